@@ -22,7 +22,7 @@ from heliograph.base.process.heartbeat import GONE, IS_ALIVE
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import LATE, Check, Sentence, State, joined, kept, quoted, said
 from heliograph.base.standby.readers import Unread, reached
-from heliograph.health import database
+from heliograph.health import backups, database
 from heliograph.health.database import Room, Safety, Unseen
 from heliograph.mail import checks as mails
 from heliograph.mail.work import sender_of
@@ -41,8 +41,6 @@ SKEW = 2.0
 SET_CLOCKS = said(
     "Synchronize both clocks by NTP. Until then retention is suspended, and a process that ends cannot start again."
 )
-#: A backup that is older than this is worth a warning.
-BACKUP_AGE = timedelta(hours=26)
 #: A statement that does nothing takes less, seconds: the database is near, and messages need many of them. From HALTING
 #: on nothing works any more. The best of several counts, so that a busy moment is no outage.
 SLOW, HALTING, TRIES = 0.05, 0.25, 5
@@ -93,7 +91,7 @@ async def examine(
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
         machine = (_speed, _standby, _certificates, _roles, _partitions, _workers)
-        for look in (*machine, *CHANNELS, _queue, mails.look, sign_ins.look, _backups, *((mail,) if far else ())):
+        for look in (*machine, *CHANNELS, _queue, mails.look, sign_ins.look, backups.look, *((mail,) if far else ())):
             checks += await look(conn, settings)
         checks += await compare(conn, settings) if compared is None else compared
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
@@ -329,42 +327,6 @@ async def _workers(conn: Connection, settings: Settings) -> list[Check]:
         return [Check(name, "failed", detail, said("Run `heliograph workers resume NAME`, or start another worker."))]
     detail = said("none seen in the last %(seconds)s s", seconds=round(GONE))
     return [Check(name, "failed", detail, said("Start `heliograph worker`."))]
-
-
-# With the traffic that makes a backup matter.
-BACKUPS = """
-SELECT max(taken_at), now() - max(taken_at), max(taken_at) FILTER (WHERE verified_at IS NOT NULL),
-       EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active'),
-       (SELECT archive NOT IN ('', current_setting('cluster_name')) FROM backups ORDER BY taken_at DESC LIMIT 1)
-  FROM backups
-"""
-
-
-async def _backups(conn: Connection, settings: Settings) -> list[Check]:
-    row = await conn.fetchrow(BACKUPS)
-    assert row is not None
-    last, age, verified, matters, earlier = row
-    # Whoever runs a database on another machine may have it backed up by other means.
-    matters = matters and all(
-        database_url.is_local(one.name) for one in database_url.parse(settings.database_url).hosts
-    )
-    name, remedy = said("backups"), said("Take one with `heliograph backup take --to DIRECTORY`, every day.")
-    if last is None:
-        return [Check(name, "warning", said("none has ever been taken"), remedy)] if matters else []
-    if verified is None:
-        detail = said("the last one is of %(at)s, none was verified", at=last)
-    else:
-        detail = said("the last one is of %(at)s, the last verified one of %(verified)s", at=last, verified=verified)
-    if earlier:
-        detail = said("the last one, of %(at)s, is from before the database was upgraded or restored", at=last)
-        remedy = said(
-            "Take one now with `heliograph backup take --to DIRECTORY`: WAL archived since continues no earlier"
-            " backup, so no point in time since can be restored."
-        )
-        return [Check(name, "warning", detail, remedy)]
-    if matters and age > BACKUP_AGE:
-        return [Check(name, "warning", detail, remedy)]
-    return [Check(name, "ok", detail)]
 
 
 async def _queue(conn: Connection, settings: Settings) -> list[Check]:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 #: Where checks are made that a console looks at; those of a command are on its own screen.
 CHECKED = (
     "doctor.py",
+    "health/backups.py",
     "sms/checks.py",
     "sms/reports/remedies.py",
     "whatsapp/checks.py",

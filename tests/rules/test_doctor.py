@@ -22,7 +22,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.base.network import certificates
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
-from heliograph.health import database
+from heliograph.health import backups, database
 from heliograph.health.database import Room
 from heliograph.people import signing_in, tries, users
 from heliograph.people.operators import accounts
@@ -216,3 +216,46 @@ async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url
         assert (found.state, "knows the password of eva@example.com" in found.detail) == ("failed", True)
     await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '16 minutes'")
     assert (await named(pool, settings, "sign-ins")).state == "ok"
+
+
+async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40, wal_archive="/srv/wal")
+    found = await named(pool, settings, "archive of WAL")
+    assert (found.state, "PostgreSQL was started without it" in found.detail) == ("failed", True)
+    assert "Stop `heliograph up` and start it again" in found.remedy
+    before, after = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)
+    cases: list[tuple[str, datetime | None, datetime | None, str]] = [
+        ("off", None, None, "failed"),
+        ("on", None, None, "ok"),
+        ("on", after, None, "ok"),
+        ("on", None, after, "failed"),
+        ("on", before, after, "failed"),
+    ]
+    for mode, archived_at, failed_at, state in cases:
+        says = {"mode": mode, "archived_at": archived_at, "archived": "01", "failed_at": failed_at, "failed": "02"}
+        (check,) = backups.archive(says, settings)
+        assert check.state == state, says
+        assert ("02 could not be archived at 2026-11-02" in check.detail) == (failed_at is not None), says
+    # One that is not meant to archive, and one of somebody's own that does.
+    plain = msgspec.structs.replace(settings, wal_archive="")
+    assert backups.archive({**says, "mode": "off"}, plain) == []
+    assert [one.state for one in backups.archive(says, plain)] == ["failed"]
+
+
+async def test_only_a_failure_after_the_last_success_counts(pool: Pool) -> None:
+    """By the statement itself, over a view of the test's own."""
+    async with pool.acquire() as conn:
+        before, after = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)
+        for archived_at, failed_at, fails in ((None, after, True), (before, after, True), (after, before, False)):
+            await conn.execute("DROP TABLE IF EXISTS pg_temp.pg_stat_archiver")
+            await conn.execute(
+                "CREATE TEMPORARY TABLE pg_stat_archiver AS SELECT $1::timestamptz AS last_archived_time,"
+                " 'a' AS last_archived_wal, $2::timestamptz AS last_failed_time, 'f' AS last_failed_wal",
+                archived_at,
+                failed_at,
+            )
+            await conn.execute("SET search_path = pg_temp, pg_catalog")
+            row = await conn.fetchrow(backups.ARCHIVER)
+            await conn.execute("RESET search_path")
+            assert row is not None
+            assert (row["failed_at"] is not None) == fails

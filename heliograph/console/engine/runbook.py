@@ -28,6 +28,7 @@ SECTIONS: Mapping[str, str] = {
     "queue": "heliographqueuelate",
     "holds": "heliographheld",
     "backups": "heliographbackupold",
+    "archive of WAL": "check-archive-of-wal",
     "mail": "check-mails",
     "mails": "check-mails",
     "sign-ins": "check-sign-ins",

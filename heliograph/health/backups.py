@@ -1,0 +1,94 @@
+"""Whether backups are taken, and whether the WAL that continues them is archived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from heliograph.base.database import url as database_url
+from heliograph.base.database.pool import Connection
+from heliograph.base.process.settings import Settings
+from heliograph.base.sentences import Check, said
+
+#: A backup that is older than this is worth a warning.
+BACKUP_AGE = timedelta(hours=26)
+# With the traffic that makes a backup matter.
+BACKUPS = """
+SELECT max(taken_at), now() - max(taken_at), max(taken_at) FILTER (WHERE verified_at IS NOT NULL),
+       EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active'),
+       (SELECT archive NOT IN ('', current_setting('cluster_name')) FROM backups ORDER BY taken_at DESC LIMIT 1)
+  FROM backups
+"""
+
+
+async def look(conn: Connection, settings: Settings) -> list[Check]:
+    """The checks of both."""
+    return [*await _backups(conn, settings), *await _archive(conn, settings)]
+
+
+async def _backups(conn: Connection, settings: Settings) -> list[Check]:
+    row = await conn.fetchrow(BACKUPS)
+    assert row is not None
+    last, age, verified, matters, earlier = row
+    # Whoever runs a database on another machine may have it backed up by other means.
+    matters = matters and all(
+        database_url.is_local(one.name) for one in database_url.parse(settings.database_url).hosts
+    )
+    name, remedy = said("backups"), said("Take one with `heliograph backup take --to DIRECTORY`, every day.")
+    if last is None:
+        return [Check(name, "warning", said("none has ever been taken"), remedy)] if matters else []
+    if verified is None:
+        detail = said("the last one is of %(at)s, none was verified", at=last)
+    else:
+        detail = said("the last one is of %(at)s, the last verified one of %(verified)s", at=last, verified=verified)
+    if earlier:
+        detail = said("the last one, of %(at)s, is from before the database was upgraded or restored", at=last)
+        remedy = said(
+            "Take one now with `heliograph backup take --to DIRECTORY`: WAL archived since continues no earlier"
+            " backup, so no point in time since can be restored."
+        )
+        return [Check(name, "warning", detail, remedy)]
+    if matters and age > BACKUP_AGE:
+        return [Check(name, "warning", detail, remedy)]
+    return [Check(name, "ok", detail)]
+
+
+# A segment that failed is tried again until it succeeds: a later success is the end of a failure.
+ARCHIVER = """
+SELECT current_setting('archive_mode') AS mode, last_archived_time AS archived_at, last_archived_wal AS archived,
+       CASE WHEN last_failed_time > coalesce(last_archived_time, '-infinity') THEN last_failed_time END AS failed_at,
+       last_failed_wal AS failed
+  FROM pg_stat_archiver
+"""
+
+
+async def _archive(conn: Connection, settings: Settings) -> list[Check]:
+    row = await conn.fetchrow(ARCHIVER)
+    assert row is not None
+    return archive(dict(row), settings)
+
+
+def archive(found: Mapping[str, Any], settings: Settings) -> list[Check]:
+    """Of what PostgreSQL says of its archiver; nothing where it archives nothing and is not meant to."""
+    name = said("archive of WAL")
+    if found["mode"] == "off":
+        if not settings.wal_archive:
+            return []
+        detail = said("HELIOGRAPH_WAL_ARCHIVE is set, but PostgreSQL was started without it and archives nothing")
+        remedy = said(
+            "Stop `heliograph up` and start it again with HELIOGRAPH_WAL_ARCHIVE set; then take a backup. A PostgreSQL"
+            " of your own archives by its `archive_mode` and `archive_command`."
+        )
+        return [Check(name, "failed", detail, remedy)]
+    if found["failed_at"] is not None:
+        detail = said("%(segment)s could not be archived at %(at)s", segment=found["failed"], at=found["failed_at"])
+        remedy = said(
+            "Make the archive writable for PostgreSQL's account, with room on its disk, and look at PostgreSQL's log;"
+            " it tries again by itself. Meanwhile WAL fills the database's disk, and no later time can be restored."
+        )
+        return [Check(name, "failed", detail, remedy)]
+    if found["archived_at"] is None:
+        return [Check(name, "ok", said("nothing had to be archived yet"))]
+    detail = said("the last segment, %(segment)s, is of %(at)s", segment=found["archived"], at=found["archived_at"])
+    return [Check(name, "ok", detail)]
