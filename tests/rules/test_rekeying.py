@@ -19,6 +19,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from heliograph.cli.running import rekey as command
 from heliograph.mail import outbox
 from heliograph.people import factors
 from heliograph.sealing import text_keys
@@ -276,3 +277,12 @@ async def test_no_sealed_column_is_forgotten(pool: Pool) -> None:
     sealed = {place.name for place in rekeying.PLACES} - {"idempotency.body"}
     assert sealed <= columns
     assert columns - sealed == PLAIN
+
+
+def test_the_advice_names_keys_of_texts_where_they_are_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    for places, named in (({"text_keys.sealed", "suppliers.secret"}, True), ({"suppliers.secret"}, False)):
+        command._advise(NEW, 0, 2, [], places)
+        said = capsys.readouterr().err
+        assert ("What keys in text_keys sealed cannot be entered again" in said) == named
+        assert "2 values are encrypted under a secret key that is not set" in said
+    assert "text_keys.sealed" in {place.name for place in rekeying.PLACES}

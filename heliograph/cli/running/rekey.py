@@ -49,12 +49,12 @@ def command(
     elif shown:
         show(shown, json, ("place", "rekeyed", "unknown"))
     if not json:
-        _advise(settings, left, unknown, called)
+        _advise(settings, left, unknown, called, {one.place for one in found if one.unknown})
     if unknown or left:
         raise typer.Exit(FAILED)
 
 
-def _advise(settings: Settings, left: int, unknown: int, called: list[str]) -> None:
+def _advise(settings: Settings, left: int, unknown: int, called: list[str], places: set[str]) -> None:
     if left:
         say(f"{left} values are encrypted under the other secret key. Run `heliograph rekey`.")
     elif unknown:
@@ -63,6 +63,11 @@ def _advise(settings: Settings, left: int, unknown: int, called: list[str]) -> N
             " and repeat this. If it is lost, enter what it encrypted again: passwords with `heliograph supplier set`"
             " and `heliograph whatsapp account`, and rotate webhook secrets."
         )
+        if "text_keys.sealed" in places:
+            say(
+                "What keys in text_keys sealed cannot be entered again: if they are lost, close these organizations and"
+                " open them again. They get new keys, and texts sealed before read as erased."
+            )
     elif not settings.other_secret_key:
         say("Everything is encrypted under the secret key.")
     else:
