@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import asyncpg
+import msgspec
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from heliograph.backup import restoring
 from heliograph.base.embedded import copies
+from heliograph.base.embedded.files import Layout
+from heliograph.cli import app
 from tests.embedded import QUICK, Start, quiet, until
 from tests.processes import alive
+from tests.rules.test_backups import copy_of
 
 #: Brings a copy up in a temporary directory, says which process its server is, and stays.
 BRING_UP = """
@@ -68,6 +78,57 @@ async def test_no_server_and_no_data_outlive_who_brings_a_copy_up(
         assert status == -number
     else:
         assert (status, list(scratch.iterdir())) == (128 + number, [])
+
+
+def test_commands_end_in_order_when_they_are_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tidied: list[object] = []
+
+    async def never(*given: object, **options: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            tidied.append(given)
+
+    monkeypatch.setattr(restoring, "verify", never)
+    monkeypatch.setattr(restoring, "into_directory", never)
+    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(copy_of("18-3", "01").manifest))
+    for words in (["backup", "verify"], ["restore", "--data-dir", str(tmp_path / "data")]):
+        assert CliRunner().invoke(app, [*words, str(tmp_path)]).exit_code == 128 + signal.SIGTERM
+    assert len(tidied) == 2
+
+
+async def test_the_progress_of_a_replay_is_told_as_postgresql_writes_positions(
+    cluster_home: Path, embedded: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has no archive to replay says how far it has written instead."""
+    server = embedded(cluster_home)
+    await server.start()
+    connect, asked, told = asyncpg.connect, list[str](), list[str]()
+
+    class Recovering:
+        def __init__(self, conn: asyncpg.Connection) -> None:
+            self.conn = conn
+            self.close = conn.close
+
+        async def fetchval(self, statement: str) -> object:
+            asked.append(statement)
+            if "pg_is_in_recovery" in statement:
+                return len(asked) < 5
+            await self.conn.execute("SELECT pg_switch_wal()")
+            await self.conn.execute("CREATE TABLE IF NOT EXISTS written (id int)")
+            return await self.conn.fetchval(statement.replace("pg_last_wal_replay_lsn", "pg_current_wal_insert_lsn"))
+
+    async def connected(**options: Any) -> Recovering:
+        return Recovering(await connect(server.superuser_url))
+
+    monkeypatch.setattr(copies.asyncpg, "connect", connected)
+    living: Any = SimpleNamespace(ended=asyncio.get_running_loop().create_future())
+    conn = await copies._recovered(living, Layout(cluster_home), cluster_home, told.append)
+    await conn.close()
+    assert [re.fullmatch(r"Replaying the archive, at [0-9A-F]+/[0-9A-F]+\.", line) is not None for line in told] == [
+        True
+    ]
 
 
 async def test_nothing_is_written_once_it_was_cancelled(

@@ -242,7 +242,7 @@ async def _extracted(source: Path, place: Path, account: SystemUser) -> None:
         await asyncio.shield(extracting)
     except asyncio.CancelledError:
         cancelled.set()
-        await asyncio.wait([extracting])
+        await asyncio.gather(extracting, return_exceptions=True)
         raise
 
 
