@@ -374,7 +374,9 @@ async def _secret_key(data_dir: Path, settings: Settings) -> str:
     if kept := _kept_key(path):
         return kept
     if settings.database_url:
-        where, exists = database_url.shown(settings.database_url), await _is_used(settings.database_url)
+        where = database_url.shown(settings.database_url)
+        # The application's own role may be yet to be made, by the first migration.
+        exists = await _is_used(settings.owner_database_url or settings.database_url)
     else:
         layout = Layout(data_dir / "postgres")
         where, exists = str(layout.home), has_cluster(layout)
