@@ -275,6 +275,12 @@ async def _keys(conn: Connection, wanted: set[UUID]) -> tuple[dict[UUID, Key], f
     return keys, frozenset(locked)
 
 
+async def opens(conn: Connection, organization_id: UUID) -> bool:
+    """Whether an organization's texts can be read here, as far as it has sealed any."""
+    rows = await conn.fetch(KEYS, [organization_id])
+    return not rows or not (await _keys(conn, {organization_id}))[1]
+
+
 async def opened(conn: Connection, table: str, items: Sequence[Item]) -> list[str | None]:
     """What texts of a table say, in order, for whoever shows them: one that cannot be read is None."""
     return (await read(conn, table, items)).texts

@@ -44,5 +44,11 @@ async def test_a_person_is_shown_and_erased(database_url: str, pool: Pool, tmp_p
     assert receipt["kept"] == {"messages_without_text": 1, "opt_outs": 0}
     (left,) = [msgspec.json.decode(line) for line in (await run("export", ANA)).splitlines() if line.startswith("{")]
     assert (left["what"], left["body"]) == ("message", None)
+    await pool.execute(
+        "INSERT INTO text_keys (organization_id, sealed, is_used, created_at) VALUES ($1, '\\x01', true, now())",
+        actor.organization_id,
+    )
+    short = await asyncio.to_thread(CliRunner().invoke, app, ["person", "export", ANA, *org], env=environment)
+    assert (short.exit_code, "does not open the texts" in str(short.exception)) == (1, True)
     wrong = await asyncio.to_thread(CliRunner().invoke, app, ["person", "erase", "12", *org], env=environment)
     assert (wrong.exit_code, "phone number with +" in wrong.output) == (2, True)

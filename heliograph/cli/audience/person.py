@@ -12,11 +12,12 @@ import typer
 from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
-from heliograph.cli.terminal.console import DataDir, Org, acting_for, on_database, organization, settings_of
+from heliograph.cli.terminal.console import DataDir, Org, Problem, acting_for, on_database, organization, settings_of
 from heliograph.cli.terminal.files import writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
 from heliograph.privacy import erasure, holdings
 from heliograph.privacy.erasure import Receipt
+from heliograph.sealing import text_keys
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
 app = group("Show what is held of a person, and erase it.")
@@ -48,6 +49,11 @@ def export(
     async def work(conn: Connection) -> int:
         found = await organization(conn, org)
         address, count = _address(who, found), 0
+        if not await text_keys.opens(conn, found.id):
+            # What somebody is shown of themselves must not be short and look whole.
+            raise Problem(
+                f"the secret key does not open the texts of {found.name}: give the one they were sealed under"
+            )
         with contextlib.ExitStack() as stack:
             out: TextIO = sys.stdout
             if file is not None:
