@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import itertools
 import json
 import re
 import uuid
@@ -258,7 +259,7 @@ async def test_charts_of_home_lead_to_the_messages_they_are_made_of(
     assert "Nothing happened in this period." in (await owner.get("/?from=2021-01-01&to=2021-01-02")).words
 
 
-def test_a_range_has_neighbours_and_times_that_stay() -> None:
+def test_a_range_has_neighbours_and_times_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     made = ranges.read(asked({"from": "2027-01-31", "to": "2027-01-31"}))
     later = {"from": "2027-02-01T00:00:00.000Z", "to": "2027-02-02T00:00:00.000Z"}
     assert made.fixed == {"from": "2027-01-31T00:00:00.000Z", "to": "2027-02-01T00:00:00.000Z"}
@@ -268,8 +269,11 @@ def test_a_range_has_neighbours_and_times_that_stay() -> None:
     past = ranges.read(asked({"from": "2020-01-30", "to": "2020-01-30"}))
     assert past.later == {"from": "2020-01-31T00:00:00.000Z", "to": "2020-02-01T00:00:00.000Z"}
     # A relative one ends now: there is nothing after it. One that is open on a side has no length.
+    ticks = itertools.count()
+    monkeypatch.setattr(clock, "now", lambda: datetime(2026, 3, 1, tzinfo=UTC) + timedelta(milliseconds=next(ticks)))
     relative = ranges.read(asked({"range": "1h"}))
     assert (set(relative.earlier), relative.later) == ({"from", "to"}, {})
+    monkeypatch.undo()
     for query in ({}, {"from": "2026-01-30"}, {"to": "2026-01-30"}):
         assert ranges.read(asked(query)).fixed == {}, query
     oldest = ranges.read(asked({"from": "2000-01-01", "to": "2999-12-31"}))

@@ -59,7 +59,7 @@ def read(request: Request, *, usual: str = "", given: Mapping[str, str] | None =
             return Range(name="")
         now = clock.now()
         began = now - LENGTHS[name]
-        fixed, earlier, later = _moved(began, now)
+        fixed, earlier, later = _moved(began, now, now=now)
         return Range(name=name, since=began, fixed=fixed, earlier=earlier, later=later)
     zone = ZoneInfo(request.speech.zone)
     ends: dict[str, datetime | None] = {}
@@ -74,7 +74,7 @@ def read(request: Request, *, usual: str = "", given: Mapping[str, str] | None =
     if since is not None and until is not None and since >= until:
         problems["to"] = request.text("The end must be later than the beginning.")
         until = None
-    fixed, earlier, later = _moved(since, until) if since and until else ({}, {}, {})
+    fixed, earlier, later = _moved(since, until, now=clock.now()) if since and until else ({}, {}, {})
     return Range(
         name=CUSTOM,
         since=since,
@@ -88,12 +88,12 @@ def read(request: Request, *, usual: str = "", given: Mapping[str, str] | None =
     )
 
 
-def _moved(since: datetime, until: datetime) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """`fixed`, `earlier` and `later` of [since, until)."""
+def _moved(since: datetime, until: datetime, *, now: datetime) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """`fixed`, `earlier` and `later` of [since, until). What ends `now` has nothing after it."""
     length = until - since
     is_first = since.year - length.days // 365 <= YEARS.start + 1
     earlier = {} if is_first else _query(since - length, since)
-    later = _query(until, until + length) if until < clock.now() else {}
+    later = _query(until, until + length) if until < now else {}
     return _query(since, until), earlier, later
 
 
