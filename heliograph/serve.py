@@ -49,7 +49,7 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.process import crash, heartbeat, memory, signals
-from heliograph.base.process.measures import Gauge
+from heliograph.base.process.measures import Gauge, database_up
 from heliograph.base.process.settings import Settings, current
 from heliograph.base.standby.readers import Readers
 from heliograph.console import places as console_places
@@ -297,7 +297,7 @@ async def _guide(docs: Docs, scope: Scope, receive: Receive, send: Send) -> None
 
 def _gauges(server: Server, readers: Readers, pool: Pool) -> Iterable[Gauge]:
     yield Gauge("heliograph_connections", "Open connections of clients", server.connections)
-    yield Gauge("heliograph_database_up", "Whether the database answers", int(not pool.is_away))
+    yield database_up(not pool.is_away)
     yield from readers.gauges()
 
 

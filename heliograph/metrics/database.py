@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import RANGED, Connection, Pool
 from heliograph.base.process.heartbeat import IS_ALIVE
-from heliograph.base.process.measures import Gauge
+from heliograph.base.process.measures import Gauge, database_up
 from heliograph.queue import holds
 from heliograph.queue.workers import WORKS
 
@@ -71,7 +71,7 @@ async def read(pool: Pool) -> Sequence[Gauge]:
 
 
 async def _read(conn: Connection) -> list[Gauge]:
-    found = [Gauge("heliograph_database_up", "Whether the database answers", 1)]
+    found = [database_up(True)]
     for kind, count in await conn.fetch(QUEUED, list(KINDS)):
         found.append(
             Gauge("heliograph_queue_rows", f"Work in the queue, counted up to {MOST:,}", count, {"kind": kind})

@@ -30,7 +30,6 @@ PORTS = 32
 DATABASE_EVERY, LAG_EVERY = 15.0, 0.25
 #: Seconds for which the loop's longest delay is shown, and for which what the database said is the present.
 LAG_WITHIN, DATABASE_WITHIN = 15.0, 3 * DATABASE_EVERY
-AWAY = Gauge("heliograph_database_up", "Whether the database answers", 0)
 
 
 class Exporter(Collector):
@@ -94,7 +93,7 @@ class Exporter(Collector):
                     self._said = await self._database()
                 except Exception as error:
                     # What was true before the outage would look like the present.
-                    self._said = (AWAY,)
+                    self._said = (measures.database_up(False),)
                     log.info("metrics not read from the database", error=type(error).__name__)
                 self._said_at = time.monotonic()
 
@@ -102,7 +101,7 @@ class Exporter(Collector):
         """The longest delay of the last seconds, that of a loop which hangs right now included."""
         now = time.monotonic()
         now_late = now - self._due if self._due is not None else 0.0
-        return max([now_late, *(late for at, late in list(self._late) if now - at <= LAG_WITHIN + late)], default=0.0)
+        return max([now_late, *(late for at, late in list(self._late) if now - at <= LAG_WITHIN + late)])
 
 
 @contextlib.asynccontextmanager

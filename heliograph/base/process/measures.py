@@ -115,3 +115,8 @@ class Gauge:
 
     def __init__(self, name: str, help: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         self.name, self.help, self.value, self.labels = name, help, value, dict(labels or {})
+
+
+def database_up(is_up: bool) -> Gauge:
+    """Whether the database answers, as every process sees it."""
+    return Gauge("heliograph_database_up", "Whether the database answers", int(is_up))

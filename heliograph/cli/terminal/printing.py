@@ -156,7 +156,7 @@ def line(
         cells = [_flat(data.get(name)) for name in columns]
         shown = [
             (f"\x1b[{used[name](data.get(name))}m{cell}\x1b[0m" if name in used else cell)
-            + " " * (widths.get(name, 0) - len(cell))
+            + _padding(cell, widths.get(name, 0))
             for name, cell in zip(columns, cells, strict=True)
         ]
         print("  ".join(shown).rstrip(), flush=True)
@@ -182,7 +182,7 @@ def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
     lines = [[heading(name) for name in columns], *rows]
     widths = [max(_room(line[at]) for line in lines) for at in range(len(columns))]
     return "\n".join(
-        "  ".join(cell + " " * (width - _room(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        "  ".join(cell + _padding(cell, width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
 
@@ -231,6 +231,11 @@ def _room(text: str) -> int:
     return sum(
         0 if category(one) in ("Mn", "Me", "Cf") else 2 if east_asian_width(one) in ("W", "F") else 1 for one in text
     )
+
+
+def _padding(text: str, width: int) -> str:
+    """The spaces that a text leaves of its column."""
+    return " " * (width - _room(text))
 
 
 def _is_coloured() -> bool:

@@ -30,7 +30,7 @@ async def form(request: Request, receive: Receive, *, is_long: bool = False) -> 
     kind = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind not in (b"application/x-www-form-urlencoded", b""):
         raise Invalid(("form", "format", "What was sent is not a form."))
-    longest, most = (LONGEST_OF_ALL, MOST_OF_ALL) if is_long else (LONGEST_FORM, None)
+    longest, most = (LONGEST_OF_ALL, MOST_OF_ALL) if is_long else (LONGEST_FORM, requests.MOST_FIELDS)
     parts, size, more = [], 0, True
     while more:
         message = await receive()
@@ -41,8 +41,7 @@ async def form(request: Request, receive: Receive, *, is_long: bool = False) -> 
         size += len(parts[-1])
         if size > longest:
             raise TooLarge
-    raw = b"".join(parts)
-    return requests.pairs(raw) if most is None else requests.pairs(raw, most=most)
+    return requests.pairs(b"".join(parts), most=most)
 
 
 async def upload(request: Request, scope: dict[str, Any], receive: Receive) -> dict[str, str]:

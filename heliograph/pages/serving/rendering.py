@@ -49,8 +49,9 @@ def kit(folders: tuple[Path, ...]) -> tuple[Assets, Environment]:
 class Rendering:
     """Answers in the frame of one app."""
 
-    def __init__(self, templates: Environment, frame: Frame) -> None:
-        self._templates, self._frame = templates, frame
+    def __init__(self, made: Environment, frame: Frame) -> None:
+        """`made`: the app's templates."""
+        self._templates, self._frame = made, frame
 
     async def made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes | AsyncIterator[bytes]]:
         """Status, headers and body of any answer."""
