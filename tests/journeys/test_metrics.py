@@ -7,6 +7,7 @@ import re
 import urllib.request
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.load import Client
@@ -30,6 +31,7 @@ async def scraped(program: Program) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
+@pytest.mark.usefixtures("partitions_ahead")
 async def test_what_processes_did_is_shown(database_url: str, tmp_path: Path) -> None:
     with held_row(4) as ports:
         listen = {"HELIOGRAPH_METRICS_LISTEN": f"127.0.0.1:{ports[0]}", "HELIOGRAPH_LOG_LEVEL": "info"}

@@ -125,7 +125,7 @@ async def test_a_look_up_of_a_key_opens_no_other_day_than_those_that_count(pool:
     """Four days for 72 hours, and tomorrow; whatever is kept besides."""
     async with pool.acquire() as conn:
         today = (await conn.fetchval("SELECT now()")).astimezone(UTC).date()
-        await make_days(conn, today - timedelta(days=9), ahead=9)
+        await make_days(conn, today - timedelta(days=9), ahead=10)
         await conn.execute(
             "PREPARE known (uuid, uuid, date, date) AS SELECT FROM send_keys"
             " WHERE organization_id = $1 AND key_hash = $2 AND made_on BETWEEN $3 AND $4 LIMIT 1"
