@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from heliograph.webhooks.recording.events import KINDS
 from tests.processes import Program, environment, until
 
 KEY = "hg_test_0123456789abcdef"
@@ -215,6 +216,22 @@ async def test_what_follows_goes_on_until_it_is_refused(shell: Shell) -> None:
     for said in ((200, b"", {}), answer({"items": []}), answer([])):
         troubles[:] = [said]
         assert "does not answer as Heliograph" in (await shell.run("logs", *key, status=1)).err
+
+
+async def test_events_of_any_type_stand_under_each_other(shell: Shell) -> None:
+    about = {"message": {"id": "the subject"}}
+    events = [{"id": f"event-{n}", "timestamp": NOW, "type": kind, "data": about} for n, kind in enumerate(KINDS)]
+
+    def says(path: str, query: dict[str, str]) -> Answer:
+        if path == "/v1/health":
+            return answer({"time": NOW})
+        return answer({"items": [] if "cursor" in query else events, "nextCursor": "c", "hasMore": False})
+
+    shell.server.says = says
+    program = await shell.start("listen", "--url", shell.server.url, "--key", KEY)
+    await until(lambda: program.out.count("\n") == len(events))
+    assert await program.stop(signal.SIGINT) == 0
+    assert len({line.index("event-") for line in program.out.splitlines()}) == 1, program.out
 
 
 async def test_no_request_is_left_out_however_many_come_at_once(shell: Shell) -> None:

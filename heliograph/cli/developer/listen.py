@@ -25,14 +25,15 @@ from heliograph.cli.terminal.console import WRONG, Problem, moment, reason
 from heliograph.cli.terminal.http import exchange, split
 from heliograph.cli.terminal.printing import Json, line, say
 from heliograph.webhooks.delivery import signing
+from heliograph.webhooks.recording.events import KINDS
 
 #: Seconds between two questions while there is nothing new, and between two signs of life.
 POLL, HEARTBEAT = 1.0, 30.0
 #: Seconds that a receiver may take, as for webhooks.
 PATIENCE = 15.0
 COLUMNS = ("at", "type", "id", "subject", "answer")
-#: As wide as the kinds of a message, which are nearly all of them.
-WIDTHS = {"type": 17}
+#: As wide as the longest: what comes later stands under what is printed already.
+WIDTHS = {"type": max(map(len, KINDS))}
 
 
 class Position(msgspec.Struct, frozen=True):
