@@ -146,7 +146,7 @@ class Worker:
             Timer("renew", self._renew, self._settings.lease_seconds / 3),
             SharedTimer("keys", self._forget_keys, 600.0, in_steps=True),
             SharedTimer(traffic.TIMER, _fold, traffic.EVERY, when=_ANY_DELTAS, in_steps=True),
-            SharedTimer("forget", self._forget, 3600.0, in_steps=True),
+            SharedTimer(timers.FORGET, self._forget, 3600.0, in_steps=True),
             SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
             SharedTimer(standing.TIMER, standing.look, standing.EVERY),
             SharedTimer(telling.TIMER, self._tell, telling.EVERY, when=telling.DUE),
@@ -262,7 +262,7 @@ class Worker:
             ),
         ]
         if not await forgetting.forget(conn, self._settings, also=steps):
-            await timers.hasten(conn, "forget")
+            await timers.hasten(conn, timers.FORGET)
 
 
 _ANY_DELTAS = f"{traffic.ANY} OR {reconciliation.ANY} OR {webhook_traffic.ANY}"

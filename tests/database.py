@@ -46,7 +46,7 @@ SELECT format('DROP TABLE %I', relname) FROM pg_class
             length(substring(relname FROM '\\d{4}_\\d{2}(?:_\\d{2})?$')))
 """
 #: A worker does not begin by looking for what is past, and making partitions.
-RETAINED = "INSERT INTO timers (name, next_at) VALUES ('forget', now() + interval '1 hour')"
+RETAINED = "INSERT INTO timers (name, next_at, done_until) VALUES ('forget', now() + interval '1 hour', now())"
 #: Clones that are there before anybody asks for them.
 READY = 2
 

@@ -11,7 +11,7 @@ from heliograph.base.database import migrate
 from heliograph.base.database.pool import RANGED, Connection, Pool
 from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.base.process.measures import Gauge, database_up
-from heliograph.queue import holds
+from heliograph.queue import holds, timers
 from heliograph.queue.workers import WORKS
 
 #: Rows that are counted of a kind of work.
@@ -53,7 +53,7 @@ REST = f"""
 SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiting) AS whatsapp_callbacks,
        (SELECT count(*) FROM (SELECT FROM supplier_callbacks LIMIT {MOST}) waiting) AS supplier_callbacks,
        (SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS workers,
-       (SELECT coalesce(extract(epoch FROM max(now() - next_at)), 0) FROM timers WHERE name = 'forget') AS retention,
+       (SELECT coalesce(extract(epoch FROM now() - max(done_until)), -1) FROM timers WHERE name = $1) AS retention,
        (SELECT coalesce(extract(epoch FROM now() - max(taken_at)), -1) FROM backups) AS backup,
        (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0) FROM pg_stat_activity
          WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()) AS snapshot,
@@ -90,10 +90,11 @@ async def _read(conn: Connection) -> list[Gauge]:
         found.append(Gauge("heliograph_holds", "Holds of operators", count, {"kind": kind}))
     for status, count in await conn.fetch(CAMPAIGNS, OPEN):
         found.append(Gauge("heliograph_campaigns", "Campaigns that have not ended", count, {"status": status}))
-    row = await conn.fetchrow(REST)
+    row = await conn.fetchrow(REST, timers.FORGET)
     assert row is not None
     unknown = "Attempts without an answer: under way for over a minute, or ended as unknown and not decided yet"
     waiting = "Callbacks stored and not processed yet"
+    forgotten = "Since the last round of retention that left nothing; -1: there was none"
     today = await conn.fetchval("SELECT (now() AT TIME ZONE 'utc')::date")
     ahead = -1 if row["last_day"] is None else (migrate.day_of(row["last_day"]) - today).days
     return [
@@ -102,7 +103,7 @@ async def _read(conn: Connection) -> list[Gauge]:
         Gauge("heliograph_callbacks_waiting", waiting, row["whatsapp_callbacks"], {"channel": "whatsapp"}),
         Gauge("heliograph_callbacks_waiting", waiting, row["supplier_callbacks"], {"channel": "sms"}),
         Gauge("heliograph_workers", "Workers seen in the last 15 s, without drained ones", row["workers"]),
-        Gauge("heliograph_retention_overdue_seconds", "How long retention is overdue", max(row["retention"], 0)),
+        Gauge("heliograph_retention_age_seconds", forgotten, row["retention"]),
         Gauge("heliograph_backup_age_seconds", "Since the last backup; -1: there was none", row["backup"]),
         Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest open transaction", row["snapshot"]),
         Gauge("heliograph_queue_dead_rows", "Rows of the queue that vacuum has not removed yet", row["dead"]),

@@ -2945,7 +2945,7 @@ CREATE TABLE timers (
     done_until timestamptz
 );
 COMMENT ON TABLE timers IS 'control: periodic work; the worker that moves next_at runs it';
-COMMENT ON COLUMN timers.done_until IS 'progress of a sweep through time';
+COMMENT ON COLUMN timers.done_until IS 'progress of a sweep through time; of retention: when the last round began that left nothing';
 
 CREATE TABLE workers (
     id          uuid PRIMARY KEY,

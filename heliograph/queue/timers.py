@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from heliograph.base.database.pool import Connection
+
+#: Retention's: metrics tell how long ago it last succeeded.
+FORGET = "forget"
 
 ENSURE = "INSERT INTO timers (name, next_at) VALUES ($1, now()) ON CONFLICT DO NOTHING"
 
@@ -11,6 +16,8 @@ UPDATE timers SET next_at = now() + make_interval(secs => $2) WHERE name = $1 AN
 """
 
 HASTEN = "UPDATE timers SET next_at = now() WHERE name = $1"
+
+REACH = "UPDATE timers SET done_until = $2 WHERE name = $1"
 
 # A worker that hangs while it holds the row is terminated by the server, so that another one goes on.
 HOLD = """
@@ -32,6 +39,11 @@ async def take(conn: Connection, name: str, *, every: float) -> bool:
 async def hasten(conn: Connection, name: str) -> None:
     """Make the timer due now: its work is not finished."""
     await conn.execute(HASTEN, name)
+
+
+async def reach(conn: Connection, name: str, until: datetime) -> None:
+    """Its work is done, for all that was due at `until`. A timer that is taken says nothing of the kind."""
+    await conn.execute(REACH, name, until)
 
 
 async def hold(conn: Connection, name: str) -> bool:

@@ -26,6 +26,7 @@ from heliograph.base.database.pool import RANGED, Connection, is_open
 from heliograph.base.database.retention_rules import Bounds, Deletion, Rules, Sums, Table
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
+from heliograph.queue import timers
 from heliograph.retention.rules import RULES
 
 log = structlog.get_logger()
@@ -91,6 +92,9 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
     """Make the partitions ahead, drop those that are wholly past, and delete what is past in the others, and what
     `also` names. Returns False if there is more to be done soon. Commits as it goes.
 
+    A round that leaves nothing is noted with the timer: what is suspended, fails or goes on is not, however often its
+    time comes.
+
     Does nothing while this machine's clock and the database's differ: nobody can tell which one is wrong, and what was
     deleted does not come back.
     """
@@ -98,7 +102,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
         log.warning("retention suspended while the clocks differ", ahead_seconds=round(clock.ahead(), 1))
         return True
     present: datetime = await conn.fetchval("SELECT now()")
-    finished = True
+    finished = succeeded = True
     for step in (*_steps(bounds(settings, present.astimezone(UTC)), RULES), *also):
         began = time.monotonic()
         try:
@@ -108,6 +112,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
         except Exception as error:
             if not is_open(conn):
                 raise
+            succeeded = False
             took = round(time.monotonic() - began, 1)
             if isinstance(error, asyncpg.LockNotAvailableError):
                 log.warning("retention blocked by readers", step=step.name)
@@ -115,6 +120,8 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
                 log.warning("retention step timed out", step=step.name, seconds=took)
             else:
                 log.exception("retention step failed", step=step.name)
+    if finished and succeeded:
+        await timers.reach(conn, timers.FORGET, present)
     return finished
 
 

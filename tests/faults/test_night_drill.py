@@ -260,13 +260,16 @@ async def called_back(drill: Drill) -> None:
 
 
 async def holding_retention(drill: Drill, owner: str) -> asyncpg.Connection:
-    """Retention was to run two days ago, and somebody keeps it from running as long as this connection lives."""
+    """Retention last succeeded two days ago, and somebody keeps it from running as long as this connection lives."""
     held = await asyncpg.connect(owner)
     while True:
-        await drill.as_owner("UPDATE timers SET next_at = now() - interval '2 days' WHERE name = 'forget'")
+        await drill.as_owner(
+            "UPDATE timers SET next_at = now(), done_until = now() - interval '2 days' WHERE name = 'forget'"
+        )
         await held.execute("BEGIN")
         if await held.fetchval(
-            "SELECT next_at < now() - interval '1 day' FROM timers WHERE name = 'forget' FOR UPDATE"
+            "SELECT next_at <= now() AND done_until < now() - interval '1 day' FROM timers"
+            " WHERE name = 'forget' FOR UPDATE"
         ):
             return held
         # A worker was quicker.
