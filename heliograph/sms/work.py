@@ -11,6 +11,7 @@ from uuid import UUID
 import structlog
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process import measures
 from heliograph.base.process.measures import Gauge
 from heliograph.base.process.settings import Settings
 from heliograph.guard import sharing
@@ -23,6 +24,7 @@ from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sending import test_reports
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.results import Results
+from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.callbacks import addresses, intake
 from heliograph.sms.callbacks.processing import CallbackProcessing
 from heliograph.sms.charges import Charges
@@ -59,6 +61,7 @@ class SmsWork(Work):
         self._backlog = backlog
         self._settings = settings
         self._deliveries = deliveries
+        measures.LOST.expect(("sms", code) for code in FAILURES)
         key = suppliers.seal_key(settings)
         grace = settings.uncertain_grace_seconds
         self._reception = Reception(

@@ -17,6 +17,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.histogram import LENGTH, as_text, bucket_of
 from heliograph.base.ids import uuid7
+from heliograph.base.process import measures
 from heliograph.traffic.reconciliation import Counted, Sums, add, append, hour_of
 
 #: Statuses of messages that no supplier has: one and the same for traffic.
@@ -124,6 +125,10 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
         for key, one in sums.items()
         if one.count or one.segments or one.to_sent or one.to_delivered
     ]
+    for (_, _, channel, mode, *_, reason), one in sums.items():
+        # Less than none: what is known to have arrived after all.
+        if reason and mode == "live" and one.count > 0:
+            measures.LOST.add(channel, reason, by=one.count)
     if rows:
         await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))
     if carried:

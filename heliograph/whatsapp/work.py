@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.process import measures
 from heliograph.base.process.settings import Settings
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
@@ -25,7 +26,7 @@ from heliograph.whatsapp.mirror import accounts, apps, reading
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 from heliograph.whatsapp.mirror.reading import Mirror
 from heliograph.whatsapp.money.rates import RateBook
-from heliograph.whatsapp.status import Move
+from heliograph.whatsapp.status import FAILURES, Move
 
 
 class WhatsAppWork(Work):
@@ -39,6 +40,7 @@ class WhatsAppWork(Work):
         self._backlog = backlog
         self._settings = settings
         self._deliveries = deliveries
+        measures.LOST.expect(("whatsapp", code) for code in FAILURES)
         key = apps.seal_key(settings)
         self._factory: CloudFactory | None = None
         self._numbers = NumberPool(

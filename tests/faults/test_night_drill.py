@@ -12,6 +12,7 @@ import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import aiohttp
@@ -44,6 +45,7 @@ TOGETHER = {
 }
 #: Before them: a supplier that is too slow cannot be away as well, and whoever is refused a connection sees nothing.
 FIRST = {"HeliographQueueLate"}
+NOWHERE = {"HeliographNoRoute"}
 REFUSED = {"HeliographConnectionsRefused"}
 #: While a worker is being drained.
 STALLED = {"HeliographLoopLag"}
@@ -75,7 +77,7 @@ def section(alert: str) -> str:
 
 def test_every_alert_is_drilled() -> None:
     alerts = set(re.findall(r"- alert: (\w+)", (ROOT / "deploy" / "prometheus" / "heliograph.rules.yml").read_text()))
-    assert alerts == FIRST | REFUSED | STALLED | TOGETHER | ALONE | LARGE
+    assert alerts == FIRST | NOWHERE | REFUSED | STALLED | TOGETHER | ALONE | LARGE
 
 
 class Drill:
@@ -138,7 +140,7 @@ async def test_what_can_be_wrong_at_once(
         await worker.ready()
         backups = ("backup", "take", "--to", str(tmp_path / "backups"))
         await drill.operator(*backups)
-        await prometheus.rests(FIRST | REFUSED | STALLED | TOGETHER | ALONE | LARGE)
+        await prometheus.rests(FIRST | NOWHERE | REFUSED | STALLED | TOGETHER | ALONE | LARGE)
 
         # Connections that are lost cannot be replaced; those of the pulse stay.
         name = database_url.rpartition("/")[2]
@@ -149,13 +151,22 @@ async def test_what_can_be_wrong_at_once(
         await as_administrator(f"DO $$ BEGIN ASSERT ('{name}', 0) IN ({query}); END $$")
         await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT -1')
 
+        # The only supplier serves less than it did.
+        await drill.operator("supplier", "set", "main", "prefixes=25884")
+        lost = await unserved(made)
+        await prometheus.fires(NOWHERE)
+        listed = await drill.command(*NOWHERE, "message", "list", "--failure", "destination_unreachable", "--json")
+        assert lost in [one["id"] for one in msgspec.json.decode(listed.out)]
+        await drill.command(*NOWHERE, "route", "explain", "+258860000000")
+        await drill.command(*NOWHERE, "supplier", "set", "main", "prefixes=")
+
         # More is sent than goes through.
         async with Load(made.base_url, made.key, pause=0.5):
             await drill.operator("supplier", "set", "main", "rate=1")
             await prometheus.fires(FIRST)
             await drill.command("HeliographQueueLate", "queue", "list")
             await drill.command("HeliographQueueLate", "supplier", "set", "main", "rate=1000")
-            await prometheus.rests(FIRST)
+            await prometheus.rests(FIRST | NOWHERE)
 
         # Much happens at once. Callbacks come while the only worker is drained, which takes it some seconds.
         listed = await drill.command("HeliographCallbacksWaiting", "workers", "list", "--json")
@@ -218,6 +229,22 @@ async def unanswered(made: Installation) -> str:
     await until(lambda: made.smsc.counters.submits == before + ENOUGH)
     made.smsc.configure(swallow=usual.swallow, receipt_delay=usual.receipt_delay)
     return ids[0]
+
+
+async def unserved(made: Installation) -> str:
+    """The id of a message that no supplier serves, once the worker knows that it is so."""
+    lost: list[str] = []
+    numbers = count()
+    async with Client(made.base_url, made.key) as client:
+
+        async def failed() -> bool:
+            await client.send(f"+25886{next(numbers):07d}")
+            _, said = await client.ask("GET", "/sms/messages", params={"status": "failed"})
+            lost.extend(one["id"] for one in said["items"])
+            return bool(lost)
+
+        await until_true(failed)
+    return lost[0]
 
 
 async def stopping(program: Program) -> None:

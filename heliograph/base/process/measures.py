@@ -8,7 +8,7 @@ batch, never once a message.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from heliograph.base.histogram import LENGTH, bucket
 
@@ -27,6 +27,11 @@ class Counter:
     def add(self, *labels: str, by: float = 1) -> None:
         """Count `by` more. Labels in their order."""
         self.values[labels] = self.values.get(labels, 0) + by
+
+    def expect(self, labels: Iterable[Labels]) -> None:
+        """Show a zero for these until they are counted, so that the first one is an increase."""
+        for one in labels:
+            self.values.setdefault(one, 0)
 
 
 class Histogram:
@@ -61,6 +66,8 @@ BATCH_FAILURES = Counter("heliograph_batch_failures", "Batches that failed, and 
 CLAIM_SECONDS = Histogram("heliograph_claim_seconds", "Duration of a claim of queued work", ("kind",), _SECONDS)
 CLAIMED = Counter("heliograph_claimed", "Rows claimed from the queue", ("kind",))
 ATTEMPTS = Counter("heliograph_attempts", "Attempts to hand a message over, by outcome", ("channel", "outcome"))
+#: By the codes that customers read. Counted in the transaction: one that is repeated counts again.
+LOST = Counter("heliograph_messages_failed", "Live messages that failed, by failure code", ("channel", "code"))
 REPORTS = Counter("heliograph_reports", "Receipts and statuses recorded", ("channel",))
 #: By how they found their message: `matched` as they came, `unmatched` as they came, later `late`, or in the end
 #: `orphaned`. Counted in the transaction: one that is repeated counts again.
@@ -94,6 +101,7 @@ COUNTERS = (
     BATCH_FAILURES,
     CLAIMED,
     ATTEMPTS,
+    LOST,
     REPORTS,
     RECEIPTS,
     THROTTLES,
