@@ -1,4 +1,4 @@
-"""What operators see of one message, whatever its channel: what happened to it, in order of time.
+"""What operators see of one message, whatever its channel: what happened to it, in order of time, causes first.
 
 The engine reads what is the same for all channels: acceptance, attempts and their answers, events, webhooks, and what
 is still queued. A channel says where its messages stand and adds what only it knows (receipts, Meta's ids, money).
@@ -8,7 +8,7 @@ The rule nobody may break: this is for operators only. What a customer may see o
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -108,10 +108,24 @@ async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: b
     return Timeline(
         message={name: value for name, value in row.items() if name != source.text},
         text=row[source.text] if with_text else None,
-        entries=sorted(entries, key=lambda entry: entry.at),
+        entries=_in_order(entries, tried),
         queued=[known(dict(one.items())) for one in queued],
         why=_why(source.failures, row["failure_code"]) or why("status", row["status"]),
     )
+
+
+#: States of attempts that certainly brought the message to nobody.
+NOT_TAKEN = ("refused", "busy", "unreachable")
+
+
+def _in_order(entries: Iterable[Entry], tried: Iterable[asyncpg.Record]) -> list[Entry]:
+    """By time; a status stands no earlier than the attempt that it tells of, whose supplier may say whole seconds."""
+    began = min((one["started_at"] for one in tried if one["state"] not in NOT_TAKEN), default=None)
+
+    def place(one: Entry) -> datetime:
+        return max(one.at, began) if began is not None and one.what == "status" else one.at
+
+    return sorted(entries, key=place)
 
 
 def _why(kind: Kind, code: str | None) -> Why | None:

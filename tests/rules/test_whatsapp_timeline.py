@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.pages.pieces.timeline import lines
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
 from heliograph.whatsapp import timeline
 from tests.rules.dispatching_whatsapp import Bench, fault, says, taken, wamid
 from tests.rules.factories import endpoint
 from tests.rules.whatsapp_factories import made, message
+
+SECOND = timedelta(seconds=1)
 
 
 async def test_the_whole_way_of_a_message(pool: Pool) -> None:
@@ -45,6 +50,32 @@ async def test_the_whole_way_of_a_message(pool: Pool) -> None:
     assert {one["movement"] for one in money} == {"reserve", "consume"}
     assert [entry.detail["kind"] for entry in found.entries if entry.what == "event"] == ["message.delivered"]
     assert [one["kind"] for one in found.queued] == ["webhook"]
+
+
+async def test_a_status_stands_behind_the_attempt_that_caused_it(pool: Pool) -> None:
+    """Meta's times are whole seconds, and so lie before what caused them."""
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    bench.only.script = lambda submission: fault(131000) if submission.attempt == 1 else taken(submission)
+    id = await message(pool, who)
+    await bench.round()
+    await bench.later(seconds=30)
+    await bench.round()
+    began = (await pool.fetchval("SELECT max(started_at) FROM attempts")).replace(microsecond=400_000)
+    await pool.execute("UPDATE attempts SET started_at = $1, ended_at = $2 WHERE attempt = 2", began, began + SECOND)
+    await pool.execute("UPDATE attempts SET ended_at = started_at + interval '1 s' WHERE attempt = 1")
+    said = began.replace(microsecond=0)
+    await bench.hear(who, *(says(who, id, status, wamid=wamid(id, 2), at=said) for status in ("sent", "delivered")))
+    async with pool.acquire() as conn:
+        found = await timeline.of_message(conn, id=id)
+    what = [(one.what, one.detail.get("status") or one.detail.get("attempt")) for one in found.entries]
+    at = what.index(("attempt", 2))
+    assert what[at : at + 3] == [("attempt", 2), ("status", "sent"), ("status", "delivered")]
+    assert what.index(("answer", 1)) < at < what.index(("answer", 2))
+    assert {one.at for one in found.entries if one.what == "status"} == {said}, "as Meta said it"
+    gaps = [line.gap for line in lines(found.entries)]
+    assert min(gap for gap in gaps if gap is not None) >= 0
+    assert sum(gaps[at + 1 : what.index(("answer", 2)) + 1]) == pytest.approx(1)  # type: ignore[arg-type]
 
 
 async def test_two_ids_of_one_message_are_called_what_they_are(pool: Pool) -> None:

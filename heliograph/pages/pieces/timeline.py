@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -29,8 +29,10 @@ class Line(msgspec.Struct, Generic[Step], frozen=True):
 
 
 def lines(steps: Sequence[Step]) -> list[Line[Step]]:
-    """Steps in order of time, with their gaps."""
-    gaps = [(late.at - early.at).total_seconds() for early, late in pairwise(steps)]
+    """Steps in order, with their gaps. A step whose time lies before that of its cause, such as a supplier's in whole
+    seconds, came at once."""
+    reached = accumulate((step.at for step in steps), max)
+    gaps = [(late - early).total_seconds() for early, late in pairwise(reached)]
     longest = max(gaps, default=0.0)
     shares = [round(10 * gap / longest) if longest else 0 for gap in gaps]
     return [Line(step, gap, share) for step, gap, share in zip(steps, [None, *gaps], [0, *shares], strict=False)]
