@@ -114,7 +114,7 @@ async def limit(
         if await conn.fetchval(TURN, organization_id) is None:
             raise NotFound(resource="organization", id=str(organization_id))
         if key_id is not None and await conn.fetchval(MINE, organization_id, key_id) is None:
-            raise NotFound(resource="apiKey", id=str(key_id))
+            raise NotFound(resource="api_key", id=str(key_id))
         which = key_id or WHOLE
         found = {one.key_id or WHOLE: one for one in await limits(conn, organization_id)}.get(which)
         before = None if found is None else found.segments

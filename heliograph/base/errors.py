@@ -47,10 +47,25 @@ class Invalid(Refusal):
         super().__init__(message or (str(listed[0]["message"]) if listed else None), fields=listed)
 
 
+#: What is said of a resource that several rules look for, by its kind.
+MISSING = {
+    "api_key": "There is no such API key.",
+    "message": "There is no such message.",
+    "organization": "There is no such organization.",
+    "sender_id": "There is no such sender ID.",
+    "supplier": "There is no such supplier.",
+    "supplier draft": "There is no such draft of a supplier.",
+}
+
+
 class NotFound(Refusal):
     """There is no such resource."""
 
     code, status = "not_found", 404
+
+    def __init__(self, message: str | None = None, **details: Any) -> None:
+        """`message` is for what MISSING does not name by `resource`, one of `details`."""
+        super().__init__(message or MISSING.get(details.get("resource", "")), **details)
 
 
 class Unavailable(Refusal):

@@ -229,4 +229,4 @@ RETURNING s.id
 async def switch(conn: Connection, *, id: UUID, user_id: UUID, organization_id: UUID) -> None:
     """Switch to another organization that the person belongs to. Raises NotFound."""
     if await conn.fetchval(SWITCH, id, user_id, organization_id) is None:
-        raise NotFound("There is no such organization.", resource="organization", id=str(organization_id))
+        raise NotFound(resource="organization", id=str(organization_id))

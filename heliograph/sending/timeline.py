@@ -90,7 +90,7 @@ async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: b
     """The timeline of a message. Raises NotFound. That its text was read is in the audit log."""
     row = await conn.fetchrow(source.message, id)
     if row is None:
-        raise NotFound("There is no such message.", id=str(id))
+        raise NotFound(resource="message", id=str(id))
     organization_id = row["organization_id"]
     if with_text:
         await audit.record(conn, by, "message.revealed", object_id=id, organization_id=organization_id)

@@ -332,7 +332,7 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
 async def _row(conn: Connection, actor: Actor, id: UUID) -> asyncpg.Record:
     row = await conn.fetchrow(SELECT, actor.organization_id, id)
     if row is None or row["mode"] not in actor.modes:
-        raise NotFound("There is no such message.", resource="message", id=str(id))
+        raise NotFound(resource="message", id=str(id))
     return row
 
 

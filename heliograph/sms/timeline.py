@@ -143,7 +143,7 @@ async def status_of(conn: Connection, *, id: UUID) -> str:
     """A message's status now. Raises NotFound."""
     status: str | None = await conn.fetchval(STATUS, id)
     if status is None:
-        raise NotFound("There is no such message.", id=str(id))
+        raise NotFound(resource="message", id=str(id))
     return status
 
 

@@ -96,5 +96,5 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
 async def _whose(conn: Connection, by: Who, id: UUID) -> tuple[asyncpg.Record, Actor]:
     row = await conn.fetchrow(WHOSE, id)
     if row is None:
-        raise NotFound("There is no such message.", resource="message", id=str(id))
+        raise NotFound(resource="message", id=str(id))
     return row, Actor(row["id"], None, row["mode"], frozenset(), row["state"], by=by)

@@ -191,7 +191,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Message:
     """A message. Raises NotFound."""
     row = await conn.fetchrow(SELECT, actor.organization_id, id)
     if row is None or row["mode"] not in actor.modes:
-        raise NotFound("There is no such message.", resource="message", id=str(id))
+        raise NotFound(resource="message", id=str(id))
     (message,) = await _messages(conn, actor, [row])
     return message
 

@@ -26,6 +26,7 @@ from heliograph import notices
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Pool
+from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.notices import Notice
 from heliograph.overview.exports.work import ExportWork
@@ -397,6 +398,9 @@ async def check_id(operation: Operation, slot: Slot, stranger: Party, other: Par
         assert (answers[0].status, msgspec.json.decode(answers[0].body)["items"]) == (200, []), where
     else:
         assert answers[0].status in ((404,) if slot.place == "path" else (400, 404, 409)), where
+    if answers[0].status == 404:
+        said = msgspec.json.decode(answers[0].body)["error"]["message"]
+        assert said != NotFound().message, f"{where}: what is missing is not named"
     check_marks(operation, answers[0], other)
     return len(looked[0])
 

@@ -11,6 +11,7 @@ import pytest
 from importlinter.cli import lint_imports
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.errors import MISSING
 from tests.house.project import ROOT, VENDORS, files, name_of
 
 MODULES = list(files(".py"))
@@ -34,6 +35,19 @@ def test_rooms_are_small_and_say_what_they_own() -> None:
         assert said, f"{name_of(room)} does not say what it owns"
         modules = [path for path in room.glob("*.py") if path.name != "__init__.py"]
         assert len(modules) <= 12, f"{name_of(room)} holds {len(modules)} files"
+
+
+def test_what_is_missing_is_named() -> None:
+    """By a sentence of its own, or by that of its kind."""
+    made = [
+        (f"{name_of(path)}:{node.lineno}", {one.arg: ast.unparse(one.value) for one in node.keywords})
+        for path in MODULES
+        if name_of(path).startswith("heliograph/") and "NotFound(" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "NotFound" and not node.args
+    ]
+    assert len(made) > 20
+    assert [where for where, said in made if said.get("resource", "").strip("'") not in MISSING] == []
 
 
 def test_nothing_is_left_for_later() -> None:

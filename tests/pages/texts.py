@@ -11,6 +11,7 @@ from jinja2.ext import babel_extract
 
 from heliograph.accounts.api_keys.scopes import SCOPES
 from heliograph.audit.actions import ACTIONS
+from heliograph.base.errors import MISSING as MISSING_ANYWHERE
 from heliograph.base.network import smtp
 from heliograph.console import places as console_places
 from heliograph.console.carriage import charts, editing, wizard
@@ -86,6 +87,7 @@ def texts() -> set[str]:
             found |= set(_of_module(path))
     for name, shown in SHOWN_RULES.items():
         found |= set(_refusals(ast.parse((PACKAGE / name).read_text()), shown))
+    found |= {*MISSING_ANYWHERE.values()}
     for name in MISSING:
         found |= set(_missing(ast.parse((PACKAGE / name).read_text())))
     for name, table in (*vars(words).items(), *vars(audience).items()):

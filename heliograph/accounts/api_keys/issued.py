@@ -108,7 +108,7 @@ async def owner(conn: Connection, *, id: UUID) -> UUID:
     """The organization that a key belongs to, for operators. Raises NotFound."""
     organization_id: UUID | None = await conn.fetchval(OWNER, id)
     if organization_id is None:
-        raise NotFound("There is no such API key.", id=str(id))
+        raise NotFound(resource="api_key", id=str(id))
     return organization_id
 
 

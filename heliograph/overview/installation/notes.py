@@ -59,7 +59,7 @@ async def add(conn: Connection, *, organization_id: UUID, body: str, by: Who = S
     async with conn.transaction():
         name = await conn.fetchval(LOCK_ORGANIZATION, organization_id)
         if name is None:
-            raise NotFound("There is no such organization.", resource="organization", id=str(organization_id))
+            raise NotFound(resource="organization", id=str(organization_id))
         if await conn.fetchval(COUNT, organization_id) >= MOST:
             raise Invalid(("body", "several", "There are 200 notes already. Remove one that is out of date."))
         row = await conn.fetchrow(INSERT, organization_id, uuid7(), by.name or by.kind, body)

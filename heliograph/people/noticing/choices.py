@@ -58,7 +58,7 @@ async def get(conn: Connection, actor: Actor, *, user_id: UUID | None = None) ->
     """What the organization chose, and what a member of it did. Raises NotFound."""
     row = await conn.fetchrow(GET, actor.organization_id, user_id)
     if row is None:
-        raise NotFound("There is no such organization.", resource="organization", id=str(actor.organization_id))
+        raise NotFound(resource="organization", id=str(actor.organization_id))
     return read(row["organization"], row["own"])
 
 

@@ -39,6 +39,6 @@ async def find(conn: Connection, by: Who, *, id: UUID) -> Named:
     """The SMS of an id. Raises NotFound."""
     row = await conn.fetchrow(WHOSE, id)
     if row is None:
-        raise NotFound("There is no such message.", resource="message", id=str(id))
+        raise NotFound(resource="message", id=str(id))
     organization_id, state, name, mode, *rest = row
     return Named(Actor(organization_id, None, mode, frozenset(), state, by=by), name, *rest)
