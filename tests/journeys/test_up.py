@@ -22,7 +22,7 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.process.settings import Settings, from_environment
 from heliograph.simulators.receiver import Event, Options, Receiver
-from heliograph.up import part_environment
+from heliograph.up.parts import part_environment
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import signing
 from tests.judge import settled

@@ -20,7 +20,7 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
 from heliograph.cli.terminal.console import no_database, reason, settings_of
 from heliograph.cli.terminal.printing import fitted, heading, record
-from heliograph.up import part_environment
+from heliograph.up.parts import part_environment
 from tests.house.project import ROOT, files
 
 

@@ -20,6 +20,7 @@ from heliograph.base.process.signals import run_in_order
 from heliograph.cli.running.backup import PassphraseFile, passphrase_of
 from heliograph.cli.terminal.console import WRONG, Problem, connection, moment, shell
 from heliograph.cli.terminal.printing import Json, say, show
+from heliograph.up import secret_keys
 
 
 def command(
@@ -108,7 +109,7 @@ def _demand_room(place: Path, secrets: Secrets | None) -> None:
     """Refuse before anything is written what would be overwritten afterwards; not what a killed restore of the same
     backup left."""
     files = _files(place, secrets)
-    for name in ("secret_key", "other_secret_key", "credentials.json") if secrets is not None else ():
+    for name in (secret_keys.FILE, secret_keys.OTHER_FILE, "credentials.json") if secrets is not None else ():
         path = place / name
         if path.exists() and path.read_bytes() != files.get(path):
             raise Problem(f"{path} exists: restore into an empty data directory, or move the file away")
@@ -125,8 +126,8 @@ def _files(place: Path, secrets: Secrets | None) -> dict[Path, bytes]:
         return {}
     end = os.linesep
     kept = {
-        "secret_key": f"{secrets.secret_key}{end}",
-        "other_secret_key": secrets.other_secret_key and f"{secrets.other_secret_key}{end}",
+        secret_keys.FILE: f"{secrets.secret_key}{end}",
+        secret_keys.OTHER_FILE: secrets.other_secret_key and f"{secrets.other_secret_key}{end}",
         "credentials.json": secrets.credentials,
     }
     return {place / name: text.encode() for name, text in kept.items() if text}

@@ -10,7 +10,10 @@ import uvloop
 
 from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.printing import Json, as_plain, form, say, show
-from heliograph.up import UpError, UpOptions, Welcome, up, welcome
+from heliograph.up import welcome
+from heliograph.up.errors import UpError
+from heliograph.up.running import UpOptions, up
+from heliograph.up.welcome import Welcome
 
 
 def command(
@@ -49,7 +52,7 @@ def command(
         host=host, port=port, data_dir=data_dir, api_processes=api_processes, credentials_file=credentials_file
     )
     try:
-        status = uvloop.run(up(options, say=say, on_ready=_print if form(json) in ("json", "tsv") else welcome))
+        status = uvloop.run(up(options, say=say, on_ready=_print if form(json) in ("json", "tsv") else welcome.show))
     except UpError as error:
         raise Problem(str(error)) from None
     raise typer.Exit(status)

@@ -41,6 +41,8 @@ from heliograph.base.process.settings import Settings, SettingsError, demand_sec
 from heliograph.cli.terminal.printing import as_plain, cell, say
 from heliograph.demo import LOOPBACK, read_credentials
 from heliograph.sealing import text_keys
+from heliograph.up import secret_keys
+from heliograph.up.errors import UpError
 
 Result = TypeVar("Result")
 
@@ -112,11 +114,10 @@ def settings_of(
         known = read_credentials(data_dir / "credentials.json")
         if known is not None and known.has_local_webhooks and not WEBHOOK_RULES & environment.keys():
             settings = msgspec.structs.replace(settings, webhook_allow_http=True, webhook_allow_networks=LOOPBACK)
-        if not settings.secret_key:
-            kept, other = _read(data_dir / "secret_key"), _read(data_dir / "other_secret_key")
-            settings = msgspec.structs.replace(
-                settings, secret_key=kept, other_secret_key=settings.other_secret_key or other
-            )
+        try:
+            settings = secret_keys.completed(settings, data_dir)
+        except UpError as error:
+            raise SettingsError(str(error)) from None
     if not settings.database_url:
         raise SettingsError(
             "no database is configured: set HELIOGRAPH_DATABASE_URL, or give the data directory of "
@@ -361,14 +362,3 @@ def _refusal(refusal: Refusal) -> str:
     text = "; ".join(fields) or refusal.message
     known = ", ".join(f"{name}: {cell(value)}" for name, value in as_plain(details).items() if value is not None)
     return f"{text.rstrip('.')} ({known})" if known else text
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise SettingsError(f"the secret key in {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"the secret key in {path} is damaged: it is not text") from None

@@ -1,0 +1,5 @@
+"""Why `heliograph up` cannot start."""
+
+
+class UpError(Exception):
+    """`up` cannot start; the message says what to do."""

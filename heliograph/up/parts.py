@@ -1,0 +1,133 @@
+"""The processes that `up` supervises: what each one is told, and that it is started again whenever it ends.
+
+They are the same as in production, and end with the supervisor (Linux: PDEATHSIG), so that `kill -9` leaves nothing
+behind but PostgreSQL, which the next start adopts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import UUID
+
+from heliograph import demo
+from heliograph.base.process.settings import Settings, unknown_names
+from heliograph.base.process.signals import end_with_parent
+from heliograph.demo import Credentials, Smsc
+from heliograph.up import ports
+
+#: Pause before a part that ended is started again, seconds: first, and at most.
+PAUSE, LONGEST_PAUSE = 0.1, 5.0
+#: A part that ran this long is considered healthy: its next pause is the first one again.
+WELL = 10.0
+#: How long a part may take to end after SIGTERM; the worker drains for `drain_seconds` in it.
+PATIENCE = 30.0
+#: For migrations, which no part runs.
+OWNER_URL = "HELIOGRAPH_OWNER_DATABASE_URL"
+
+
+class Part:
+    """One supervised process."""
+
+    def __init__(
+        self, name: str, arguments: list[str], environment: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
+        self._name = name
+        self._arguments = arguments
+        self._environment = environment
+        self._say = say
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    def start(self) -> None:
+        """Run it, and run it again whenever it ends."""
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """SIGTERM, then SIGKILL after a while."""
+        self._stopping = True
+        process = self._process
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), PATIENCE)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = PAUSE
+        while not self._stopping:
+            began = loop.time()
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "heliograph",
+                *self._arguments,
+                env=dict(self._environment),
+                stdin=asyncio.subprocess.DEVNULL,
+                # A session of its own keeps the terminal's Ctrl-C from reaching it: the order of stopping is ours.
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+            status = await self._process.wait()
+            if self._stopping:
+                return
+            self._say(f"{self._name} ended ({status}); restarting it.")
+            pause = PAUSE if loop.time() - began > WELL else min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+
+def smsc(at: Smsc, config: Path) -> list[str]:
+    """The command line of the simulated SMSC."""
+    return [
+        *("simulate", "smsc", "--host", at.host, "--port", str(at.port), "--quiet"),
+        *("--config", str(config)),
+    ]
+
+
+def graph(credentials: Credentials, app: UUID, config: Path) -> list[str]:
+    """The command line of the simulated Cloud API."""
+    at = credentials.whatsapp
+    return [
+        *("simulate", "graph", "--host", at.host, "--port", str(at.port), "--quiet"),
+        *("--config", str(config), "--webhook-url", f"{credentials.base_url}/in/whatsapp/{app}"),
+    ]
+
+
+def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
+    """The environment of the API and the worker: what this start determined, and ours, which overrides defaults.
+
+    Webhooks may go to loopback only while the API listens there: then whoever can register one is on this machine
+    already. Listening elsewhere, it would lend others a way to what listens on loopback.
+    """
+    usual = {
+        "HELIOGRAPH_LOG_LEVEL": "warning",
+        "HELIOGRAPH_LOG_FORMAT": "text",
+        "HELIOGRAPH_NOT_READY_SECONDS": "0",  # no load balancer in front of it has to be informed
+    }
+    if ports.is_loopback(host):
+        usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": demo.LOOPBACK}
+    found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
+    if settings.other_secret_key:
+        found["HELIOGRAPH_OTHER_SECRET_KEY"] = settings.other_secret_key
+    # This process has already reported misspelt ones.
+    unknown = unknown_names()
+    given = {name: value for name, value in os.environ.items() if name not in unknown and name != OWNER_URL}
+    return usual | given | found
+
+
+def outside_environment() -> dict[str, str]:
+    """The environment of the simulators: they represent the outside world, so they learn nothing about this one."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("HELIOGRAPH_", "PG"))}

@@ -1,0 +1,93 @@
+"""Where the parts listen: ports that are free, how they are reached, and waiting until somebody answers there."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import socket
+
+from heliograph.up.errors import UpError
+
+#: How long to wait for a part that another one needs, seconds.
+SOON = 5.0
+
+
+def shown(host: str) -> str:
+    """The address to connect to for a listening address."""
+    if host in ("0.0.0.0", ""):
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
+
+
+def demand_free(host: str, port: int) -> None:
+    """Raises UpError if something listens there."""
+    if not is_free(host, port):
+        raise UpError(f"port {port} on {host} is in use; choose another with --port, or stop the process that uses it")
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether one may listen there. Raises UpError if the host is no address of this machine."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except socket.gaierror as error:
+        raise UpError(f"{host} is not an address of this machine: {error}") from None
+    except OSError:
+        return False
+    return True
+
+
+def free_port(host: str) -> int:
+    """A port on which nothing listens. Raises UpError."""
+    # Below the range of outgoing connections, as PostgreSQL's port: a worker that keeps trying the simulator's while
+    # that is away could be given the same port as its own, connect to itself, and keep the simulator out.
+    for port in random.sample(range(20_000, 32_000), 100):
+        if is_free(host, port):
+            return port
+    raise UpError(f"no free port between 20000 and 32000 on {host}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror:
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+async def listens(host: str, port: int) -> None:
+    """Return once somebody listens there, or when waiting longer would help nobody."""
+    deadline = asyncio.get_running_loop().time() + SOON
+    while asyncio.get_running_loop().time() < deadline:
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            await asyncio.sleep(0.02)
+        else:
+            writer.close()
+            return
+
+
+async def answers(host: str, port: int, stop: asyncio.Event) -> None:
+    """Return once the API reports that it is healthy, including a worker, or when it is time to stop."""
+    request = b"GET /v1/health HTTP/1.1\r\nhost: heliograph\r\nconnection: close\r\n\r\n"
+    while not stop.is_set():
+        try:
+            reader, writer = await asyncio.open_connection(shown(host).strip("[]"), port)
+            writer.write(request)
+            answer = await asyncio.wait_for(reader.read(), 5.0)
+            writer.close()
+            if b" 200 " in answer[:20] and b'"status":"ok"' in answer:
+                return
+        except (OSError, TimeoutError):
+            await asyncio.sleep(0.05)
+            continue
+        await asyncio.sleep(0.05)

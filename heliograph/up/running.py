@@ -1,0 +1,213 @@
+"""Starting and stopping everything: one sequence, from the data directory to the last part, and back.
+
+The rule nobody may break: parts stop in the order in which work flows (web, worker, simulators, PostgreSQL), so that
+nothing is accepted that cannot be stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from heliograph import demo
+from heliograph.base.crypto import Unsealable
+from heliograph.base.database.migrate import migrate
+from heliograph.base.database.pool import open_pool
+from heliograph.base.database.roles import RoleMissing
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.server import Embedded, default_data_dir
+from heliograph.base.network.connecting import connect
+from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment
+from heliograph.base.process.signals import KINDS
+from heliograph.demo import Credentials, Smsc
+from heliograph.people import links
+from heliograph.up import parts, ports, secret_keys, welcome
+from heliograph.up.errors import UpError
+from heliograph.up.parts import LONGEST_PAUSE, PAUSE, Part
+from heliograph.up.welcome import Welcome
+
+
+class UpOptions(msgspec.Struct, frozen=True):
+    """The command line of `heliograph up`."""
+
+    host: str = "127.0.0.1"
+    #: 0: any free port.
+    port: int = 8080
+    data_dir: Path | None = None
+    api_processes: int = 1
+    #: Where the credentials go as JSON; None: `credentials.json` in the data directory.
+    credentials_file: Path | None = None
+
+
+async def up(
+    options: UpOptions,
+    *,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    on_ready: Callable[[Welcome], None] = welcome.show,
+) -> int:
+    """Run everything until SIGINT, SIGTERM or SIGHUP; returns the exit status.
+
+    `say` gets lines for people; `on_ready` the credentials, once the API answers. Raises UpError, PostgresError and
+    SettingsError when it cannot start.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in KINDS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stop.set)
+    # Before anything is made that a start which is refused would leave behind.
+    port = options.port or ports.free_port(options.host)
+    ports.demand_free(options.host, port)
+    data_dir = (options.data_dir or default_data_dir()).absolute()
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UpError(f"cannot use the data directory {data_dir}: {error}; choose another with --data-dir") from None
+    settings = await secret_keys.ensured(from_environment(), data_dir)
+    demand_secret_key(settings)
+    _demand_outside(settings, data_dir)
+    database: Embedded | None = None
+    if not settings.database_url:
+        archive = Path(settings.wal_archive).absolute() if settings.wal_archive else None
+        database = Embedded(data_dir / "postgres", on_progress=say, archive=archive)
+        await database.start()
+        settings = msgspec.structs.replace(settings, database_url=database.url, owner_database_url=database.owner_url)
+    running: list[Part] = []
+    watcher: asyncio.Task[None] | None = None
+    try:
+        await _migrate(settings)
+        credentials, app, are_new, dashboard, console = await _prepare(
+            settings, data_dir, f"http://{ports.shown(options.host)}:{port}", is_local=ports.is_loopback(options.host)
+        )
+        environment = parts.part_environment(settings, host=options.host)
+        outside = parts.outside_environment()
+        serve = ["api", "--host", options.host, "--port", str(port)]
+        running = [
+            Part("simulated SMSC", parts.smsc(credentials.smsc, data_dir / "smsc.json"), outside, say),
+            Part("simulated Cloud API", parts.graph(credentials, app, data_dir / "graph.json"), outside, say),
+            Part("worker", ["worker"], environment, say),
+            *(Part("api", serve, environment, say) for _ in range(options.api_processes)),
+        ]
+        for part in (*running[:2], *running[3:]):
+            part.start()
+        # The worker asks the simulated Cloud API for its numbers as soon as it runs; if that were not there yet, it
+        # would retry only seconds later.
+        await ports.listens(credentials.whatsapp.host, credentials.whatsapp.port)
+        running[2].start()
+        if database is not None:
+            watcher = asyncio.create_task(_keep_database(database, say))
+        # In this order: the API's health status is up to two seconds old, and without a worker it is degraded.
+        credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
+        await ports.answers(options.host, port, stop)
+        path = options.credentials_file or data_dir / "credentials.json"
+        demo.write_credentials(data_dir / "credentials.json", credentials)
+        demo.write_credentials(path, credentials)
+        if not stop.is_set():
+            on_ready(Welcome(credentials, path, are_new, dashboard, console))
+        await stop.wait()
+        say("Stopping.")
+        return 0
+    finally:
+        if watcher is not None:
+            watcher.cancel()
+            await asyncio.gather(watcher, return_exceptions=True)
+        apis, others = running[3:], running[2::-1]
+        await asyncio.gather(*(part.stop() for part in apis))
+        for part in others:
+            await part.stop()
+        if database is not None:
+            await database.stop()
+
+
+async def _keep_database(database: Embedded, say: Callable[[str], None]) -> None:
+    pause = PAUSE
+    while True:
+        status = await database.wait()
+        say(f"PostgreSQL ended ({status}); restarting it.")
+        while True:
+            try:
+                await database.start()
+                pause = PAUSE
+                break
+            except PostgresError as error:
+                say(f"PostgreSQL cannot be started: {error}")
+                pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.sleep(pause)
+
+
+async def _migrate(settings: Settings) -> None:
+    """Raises UpError and MigrationError."""
+    try:
+        await migrate(settings.owner_database_url or settings.database_url, application=settings.database_url)
+    except RoleMissing as error:
+        raise UpError(str(error)) from None
+    except (OSError, asyncpg.PostgresError) as error:
+        raise UpError(f"the database cannot be used: {error}") from error
+
+
+async def _prepare(
+    settings: Settings, data_dir: Path, base_url: str, *, is_local: bool
+) -> tuple[Credentials, UUID, bool, str, str]:
+    """Credentials, the id of the simulated app, whether a key is new, and the URLs of the dashboard and the console."""
+    kept = data_dir / "credentials.json"
+    known = demo.read_credentials(kept)
+    smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
+    graph = known.whatsapp if known else demo.new_graph()
+    # The simulators keep their ports if they are free, so that a worker that still runs finds them again.
+    for simulator in (smsc, graph):
+        if simulator.port == 0 or not ports.is_free(simulator.host, simulator.port):
+            simulator.port = ports.free_port(simulator.host)
+    pool = await open_pool(settings.database_url, size=1, wait=10.0)
+    try:
+        async with pool.acquire() as conn:
+            organization_id, live, test = await demo.ensure(conn, settings, smsc=smsc, known=known)
+            app = await demo.ensure_whatsapp(conn, settings, organization_id, graph)
+            token = await demo.owners_link(conn, organization_id)
+            setup = await demo.operators_link(conn)
+    except Unsealable:
+        raise UpError(
+            "the secret key does not open what is encrypted in the database: put back the file"
+            f" {data_dir / secret_keys.FILE} that was there before, or set HELIOGRAPH_SECRET_KEY to the key used before"
+        ) from None
+    finally:
+        await pool.close()
+    credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph, is_local)
+    demo.write_credentials(kept, credentials)
+    demo.write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
+    are_new = known is None or (known.live_key, known.test_key) != (live, test)
+    dashboard = settings.public_url or base_url
+    enter = links.address(dashboard, token) if token else f"{dashboard.rstrip('/')}/"
+    console = settings.console_url or (f"http://{settings.console_listen}" if settings.console_listen else dashboard)
+    run = links.address(console, setup, realm="console") if setup else f"{console.rstrip('/')}/console"
+    return credentials, app, are_new, enter, run
+
+
+async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> str:
+    """Return the id of the simulated WhatsApp number, once the worker has fetched it and its templates."""
+    conn = await connect(url)
+    try:
+        while not stop.is_set():
+            id = await demo.mirrored(conn, UUID(credentials.organization_id))
+            if id is not None:
+                return id
+            await asyncio.sleep(0.05)
+    finally:
+        await conn.close()
+    return ""
+
+
+def _demand_outside(settings: Settings, data_dir: Path) -> None:
+    """Raises SettingsError if WAL would be archived beside the data that it is to bring back."""
+    if settings.wal_archive and Path(settings.wal_archive).resolve().is_relative_to(data_dir.resolve()):
+        raise SettingsError(
+            f"HELIOGRAPH_WAL_ARCHIVE is {settings.wal_archive}, in the data directory {data_dir}: choose a directory"
+            " outside of it, better on another disk"
+        )

@@ -1,0 +1,81 @@
+"""The secret keys of an installation, in its data directory: the one in force and, while it is changed, the other one.
+
+The rule nobody may break: no new key for a database that exists. It opens nothing of what is encrypted there.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+from heliograph.base.database import url as database_url
+from heliograph.base.embedded.files import Layout, has_cluster
+from heliograph.base.network.connecting import connect
+from heliograph.base.process import private_files
+from heliograph.base.process.settings import Settings
+from heliograph.up.errors import UpError
+
+#: Of the two, in the data directory.
+FILE, OTHER_FILE = "secret_key", "other_secret_key"
+# Whoever migrated before the first start has nothing yet that a key sealed; organizations come with keys.
+IS_USED = "SELECT EXISTS (SELECT FROM organizations)"
+
+
+def completed(settings: Settings, data_dir: Path) -> Settings:
+    """`settings` with the keys that the data directory holds, unless they name one. Raises UpError."""
+    if settings.secret_key:
+        return settings
+    kept, other = _kept(data_dir / FILE), _kept(data_dir / OTHER_FILE)
+    return msgspec.structs.replace(settings, secret_key=kept, other_secret_key=settings.other_secret_key or other)
+
+
+async def ensured(settings: Settings, data_dir: Path) -> Settings:
+    """The same, where the first start creates the key with its database, readable only by the owner. Raises UpError if
+    there is no key, but a database already."""
+    found = completed(settings, data_dir)
+    if found.secret_key:
+        return found
+    path = data_dir / FILE
+    if settings.database_url:
+        where = database_url.shown(settings.database_url)
+        # The application's own role may be yet to be made, by the first migration.
+        exists = await _is_used(settings.owner_database_url or settings.database_url)
+    else:
+        layout = Layout(data_dir / "postgres")
+        where, exists = str(layout.home), has_cluster(layout)
+    if exists:
+        raise UpError(
+            f"{path} is missing or empty, and the database in {where} is encrypted under the key that was there: put"
+            " the file back, or set HELIOGRAPH_SECRET_KEY to that key"
+        )
+    private_files.write(path, secrets.token_urlsafe(48).encode() + b"\n")
+    return completed(settings, data_dir)
+
+
+async def _is_used(url: str) -> bool:
+    """Whether a database is an installation's already. Raises UpError if it cannot be reached."""
+    try:
+        conn = await connect(url)
+        try:
+            return bool(await conn.fetchval(IS_USED))
+        finally:
+            await conn.close()
+    except asyncpg.UndefinedTableError:
+        return False
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise UpError(f"the database cannot be used: {error}") from error
+
+
+def _kept(path: Path) -> str:
+    """A key in a file; "": there is none. Raises UpError."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise UpError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UpError(f"{path} is damaged, it is not text: put back the file that was there before") from None
