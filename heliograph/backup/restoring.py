@@ -26,6 +26,7 @@ from heliograph.base.embedded import copies
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.ids import uuid7
+from heliograph.base.network.connecting import connect
 from heliograph.queue import holds
 
 TABLES = ("organizations", "contacts", "messages", "whatsapp_messages", "events", "queue")
@@ -43,6 +44,10 @@ SELECT (SELECT count(*) FROM quotas q
 DROP_MAILS = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE state = 'waiting'"
 REPLAYED = "SELECT pg_last_xact_replay_timestamp()"
 IS_EMPTY = "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace)"
+
+
+class Unreachable(BackupError):
+    """The database to restore into cannot be reached; the cause says why."""
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -109,15 +114,18 @@ async def into_directory(
 async def into_database(backup: Backup, owner_url: str, *, by: Who) -> Restored:
     """Restore a dump into an empty database, as the role that shall own the tables: all of it, or nothing.
 
-    Raises BackupError.
+    Raises BackupError, and Unreachable.
     """
     _demand(backup, "dump", "a PostgreSQL of your own: set HELIOGRAPH_DATABASE_URL")
-    await asyncio.to_thread(store.check, backup)
     try:
-        conn = await asyncpg.connect(owner_url)
+        conn = await connect(owner_url)
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
+        raise Unreachable(str(error)) from error
+    try:
         try:
             if not await conn.fetchval(IS_EMPTY):
                 raise BackupError("the database is not empty: restore into one without any tables")
+            await asyncio.to_thread(store.check, backup)
             await _load(backup, owner_url)
             return await _settle(conn, backup, by)
         finally:

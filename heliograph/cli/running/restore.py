@@ -18,7 +18,7 @@ from heliograph.base.process import private_files
 from heliograph.base.process.settings import from_environment
 from heliograph.base.process.signals import run_in_order
 from heliograph.cli.running.backup import PassphraseFile, passphrase_of
-from heliograph.cli.terminal.console import WRONG, Problem, connection, moment, shell
+from heliograph.cli.terminal.console import WRONG, Problem, moment, no_database, shell
 from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.up import secret_keys
 
@@ -98,9 +98,10 @@ async def _into_database(found: store.Backup) -> Restored:
     if not settings.database_url:
         raise Problem("a dump is restored into a database: set HELIOGRAPH_DATABASE_URL")
     owner = settings.owner_database_url or settings.database_url
-    async with connection(owner):  # one that cannot be reached is told as by every command
-        pass
-    restored = await restoring.into_database(found, owner, by=shell())
+    try:
+        restored = await restoring.into_database(found, owner, by=shell())
+    except restoring.Unreachable as error:
+        raise no_database(owner, error.__cause__ or error) from None
     await migrate.migrate(owner, application=settings.database_url)
     return restored
 

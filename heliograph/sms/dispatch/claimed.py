@@ -89,6 +89,10 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
             self.expires_at is not None and self.expires_at - self.accepted_at <= SHORT_LIVED
         )
 
+    def waited(self, since: datetime | None) -> float:
+        """Seconds that it has waited: since it was due, or since its supplier puts it off; None: it does not."""
+        return 0.0 if since is None else (self.at - since).total_seconds()
+
     @property
     def in_doubt(self) -> tuple[int, ...]:
         """Segments of a long message that the supplier may or may not have."""

@@ -207,12 +207,12 @@ class Selection:
                 line = next(iter(others), lease.line) if self.usable else lease.line
                 # It stays due: a worker with a session may be about to look, and must not find nothing each time. It
                 # keeps its place, so that it is known how long it has waited.
-                pause = (lease.due_at - due.at).total_seconds() if line == lease.line else HOLD
+                pause = -due.waited(lease.due_at) if line == lease.line else HOLD
                 return Postponed(lease, pause, line, counts=False)
         assert supplier is not None
         account = accounts[supplier.id]
         if account.room <= 0:
-            waited = (due.at - lease.due_at).total_seconds()
+            waited = due.waited(lease.due_at)
             if supplier in self.elsewhere:
                 self.left_to_others += 1
             elif due.mode == "live" and waited > self._patience_of(due) and self._overflows(due, account):
@@ -241,8 +241,7 @@ class Selection:
             return True
         if due.attempt_state != "busy":
             return False
-        waited = (due.at - due.busy_since).total_seconds() if due.busy_since is not None else 0.0
-        return due.lease.tries >= PATIENCE or waited > self._patience_of(due)
+        return due.lease.tries >= PATIENCE or due.waited(due.busy_since) > self._patience_of(due)
 
     def _barred(self, due: ClaimedMessage, suppliers: Iterable[UUID]) -> frozenset[UUID]:
         """Those that do not send as this sender there."""
