@@ -21,7 +21,7 @@ from heliograph.backup.store import Backup, BackupError, Kind
 from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, follow_clock
-from heliograph.base.database.url import without_password
+from heliograph.base.database.url import for_programs
 from heliograph.base.embedded import copies
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded
@@ -196,7 +196,7 @@ def _demand(backup: Backup, kind: Kind, belongs: str) -> None:
 
 async def _load(backup: Backup, url: str) -> None:
     """Load a dump and hold all outgoing work, in one transaction. Raises PostgresError."""
-    url, password = without_password(url)
+    url, password = for_programs(url)
     values = ", ".join(f"('{uuid7()}', '{kind}', '{_reason(backup)}')" for kind in holds.OUTGOING)
     hold = f"INSERT INTO public.queue_holds (id, kind, reason) VALUES {values};\n"
     await copies.load(backup.path / store.DUMP, url, password=password, then=hold)

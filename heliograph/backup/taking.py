@@ -19,7 +19,7 @@ from heliograph.backup.store import Backup, BackupError, Kind, Manifest, Secrets
 from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.database.url import without_password
+from heliograph.base.database.url import for_programs
 from heliograph.base.embedded import copies
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.ids import uuid7
@@ -74,7 +74,7 @@ async def take(
                 await copies.copy(home, place / store.CLUSTER, label=f"heliograph {id}")
             else:
                 say("Dumping the database.")
-                url, password = without_password(owner_url)
+                url, password = for_programs(owner_url)
                 dump = [
                     "pg_dump",
                     f"--dbname={url}",

@@ -132,12 +132,19 @@ def parse(url: str) -> Target:
     )
 
 
-def without_password(url: str) -> tuple[str, str]:
-    """The URL without its password, and the password: command lines are visible to other users of a machine."""
-    parts = urllib.parse.urlsplit(url)
+def for_programs(url: str) -> tuple[str, str]:
+    """The URL for PostgreSQL's own programs, without its password, and the password: command lines are visible to other
+    users of a machine. Of several hosts they would take the first that answers, also a standby that is behind: the URL
+    asks for the kind that our own connections do. Raises UrlError."""
+    target, parts = parse(url), urllib.parse.urlsplit(url)
     credentials, at, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
-    return parts._replace(netloc=f"{user}{at}{hosts}").geturl(), urllib.parse.unquote(password)
+    given = [(name, value) for name, _, value in (one.partition("=") for one in parts.query.split("&") if one)]
+    kept = [f"{name}={value}" for name, value in given if name not in ("password", "target_session_attrs")]
+    if target.attributes != "any":
+        kept.append(f"target_session_attrs={target.attributes}")
+    password = password or dict(given).get("password", "")
+    return parts._replace(netloc=f"{user}{at}{hosts}", query="&".join(kept)).geturl(), urllib.parse.unquote(password)
 
 
 def is_local(name: str) -> bool:
