@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from heliograph.backup import restoring
 from heliograph.base.embedded import copies
 from heliograph.base.embedded.files import Layout
+from heliograph.base.embedded.install import PostgresError
 from heliograph.cli import app
 from tests.embedded import QUICK, Start, quiet, until
 from tests.processes import alive
@@ -156,4 +157,24 @@ async def test_nothing_is_written_once_it_was_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(written) == 1
+    assert not list(home.glob("data*"))
+
+
+@pytest.mark.parametrize("hidden", ["000000010000000000000007", "."])
+async def test_an_archive_that_postgresql_cannot_read_does_not_pass_for_one_that_ends_there(
+    public_place: Path, hidden: str
+) -> None:
+    """As one that root copied from another machine: what came after the backup would be missing, without a word."""
+    archive, home = public_place / "archive", public_place / "new" / "postgres"
+    archive.mkdir()
+    archive.chmod(0o755)
+    for name in ("000000010000000000000006", "000000010000000000000007"):
+        (archive / name).touch()
+    (archive / hidden).chmod(0)
+    try:
+        with pytest.raises(PostgresError, match=f"cannot read everything in {archive}: give the archive to that user"):
+            async with copies.brought_up(home, public_place / "copy", archive=archive, say=quiet):
+                pass
+    finally:
+        archive.chmod(0o755)
     assert not list(home.glob("data*"))

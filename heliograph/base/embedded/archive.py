@@ -12,6 +12,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import struct
+import subprocess
 from pathlib import Path
 
 from heliograph.base.embedded import files
@@ -49,6 +50,23 @@ def prepare(archive: Path, name: str, account: SystemUser) -> Path:
     except OSError as error:
         raise PostgresError(f"cannot archive WAL to {place}: {error.strerror}") from None
     return place
+
+
+# The kernel is asked, not the mode bits, so that ACLs and mounts count as well.
+UNREADABLE = 'cd "$1" && ls >/dev/null || exit 1; for one in *; do test ! -e "$one" || test -r "$one" || exit 1; done'
+
+
+def demand_readable(directory: Path, account: SystemUser) -> None:
+    """Raise PostgresError if PostgreSQL could not replay what is archived: to it, a segment that it cannot read is the
+    end of the archive."""
+    looked = subprocess.run(
+        ["/bin/sh", "-c", UNREADABLE, "sh", str(directory)], stderr=subprocess.DEVNULL, cwd="/", **account.spawn()
+    )
+    if looked.returncode != 0:
+        raise PostgresError(
+            f"PostgreSQL, which runs as uid {account.uid}, cannot read everything in {directory}: give the archive to"
+            f" that user, such as with chown -R {account.uid}, and let it enter the directories above"
+        )
 
 
 def settings(directory: Path) -> dict[str, str]:

@@ -175,7 +175,7 @@ async def brought_up(
 
     Yields a superuser's connection to the application's database, and a function that stops the server and puts the
     cluster in its final place. Without calling it, everything is removed at the end. `archive`: replay WAL that the
-    copied cluster archived there as well, to its end or to `until`. Raises RecoveryError.
+    copied cluster archived there as well, to its end or to `until`. Raises PostgresError.
     """
     layout = Layout(home.absolute())
     files.prepare_home(layout)
@@ -183,6 +183,8 @@ async def brought_up(
         raise RecoveryError(f"{layout.data} already holds a database: restore into an empty place")
     files.clean_up(layout)
     account = account_for(layout.home, layout.data)
+    if archive is not None:
+        await asyncio.to_thread(archives.demand_readable, archive, account)
     install = await asyncio.to_thread(install_for, layout.home, account)
     place = layout.home / f"data.new-{secrets.token_hex(4)}"
     sockets = Path(tempfile.mkdtemp(prefix="heliograph-"))
