@@ -141,13 +141,17 @@ async def test_where_a_key_goes(shell: Shell) -> None:
     words = ("send", "--to", "+258840000000", "--message", "x")
     await shell.run(*words)
     await shell.run(*words, "--profile", "default", "--key", "hg_test_other")
-    assert [one[2]["authorization"] for one in shell.server.asked[1:]] == [f"Bearer {KEY}", "Bearer hg_test_other"]
+    # What stands in the environment may be live: a profile that is named is asked with its own key.
+    await shell.run("send", "--profile", "default", *words[1:], HELIOGRAPH_API_KEY="hg_live_other")
+    await shell.run(*words, "--profile", "default", HELIOGRAPH_API_KEY="hg_live_other")
+    asked = [one[2]["authorization"] for one in shell.server.asked[1:]]
+    assert asked == [f"Bearer {KEY}", "Bearer hg_test_other", f"Bearer {KEY}", f"Bearer {KEY}"]
     # Where `up` was never started: this machine's port, or the one that its directory names.
     (shell.home / "directory").mkdir()
     for command in (("logs",), words):
         told = await shell.run(*command, "--data-dir", "/nowhere/at/all", status=2)
         assert "the data directory /nowhere/at/all does not exist" in told.err
-    assert len(shell.server.asked) == 3
+    assert len(shell.server.asked) == 5
     for help in ("logs", "login", "listen", "trigger", "call", "send"):
         assert "whose URL to use" in " ".join((await shell.run(help, "--help")).out.split())
 

@@ -22,6 +22,13 @@ from heliograph.cli.terminal.printing import say
 #: Between two questions while the API is away, and the longest pause that it may ask for, seconds.
 AWAY, ASKED_MOST = Backoff(1.0, longest=30.0), 60.0
 
+
+def _unless_a_profile_is_named(ctx: typer.Context, key: str | None) -> str | None:
+    """HELIOGRAPH_API_KEY may be of another installation than --profile, or a live one where that one is for tests."""
+    came = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in ("key", "profile")}
+    return None if came == {"key": "ENVIRONMENT", "profile": "COMMANDLINE"} else key
+
+
 KeyOption = Annotated[
     str | None,
     typer.Option(
@@ -29,7 +36,8 @@ KeyOption = Annotated[
         envvar="HELIOGRAPH_API_KEY",
         metavar="SECRET",
         show_default=False,
-        help="API key. Defaults to that of the profile.",
+        help="API key. Defaults to that of the profile; --profile wins over the variable.",
+        callback=_unless_a_profile_is_named,
     ),
 ]
 UrlOption = Annotated[
