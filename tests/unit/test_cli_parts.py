@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import io
+import json
 import os
 import re
 import secrets
@@ -28,7 +29,7 @@ from heliograph.cli.terminal import console
 from heliograph.cli.terminal.console import Problem, settings_of
 from heliograph.cli.terminal.files import writing
 from heliograph.cli.terminal.options import pairs
-from heliograph.cli.terminal.printing import Json, fitted, line, record, show, single, table
+from heliograph.cli.terminal.printing import Json, fitted, line, record, say, show, single, table
 from heliograph.suppliers import kinds
 
 #: Commands that print no records, and why: they have no `-o`.
@@ -175,7 +176,7 @@ def test_every_command_has_an_example_and_prints_json() -> None:
         (["-o", "tsv"], "0198\tTwo words and a tab\n0199\t-\n"),
         (["-o", "json"], '[{"id":"0198","name":"Two words\\tand a tab"},{"id":"0199","name":""}]\n'),
         (["--json"], '[{"id":"0198","name":"Two words\\tand a tab"},{"id":"0199","name":""}]\n'),
-        (["-o", "table"], "id    name\n0198  Two words\tand a tab\n0199  -\n"),
+        (["-o", "table"], "id    name\n0198  Two words and a tab\n0199  -\n"),
         (["one", "-o", "tsv"], "id\t0198\nname\tTwo words and a tab\n"),
     ],
 )
@@ -267,6 +268,22 @@ def test_a_column_is_as_wide_as_a_terminal_shows_it() -> None:
     assert table(rows, ("name", "n")) == "name     n\n活动 😀  1\nJose\u0301     2\nany      3"
     long = fitted([["活动" * 20, "0199"]], ("name", "id"), 30)
     assert long.splitlines()[1] == "活动" * 5 + "...  0199"
+
+
+def test_a_text_of_somebody_else_cannot_command_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a supplier answered, or somebody sent: it must not clear the screen, nor show a number backwards."""
+    bad = "a\x1b[2J\x9b31m\x07\u202eb\tc\nd"
+    shown = "a\ufffd[2J\ufffd31m\ufffd\ufffdb c d"
+    show([{"text": bad, "more": {bad: 1}}], False, ("text", "more"))
+    show({"text": bad}, False)
+    line({"text": bad}, False, ("text",))
+    say(f"heliograph: {bad}")
+    show({"text": bad}, True)
+    out, err = capsys.readouterr()
+    assert out.count(shown) == 4
+    assert err == f"heliograph: {shown.removesuffix(' d')}\nd\n"
+    assert not {"\x1b", "\x9b", "\x07"} & set(out + err)
+    assert json.loads(out.splitlines()[-1]) == {"text": bad}
 
 
 @pytest.mark.parametrize("answer", [b'{"status":"ok"}', b'{"healthy":true}', b'{"status":"ok","checks":"none"}', b"[]"])

@@ -45,6 +45,13 @@ _OUTPUTS: tuple[tuple[Any, Any], ...] = (
     *((name, Output) for name in ("Json", Json)),
     *((name, OutputOrCsv) for name in ("JsonOrCsv", JsonOrCsv)),
 )
+#: Control characters and what turns the direction of a text, which a terminal obeys: an error of a supplier, or a text
+#: that somebody sent, could clear the screen or show other digits than it has. Ends of lines are left.
+HARMLESS = {
+    **dict.fromkeys((*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
+    ord("\t"): " ",
+    ord("\n"): "\n",
+}
 #: What the command that runs was told with `-o`.
 _output: ContextVar[Form | None] = ContextVar("output", default=None)
 
@@ -106,7 +113,7 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
 
 def say(line: str) -> None:
     """A line of text for people."""
-    print(line, file=sys.stderr, flush=True)
+    print(line.translate(HARMLESS), file=sys.stderr, flush=True)
 
 
 def form(json: bool) -> Form | None:
@@ -126,7 +133,7 @@ def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
         for row in plain if isinstance(plain, list) else [plain]:
             lines = [[row.get(name) for name in columns]] if columns else [list(pair) for pair in row.items()]
             for values in lines:
-                print("\t".join(map(_flat, values)), flush=True)
+                print("\t".join(map(cell, values)), flush=True)
     elif isinstance(plain, list):
         if plain:
             cells = [[cell(row.get(name)) for name in columns] for row in plain]
@@ -150,14 +157,14 @@ def line(
     if json:
         print(_speakable(msgspec.json.encode(as_plain(data)).decode()), flush=True)
     elif _output.get() == "tsv":
-        print("\t".join(_flat(data.get(name)) for name in columns), flush=True)
+        print("\t".join(cell(data.get(name)) for name in columns), flush=True)
     else:
         used = colours if _is_coloured() else {}
-        cells = [_flat(data.get(name)) for name in columns]
+        cells = [cell(data.get(name)) for name in columns]
         shown = [
-            (f"\x1b[{used[name](data.get(name))}m{cell}\x1b[0m" if name in used else cell)
-            + _padding(cell, widths.get(name, 0))
-            for name, cell in zip(columns, cells, strict=True)
+            (f"\x1b[{used[name](data.get(name))}m{text}\x1b[0m" if name in used else text)
+            + _padding(text, widths.get(name, 0))
+            for name, text in zip(columns, cells, strict=True)
         ]
         print("  ".join(shown).rstrip(), flush=True)
 
@@ -249,7 +256,9 @@ def _width() -> int | None:
 
 
 def _speakable(json: str) -> str:
-    """JSON that stdout can encode: in an ASCII locale, other characters become JSON escapes."""
+    """JSON that stdout can encode: in an ASCII locale, other characters become JSON escapes. So do, everywhere, the
+    control characters that JSON allows in a text."""
+    json = re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", json)
     try:
         json.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -264,7 +273,7 @@ def record(values: Mapping[str, Any]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Format a value on one line, with a space for each break of a text."""
+    """Format a value on one line, with a space for each break of a text, and without what a terminal obeys."""
     if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):
@@ -272,9 +281,5 @@ def cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(cell(one) for one in value)
     if isinstance(value, dict):
-        return ", ".join(f"{name}={cell(one)}" for name, one in value.items())
-    return " ".join(str(value).splitlines()) or "-"
-
-
-def _flat(value: Any) -> str:
-    return cell(value).replace("\t", " ")
+        return ", ".join(f"{cell(name)}={cell(one)}" for name, one in value.items())
+    return " ".join(str(value).splitlines()).translate(HARMLESS) or "-"
