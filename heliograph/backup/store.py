@@ -160,15 +160,22 @@ def unfinished(to: Path) -> Iterator[Path]:
 
 
 def prune(directory: Path, *, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` backups, and the remains of those that were interrupted."""
+    """Remove all but the newest `keep` backups, and the remains of those that were interrupted. Returns those that
+    went. Raises BackupError."""
     gone = [one.path for one in listed(directory)[keep:]]
     for path in gone:
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            # What is removed by halves must neither look complete nor be left behind: the next time finishes it.
+            path.rename(directory / f"{UNFINISHED}{secrets.token_hex(4)}")
+        except OSError as error:
+            raise BackupError(f"{path} cannot be removed: {error.strerror}") from None
     for path in directory.glob(f"{UNFINISHED}*"):
         lock = _hold(path)
         if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
+            try:
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
     return gone
 
 

@@ -383,24 +383,6 @@ async def test_a_verified_backup_is_known_as_such(dump: Backup, pool: Pool) -> N
         assert await conn.fetchval("SELECT verified_at IS NOT NULL FROM backups")
 
 
-@pytest.mark.parametrize(
-    ("url", "shown", "password"),
-    [
-        ("ana:p%40ss@db/x?sslmode=require", "ana@db/x?sslmode=require", "p@ss"),
-        ("ana@db/x?password=p%40ss&sslmode=require", "ana@db/x?sslmode=require", "p@ss"),
-        ("ana@db/x", "ana@db/x", ""),
-        # The first of these may be a standby, which lacks what was answered last.
-        ("ana:p@one,two:5433/x", "ana@one,two:5433/x?target_session_attrs=read-write", "p"),
-        ("ana@one,two/x?target_session_attrs=primary", "ana@one,two/x?target_session_attrs=primary", ""),
-        ("ana@one,two/x?target_session_attrs=any", "ana@one,two/x", ""),
-    ],
-)
-def test_programs_get_no_password_in_their_command_line_and_the_host_that_we_use(
-    url: str, shown: str, password: str
-) -> None:
-    assert for_programs(f"postgresql://{url}") == (f"postgresql://{shown}", password)
-
-
 async def test_a_url_means_to_programs_what_it_means_to_us(
     pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph.base.database.url import Host, KeepAlive, UrlError, is_local, parse
+from heliograph.base.database.url import Host, KeepAlive, UrlError, for_programs, is_local, parse
 
 
 def hosts(url: str) -> list[tuple[str, int | None]]:
@@ -97,3 +97,21 @@ def test_what_is_no_url_of_a_database_is_said(url: str) -> None:
 )
 def test_what_is_local(name: str, local: bool) -> None:
     assert is_local(name) is local
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "password"),
+    [
+        ("ana:p%40ss@db/x?sslmode=require", "ana@db/x?sslmode=require", "p@ss"),
+        ("ana@db/x?password=p%40ss&sslmode=require", "ana@db/x?sslmode=require", "p@ss"),
+        ("ana@db/x", "ana@db/x", ""),
+        # The first of these may be a standby, which lacks what was answered last.
+        ("ana:p@one,two:5433/x", "ana@one,two:5433/x?target_session_attrs=read-write", "p"),
+        ("ana@one,two/x?target_session_attrs=primary", "ana@one,two/x?target_session_attrs=primary", ""),
+        ("ana@one,two/x?target_session_attrs=any", "ana@one,two/x", ""),
+    ],
+)
+def test_programs_get_no_password_in_their_command_line_and_the_host_that_we_use(
+    url: str, shown: str, password: str
+) -> None:
+    assert for_programs(f"postgresql://{url}") == (f"postgresql://{shown}", password)

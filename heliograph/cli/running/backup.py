@@ -12,8 +12,9 @@ import typer
 
 from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
+from heliograph.base.database.pool import Connection
 from heliograph.base.process.signals import run_in_order
-from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, reason, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, say, show
 
 app = group("Take, list and verify backups.")
@@ -70,8 +71,7 @@ def take(
         if not settings.secret_key:
             raise Problem("there is no secret key to seal: set HELIOGRAPH_SECRET_KEY, or omit the passphrase")
         kept = home.parent / "credentials.json" if home is not None else None
-        credentials = kept.read_text() if kept is not None and kept.exists() else ""
-        sealed = Secrets(settings.secret_key, credentials, settings.other_secret_key)
+        sealed = Secrets(settings.secret_key, _text(kept), settings.other_secret_key)
 
     async def taken() -> Backup:
         async with connection(settings.database_url) as conn:
@@ -85,18 +85,11 @@ def take(
                 by=shell(),
                 say=say,
             )
-            if keep is not None:
-                for path in store.prune(to, keep=keep):
-                    say(f"Removed {path}.")
-                damaged: list[str] = []
-                left = store.listed(to, damaged=damaged.append)
-                for text in damaged:
-                    say(f"{text}.")
-                if wal is not None and damaged:
-                    say(f"Nothing was removed from {wal}: it is not known what the damaged backup needs of it.")
-                elif wal is not None:
-                    for path in await taking.prune_archives(conn, wal, left):
-                        say(f"Removed {path}, which continues no backup that is left.")
+            try:
+                if keep is not None:
+                    await _prune(conn, to, keep, wal)
+            except BackupError as error:
+                raise BackupError(f"{backup.path} was taken, but {error}") from None
         return backup
 
     try:
@@ -158,6 +151,21 @@ def verify(
     show({"backup": str(path), "taken_at": backup.manifest.taken_at, **found.rows, "noted": known}, json)
 
 
+async def _prune(conn: Connection, to: Path, keep: int, wal: Path | None) -> None:
+    """Remove what is not to be kept, and tell which. Raises BackupError."""
+    for path in store.prune(to, keep=keep):
+        say(f"Removed {path}.")
+    damaged: list[str] = []
+    left = store.listed(to, damaged=damaged.append)
+    for text in damaged:
+        say(f"{text}.")
+    if wal is not None and damaged:
+        say(f"Nothing was removed from {wal}: it is not known what the damaged backup needs of it.")
+    elif wal is not None:
+        for path in await taking.prune_archives(conn, wal, left):
+            say(f"Removed {path}, which continues no backup that is left.")
+
+
 def _note(id: UUID, data_dir: Path | None) -> bool:
     """Tell the running database, if there is one, that the backup is good."""
 
@@ -170,6 +178,16 @@ def _note(id: UUID, data_dir: Path | None) -> bool:
     except Exception as error:  # verifying elsewhere is as good
         say(f"The database was not told: {error}")
         return False
+
+
+def _text(path: Path | None) -> str:
+    """What a file holds; empty: there is none. Raises Problem."""
+    if path is None or not path.exists():
+        return ""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem(f"{path} cannot be read: {reason(error)}") from None
 
 
 def passphrase_of(path: Path | None) -> str:

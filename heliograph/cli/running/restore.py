@@ -112,7 +112,7 @@ def _demand_room(place: Path, secrets: Secrets | None) -> None:
     files = _files(place, secrets)
     for name in (secret_keys.FILE, secret_keys.OTHER_FILE, "credentials.json") if secrets is not None else ():
         path = place / name
-        if path.exists() and path.read_bytes() != files.get(path):
+        if path.exists() and not (path.is_file() and path.read_bytes() == files.get(path)):
             raise Problem(f"{path} exists: restore into an empty data directory, or move the file away")
 
 

@@ -1,0 +1,68 @@
+"""What a command reads for a backup, and what it removes: a kill or a refusal at any point leaves nothing by halves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from heliograph.backup import store
+from heliograph.backup.store import Backup, BackupError
+from heliograph.cli import app
+from tests.rules.test_backups import PASSPHRASE, copy_of
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[Backup]:
+    """Two backups, the newest first."""
+    for name in ("20270101T000000Z", "20270102T000000Z"):
+        place = tmp_path / f"{store.PREFIX}{name}"
+        (place / store.CLUSTER).mkdir(parents=True)
+        (place / store.MANIFEST).write_bytes(msgspec.json.encode(copy_of("", "").manifest))
+    return store.listed(tmp_path)
+
+
+def test_a_removal_that_is_killed_leaves_no_half_backup(
+    two: list[Backup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: Path, **options: Any) -> None:
+        (path / store.CLUSTER).rmdir()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as half:
+        half.setattr(store.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.prune(tmp_path, keep=1)
+    assert store.listed(tmp_path) == two[:1]
+    assert store.prune(tmp_path, keep=1) == []
+    assert list(tmp_path.iterdir()) == [two[0].path], "the next time finishes it"
+
+
+def test_a_backup_that_cannot_be_removed_is_told(
+    two: list[Backup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path, target: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(BackupError, match=f"^{two[1].path} cannot be removed: Permission denied$"):
+        store.prune(tmp_path, keep=1)
+    assert store.listed(tmp_path) == two
+
+
+def test_credentials_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    credentials = tmp_path / "data" / "credentials.json"
+    (tmp_path / "data" / "postgres").mkdir(parents=True)
+    for name, content in (("app.password", b"word"), ("owner.password", b"word"), ("port", b"5433")):
+        (tmp_path / "data" / "postgres" / name).write_bytes(content)
+    credentials.write_bytes(b"\xff")
+    environment = {"HELIOGRAPH_SECRET_KEY": secrets.token_urlsafe(48), "HELIOGRAPH_BACKUP_PASSPHRASE": PASSPHRASE}
+    words = ["backup", "take", "--to", str(tmp_path / "to"), "--data-dir", str(tmp_path / "data")]
+    done = CliRunner().invoke(app, words, env=environment)
+    assert str(done.exception) == f"{credentials} cannot be read: it is not UTF-8 text"
