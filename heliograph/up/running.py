@@ -7,6 +7,7 @@ nothing is accepted that cannot be stored.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import sys
@@ -64,6 +65,8 @@ async def up(
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stop.set)
     # Before anything is made that a start which is refused would leave behind.
+    if options.credentials_file is not None:
+        _demand_writable(options.credentials_file.absolute())
     port = options.port or ports.free_port(options.host)
     ports.demand_free(options.host, port)
     data_dir = (options.data_dir or default_data_dir()).absolute()
@@ -108,8 +111,11 @@ async def up(
         credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
         await ports.answers(options.host, port, stop)
         path = options.credentials_file or data_dir / "credentials.json"
-        demo.write_credentials(data_dir / "credentials.json", credentials)
-        demo.write_credentials(path, credentials)
+        try:
+            demo.write_credentials(data_dir / "credentials.json", credentials)
+            demo.write_credentials(path, credentials)
+        except OSError as error:
+            raise UpError(f"the credentials cannot be written to {path}: {error.strerror}") from None
         if not stop.is_set():
             on_ready(Welcome(credentials, path, are_new, dashboard, console))
         await stop.wait()
@@ -202,6 +208,13 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
     finally:
         await conn.close()
     return ""
+
+
+def _demand_writable(file: Path) -> None:
+    """Raises UpError if the credentials could not be put there."""
+    nearest = next(folder for folder in file.parents if folder.exists())
+    if file.is_dir() or not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise UpError(f"the credentials cannot be written to {file}: choose another file with --credentials-file")
 
 
 def _demand_outside(settings: Settings, data_dir: Path) -> None:

@@ -51,7 +51,10 @@ async def ensured(settings: Settings, data_dir: Path) -> Settings:
             f"{path} is missing or empty, and the database in {where} is encrypted under the key that was there: put"
             " the file back, or set HELIOGRAPH_SECRET_KEY to that key"
         )
-    private_files.write(path, secrets.token_urlsafe(48).encode() + b"\n")
+    try:
+        private_files.write(path, secrets.token_urlsafe(48).encode() + b"\n")
+    except OSError as error:
+        raise UpError(f"cannot write {path}: {error.strerror}; choose another directory with --data-dir") from None
     return completed(settings, data_dir)
 
 

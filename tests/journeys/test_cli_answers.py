@@ -220,6 +220,11 @@ async def test_what_follows_goes_on_until_it_is_refused(shell: Shell) -> None:
     for said in ((200, b"", {}), answer({"items": []}), answer([])):
         troubles[:] = [said]
         assert "does not answer as Heliograph" in (await shell.run("logs", *key, status=1)).err
+    # Where it cannot keep how far it came.
+    (shell.home / "taken").mkdir()
+    (shell.home / "taken" / "heliograph").touch()
+    told = await shell.run("listen", *key, status=1, XDG_CONFIG_HOME=str(shell.home / "taken"))
+    assert "cannot be written: File exists" in told.err
 
 
 async def test_events_of_any_type_stand_under_each_other(shell: Shell) -> None:

@@ -285,6 +285,14 @@ async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> 
     assert not (place / "data").exists()
 
 
+async def test_credentials_that_could_not_be_written_are_told_before_anything_starts(place: Path) -> None:
+    (place / "file").write_text("")
+    for path in (place, place / "file" / "credentials.json"):
+        status, text = await refused(place, "--credentials-file", str(path))
+        assert (status, f"the credentials cannot be written to {path}: choose another file" in text) == (1, True)
+        assert not (place / "data").exists()
+
+
 async def test_what_would_lose_data_is_refused_before_anything_starts(place: Path) -> None:
     data = place / "data"
     (data / "postgres" / "data").mkdir(parents=True)
@@ -303,10 +311,10 @@ async def test_what_would_lose_data_is_refused_before_anything_starts(place: Pat
     assert [path.name for path in (data / "postgres").iterdir()] == ["data"]
 
 
-async def refused(place: Path, **settings: str) -> tuple[int, str]:
+async def refused(place: Path, *options: str, **settings: str) -> tuple[int, str]:
     """The exit status and the one line of a start that fails."""
     program = await Program.start(
-        *("up", "--port", "0", "--data-dir", str(place / "data")),
+        *("up", "--port", "0", "--data-dir", str(place / "data"), *options),
         log=place / f"refused-{len(list(place.glob('refused-*')))}",
         environment=environment(**settings),
     )

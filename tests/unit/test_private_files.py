@@ -51,3 +51,11 @@ def test_a_secret_replaces_what_was_there_whole(tmp_path: Path) -> None:
         private_files.write(path, content)
         assert (mode(path), path.read_bytes()) == (0o600, content)
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_could_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Least of all a secret, under a name that nobody looks for."""
+    (tmp_path / "credentials").mkdir()
+    with pytest.raises(IsADirectoryError):
+        private_files.write(tmp_path / "credentials", b"secret")
+    assert [path.name for path in tmp_path.iterdir()] == ["credentials"]

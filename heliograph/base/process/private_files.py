@@ -15,14 +15,19 @@ MODE = 0o600
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace a file atomically by `content`, mode 0600. Its folder is created if it is missing. Raises OSError."""
+    """Replace a file atomically by `content`, mode 0600. Its folder is created if it is missing. Raises OSError, and
+    leaves nothing of the content then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def open_text(path: Path, *, encoding: str) -> TextIO:

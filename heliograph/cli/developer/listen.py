@@ -99,7 +99,7 @@ def command(
                 shown = {"at": event["timestamp"], "type": event["type"], "id": event["id"], "answer": answer}
                 whole = {"event": event, "answer": answer or None}
                 line(whole if json else shown | {"subject": _subject(event)}, json, COLUMNS, widths=WIDTHS)
-            private_files.write(place, msgspec.json.encode(Position(page["nextCursor"], query["dateFrom"])))
+            _keep(place, Position(page["nextCursor"], query["dateFrom"]))
     except KeyboardInterrupt:
         say("Stopped. --resume continues here." if "cursor" in query else "Stopped.")
 
@@ -148,6 +148,13 @@ def _pages(api: Client, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
             say(f"Still listening, {count} events so far.")
         if not answer["hasMore"]:
             time.sleep(POLL)
+
+
+def _keep(place: Path, position: Position) -> None:
+    try:
+        private_files.write(place, msgspec.json.encode(position))
+    except OSError as error:
+        raise Problem(f"{place} cannot be written: {reason(error)}") from None
 
 
 def _position(place: Path) -> Position | None:
