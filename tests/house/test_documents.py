@@ -8,6 +8,7 @@ import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -193,15 +194,21 @@ def test_commands_are_known(path: Path) -> None:
         check_command(line.strip(), is_whole=path.name == "runbook.md")
 
 
+@cache
+def command_at(path: tuple[str, ...]) -> Any:
+    """The command of these words, or None. typer makes each one anew whenever it is asked."""
+    return command_at(path[:-1]).get_command(None, path[-1]) if path else typer.main.get_command(app)
+
+
 def check_command(line: str, *, is_whole: bool = False) -> None:
     """Every word before the arguments is a command, every option one of its own, and none that it needs is missing.
     What a shell makes of a pattern may be several arguments."""
-    command: Any = typer.main.get_command(app)
     words = shlex.split(line, comments=True)[1:]
-    while words and hasattr(command, "get_command"):
-        found = command.get_command(None, words[0])
-        assert found is not None, f"{line}: there is no command {words[0]!r}"
-        command, words = found, words[1:]
+    path: tuple[str, ...] = ()
+    while words and hasattr(command_at(path), "get_command"):
+        path, words = (*path, words[0]), words[1:]
+        assert command_at(path) is not None, f"{line}: there is no command {path[-1]!r}"
+    command = command_at(path)
     if command.name == "call":
         check_call(words)
     single = any(one.param_type_name == "argument" and one.nargs == 1 for one in command.params)
