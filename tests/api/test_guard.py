@@ -201,6 +201,16 @@ async def test_bodies_that_are_no_use(api: Api, tenant: Tenant) -> None:
         assert answered["X-RateLimit-Limit"]
 
 
+
+
+async def test_a_limit_is_written_in_digits(api: Api, tenant: Tenant) -> None:
+    for text in ("1.0", "1e2", "0.5e1", "1.5", "%2B5", "0x5", "05", " 5", "5 ", ""):
+        status, _, answer = await api.ask("GET", f"/contacts?limit={text}", headers=tenant.headers)
+        assert (status, code_of(answer)) == (400, "validation_error"), text
+        assert answer["error"]["details"]["fields"][0]["field"] == "limit"
+    assert (await api.ask("GET", "/contacts?limit=200", headers=tenant.headers))[0] == 200
+
+
 WRONG_FIELDS: list[tuple[dict[str, Any], str, str]] = [
     ({"to": None}, "to", "type"),
     ({"to": "abc"}, "to", "pattern"),

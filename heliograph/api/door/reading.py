@@ -108,12 +108,14 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
             raise Invalid(_field(str(error), shape)) from None
         for name, text in values.items():
             # Where no text is wanted, msgspec takes the word `null` for nothing, so that a filter would silently be
-            # none, and a number for seconds since 1970.
+            # none, a number for seconds since 1970, and 1e2 for a whole number.
             value = getattr(query, attributes[name])
             if value is None:
                 raise Invalid((name, "type", f"`{name}` cannot be null: leave it out"))
             if isinstance(value, datetime) and not _is_dated(text):
                 raise Invalid((name, "format", _a_time(name)))
+            if isinstance(value, int) and not _is_whole(text):
+                raise Invalid((name, "type", f"`{name}` must be an integer"))
         return _in_utc(query, times)
 
     return read
@@ -127,6 +129,7 @@ def one_of(name: str, value: str | None, other: str, alias: str | None) -> str |
 
 
 _is_dated = re.compile(r"\d{4}-").match
+_is_whole = re.compile(r"-?[0-9]+").fullmatch
 
 
 #: A `+` that was not encoded arrives as a space.
