@@ -168,8 +168,12 @@ NO_USE = [
     (b"\xef\xbb\xbf{}", "invalid_json"),
     (b'{"to":"\xff"}', "invalid_json"),
     (b'{"to":"+258841234567","message":"\xed\xa0\x80"}', "invalid_json"),
-    (b'{"to":"+258841234567","message":"\\ud800"}', "invalid_json"),
-    (b'{"to":"+258841234567","message":"\\udc00x"}', "invalid_json"),
+    (b'{"to":"+258841234567","message":"\\ud800"}', "validation_error"),
+    (b'{"to":"+258841234567","message":"\\udc00x"}', "validation_error"),
+    (b'{"to":"+258841234567","message":"\\ud83d\\ude00","more":"\\ud800","and":NaN}', "invalid_json"),
+    (b'{"to":"+258841234567","message":"\\ud800","message":"a"}', "invalid_json"),
+    (b'{"to":"+258841234567","message":"\\ud800"', "invalid_json"),
+    (b"[" * 100_000 + b'"\\ud800"', "invalid_json"),
     (b'{"to":"+258841234567","message":"a","message":"b"}', "invalid_json"),
     (b'{"to":"+258841234567","message":"a","mess\\u0061ge":"b"}', "invalid_json"),
     (b'{"to":"+258841234567", "message" \n:"a",\t"message"\r:"a"}', "invalid_json"),
@@ -201,6 +205,36 @@ async def test_bodies_that_are_no_use(api: Api, tenant: Tenant) -> None:
         assert answered["X-RateLimit-Limit"]
 
 
+# Escaped, half of a surrogate pair is JSON: what is wrong is the field, as with NUL.
+HALVES = [
+    (b'{"to":"+258841234567","message":"a\\ud800b"}', "message"),
+    (b'{"to":"+258841234567","message":"a","clientReference":"\\uDE00\\uD83D"}', "clientReference"),
+    (b'{"to":1,"message":"\\udfff"}', "message"),
+    (b'{"to":"+258841234567","template":{"parameters":["\\ud83d\\ude00","\\ud83d"]}}', "template.parameters[1]"),
+    (b'{"\\ud800":1}', "\ufffd"),
+    (b'{"a":[[{"b\\ud800":1}]]}', "a[0][0].b\ufffd"),
+    (b'"\\ud800"', "body"),
+]
+
+
+async def test_half_of_a_surrogate_pair_is_the_fault_of_its_field(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Content-Type": "application/json", "Idempotency-Key": "k"}
+    for body, field in HALVES:
+        status, _, answer = await api.ask("POST", "/sms/send", data=body, headers=headers)
+        assert (status, code_of(answer)) == (400, "validation_error"), body
+        wrong = [(each["field"], each["issue"]) for each in answer["error"]["details"]["fields"]]
+        assert wrong == [(field, "surrogate")], body
+
+
+async def test_a_long_name_above_many_values_costs_what_it_weighs(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Content-Type": "application/json", "Idempotency-Key": "k"}
+    name, values = b"n" * 100_000, b"1," * 75_000
+    began = time.monotonic()
+    status, _, answer = await api.ask(
+        "POST", "/sms/send", data=b'{"%b":[%b"\\ud800"]}' % (name, values), headers=headers
+    )
+    assert (status, answer["error"]["details"]["fields"][0]["issue"]) == (400, "surrogate")
+    assert time.monotonic() - began < 2
 
 
 async def test_a_limit_is_written_in_digits(api: Api, tenant: Tenant) -> None:

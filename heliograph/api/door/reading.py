@@ -59,7 +59,7 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
         except msgspec.ValidationError as error:
             _refuse(raw, error, shape)
         except _BROKEN:
-            raise InvalidJson from None
+            _refuse_broken(raw)
         # As many names as may be there and all of them different: no name stands twice. (1.5 µs; the exact way 10.)
         if len(_names(raw)) != len(_top(raw)):
             _check_names(raw)
@@ -167,8 +167,30 @@ def _refuse(raw: bytes, error: msgspec.ValidationError, shape: Shape) -> NoRetur
     except msgspec.ValidationError:
         pass  # a number out of range is JSON all the same
     except _BROKEN:
-        raise InvalidJson from None
+        _refuse_broken(raw)
     raise Invalid(_field(str(error), shape)) from None
+
+
+_half_escaped = re.compile(rb"\\u[dD][89a-fA-F]").search
+
+
+def _refuse_broken(raw: bytes) -> NoReturn:
+    """What msgspec cannot read is not JSON, but for an escaped half of a surrogate pair. That is JSON, and no text: it
+    is the field that is wrong."""
+    if _half_escaped(raw):
+        try:
+            body = json.loads(raw.decode(), object_pairs_hook=_all_different, parse_constant=_no_number)
+            field = _with_half(body)
+        except _BROKEN:
+            raise InvalidJson from None
+        if field is not None:
+            name = _printable(field) or "body"
+            raise Invalid((name, "surrogate", f"`{name}` must not contain half of a surrogate pair")) from None
+    raise InvalidJson from None
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"JSON has no {word}")
 
 
 @cache
@@ -326,6 +348,29 @@ def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(different) != len(pairs):
         raise ValueError("a name stands twice")
     return different
+
+
+_half = re.compile("[\ud800-\udfff]").search
+
+
+def _with_half(value: Any) -> str | None:
+    """The path of the first text or name that holds half of a surrogate pair; "" is the body itself.
+
+    Paths are made on the way back: any name, however long, can stand above any number of values.
+    """
+    if isinstance(value, str):
+        return "" if _half(value) else None
+    if isinstance(value, dict):
+        for name, part in value.items():
+            below = "" if _half(name) else _with_half(part)
+            if below is not None:
+                return f"{_printable(name)}{'.' if below[:1] not in ('', '[') else ''}{below}"
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            below = _with_half(part)
+            if below is not None:
+                return f"[{index}]{'.' if below[:1] not in ('', '[') else ''}{below}"
+    return None
 
 
 def _check_nul(value: Any, field: str) -> None:
