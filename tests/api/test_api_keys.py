@@ -178,6 +178,16 @@ async def test_a_replay_shows_the_secret_and_the_database_does_not(api: Api, ten
     assert (status, body["error"]["code"]) == (409, "idempotency_conflict")
 
 
+async def test_null_is_what_is_left_out(api: Api, tenant: Tenant) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "null"}
+    asked = {"name": "a", "profile": "sms_only"}
+    left_out = {"scopes": None, "mode": None, "allowed_ips": None, "expires_at": None}
+    status, _, made = await api.ask("POST", "/api-keys", json=asked | left_out, headers=headers)
+    assert (status, made["apiKey"]["allowed_ips"]) == (201, [])
+    status, answered, again = await api.ask("POST", "/api-keys", json=asked, headers=headers)
+    assert (status, answered["x-idempotency-status"], again) == (201, "replayed", made)
+
+
 async def test_addresses_and_dates_bind_a_key(api: Api, tenant: Tenant) -> None:
     async def use(**facts: object) -> int:
         asked = {"name": "a", "profile": "sms"} | facts

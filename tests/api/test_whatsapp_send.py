@@ -127,6 +127,15 @@ async def test_a_text_has_its_bounds(
     assert status == expected, body
 
 
+async def test_null_is_what_is_left_out(api: Api, tenant: Tenant, made: Made) -> None:
+    headers = tenant.headers | {"Idempotency-Key": "null"}
+    asked = text(made, text={"body": "a", "previewUrl": None}, clientReference=None)
+    status, _, accepted = await api.ask("POST", PATH, json=asked, headers=headers)
+    assert status == 202, accepted
+    status, answered, again = await api.ask("POST", PATH, json=text(made, text={"body": "a"}), headers=headers)
+    assert (status, answered["x-idempotency-status"], again) == (202, "replayed", accepted)
+
+
 async def test_what_is_refused_for_how_things_are(api: Api, tenant: Tenant, made: Made, pool: Pool) -> None:
     async def said(body: dict[str, Any]) -> tuple[int, str]:
         status, _, answer = await api.ask("POST", PATH, json=body, headers=tenant.headers)

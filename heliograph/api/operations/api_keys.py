@@ -51,9 +51,8 @@ class CreateApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     allowed_ips: Annotated[
-        list[Annotated[str, Meta(max_length=64)]],
+        Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=100)] | None,
         Meta(
-            max_length=100,
             description="IP addresses and CIDR networks that the key may be used from; empty: anywhere.",
             examples=[["203.0.113.0/24"]],
         ),
@@ -128,7 +127,7 @@ async def canonical(body: CreateApiKey) -> CreateApiKey:
         body,
         name=lifecycle.checked_name(body.name),
         scopes=None if body.scopes is None else sorted(set(body.scopes)),
-        allowed_ips=sorted(set(lifecycle.networks(body.allowed_ips))),
+        allowed_ips=sorted(set(lifecycle.networks(body.allowed_ips or ()))),
     )
 
 
@@ -145,7 +144,7 @@ async def create_api_key(call: Call, body: CreateApiKey) -> ApiKeyCreated:
         profile=body.profile,
         scopes=body.scopes,
         mode=body.mode,
-        allowed_ips=body.allowed_ips,
+        allowed_ips=body.allowed_ips or (),
         expires_at=body.expires_at,
     )
     return ApiKeyCreated(True, _shown(key), secret)

@@ -69,7 +69,7 @@ class WhatsAppTextContent(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """A free-form text."""
 
     body: Annotated[str, Meta(min_length=1, max_length=4096, description="The text.")]
-    preview_url: Annotated[bool, Meta(description="Whether to show a preview of the first link.")] = False
+    preview_url: Annotated[bool | None, Meta(description="Whether to show a preview of the first link.")] = False
 
 
 class SendWhatsAppTemplate(
@@ -138,8 +138,11 @@ async def send_whatsapp_message(call: Call, body: SendWhatsAppMessage) -> Annota
         raise Invalid(
             ("to", "user_id", "`to` must be a phone number: authentication templates cannot be sent to a user id")
         )
-    # Two spellings of one number are the same payload.
+    # Two spellings of one number are the same payload, and null is what is left out.
     canonical = body if to == body.to else msgspec.structs.replace(body, to=to)
+    if isinstance(canonical, SendWhatsAppText) and canonical.text.preview_url is None:
+        text = msgspec.structs.replace(canonical.text, preview_url=False)
+        canonical = msgspec.structs.replace(canonical, text=text)
     return await call.services.whatsapp.accept(
         Send(
             actor=call.actor,
@@ -158,6 +161,6 @@ async def send_whatsapp_message(call: Call, body: SendWhatsAppMessage) -> Annota
 
 def _content(body: SendWhatsAppMessage) -> TemplateSend | TextReply:
     if isinstance(body, SendWhatsAppText):
-        return TextReply(body.text.body, body.text.preview_url)
+        return TextReply(body.text.body, bool(body.text.preview_url))
     template = body.template
     return TemplateSend(template.name, template.language, template.category, tuple(template.parameters))
