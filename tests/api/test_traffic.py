@@ -64,6 +64,11 @@ async def test_traffic_is_of_the_keys_organization_alone(api: Api, tenant: Tenan
         "dateFrom=2026-01-01T00:00:00Z&dateTo=2026-03-01T00:00:00Z",
         "interval=day&dateFrom=2024-01-01T00:00:00Z&dateTo=2026-03-01T00:00:00Z",
         "dateFrom=2026-01-02T00:00:00Z&dateTo=2026-01-01T00:00:00Z",
+        "dateFrom=2026-01-01T10:30:00Z&dateTo=2026-01-01T10:30:00Z",
+        "dateFrom=2026-01-01T10:40:00Z&dateTo=2026-01-01T10:30:00Z",
+        "dateTo=9999-12-31T23:59:59.999Z",
+        "dateTo=0001-01-01T00:00:00Z",
+        "dateFrom=9999-12-31T23:00:00Z",
     ],
 )
 async def test_what_cannot_be_drawn_is_refused(api: Api, tenant: Tenant, query: str) -> None:

@@ -91,9 +91,14 @@ async def get_traffic(call: Call, query: TrafficQuery) -> Traffic:
     dates, the last 24 hours or 31 days. An hour in which `dateFrom` or `dateTo` lies counts as a whole, or a day.
     """
     width = timedelta(hours=1) if query.interval == "hour" else timedelta(days=1)
-    until = _ceiling(query.date_to or now(), width)
-    since = _floor(query.date_from or until - width * (24 if query.interval == "hour" else 31), width)
-    if since >= until:
+    try:
+        until = _ceiling(query.date_to or now(), width)
+        since = _floor(query.date_from or until - width * (24 if query.interval == "hour" else 31), width)
+    except OverflowError:  # whole hours or days around it would lie outside the years 1 to 9999
+        raise Invalid(("dateTo", "range", "`dateTo` is too far away")) from None
+    # Of two dates, before they become whole hours or days: within one of these, the wrong way round would be lost.
+    given = query.date_from is not None and query.date_to is not None and query.date_from >= query.date_to
+    if given or since >= until:
         raise Invalid(("dateFrom", "range", "`dateFrom` must be before `dateTo`"))
     if until - since > LONGEST[query.interval]:
         days = LONGEST[query.interval].days
