@@ -81,7 +81,8 @@ def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Calla
     command.__module__, command.__name__ = add.__module__, add.__name__
     needed = " ".join(f"--{_dashed(one.name)} ..." for one in offered if one.default is inspect.Parameter.empty)
     command.__doc__ = (
-        f"Add an account at {kind.title}. The {kind.secrets[SECRET]} is prompted for, or read from a line on stdin.\n\n"
+        f"Add an account at {kind.title.replace('Any ', 'any ')}. Its secret is prompted for, or read from a line on "
+        f"stdin: {kind.secrets[SECRET]}.\n\n"
         f"\b\nExample:\n  heliograph supplier add {kind.name} main {needed}".rstrip()
     )
     return command

@@ -51,7 +51,13 @@ def command(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", "-d", metavar="JSON|@FILE", show_default=False, help="The whole body; @-: from here."),
+        typer.Option(
+            "--data",
+            "-d",
+            metavar="JSON|@FILE",
+            show_default=False,
+            help="The whole body as JSON; @FILE reads it from a file, @- from stdin.",
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All pages of a list, an item on each line.")] = False,
     key: KeyOption = None,
