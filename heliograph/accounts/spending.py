@@ -28,7 +28,7 @@ MOST = 10**12
 
 
 class SpendLimitReached(Refusal):
-    """This message would pass the day's limit of segments. It is counted anew from midnight UTC."""
+    """This message would exceed the day's limit of segments. Counting starts again at midnight UTC."""
 
     code, status = "spend_limit_reached", 429
 

@@ -1,7 +1,7 @@
 """Refusals: expected errors.
 
 A refusal knows its code, its HTTP status and its text; the text is the docstring, so it exists once.
-`api/envelope.py` is the only place that renders one. Surprises are ordinary exceptions and become a 500.
+`api/shapes/envelope.py` is the only place that renders one. Surprises are ordinary exceptions and become a 500.
 
     Refusal
     ├── 400  Invalid (fields)                  a request that must be changed
@@ -79,6 +79,6 @@ class Unavailable(Refusal):
 
 
 class CallbackNotGenuine(Refusal):
-    """This request does not come from whom its address belongs to."""
+    """This callback is not genuine: it was not sent by whoever this address was given to."""
 
     code, status = "callback_not_genuine", 403

@@ -86,7 +86,7 @@ class CreateCampaign(
         "traffic_class": "class",
     },
 ):
-    """A campaign to create: a text, and either contact tags or a list of recipients."""
+    """A campaign to create: a text, and contact tags, an import or a list of recipients."""
 
     name: Annotated[
         str,
@@ -218,11 +218,12 @@ class Campaign(msgspec.Struct):
         str | None,
         Meta(
             description=(
-                "Why the campaign is paused or failed: `quota_exceeded`, `organization_suspended`, "
-                "`sender_id_not_approved`, `paused_by_request`, `approval_required`. A paused campaign resumes by "
-                "itself, unless somebody paused it or has to approve it. While it is running, what "
-                "its messages are waiting for: `held_by_operator`, `no_supplier_connected`, "
-                "`organization_suspended`, `quiet_hours`, or `waiting_for_receipts` once everything is sent."
+                "Why the campaign is paused or failed: `quota_exceeded`, `spend_limit_reached`, "
+                "`organization_suspended`, `sender_id_not_approved`, `text_erased`, `paused_by_request`, "
+                "`approval_required`. A paused campaign resumes by itself, unless somebody paused it or has to "
+                "approve it. While it is running, what its messages are waiting for: `held_by_operator`, "
+                "`no_supplier_connected`, `organization_suspended`, `quiet_hours`, or `waiting_for_receipts` once "
+                "everything is sent."
             )
         ),
     ]
@@ -290,7 +291,8 @@ async def canonical(body: CreateCampaign) -> Wish:
 async def create_campaign(call: Call, body: Wish) -> CampaignAnswer:
     """Create a campaign.
 
-    One text to many recipients, immediately or at a scheduled time: to contacts by tag, or to a list of numbers. Each
+    One text to many recipients, immediately or at a scheduled time: to contacts by tag, to those of an
+    import, or to a list of numbers. Each
     recipient gets it once; recipients who opted out are skipped. If the quota runs out, the campaign pauses until there
     is more.
     """

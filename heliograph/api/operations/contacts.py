@@ -37,9 +37,9 @@ class CreateContact(
 ):
     """A contact to create: a full name, or a first and last name, and a phone number."""
 
-    name: Annotated[
-        Name | None, Meta(description="Full name. Required unless `firstName` and `lastName` are given.")
-    ] = None
+    name: Annotated[Name | None, Meta(description="Full name. Required unless `firstName` or `lastName` is given.")] = (
+        None
+    )
     phone: Annotated[Phone | None, needed("Phone number with country code, in any common format.")] = None
     first_name: Annotated[
         Name | None, Meta(description="First name; alternative to `name`, together with `lastName`.")
@@ -92,7 +92,9 @@ class Contact(msgspec.Struct):
     updated_at: Annotated[Time, Meta(description="When it was last changed.")]
     last_written_at: Annotated[
         Time | None,
-        Meta(description="When a message last left for this number, to the hour; null: never since it is a contact."),
+        Meta(
+            description="When a message was last sent to this number, to the hour; null: never since it is a contact."
+        ),
     ]
     last_delivered_at: Annotated[Time | None, Meta(description="When a message last arrived, to the hour.")]
 
@@ -132,15 +134,15 @@ class ContactQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     tag: Annotated[Tag | None, Meta(description="Only contacts with this tag, case-insensitive.")] = None
     never_written: Annotated[
         Literal["true", "false"] | None,
-        Meta(description="`true`: only contacts to whom no message left since they are contacts."),
+        Meta(description="`true`: only contacts to whom no message has been sent since they became contacts."),
     ] = None
     not_written_days: Annotated[
         Annotated[int, Meta(ge=1, le=3650)] | None,
-        Meta(description="Only contacts to whom no message left within this many days."),
+        Meta(description="Only contacts to whom no message has been sent within this many days."),
     ] = None
     delivered_before: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
-        Meta(description="Only contacts whom a message reached last before this time, ISO 8601."),
+        Meta(description="Only contacts whom a message last reached before this time, ISO 8601."),
     ] = None
 
 
@@ -220,8 +222,8 @@ async def canonical(body: CreateContact) -> Entry:
 async def create_contact(call: Call, body: Entry) -> ContactCreated:
     """Create a contact.
 
-    Send either `name` and `phone`, or `firstName`, `lastName` and `phoneNumber`; if both forms are given they must
-    agree. There is one contact per phone number.
+    The name is `name`, or `firstName` and `lastName`; the number is `phone` or `phoneNumber`. If both forms are
+    given, they must agree. There is one contact per phone number.
     """
     return ContactCreated(True, _shown(await records.create(call.conn, call.actor, entry=body)))
 
@@ -259,7 +261,7 @@ async def changes(body: ChangeContact) -> Changes:
 async def change_contact(call: Call, contact_id: UUID, body: Changes) -> ContactChanged:
     """Change a contact.
 
-    Fields that are left out stay as they are. `tags` replaces all labels of the contact.
+    Fields that are left out stay as they are. `tags` replaces all tags of the contact.
     """
     return ContactChanged(True, _shown(await records.change(call.conn, call.actor, id=contact_id, changes=body)))
 

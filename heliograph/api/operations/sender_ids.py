@@ -1,4 +1,4 @@
-"""Sender IDs: shapes and handlers. The rules are `sms.sender_ids`; the decisions are operators'."""
+"""Sender IDs: shapes and handlers. The rules are `sms.accepting.sender_ids`; the decisions are operators'."""
 
 from __future__ import annotations
 

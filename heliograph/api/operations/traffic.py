@@ -48,7 +48,7 @@ class TrafficQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class TrafficTimes(msgspec.Struct):
-    """Seconds within which so many of a hundred messages got there, to within a few tenths."""
+    """Percentiles in seconds, estimated from a histogram whose buckets double in width."""
 
     p50: Annotated[float, Meta(description="Half of them.")]
     p95: Annotated[float, Meta(description="95 of a hundred.")]
@@ -88,7 +88,8 @@ async def get_traffic(call: Call, query: TrafficQuery) -> Traffic:
     """Count messages by time.
 
     What became of the messages of each hour or day, and how long it took, at most some ten seconds behind. Without
-    dates, the last 24 hours or 31 days. An hour in which `dateFrom` or `dateTo` lies counts as a whole, or a day.
+    dates, the last 24 hours or 31 days. The hours or days in which `dateFrom` and `dateTo` lie count
+    in full.
     """
     width = timedelta(hours=1) if query.interval == "hour" else timedelta(days=1)
     try:

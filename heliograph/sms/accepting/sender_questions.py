@@ -20,13 +20,13 @@ LONGEST_QUESTION, LONGEST_ANSWER = 500, 1000
 
 
 class NothingToAsk(Refusal):
-    """This sender ID is decided already, so there is nothing to ask about it."""
+    """This sender ID has been decided already, so there is nothing to ask about it."""
 
     code, status = "sender_id_decided", 409
 
 
 class NothingToAnswer(Refusal):
-    """Nobody waits for an answer about this sender ID any more."""
+    """This sender ID is no longer waiting for an answer."""
 
     code, status = "nothing_to_answer", 409
 

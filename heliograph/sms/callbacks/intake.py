@@ -39,7 +39,7 @@ MOST, OCTETS = 64, 256 * 1024
 
 
 class NotTheSupplier(CallbackNotGenuine):
-    """This request does not come from the supplier whose address this is."""
+    """This request does not come from the supplier that this address was given to."""
 
 
 class Known(msgspec.Struct, frozen=True):

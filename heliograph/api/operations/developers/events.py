@@ -1,4 +1,4 @@
-"""Events to fetch instead of waiting for them: shapes and handler. The rule is `webhooks.feed`."""
+"""Events to fetch instead of waiting for them: shapes and handler. The rule is `webhooks.recording.feed`."""
 
 from __future__ import annotations
 

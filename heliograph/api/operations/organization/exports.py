@@ -71,7 +71,7 @@ class Export(msgspec.Struct):
     rows: Annotated[int, Meta(description="Rows written so far.")]
     size: Annotated[int, Meta(description="Bytes written so far.")]
     parts: Annotated[int, Meta(description="Parts of its content.")]
-    is_cut: Annotated[bool, Meta(description="It ended at the most that a file may hold.")]
+    is_cut: Annotated[bool, Meta(description="Whether it was cut off at the maximum size of a file.")]
     created_at: CreatedAt
     finished_at: Annotated[Time | None, Meta(description="When it ended.")]
     expires_at: Annotated[Time, Meta(description="When it is forgotten.")]

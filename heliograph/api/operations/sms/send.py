@@ -1,4 +1,5 @@
-"""SMS: the shapes and handlers of sending and of its preview. The rules are `sms.accept` and `sms.preview`."""
+"""SMS: the shapes and handlers of sending and of its preview. The rules are
+`sms.accepting.accept` and `sms.accepting.preview`."""
 
 from __future__ import annotations
 

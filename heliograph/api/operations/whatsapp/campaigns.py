@@ -1,4 +1,5 @@
-"""WhatsApp campaigns: the progress of one that the operator created. The rules are in `campaigns.plan`."""
+"""WhatsApp campaigns: the progress of one. It is created on the dashboard or by the operator. The rules are in
+`campaigns.plan`."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ class WhatsAppCampaignCounts(msgspec.Struct, rename="camel"):
 
 
 class WhatsAppCampaign(msgspec.Struct, rename="camel"):
-    """Progress of a campaign created by the operator."""
+    """Progress of a campaign, which is created on the dashboard or by the operator."""
 
     id: Annotated[UUID, Meta(description="Id of the campaign.")]
     name: Annotated[str, Meta(description="Name of the campaign.")]
@@ -52,8 +53,9 @@ class WhatsAppCampaign(msgspec.Struct, rename="camel"):
                 "Why the campaign is paused or failed: `wallet_insufficient_funds`, "
                 "`organization_suspended`, `whatsapp_phone_number_unavailable`, "
                 "`whatsapp_template_not_approved`, `whatsapp_template_not_utility`, "
-                "`whatsapp_template_parameter_mismatch`, `whatsapp_template_not_sendable`. A paused campaign "
-                "resumes by itself. While it is running, what its messages are waiting for: "
+                "`whatsapp_template_parameter_mismatch`, `whatsapp_template_not_sendable`, "
+                "`paused_by_request`, `approval_required`. A paused campaign resumes by itself, unless somebody "
+                "paused it or has to approve it. While it is running, what its messages are waiting for: "
                 "`whatsapp_number_held`, `whatsapp_account_paused`, `held_by_operator`, "
                 "`whatsapp_template_not_approved`, `whatsapp_template_unconfirmed`, "
                 "`whatsapp_messaging_limit_reached`, `organization_suspended`, or `waiting_for_receipts` "

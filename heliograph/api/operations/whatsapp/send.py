@@ -1,4 +1,4 @@
-"""WhatsApp: the shapes and the handler of sending. The rule is `whatsapp.accept`."""
+"""WhatsApp: the shapes and the handler of sending. The rule is `whatsapp.accepting.accept`."""
 
 from __future__ import annotations
 
