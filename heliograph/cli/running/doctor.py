@@ -42,7 +42,7 @@ def command(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Check settings, database, workers, suppliers, WhatsApp accounts, queue, inbox, callbacks and API.
+    """Check settings, database, backups, workers, suppliers, WhatsApp accounts, queue, inbox, callbacks and API.
 
     Exits with status 1 if something is wrong. A worker looks every minute, and keeps what it found (--history).
 
