@@ -20,6 +20,8 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
 from heliograph.cli.terminal.console import no_database, reason, settings_of
 from heliograph.cli.terminal.printing import fitted, heading, record
+from heliograph.suppliers import kinds
+from heliograph.suppliers.http.kind import SECRET
 from heliograph.up.parts import part_environment
 from tests.house.project import ROOT, files
 
@@ -46,6 +48,13 @@ def test_a_misspelt_setting_is_named_with_the_one_that_is_near() -> None:
         "HELIOGRAPH_ZEBRA": None,
     }
     assert unknown_names(dict.fromkeys(OTHERS, "x") | {"HELIOGRAPH_LOG_LEVEL": "info"}) == {}
+
+
+def test_a_variable_of_each_secret_of_a_supplier_is_known() -> None:
+    secrets = {name for kind in kinds.HTTP.values() for name in kind.secrets if name != SECRET}
+    assert "signature_secret" in secrets
+    assert unknown_names({f"HELIOGRAPH_SUPPLIER_{name.upper()}": "x" for name in secrets}) == {}
+    assert unknown_names({"HELIOGRAPH_SUPPLIER_PATIENCE": "x"}) != {}
 
 
 def test_every_name_that_the_program_reads_is_known() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -59,6 +60,8 @@ OTHERS = frozenset(
         "WHATSAPP_TOKEN",
     )
 )
+#: Secrets of suppliers beside the password, which their files name (`cli/carriage/supplier_kinds.py`).
+_is_suppliers_secret = re.compile(r"HELIOGRAPH_SUPPLIER_[A-Z_]+_(?:KEY|PASSWORD|SECRET|TOKEN)").fullmatch
 
 
 class SettingsError(Exception):
@@ -127,8 +130,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     console_listen: Annotated[
         str,
         (
-            "Address and port at which alone the operator's console answers, such as `127.0.0.1:8090`, so that it can"
-            " be kept off the internet; if empty, it answers below `/console` where the API does"
+            "The only address and port at which the operators' console is served, such as `127.0.0.1:8090`, so that"
+            " it can be kept off the internet; if empty, it is served below `/console` where the API is"
         ),
     ] = ""
     console_url: Annotated[
@@ -142,7 +145,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     board_url: Annotated[
-        str, "Address of a board for these metrics, such as one of Grafana, which the console's page *Health* leads to"
+        str, "URL of a board for these metrics, such as one of Grafana, that the console's page *Health* links to"
     ] = ""
     traces_url: Annotated[
         str,
@@ -151,10 +154,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             " `heliograph[traces]`; if empty, nothing is traced"
         ),
     ] = ""
-    traces_ratio: Annotated[float, "Share of API requests that are traced though nobody asked for it, 0 to 1"] = 0.01
+    traces_ratio: Annotated[
+        float,
+        "Share of requests without a sampled `traceparent`, of campaign messages and of replies that is traced, 0 to 1",
+    ] = 0.01
     traces_per_second: Annotated[
         int,
-        "Maximum number of requests traced per second and API process, with those whose `traceparent` asks for it",
+        "Maximum number of traces begun per second and process, including those that a `traceparent` asks for",
     ] = 50
     database_pool: Annotated[int, "Database connections per process, plus one that monitors them"] = 8
     database_patience_seconds: Annotated[float, "How long a request waits for the database before it gets 503"] = 2.0
@@ -381,7 +387,11 @@ def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str 
     """Variables that look like settings but are not, each with the setting of the most similar name, if any."""
     known = {f"HELIOGRAPH_{name.upper()}" for name in Settings.__struct_fields__} | OTHERS
     known |= {f"HELIOGRAPH_{name.upper()}_FILE" for name in SECRETS}
-    strange = sorted(name for name in environment if name.startswith("HELIOGRAPH_") and name not in known)
+    strange = sorted(
+        name
+        for name in environment
+        if name.startswith("HELIOGRAPH_") and name not in known and not _is_suppliers_secret(name)
+    )
     return {name: next(iter(get_close_matches(name, sorted(known), n=1, cutoff=0.8)), None) for name in strange}
 
 
