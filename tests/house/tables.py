@@ -137,13 +137,15 @@ def reasons() -> str:
 
 
 def webhook_results() -> str:
-    """What came of an attempt to deliver an event, likewise."""
-    return _explained("webhook", "Result")
+    """What came of an attempt to deliver an event, likewise. What is `busy` goes out a moment later, as no attempt."""
+    return _explained("webhook", "Result", but="busy")
 
 
-def _explained(kind: words.Kind, head: str, *, of: str | None = None) -> str:
+def _explained(kind: words.Kind, head: str, *, of: str | None = None, but: str = "") -> str:
     rows = []
     for code, one in words.entries()[kind].items():
+        if code == but:
+            continue
         statuses = [] if of is None else [", ".join(f"`{status}`" for status in one.of)]
         rows.append([f"`{code}`", *statuses, one.en.customer, one.en.cause, one.en.remedy])
     return _table([head, *([] if of is None else [of]), "Meaning", "Cause", "What to do"], rows)
