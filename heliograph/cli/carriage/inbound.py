@@ -79,7 +79,7 @@ def assign(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give a number that messages came to to an organization, as its approved sender ID, and process them again.
+    """Make a number an approved sender ID of an organization, and process again the messages that came to it.
 
     \b
     Example:

@@ -46,7 +46,7 @@ def report(
     country: Annotated[str | None, typer.Option(help="Only messages to this country, such as MZ.")] = None,
     by: Annotated[
         Literal["hour", "day", "month", "country", "day,country", "hour,country", "month,country", "supplier"],
-        typer.Option(help="What there is a line for each of, besides the supplier."),
+        typer.Option(help="What lines are split by, besides the supplier."),
     ] = "day,country",
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with all columns.")] = False,
     file: Annotated[
@@ -183,7 +183,7 @@ def match(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Believe a receipt to be about a message that this supplier was handed, whatever it names.
+    """Assign a receipt to a message that its supplier was handed, whatever the receipt itself names.
 
     \b
     Example:

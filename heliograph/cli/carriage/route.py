@@ -302,7 +302,7 @@ def undo(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give a route back what it had before a change; one that was removed is added again.
+    """Undo a change of a route; one that was removed is added again.
 
     \b
     Examples:

@@ -228,8 +228,8 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("show")
 def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show a supplier with all its settings except the password, unknown states in its receipts, and the codes of
-    answers that were no yes with what they were taken for.
+    """Show a supplier with all its settings except the password, unknown states in its receipts, and the codes of its
+    negative answers with how each was interpreted.
 
     \b
     Example:

@@ -65,9 +65,9 @@ def command(
 ) -> None:
     """Send one message through a supplier, outside the queue, and show the request, the answer and the receipt.
 
-    Secrets are hidden. Without --to nothing is sent: an SMPP account is bound, of any other the request is shown.
-    Nothing is stored but an entry in the audit log; no quota is used. The receipt stays among the unmatched ones.
-    Exit status 1 means that the supplier did not accept it.
+    Secrets are hidden. Without --to nothing is sent: an SMPP account is bound; for any other kind, the request is only
+    shown. Nothing is stored but an entry in the audit log; no quota is used. The receipt stays among the unmatched
+    ones. Exit status 1 means that the supplier did not accept it.
 
     \b
     Examples:

@@ -49,7 +49,7 @@ def list_(
     status: Status = None,
     method: Method = None,
     path: BelowPath = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="Longest list.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number to show.")] = 20,
     key: KeyOption = None,
     url: UrlOption = None,
     profile: ProfileOption = None,

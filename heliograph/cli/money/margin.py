@@ -35,7 +35,7 @@ def command(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show prices, costs and margins of the live SMS that suppliers took, by the day in which they became due.
+    """Show prices, costs and margins of the live SMS that suppliers took, by the day on which they became due.
 
     Amounts of different currencies are never added. Without a price or a cost, or with both in different currencies,
     there is no margin. Amounts are exact sums of messages that were never rounded; for an invoice, --places rounds the

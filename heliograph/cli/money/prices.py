@@ -100,7 +100,7 @@ def show_(price_list: Which, csv: Csv = False, json: Json = False, data_dir: Dat
 @app.command("assign")
 def assign(
     price_list: Annotated[
-        str, typer.Argument(metavar="LIST|none", help="Name of the price list; none: no longer any.")
+        str, typer.Argument(metavar="LIST|none", help="Name of the price list; `none` removes the assignment.")
     ],
     default: Annotated[
         bool, typer.Option("--default", help="For all organizations without a list of their own.")

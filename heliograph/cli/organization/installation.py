@@ -65,7 +65,7 @@ def set_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Set what is given; an empty value restores what is in force where nothing is set. Every process has it within two
+    """Set what is given; an empty value restores the default. Every process has it within two
     seconds.
 
     \b

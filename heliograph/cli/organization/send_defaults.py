@@ -1,4 +1,4 @@
-"""`heliograph org defaults`: what an organization's sends mean that do not say it, and how long it keeps them."""
+"""`heliograph org defaults`: the defaults of an organization's sends, and how long it keeps them."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def defaults(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show, or change, what an organization's sends mean that do not say it, when its marketing waits, which campaigns
-    need an approval, and how long it keeps texts and messages.
+    """Show, or change, the defaults of an organization's sends, its quiet hours, which campaigns need an approval, and
+    how long it keeps texts and messages.
 
     \b
     Examples:

@@ -204,7 +204,7 @@ def register(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Say how far the registration of a sender ID is in a country.
+    """Record the state of a sender ID's registration in a country.
 
     The organization reads it on its page Sender IDs, without the supplier. What is refused is not sent there; what a
     supplier wants registered (`rule sender SUPPLIER register`) is sent once it is.
@@ -244,7 +244,7 @@ def registrations_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List how far sender IDs are registered where, of all organizations or of one.
+    """List the registrations of sender IDs and their states, of all organizations or of one.
 
     \b
     Example:
