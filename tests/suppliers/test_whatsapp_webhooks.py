@@ -165,7 +165,7 @@ class TestStatuses:
         assert isinstance(item, StatusItem)
         assert item.at == datetime.fromtimestamp(1795162401, UTC)
 
-    @pytest.mark.parametrize("written", [None, "yesterday", -5, True, {}])
+    @pytest.mark.parametrize("written", [None, "yesterday", -5, True, {}, "nan", "inf", "1e999", "-inf"])
     def test_without_a_time_the_entry_s_own(self, written: Any) -> None:
         (item,) = parse(envelope(value(statuses=[SENT | {"timestamp": written}])))
         assert isinstance(item, StatusItem)

@@ -7,6 +7,7 @@ force and `correct_category` the one to come; only in the final notice `new_cate
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -37,6 +38,8 @@ def time_of(value: object) -> datetime:
         raise ValueError("no time")
     try:
         seconds = int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdigit()) else float(value)
+        if seconds == math.inf:  # "1e999", which no division makes smaller
+            raise ValueError("no time")
         while seconds >= _NOT_SECONDS:
             seconds /= 1000
         if seconds <= 0:
