@@ -95,6 +95,22 @@ async def test_what_was_taken_is_not_sent_again(pool: Pool) -> None:
     assert receiver.counters.duplicates == 0
 
 
+async def test_what_happened_before_it_was_made_is_not_recovered(pool: Pool) -> None:
+    actor = await organization(pool)
+    await record(pool, actor, 2)
+    id, _ = await endpoint(pool, actor, URL)
+    (waiting,) = await record(pool, actor)
+    paused = await change(pool, actor, id, paused=True)
+    assert paused.waits_from is not None
+    assert paused.created_at - timedelta(milliseconds=1) <= paused.waits_from
+    await record(pool, actor)
+    await change(pool, actor, id, paused=False)
+    await settled(pool)
+    assert await advance(pool) == 2
+    queue = [str(row["id"]) for row in await pool.fetch("SELECT id FROM queue WHERE kind = 'webhook' ORDER BY id")]
+    assert (len(queue), queue[0]) == (2, waiting)
+
+
 async def test_a_paused_endpoint_takes_nothing_by_hand_but_may_get_a_new_secret(pool: Pool) -> None:
     actor = await organization(pool)
     id, secret = await endpoint(pool, actor, URL)
