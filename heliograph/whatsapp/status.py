@@ -97,8 +97,6 @@ class _News(msgspec.Struct, gc=False):
     failure_evidence: str | None = None
     pricing: Pricing | None = None
     priced_by: str | None = None
-    #: `sent` was reported, not only implied.
-    was_sent: bool = False
 
 
 # Locked in one order, so that two transactions cannot deadlock. What is decided here about a message (`unsent`) holds
@@ -183,7 +181,7 @@ async def move_many(
         new = None if row["taken"] else merge(row, one)
         if new is None:
             continue
-        raised += _events(row, new, one, wanted, at)
+        raised += _events(row, new, wanted, at)
         changed.append(new)
         counted.append(_change(row, new))
         if new["status"] != row["status"]:
@@ -296,7 +294,6 @@ def _gather(moves: Iterable[Move]) -> dict[UUID, _News]:
                     one.failed_at, one.failure_code = move.at, move.failure_code or "unknown"
                     one.failure_evidence = move.failure_evidence
             case "sent" | "delivered" | "read":
-                one.was_sent = one.was_sent or move.status == "sent"
                 one.sent_at = _earlier(one.sent_at, move.at)
                 if move.status != "sent":
                     one.delivered_at = _earlier(one.delivered_at, move.at)
@@ -330,9 +327,7 @@ async def _trace(conn: Connection, began: int, changed: Sequence[dict[str, Any]]
         await traces.moved(conn, began, steps)
 
 
-def _events(
-    row: Row, new: dict[str, Any], news: _News, wanted: Mapping[str, events.Wanting], at: datetime
-) -> list[events.Event]:
+def _events(row: Row, new: dict[str, Any], wanted: Mapping[str, events.Wanting], at: datetime) -> list[events.Event]:
     """The events of a change; records in `new` that they were raised."""
     raised: list[events.Event] = []
 
@@ -353,7 +348,9 @@ def _events(
         return id
 
     who = (row["organization_id"], row["mode"])
-    if news.was_sent and row["status"] == "accepted" and who in wanted.get("message.sent", ()):
+    # Whichever status comes first says that Meta has it: `sent` may be the last one, or missing.
+    is_first = row["sent_at"] is None and new["sent_at"] is not None and row["status"] != "failed"
+    if is_first and who in wanted.get("message.sent", ()):
         add("message.sent", "sent")
     if new["status"] in ARRIVED and not row["delivered_event"]:
         id = add("message.delivered", "delivered")

@@ -4,6 +4,7 @@ money and at most the events that the contract allows."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -160,6 +161,25 @@ async def test_sent_and_read_are_told_to_those_who_asked(pool: Pool) -> None:
     assert [one["status"] for one in shown] == ["sent", "delivered", "read"]
     assert {one["channel"] for one in shown} == {"whatsapp"}
     assert shown[-1]["readAt"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("delivered", "sent", "sent"), ["message.sent", "message.delivered"]),
+        (("read", "delivered", "sent"), ["message.sent", "message.delivered", "message.read"]),
+        (("failed", "sent", "delivered"), ["message.failed", "message.delivered"]),
+    ],
+)
+async def test_a_message_is_told_as_sent_once_in_any_order(pool: Pool, words: Sequence[str], told: list[str]) -> None:
+    """Callbacks have no order, and Meta leaves out what a later status implies."""
+    who = await made(pool)
+    await endpoint(pool, who.actor, "message.sent", "message.read")
+    wanted = frozenset({(who.organization_id, "live")})
+    id = await message(pool, who, queued=False)
+    for word in words:
+        await move(pool, says(who, id, word), announce={"message.sent": wanted, "message.read": wanted})
+    assert await events_of(pool, id) == told
 
 
 async def test_what_is_decided_before_an_answer_gives_way_to_it(pool: Pool) -> None:
