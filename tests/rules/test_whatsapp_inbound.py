@@ -335,6 +335,17 @@ async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_
     await nothing_waits(pool)
 
 
+async def test_what_a_removed_number_sent_is_still_reported_on(pool: Pool, acme: Made, meta: Meta) -> None:
+    """Otherwise its money would be held for a month, and then given back for what was delivered."""
+    id = await outbound(pool, acme, queued=False)
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed'")
+    await meta.say(acme, status(acme, f"wamid.{id}", "delivered", biz_opaque_callback_data=str(id)), message(acme))
+    rows = await pool.fetch("SELECT id, status, charge FROM whatsapp_messages")
+    assert [tuple(row) for row in rows] == [(id, "delivered", "consumed")]
+    ((reason, _),) = await dead_letters(pool)
+    assert reason == "unknown number"
+
+
 async def test_a_dead_letter_is_retried_once_its_number_is_known(pool: Pool, acme: Made, meta: Meta) -> None:
     at = ago(minutes=9)
     await meta.say(acme, message(acme, "first", at, graph_id="777", id="wamid.A"), message(acme, id=POISON))

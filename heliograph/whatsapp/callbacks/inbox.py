@@ -351,6 +351,8 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
     if not isinstance(item, StatusItem | MessageItem):
         return Work(item, app, at, found.organization_id, found.account_id)
     number_id = found.numbers.get(item.phone_number_id)
+    if number_id is None and isinstance(item, StatusItem):
+        number_id = found.former.get(item.phone_number_id)
     if number_id is None:
         return UNKNOWN_NUMBER
     return Work(item, app, at, found.organization_id, found.account_id, number_id, found.trying)

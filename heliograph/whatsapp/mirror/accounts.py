@@ -79,6 +79,8 @@ class Route(msgspec.Struct, frozen=True):
     app: UUID
     #: Our number ids by Meta's.
     numbers: dict[str, UUID]
+    #: The same of its numbers that were removed, for what is still reported of messages that they sent.
+    former: dict[str, UUID] = {}
     #: Messages that probe after a hold of the account or of a number.
     trying: frozenset[UUID] = frozenset()
 
@@ -379,12 +381,8 @@ async def get(conn: Connection, organization_id: UUID, account_id: UUID) -> Busi
 
 ROUTES = """
 SELECT a.organization_id, a.id, a.waba_id, a.app,
-       array(SELECT n.graph_id FROM whatsapp_numbers n
-              WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
-              ORDER BY n.id) AS graph_ids,
-       array(SELECT n.id FROM whatsapp_numbers n
-              WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
-              ORDER BY n.id) AS ids,
+       array(SELECT (n.graph_id, n.id, n.state) FROM whatsapp_numbers n
+              WHERE n.organization_id = a.organization_id AND n.account_id = a.id) AS numbers,
        array_remove(a.trying_id || array(SELECT n.trying_id FROM whatsapp_numbers n
               WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.trying_id IS NOT NULL),
               NULL) AS trying
@@ -400,7 +398,8 @@ async def routes(conn: Connection, waba_ids: Sequence[str]) -> dict[str, Route]:
             row["id"],
             row["waba_id"],
             row["app"],
-            dict(zip(row["graph_ids"], row["ids"], strict=True)),
+            {graph_id: id for graph_id, id, state in row["numbers"] if state == "active"},
+            {graph_id: id for graph_id, id, state in row["numbers"] if state != "active"},
             frozenset(row["trying"]),
         )
         for row in await conn.fetch(ROUTES, waba_ids)
