@@ -63,6 +63,8 @@ class Source(msgspec.Struct, frozen=True):
     evidence: Callable[[Connection, asyncpg.Record, Sequence[asyncpg.Record]], Awaitable[Iterable[Entry]]]
     #: The kind of its failures in the words of why.
     failures: Kind
+    #: The public status of one that was tried and is still `accepted` in its row.
+    under_way: str
     #: Attempts, with the name of their target as `supplier` where there is one to tell.
     attempts: str = attempts.OF_MESSAGE
 
@@ -104,13 +106,14 @@ async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: b
         *(webhooks.of_event(one) for one in events),
         *(webhooks.of_webhook(one) for one in await webhooks.tried(conn, organization_id, events)),
     ]
+    status = source.under_way if tried and row["status"] == "accepted" else row["status"]
     queued = await conn.fetch(source.queue, organization_id, [id, *(one["id"] for one in events)])
     return Timeline(
         message={name: value for name, value in row.items() if name != source.text},
         text=row[source.text] if with_text else None,
         entries=_in_order(entries, tried),
         queued=[known(dict(one.items())) for one in queued],
-        why=_why(source.failures, row["failure_code"]) or why("status", row["status"]),
+        why=_why(source.failures, row["failure_code"]) or why("status", status),
     )
 
 

@@ -209,5 +209,6 @@ SOURCE = Source(
     queue=QUEUE,
     evidence=_evidence,
     failures="sms_failure",
+    under_way="sending",
     attempts=ATTEMPTS,
 )

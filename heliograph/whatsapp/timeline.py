@@ -127,4 +127,5 @@ SOURCE = Source(
     queue=QUEUE,
     evidence=_evidence,
     failures="whatsapp_failure",
+    under_way="queued",
 )

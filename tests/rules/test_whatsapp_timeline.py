@@ -13,6 +13,7 @@ from heliograph.base.ids import uuid7
 from heliograph.pages.pieces.timeline import lines
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
 from heliograph.whatsapp import timeline
+from heliograph.why.words import why
 from tests.rules.dispatching_whatsapp import Bench, fault, says, taken, wamid
 from tests.rules.factories import endpoint
 from tests.rules.whatsapp_factories import made, message
@@ -50,6 +51,19 @@ async def test_the_whole_way_of_a_message(pool: Pool) -> None:
     assert {one["movement"] for one in money} == {"reserve", "consume"}
     assert [entry.detail["kind"] for entry in found.entries if entry.what == "event"] == ["message.delivered"]
     assert [one["kind"] for one in found.queued] == ["webhook"]
+
+
+async def test_a_message_that_meta_has_is_not_said_to_wait_for_a_worker(pool: Pool) -> None:
+    """Meta may hold it for an hour, or say nothing at all."""
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who)
+    told = []
+    for _ in range(2):
+        async with pool.acquire() as conn:
+            told.append((await timeline.of_message(conn, id=id)).why)
+        await bench.round()
+    assert told == [why("status", "accepted"), why("status", "queued")]
 
 
 async def test_a_status_stands_behind_the_attempt_that_caused_it(pool: Pool) -> None:
