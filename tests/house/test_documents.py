@@ -28,8 +28,10 @@ from heliograph.cli import app
 from heliograph.cli.developer import call as call_command
 from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import STATUSES
+from heliograph.suppliers.whatsapp_cloud.callbacks import management
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp import status
+from heliograph.whatsapp.mirror import onboarding
 from tests.house import tables
 from tests.house.project import DOCS, ROOT, blocks, documents, files, prose, table
 
@@ -99,6 +101,13 @@ def test_every_failure_of_a_message_is_documented() -> None:
 
 def test_every_failure_of_a_whatsapp_message_is_documented() -> None:
     assert [row[0] for row in table(DOCS / "errors.md", "WhatsApp failure")] == list(status.FAILURES)
+
+
+def test_the_fields_to_subscribe_to_at_meta_are_those_that_are_read() -> None:
+    """The command and the console name them from the same list."""
+    (line,) = [line for line in (DOCS / "whatsapp.md").read_text().splitlines() if "subscribe to the fields" in line]
+    assert tuple(re.findall(r"`(\w+)`", line.partition("subscribe to the fields")[2])) == onboarding.FIELDS
+    assert set(onboarding.FIELDS) == {"messages", *management.FIELDS}
 
 
 def test_every_reason_of_a_campaign_that_waits_is_documented() -> None:

@@ -19,6 +19,7 @@ from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.suppliers.whatsapp_cloud.callbacks import management
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient, CloudError
 from heliograph.whatsapp import reads
@@ -28,10 +29,7 @@ from heliograph.whatsapp.mirror.apps import App
 from heliograph.whatsapp.mirror.sync import Changed, Reading
 
 #: What an app has to be subscribed to at Meta: fields of its webhook.
-FIELDS = (
-    *("messages", "message_template_status_update", "message_template_quality_update", "template_category_update"),
-    *("phone_number_quality_update", "business_capability_update", "account_update"),
-)
+FIELDS = ("messages", *management.FIELDS)
 
 
 class Connected(msgspec.Struct, frozen=True):

@@ -239,3 +239,5 @@ _FIELDS: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], Item]] = {
     "account_alerts": _account,
     "security": _account,
 }
+#: All that is read here.
+FIELDS = tuple(_FIELDS)
