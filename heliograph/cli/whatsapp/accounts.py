@@ -325,6 +325,9 @@ def remove(
 ) -> None:
     """Remove an account and its token. Its messages are kept; if it is added again, its numbers keep their ids.
 
+    Callbacks for it no longer match anything, so pause it for a day first: otherwise what was just sent ends as
+    expired, and is refunded, although it may have been delivered.
+
     \b
     Example:
       heliograph whatsapp account remove 102290129340398 --yes
