@@ -134,6 +134,11 @@ async def test_a_limit_that_nobody_set_changes_nothing(pool: Pool) -> None:
     await made.number(pool, account)
     await apply(pool, account, number_event(1, event="ONBOARDING", tier=tier_of("NOT_SET")))
     assert (await row(pool))["messaging_limit"] == 2000
+    # Nor does a reading in which the token is not shown any.
+    await store(pool, account, listed(whatsapp_business_manager_messaging_limit=None), seconds=2)
+    assert (await row(pool))["messaging_limit"] == 2000
+    await store(pool, account, listed(whatsapp_business_manager_messaging_limit="TIER_UNLIMITED"), seconds=3)
+    assert (await row(pool))["messaging_limit"] is None
 
 
 @pytest.mark.parametrize(

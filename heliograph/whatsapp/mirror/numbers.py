@@ -404,7 +404,8 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
         connection = "banned"
     merge(row, "connection", at, None, {"connection_status": connection}, alone=False)
     merge(row, "quality", at, None, {"quality_rating": quality(one.quality)}, alone=False)
-    merge(row, "tier", at, None, tier_values(one.tier), alone=False)
+    if one.tier.name != "unknown":  # a limit that Meta does not tell is not lifted by that
+        merge(row, "tier", at, None, tier_values(one.tier), alone=False)
     if one.throughput is not None or one.on_business_app:
         values = {"throughput_per_second": one.messages_per_second}
         merge(row, "throughput", at, None, values, alone=False)
