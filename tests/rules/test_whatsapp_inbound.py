@@ -19,7 +19,7 @@ from heliograph.base.crypto import derive_key, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts
-from heliograph.whatsapp.callbacks.dead_letters import context
+from heliograph.whatsapp.callbacks.dead_letters import context, list_all
 from heliograph.whatsapp.callbacks.inbox import Inbox, retry
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
@@ -358,6 +358,22 @@ async def test_a_dead_letter_is_retried_once_its_number_is_known(pool: Pool, acm
     assert len(await dead_letters(pool)) == 2
     await meta.say(acme, message(acme, "first", at, graph_id="777", id="wamid.A"))
     assert len(await told(pool)) == 1
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b'{"a":' + b"[" * 100_000, b'{"type":"sealed",', b'{"type":"sealed","entry":5}'],
+    ids=["nested", "torn", "like one of ours"],
+)
+async def test_no_body_keeps_operators_from_other_dead_letters(pool: Pool, acme: Made, meta: Meta, raw: bytes) -> None:
+    await meta.say(acme, message(acme, "first", graph_id="777"))
+    await meta.post(acme, raw=raw)
+    await meta.work()
+    async with pool.acquire() as conn:
+        found = await list_all(conn, KEY, limit=10)
+    assert [one.raw.strip() for one in found if one.item is None] == [raw]
+    await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777'")
+    assert await retry(pool, KEY) == (2, 1)
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
