@@ -21,8 +21,8 @@ from heliograph.suppliers.contract import Account
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import name_of
 from heliograph.suppliers.smpp.codec.wire import Framer, PduError
-from heliograph.suppliers.smpp.link import tls_context
 from heliograph.suppliers.smpp.settings import SmppSettings
+from heliograph.suppliers.smpp.tls import tls_context
 
 #: In their order.
 RESOLVE, CONNECT, TLS, BIND, ENQUIRE, UNBIND = "resolve", "connect", "tls", "bind", "enquire", "unbind"

@@ -41,10 +41,11 @@ from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.statuses import classify
 from heliograph.suppliers.smpp.intake import PduIntake
-from heliograph.suppliers.smpp.link import Connection, Link, tls_context
+from heliograph.suppliers.smpp.link import Connection, Link
 from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 from heliograph.suppliers.smpp.submits import Builder
+from heliograph.suppliers.smpp.tls import tls_context
 from heliograph.suppliers.smpp.watching import Looks, Tap
 
 log = structlog.get_logger(__name__)

@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 #: A closing transport that cannot write its last bytes is aborted after this, seconds.
 _LINGER = 3.0
+#: PDUs that may wait while the peer reads nothing: of whom it sends to, it reads the answers.
+_UNSENT = 50_000
 
 
 class Owner(Protocol):
@@ -209,11 +211,17 @@ class Connection(asyncio.Protocol):
 
     def _flush(self, *, last: bool = False) -> None:
         self._flush_due = False
-        if self._transport is None or (self._paused and not last) or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing():
             return
-        data = self.session.take()
-        if data:
-            self._transport.write(data)
+        if last or not self._paused:
+            data = self.session.take()
+            if data:
+                self._transport.write(data)
+        elif self.session.unsent > _UNSENT:
+            self.session.reason = said("the peer reads nothing")
+            self.abort()
+            return
+        # Also of a peer that reads nothing: it may be gone, and TCP would not say so for as long as it likes.
         deadline = self.session.deadline + self._unread
         if deadline < self._timer_at and not self._holds:
             if self._timer is not None:
@@ -381,20 +389,6 @@ class Link:
             address_range=settings.address_range,
         )
         return Connection(self, Session(window=settings.window, timers=timers, tap=self._tap), bind, self._owner)
-
-
-def tls_context(settings: SmppSettings) -> ssl.SSLContext | None:
-    """The TLS side of the settings; None without TLS. Raises OSError when a file cannot be read."""
-    if not settings.tls:
-        return None
-    context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if not settings.tls_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if settings.tls_certificate_file:
-        context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file or None)
-    return context
 
 
 _NEVER = float("inf")

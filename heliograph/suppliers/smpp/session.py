@@ -166,6 +166,11 @@ class Session:
         """Submits that wait for their answer."""
         return len(self._pending)
 
+    @property
+    def unsent(self) -> int:
+        """PDUs that `take` has not given out."""
+        return len(self._out)
+
     def took(self) -> list[int]:
         """How long answers took since the last call."""
         taken, self._took = self._took, [0] * LENGTH
