@@ -86,6 +86,11 @@ TEXTS = [
     ("a label without a colon", b"id:5 stat UNDELIV err:1", ("5",), "undelivered", "1"),
     ("a label of its own", b"id:5 status:UNDELIV err:1", ("5",), "undelivered", "1"),
     ("a state for an id", b"id:FAILED sub:001 err:0", ("failed",), "unknown", "0"),
+    ("commas", CLASSIC.replace(b" ", b",").replace(b",date", b" date"), ("1526758174",), "delivered", "000"),
+    ("commas and blanks", b"id:5, sub:001, stat:UNDELIV, err:001, text:", ("5",), "undelivered", "001"),
+    ("semicolons", b"id:5;mcc:643;done date:2601010000;stat:DELIVRD;err:0;text:id:9", ("5",), "delivered", "0"),
+    ("a comma in an id", b"id:5,77 stat:DELIVRD err:0", ("5,77",), "delivered", "0"),
+    ("a comma behind all", b"id:5,stat:EXPIRED,", ("5",), "expired", ""),
     ("no label, and a state in the user's text", b"id:5 err:1 text: DELIVRD", ("5",), "unknown", "1"),
 ]
 
@@ -97,13 +102,26 @@ def test_texts(label: str, text: bytes, keys: tuple[str, ...], state: str, error
     assert (read.recipient, read.sender, read.raw) == ("258841234567", "ACME", b"raw")
 
 
-values = st.text("abc:019 stxid\n", max_size=8)
+values = st.text("abc:019 stxid\n,;", max_size=8)
 
 
 @given(values, values, values)
 def test_the_usual_form_is_read_as_every_other(id: str, stat: str, err: str) -> None:
     usual = f"id:{id} sub:001 dlvrd:001 submit date:1 done date:2 stat:{stat} err:{err} text:hi"
     assert scan(usual) == scan(" " + usual)
+
+
+@pytest.mark.parametrize("data_coding", [0, 1, 3, 8, 0x18, 0xF5])
+@pytest.mark.parametrize("codec", ["ascii", "utf-16-be"])
+def test_a_receipts_octets_say_how_wide_it_is(codec: str, data_coding: int) -> None:
+    """Some repeat the data_coding of the message that it is of, and write ASCII; others write UCS-2 and say 0."""
+    read = receipt(deliver(CLASSIC.decode().encode(codec)[:240], data_coding=data_coding))
+    assert (read.keys, read.state, read.error) == (("1526758174",), "delivered", "000")
+
+
+def test_a_wide_receipt_may_end_in_another_script() -> None:
+    text = "id:5 stat:DELIVRD err:0 text:" + "Ответ" * 30
+    assert receipt(deliver(text.encode("utf-16-be"), data_coding=8)).keys == ("5",)
 
 
 def test_counts_of_segments() -> None:

@@ -97,7 +97,7 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     marked = esm_class & 0x24 or (Tag.RECEIPTED_MESSAGE_ID in tlvs and Tag.MESSAGE_STATE in tlvs)
     if not marked and not rules.sniff:
         return _inbound(pdu, elements, body, raw, rules.alphabet)
-    text = body.decode("utf-16-be", "replace") if pdu.data_coding == 8 else body.decode("latin-1")
+    text = body.decode("utf-16-be", "replace") if _is_wide(body, pdu.data_coding) else body.decode("latin-1")
     if "\0" in text:  # in front of it, behind it, or between its fields
         text = text.replace("\0", " ")
     fields = scan(text)
@@ -199,19 +199,23 @@ GSM_ERRORS = frozenset(f"3:{code}" for code in (1, 5, 6, 9, 11, 12, 13, 27, 31))
 # -- helpers -----------------------------------------------------------------------------------------------------------
 
 _FIELD = re.compile(
-    r"(?:^|(?<=\s))(message id|msg id|id|sub|dlvrd|submit date|done date|status|state|stat|err|text)\s*:", re.I
+    r"(?:^|(?<=[\s,;]))(message id|msg id|id|sub|dlvrd|submit date|done date|status|state|stat|err|text)\s*:", re.I
 )
 #: The form of appendix B to the letter, which most receipts have: a fifth of the time that the scan needs.
 _USUAL = re.compile(
-    r"id:(?P<id>\S+) sub:(?P<sub>\S+) dlvrd:(?P<dlvrd>\S+) submit date:(?P<submitted>\S+) done date:(?P<done>\S+)"
-    r" stat:(?P<stat>\S+) err:(?P<err>\S*) text:",
+    r"id:(?P<id>[^\s,;]+) sub:(?P<sub>[^\s,;]+) dlvrd:(?P<dlvrd>[^\s,;]+) submit date:(?P<submitted>[^\s,;]+)"
+    r" done date:(?P<done>[^\s,;]+) stat:(?P<stat>[^\s,;]+) err:(?P<err>[^\s,;]*) text:",
     re.I,
 )
 _WHOLE = {"id", "submitted", "done", "stat", "err"}
 _NAMES = {"message id": "id", "msg id": "id", "submit date": "submitted", "done date": "done"}
 #: A word by itself, or behind a label that ends otherwise than with a colon.
 _WORD = re.compile(r"(?:^|(?<=[\s=]))[A-Za-z]+(?=[\s;,]|$)")
-_USERS_TEXT = re.compile(r"(?:^|(?<=\s))text\s*:", re.I)
+_USERS_TEXT = re.compile(r"(?:^|(?<=[\s,;]))text\s*:", re.I)
+#: Where a value ends: at a blank, or at a sign that another label follows, of which only some are known.
+_END = re.compile(r"[,;]?(?:\s|$)|[,;][a-z_ ]+:", re.I)
+#: Octets of a receipt's beginning, which is written in ASCII by all.
+_HEAD = 32
 _LONGEST_WORD = 20
 #: Stands for the word of a receipt that has none.
 NO_WORD = "(none)"
@@ -223,7 +227,20 @@ _SINGLE_SHIFT, _LOCKING_SHIFT = 0x24, 0x25
 
 def _value(name: str, text: str) -> str:
     """A field up to the next one; only dates have blanks inside, and what follows the blank is a vendor's own field."""
-    return text.strip() if name in ("submitted", "done") else text.strip().partition(" ")[0]
+    text = text.strip()
+    if name in ("submitted", "done"):
+        return text.rstrip(",;")
+    end = _END.search(text)
+    return text[: end.start()] if end is not None else text
+
+
+def _is_wide(body: bytes, data_coding: int) -> bool:
+    """Whether a receipt's text has two octets a character. Some SMSCs repeat the data_coding of the message that it is
+    of, and others write it in what their handsets read, so its octets say more than that field."""
+    high = body[:_HEAD:2]
+    if high.count(0) * 2 > len(high):
+        return True
+    return data_coding == 8 and not body.isascii()
 
 
 def _inbound(
