@@ -1,9 +1,14 @@
-"""A peer that reads nothing: its session has the same deadlines, and what waits for it has a bound."""
+"""A peer that reads nothing: its session has the same deadlines, and what waits for it has a bound.
+
+And a process that reads nothing, because it stands still: what came meanwhile is not late."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -69,3 +74,48 @@ async def test_what_waits_for_a_peer_that_reads_nothing_has_a_bound(peer: Peer) 
     await until(lambda: peer.binds == 2)
     assert "reads nothing" in account.connector.health().last_error
     await account.connector.stop(grace=0.2)
+
+
+STOPPED = """
+import asyncio
+from smpp_peer import PeerAccount
+
+async def main():
+    account = await PeerAccount(
+        {port}, response_seconds=0.5, enquire_seconds=0.5, silence_seconds=0.5, max_timeouts=1
+    ).start()
+    account.submit(3)
+    print(*(outcome.verdict.value for outcome in await account.ended(3)))
+    await account.connector.stop(grace=0.2)
+
+asyncio.run(main())
+"""
+
+
+async def test_answers_that_came_while_the_process_stood_still_count() -> None:
+    """Stopped, swapped out or moved to another machine: its timers are then called before its sockets are read."""
+    loop = asyncio.get_running_loop()
+    taken: list[p.SubmitSm] = []
+
+    def on_submit(line: Line, pdu: p.SubmitSm) -> None:
+        taken.append(pdu)
+        if len(taken) == 3:
+            # A moment later it waits for the answers and does nothing else.
+            loop.call_later(0.1, process.send_signal, signal.SIGSTOP)
+            loop.call_later(0.2, line.send, *(p.SubmitSmResp(one.sequence, 0, "id") for one in taken))
+            loop.call_later(2.0, process.send_signal, signal.SIGCONT)
+
+    peer = await Peer(on_submit).start()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        STOPPED.format(port=peer.port),
+        stdout=asyncio.subprocess.PIPE,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in (os.path.dirname(__file__), *sys.path) if path),
+        },
+    )
+    said, _ = await process.communicate()
+    assert said.split()[-3:] == [b"accepted"] * 3
+    await peer.stop()
