@@ -30,6 +30,7 @@ import msgspec
 
 from heliograph.base.network.addresses import Address, Network, Target, is_allowed, parse_networks, parse_url
 from heliograph.base.process.settings import Settings
+from heliograph.base.process.standstill import stood_still
 from heliograph.http import writer
 from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, Failure, FailureKind, Way
 from heliograph.http.client_connection import BODY_SECONDS, ClientConnection
@@ -111,6 +112,7 @@ class HttpClient:
         self._busy: set[ClientConnection] = set()
         self._idle = 0
         self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_due = 0.0
         self._sweeps = 0
         self._closed = False
 
@@ -144,7 +146,7 @@ class HttpClient:
             connection = self._kept(destination, started) or await self._connect(destination)
             self._busy.add(connection)
             if self._sweeper is None:
-                self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+                self._sweep_later()
             return await connection.send(request, started=started, deadline=started + self._seconds)
         except _NotSent as why:
             way = None if why.address is None else Way(why.address)
@@ -179,7 +181,7 @@ class HttpClient:
         destination.open += 1
         self._busy.add(connection)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+            self._sweep_later()
         connection.begin(
             request,
             started=started,
@@ -232,6 +234,9 @@ class HttpClient:
         """End requests past their deadline, and connections that have been idle for too long."""
         self._sweeper = None
         now = time.monotonic()
+        if behind := stood_still(self._sweep_due, now):
+            for connection in self._busy:
+                connection.deadline += behind
         for connection in [one for one in self._busy if one.deadline < now]:
             connection.expire()
         self._sweeps += 1
@@ -242,7 +247,11 @@ class HttpClient:
                         if now - connection.idle_since >= self._keep_alive:
                             connection.abort()
         if self._busy or self._idle:
-            self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        self._sweep_due = time.monotonic() + _SWEEP
+        self._sweeper = self._loop.call_later(_SWEEP, self._sweep)
 
     async def _connect(self, destination: _Destination) -> ClientConnection:
         """A new connection. Raises _NotSent."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 import structlog
 
+from heliograph.base.process.standstill import stood_still
 from heliograph.base.retry import Backoff
 from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.smpp.codec import pdu as p
@@ -43,8 +44,6 @@ log = structlog.get_logger(__name__)
 _LINGER = 3.0
 #: PDUs that may wait while the peer reads nothing: of whom it sends to, it reads the answers.
 _UNSENT = 50_000
-#: A timer that is later than this says that the process stood still, or was too busy to read, seconds.
-_STOOD_STILL = 1.0
 
 
 class Owner(Protocol):
@@ -232,9 +231,10 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_at(deadline, self._tick)
 
     def _tick(self) -> None:
-        behind, self._timer, self._timer_at = self._loop.time() - self._timer_at, None, _NEVER
-        if behind > _STOOD_STILL and not self._holds:
-            self._unread += behind  # timers come before sockets: what the peer sent meanwhile is there, unread
+        behind = stood_still(self._timer_at, self._loop.time())
+        self._timer, self._timer_at = None, _NEVER
+        if behind and not self._holds:
+            self._unread += behind
             self._flush()
             return
         # A timer may fire slightly early; one more nanosecond makes its own deadline count.

@@ -1,0 +1,56 @@
+"""A process that was stopped: what it was answered meanwhile is no timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import pytest
+
+POSTING = """
+import asyncio, uvloop
+from ipaddress import ip_network
+from heliograph.http.answers import Answer
+from heliograph.http.client import ClientRules, HttpClient
+
+async def main():
+    rules = ClientRules(
+        seconds=0.5, connect_seconds=0.5, per_destination=8, allow_http=True, networks=(ip_network("127.0.0.0/8"),)
+    )
+    client = HttpClient(rules)
+    answers = await asyncio.gather(*(client.post("http://127.0.0.1:{port}/", b"", {{}}) for _ in range(3)))
+    print(*(type(answer).__name__ for answer in answers))
+    await client.close()
+
+{run}
+"""
+
+
+@pytest.mark.parametrize("run", ["asyncio.run(main())", "uvloop.run(main())"])
+async def test_http_answers_that_came_while_the_process_was_stopped_count(run: str) -> None:
+    loop = asyncio.get_running_loop()
+    asked: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.append(writer)
+        if len(asked) == 3:
+            # A moment later it waits for the answers and does nothing else.
+            loop.call_later(0.1, process.send_signal, signal.SIGSTOP)
+            for one in asked:
+                loop.call_later(0.2, one.write, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            loop.call_later(2.0, process.send_signal, signal.SIGCONT)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        POSTING.format(port=server.sockets[0].getsockname()[1], run=run),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    said, _ = await process.communicate()
+    assert said.split()[-3:] == [b"Answer"] * 3
+    server.close()
