@@ -29,8 +29,8 @@ from typing import Any
 import msgspec
 
 from heliograph.base.network.addresses import Address, Network, Target, is_allowed, parse_networks, parse_url
+from heliograph.base.network.standstill import stood_still
 from heliograph.base.process.settings import Settings
-from heliograph.base.process.standstill import stood_still
 from heliograph.http import writer
 from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, Failure, FailureKind, Way
 from heliograph.http.client_connection import BODY_SECONDS, ClientConnection

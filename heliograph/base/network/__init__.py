@@ -1,1 +1,1 @@
-"""Addresses that may be connected to, connections with a deadline, certificates, SMTP, listening sockets."""
+"""Addresses that may be connected to, connections with a deadline, standstills, certificates, SMTP, sockets."""

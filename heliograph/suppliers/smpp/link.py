@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 import structlog
 
-from heliograph.base.process.standstill import stood_still
+from heliograph.base.network.standstill import stood_still
 from heliograph.base.retry import Backoff
 from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.smpp.codec import pdu as p
