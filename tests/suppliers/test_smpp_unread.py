@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from smpp_peer import Line, Peer, PeerAccount, until
@@ -76,13 +77,16 @@ async def test_what_waits_for_a_peer_that_reads_nothing_has_a_bound(peer: Peer) 
     await account.connector.stop(grace=0.2)
 
 
-STOPPED = """
+HERE = Path(__file__).resolve().parent
+#: For how long it is stopped, and how long it waits for an answer: much longer than it takes to submit, seconds.
+STOPPED, PATIENCE = 7.0, 5.0
+SUBMITTING = """
 import asyncio
 from smpp_peer import PeerAccount
 
 async def main():
     account = await PeerAccount(
-        {port}, response_seconds=0.5, enquire_seconds=0.5, silence_seconds=0.5, max_timeouts=1
+        {port}, response_seconds={seconds}, enquire_seconds={seconds}, silence_seconds={seconds}, max_timeouts=1
     ).start()
     account.submit(3)
     print(*(outcome.verdict.value for outcome in await account.ended(3)))
@@ -92,6 +96,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.lasts(8)
 async def test_answers_that_came_while_the_process_stood_still_count() -> None:
     """Stopped, swapped out or moved to another machine: its timers are then called before its sockets are read."""
     loop = asyncio.get_running_loop()
@@ -103,18 +108,15 @@ async def test_answers_that_came_while_the_process_stood_still_count() -> None:
             # A moment later it waits for the answers and does nothing else.
             loop.call_later(0.1, process.send_signal, signal.SIGSTOP)
             loop.call_later(0.2, line.send, *(p.SubmitSmResp(one.sequence, 0, "id") for one in taken))
-            loop.call_later(2.0, process.send_signal, signal.SIGCONT)
+            loop.call_later(STOPPED, process.send_signal, signal.SIGCONT)
 
     peer = await Peer(on_submit).start()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        STOPPED.format(port=peer.port),
+        SUBMITTING.format(port=peer.port, seconds=PATIENCE),
         stdout=asyncio.subprocess.PIPE,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in (os.path.dirname(__file__), *sys.path) if path),
-        },
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (HERE, HERE.parents[1])))},
     )
     said, _ = await process.communicate()
     assert said.split()[-3:] == [b"accepted"] * 3

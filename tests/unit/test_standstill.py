@@ -6,8 +6,14 @@ import asyncio
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.lasts(8)
+ROOT = Path(__file__).resolve().parents[2]
+#: For how long it is stopped, and how long it waits for an answer: much longer than it takes to ask, seconds.
+STOPPED, PATIENCE = 7.0, 5.0
 
 POSTING = """
 import asyncio, uvloop
@@ -17,7 +23,8 @@ from heliograph.http.client import ClientRules, HttpClient
 
 async def main():
     rules = ClientRules(
-        seconds=0.5, connect_seconds=0.5, per_destination=8, allow_http=True, networks=(ip_network("127.0.0.0/8"),)
+        seconds={seconds}, connect_seconds={seconds}, per_destination=8, allow_http=True,
+        networks=(ip_network("127.0.0.0/8"),)
     )
     client = HttpClient(rules)
     answers = await asyncio.gather(*(client.post("http://127.0.0.1:{port}/", b"", {{}}) for _ in range(3)))
@@ -41,15 +48,15 @@ async def test_http_answers_that_came_while_the_process_was_stopped_count(run: s
             loop.call_later(0.1, process.send_signal, signal.SIGSTOP)
             for one in asked:
                 loop.call_later(0.2, one.write, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-            loop.call_later(2.0, process.send_signal, signal.SIGCONT)
+            loop.call_later(STOPPED, process.send_signal, signal.SIGCONT)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        POSTING.format(port=server.sockets[0].getsockname()[1], run=run),
+        POSTING.format(port=server.sockets[0].getsockname()[1], seconds=PATIENCE, run=run),
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     said, _ = await process.communicate()
     assert said.split()[-3:] == [b"Answer"] * 3
