@@ -110,10 +110,11 @@ async def up(
         # In this order: the API's health status is up to two seconds old, and without a worker it is degraded.
         credentials.whatsapp.phone_number_id = await _number(settings.database_url, credentials, stop)
         await ports.answers(options.host, port, stop)
-        path = options.credentials_file or data_dir / "credentials.json"
+        kept = data_dir / "credentials.json"
+        path = options.credentials_file or kept
         try:
-            demo.write_credentials(data_dir / "credentials.json", credentials)
-            demo.write_credentials(path, credentials)
+            for file in {kept, path}:
+                demo.write_credentials(file, credentials)
         except OSError as error:
             raise UpError(f"the credentials cannot be written to {path}: {error.strerror}") from None
         if not stop.is_set():

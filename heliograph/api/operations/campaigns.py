@@ -291,10 +291,9 @@ async def canonical(body: CreateCampaign) -> Wish:
 async def create_campaign(call: Call, body: Wish) -> CampaignAnswer:
     """Create a campaign.
 
-    One text to many recipients, immediately or at a scheduled time: to contacts by tag, to those of an
-    import, or to a list of numbers. Each
-    recipient gets it once; recipients who opted out are skipped. If the quota runs out, the campaign pauses until there
-    is more.
+    One text to many recipients, immediately or at a scheduled time: to contacts by tag, to those of an import, or to a
+    list of numbers. Each recipient gets it once; recipients who opted out are skipped. If the quota runs out, the
+    campaign pauses until there is more.
     """
     return _answer(await sms_channel.create(call.conn, call.actor, wish=body, request_id=call.request_id))
 

@@ -88,8 +88,7 @@ async def get_traffic(call: Call, query: TrafficQuery) -> Traffic:
     """Count messages by time.
 
     What became of the messages of each hour or day, and how long it took, at most some ten seconds behind. Without
-    dates, the last 24 hours or 31 days. The hours or days in which `dateFrom` and `dateTo` lie count
-    in full.
+    dates, the last 24 hours or 31 days. The hours or days in which `dateFrom` and `dateTo` lie count in full.
     """
     width = timedelta(hours=1) if query.interval == "hour" else timedelta(days=1)
     try:

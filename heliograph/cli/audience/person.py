@@ -37,8 +37,7 @@ def export(
     data_dir: DataDir = None,
 ) -> None:
     """Export what an organization holds of a person: contact, consent, campaigns, conversations and all messages with
-    their texts, under every linked number and user id. One JSON object per line. The audit log
-    records the export.
+    their texts, under every linked number and user id. One JSON object per line. The audit log records the export.
 
     \b
     Example:

@@ -65,8 +65,7 @@ def set_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Set what is given; an empty value restores the default. Every process has it within two
-    seconds.
+    """Set what is given; an empty value restores the default. Every process has it within two seconds.
 
     \b
     Examples:
