@@ -194,19 +194,32 @@ class Worker:
         return self._loop(shared)
 
     def _shared(self, one: SharedTimer) -> Callable[[], Awaitable[int]]:
-        """Run by whichever worker moves the timer. Taking it is a commit of its own: a step that fails waits."""
+        """Run by whichever worker moves the timer. Taking it is a commit of its own: a step that fails waits, a rare
+        one for a minute only."""
 
         async def step() -> int:
-            async with self._pool.acquire() as conn:
-                if await timers.take(conn, one.name, every=one.seconds):
-                    if one.in_steps:
-                        await one.step(conn)
-                    else:
-                        async with conn.transaction():
+            try:
+                async with self._pool.acquire() as conn:
+                    if await timers.take(conn, one.name, every=one.seconds):
+                        if one.in_steps:
                             await one.step(conn)
+                        else:
+                            async with conn.transaction():
+                                await one.step(conn)
+            except Exception:
+                await self._retry(one.name)
+                raise
             return 0
 
         return step
+
+    async def _retry(self, timer: str) -> None:
+        try:
+            async with self._pool.acquire() as conn:
+                await timers.retry(conn, timer)
+        except Exception as error:
+            if not is_down(error):
+                raise
 
     async def _beat(self) -> None:
         told = await workers.beat(

@@ -6,6 +6,8 @@ from datetime import datetime
 
 from heliograph.base.database.pool import Connection
 
+#: Seconds after which work that failed is tried again, however rare it is.
+AFTER_FAILURE = 60.0
 #: Retention's: metrics tell how long ago it last succeeded.
 FORGET = "forget"
 
@@ -16,6 +18,8 @@ UPDATE timers SET next_at = now() + make_interval(secs => $2) WHERE name = $1 AN
 """
 
 HASTEN = "UPDATE timers SET next_at = now() WHERE name = $1"
+
+RETRY = "UPDATE timers SET next_at = least(next_at, now() + make_interval(secs => $2)) WHERE name = $1"
 
 REACH = "UPDATE timers SET done_until = $2 WHERE name = $1"
 
@@ -39,6 +43,11 @@ async def take(conn: Connection, name: str, *, every: float) -> bool:
 async def hasten(conn: Connection, name: str) -> None:
     """Make the timer due now: its work is not finished."""
     await conn.execute(HASTEN, name)
+
+
+async def retry(conn: Connection, name: str) -> None:
+    """Make the timer due in AFTER_FAILURE seconds at the latest: its work failed."""
+    await conn.execute(RETRY, name, AFTER_FAILURE)
 
 
 async def reach(conn: Connection, name: str, until: datetime) -> None:

@@ -10,13 +10,14 @@ import pytest
 from heliograph import doctor
 from heliograph.base.database import clock
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.histogram import LENGTH
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, quoted, said
 from heliograph.health import findings, sizes, webs
 from heliograph.health.sizes import Part, Sample
 from heliograph.queue import timers
+from heliograph.queue.work import SharedTimer
 from heliograph.worker import Worker
 from tests.processes import until_true
 
@@ -67,6 +68,37 @@ async def test_a_worker_looks_and_a_web_process_does_while_none_lives(pool: Pool
         wrong = {str(one.check) for one in await doctor.examine(conn, settings, far=False) if one.state != "ok"}
     assert names == wrong
     assert "workers" in names
+
+
+async def test_a_rare_timer_that_failed_is_due_again_soon(pool: Pool) -> None:
+    """Retention that failed would wait for an hour, and an alert on failures would never hear of it."""
+    worker = Worker(Settings(database_url="postgresql://far.example/x"), pool, channels={})
+
+    async def fails(conn: Connection) -> None:
+        raise ValueError("a fault of ours")
+
+    async def succeeds(conn: Connection) -> None:
+        await conn.execute("SELECT 1")
+
+    for name, step in {"failing": fails, "sound": succeeds}.items():
+        await pool.execute(timers.ENSURE, name)
+        for in_steps in (True, False):
+            await pool.execute(timers.HASTEN, name)
+            shared = worker._shared(SharedTimer(name, step, 3600.0, in_steps=in_steps))
+            if step is fails:
+                with pytest.raises(ValueError, match="a fault of ours"):
+                    await shared()
+            else:
+                await shared()
+            due = await pool.fetchval(
+                "SELECT extract(epoch FROM next_at - now())::float8 FROM timers WHERE name = $1", name
+            )
+            assert (due <= timers.AFTER_FAILURE) == (step is fails)
+    # What is due earlier stays so.
+    await pool.execute(timers.HASTEN, "failing")
+    async with pool.acquire() as conn:
+        await timers.retry(conn, "failing")
+    assert await pool.fetchval("SELECT next_at <= now() FROM timers WHERE name = 'failing'")
 
 
 async def test_a_sample_a_day_stays(pool: Pool) -> None:
