@@ -22,6 +22,7 @@ from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, follow_clock
 from heliograph.base.database.url import for_programs
+from heliograph.base.embedded import archive as archives
 from heliograph.base.embedded import copies
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded
@@ -42,7 +43,9 @@ SELECT (SELECT count(*) FROM quotas q
 """
 # Their links and invitations may have gone out since, and may have been used.
 DROP_MAILS = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE state = 'waiting'"
-REPLAYED = "SELECT pg_last_xact_replay_timestamp()"
+REPLAYED = """
+SELECT pg_last_xact_replay_timestamp() AS until, (pg_last_wal_replay_lsn() - '0/0')::bigint AS bytes
+"""
 IS_EMPTY = "SELECT NOT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'public'::regnamespace)"
 
 
@@ -61,6 +64,8 @@ class Restored(msgspec.Struct, frozen=True):
     mails: int = 0
     #: When the last transaction committed that the archive had; None: it had none after the backup, or was not asked.
     until: datetime | None = None
+    #: The segment of the archive that ended the replay although there are later ones: missing or damaged.
+    unreplayed: str | None = None
 
 
 async def into_directory(
@@ -100,13 +105,14 @@ async def into_directory(
         ):
             restored = await _settle(conn, backup, by)
             if archive is not None:
-                restored = msgspec.structs.replace(restored, until=await conn.fetchval(REPLAYED))
+                restored = await _replayed(conn, restored, archive, to_its_end=until is None)
             before()
             await keep()
             return restored
     except copies.ArchiveEnds as error:
         assert until is not None
-        raise BackupError(_too_late(backup, until, str(error))) from None
+        assert archive is not None
+        raise BackupError(_too_late(backup, until, archive, str(error))) from None
     except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise BackupError(_why(error, home)) from None
 
@@ -169,11 +175,21 @@ def _why(error: Exception, place: Path) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else f"cannot write to {place}: {error.strerror}"
 
 
-def _too_late(backup: Backup, until: datetime, end: str) -> str:
+async def _replayed(conn: Connection, restored: Restored, archive: Path, *, to_its_end: bool) -> Restored:
+    row = await conn.fetchrow(REPLAYED)
+    assert row is not None
+    lost = await asyncio.to_thread(archives.unreplayed, archive, end=row["bytes"]) if to_its_end else None
+    return msgspec.structs.replace(restored, until=row["until"], unreplayed=lost)
+
+
+def _too_late(backup: Backup, until: datetime, archive: Path, end: str) -> str:
     """What to do where the WAL that continues a backup ends before the point in time."""
     last = clock.iso(datetime.fromisoformat(end)) if end else f"{clock.iso(backup.manifest.finished_at)}, with the copy"
     other = store.serving(backup, until, other_archive=True)
-    if other is None:
+    missing = archives.gap(archive, first=backup.manifest.first_wal)
+    if missing is not None:
+        way = f"{missing} is missing in {archive}, and there are later ones: put it back"
+    elif other is None:
         way = f"no backup in {backup.path.parent} leads to that time"
     else:
         way = f"choose the backup of after an upgrade or a restore{_shown(other)}"

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Set
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -163,13 +164,13 @@ async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Pa
                 answered = set(client.ledger.values())
                 (at,) = await rows(first, "SELECT clock_timestamp() AS at")
                 unwanted = await client.send("+258849000002")
-        superuser = Embedded(place / "data" / "postgres", on_progress=print).superuser_url
-        conn = await asyncpg.connect(superuser)
-        try:
-            segment = await conn.fetchval("SELECT pg_walfile_name(pg_switch_wal())")
-        finally:
-            await conn.close()
-        await until(lambda: (wal / taken["archive"] / segment).exists())
+            archived = wal / taken["archive"]
+            await switch(place, archived)
+            before = await rows(first, "SELECT clock_timestamp() AS at")
+            await client.send("+258849000003")
+            missing = await switch(place, archived)
+            await client.send("+258849000004")
+            await switch(place, archived)
     until_then = at["at"].isoformat()
     early = heliograph(
         *("restore", taken["path"], "--data-dir", str(elsewhere / "data"), "--wal", str(wal)),
@@ -185,8 +186,34 @@ async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Pa
     )
     # In milliseconds, in which something may have been committed just before.
     assert taken["taken_at"] < restored["restored_until"] <= iso(at["at"])
+    assert restored["missing_wal"] is None
     async with up(elsewhere) as second:
         assert not await rows(second, "SELECT FROM messages WHERE id = $1", unwanted)
         await demand_whole(second, answered)
         await demand_still(second, str(elsewhere / "data"))
     assert owner_url_of(elsewhere / "data" / "postgres")
+    await demand_word_of_a_gap(taken["path"], wal, archived / missing, place / "third", before[0]["at"])
+
+
+async def demand_word_of_a_gap(backup: str, wal: Path, missing: Path, place: Path, before: datetime) -> None:
+    """A replay ends before a segment that is missing; that the archive goes on is told, and nothing passes for all."""
+    missing.rename(missing.with_suffix(".away"))
+    words = ("restore", backup, "--wal", str(wal), "--data-dir", str(place))
+    late = heliograph(*words, "--until", iso(before + timedelta(hours=1)), status=1)
+    assert f"{missing.name} is missing in {missing.parent}, and there are later ones: put it back" in " ".join(
+        late.split()
+    )
+    restored = heliograph(*words)
+    assert restored["missing_wal"] == missing.name
+    assert restored["restored_until"] <= iso(before)
+
+
+async def switch(place: Path, archive: Path) -> str:
+    """Have all WAL so far archived; returns the last segment."""
+    conn = await asyncpg.connect(Embedded(place / "data" / "postgres", on_progress=print).superuser_url)
+    try:
+        segment: str = await conn.fetchval("SELECT pg_walfile_name(pg_switch_wal())")
+    finally:
+        await conn.close()
+    await until(lambda: (archive / segment).exists())
+    return segment

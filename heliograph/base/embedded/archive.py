@@ -9,10 +9,12 @@ so those of a cluster that was upgraded or restored have the names of others tha
 
 from __future__ import annotations
 
+import re
 import secrets
 import shlex
 import struct
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 from heliograph.base.embedded import files
@@ -22,6 +24,10 @@ from heliograph.base.embedded.install import PostgresError, SystemUser
 ARCHIVE_EVERY = 60
 #: In the data directory of a cluster that was restored, and so in every copy of it; an upgrade leaves it behind.
 MARK = "heliograph_restored"
+
+#: Of a segment: its timeline, and its position in two halves of which the second counts the 16 MB of 4 GB.
+_is_segment = re.compile("[0-9A-F]{8}([0-9A-F]{8})000000([0-9A-F]{2})").fullmatch
+SEGMENT_BYTES = 16 << 20
 
 
 def name_of(data: Path) -> str:
@@ -50,6 +56,43 @@ def prepare(archive: Path, name: str, account: SystemUser) -> Path:
     except OSError as error:
         raise PostgresError(f"cannot archive WAL to {place}: {error.strerror}") from None
     return place
+
+
+def gap(directory: Path, *, first: str) -> str | None:
+    """The segment that is missing in a directory although there are later ones, or None. Looks at those from `first`
+    on, which need not be there itself: a copy has with it what was written until it ended."""
+    there = _segments(directory)
+    begun = sorted(one for one in there if one >= _position(first))
+    missing = next((one + 1 for one, after in pairwise(begun) if after > one + 1), None)
+    return None if missing is None else _named(missing, like=there[begun[0]])
+
+
+def unreplayed(directory: Path, *, end: int) -> str | None:
+    """The segment that ended a replay although the directory has later ones: it is missing or damaged. None: the replay
+    came to the end of the archive. `end`: how far it came, in bytes from the beginning of the WAL."""
+    there, reached = _segments(directory), end // SEGMENT_BYTES
+    later = [one for one in there if one > reached]
+    if not later:
+        return None
+    # A record that continues in the next segment is not replayed without it.
+    stopped = reached if reached not in there or reached + 1 in there else reached + 1
+    return _named(stopped, like=there[later[0]])
+
+
+def _segments(directory: Path) -> dict[int, str]:
+    """Position, in segments from the beginning of the WAL → name."""
+    return {_position(path.name): path.name for path in directory.iterdir() if _is_segment(path.name)}
+
+
+def _position(segment: str) -> int:
+    found = _is_segment(segment)
+    assert found is not None
+    return int(found[1], 16) * 256 + int(found[2], 16)
+
+
+def _named(position: int, *, like: str) -> str:
+    """On the timeline of another segment."""
+    return f"{like[:8]}{position // 256:08X}000000{position % 256:02X}"
 
 
 # The kernel is asked, not the mode bits, so that ACLs and mounts count as well.

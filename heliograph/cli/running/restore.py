@@ -82,9 +82,17 @@ def command(
         raise Problem(str(error)) from None
     if restored.unbalanced:
         say(f"{restored.unbalanced} organizations have quotas or wallets that do not add up.")
-    reached = {} if wal is None else {"restored_until": restored.until or found.manifest.finished_at}
+    reached: dict[str, object] = {}
+    if wal is not None:
+        reached = {"restored_until": restored.until or found.manifest.finished_at, "missing_wal": restored.unreplayed}
     show({"taken_at": found.manifest.taken_at, **reached, **restored.rows, "mails_dropped": restored.mails}, json)
-    if wal is not None and restored.until is None:
+    if restored.unreplayed is not None:
+        say(
+            f"WAL segment {restored.unreplayed} is missing in the archive, or damaged, although there are later ones:"
+            " nothing that was committed after this moment is restored. If it can be found, put it back and restore"
+            " anew."
+        )
+    elif wal is not None and restored.until is None:
         say("The archive holds nothing that came after the backup.")
     if secrets is None:
         say("The secret key was not restored. Set HELIOGRAPH_SECRET_KEY to the one used before, or put the file back.")

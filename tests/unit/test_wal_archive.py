@@ -1,0 +1,51 @@
+"""What an archive of WAL says of its own gaps: PostgreSQL takes a missing segment for the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heliograph.base.embedded import archive
+
+MB = 1 << 20
+
+
+def segment(position: int) -> str:
+    return f"00000001{position // 256:08X}000000{position % 256:02X}"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """Segments 250 to 260 without 257, and what lies beside them."""
+    for one in {*range(250, 261)} - {257}:
+        (tmp_path / segment(one)).touch()
+    for name in (f"{segment(250)}.00000028.backup", "00000002.history", f".{segment(257)}.part"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("first", "missing"), [(1, 257), (250, 257), (256, 257), (257, None), (258, None), (300, None)]
+)
+def test_a_gap_is_what_lacks_before_a_later_segment(kept: Path, first: int, missing: int | None) -> None:
+    assert archive.gap(kept, first=segment(first)) == (None if missing is None else segment(missing))
+
+
+@pytest.mark.parametrize(
+    ("end", "stopped"),
+    [
+        # It ended with the last record of 256, which is whole, or with one that 257 would have continued.
+        (257 * 16 * MB, 257),
+        (257 * 16 * MB - 100, 257),
+        # In the middle of one whose successor is there: it is damaged.
+        (255 * 16 * MB + 4096, 255),
+        # At the end of the archive.
+        (260 * 16 * MB + 4096, None),
+        (261 * 16 * MB, None),
+    ],
+)
+def test_a_replay_that_ended_before_the_archive_does_is_told_from_one_that_saw_all(
+    kept: Path, end: int, stopped: int | None
+) -> None:
+    assert archive.unreplayed(kept, end=end) == (None if stopped is None else segment(stopped))
