@@ -21,8 +21,9 @@ from typer.testing import CliRunner
 
 from heliograph.backup import restoring
 from heliograph.base.embedded import copies
+from heliograph.base.embedded.archive import prepare
 from heliograph.base.embedded.files import Layout
-from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.install import PostgresError, account_for
 from heliograph.cli import app
 from tests.embedded import QUICK, Start, quiet, until
 from tests.processes import alive
@@ -178,3 +179,16 @@ async def test_an_archive_that_postgresql_cannot_read_does_not_pass_for_one_that
     finally:
         archive.chmod(0o755)
     assert not list(home.glob("data*"))
+
+
+def test_an_archive_that_is_there_keeps_its_owner_and_one_that_cannot_be_written_is_refused(public_place: Path) -> None:
+    """It may hold what belongs to others, such as the archives of other installations."""
+    shared, account = public_place / "shared", account_for(public_place, public_place / "data")
+    shared.mkdir()
+    shared.chmod(0o755)
+    place = prepare(shared, "18-1", account)
+    assert (shared.stat().st_uid, place.stat().st_uid) == (os.geteuid(), account.uid)
+    assert prepare(shared, "18-1", account) == place
+    place.chmod(0o500)
+    with pytest.raises(PostgresError, match=f"cannot write to {place}: let it enter the directories above"):
+        prepare(shared, "18-1", account)

@@ -152,7 +152,8 @@ async def test_a_backup_under_load_holds_what_was_answered_and_sends_nothing_bef
 
 
 async def test_a_point_in_time_under_load_is_restored_from_the_archive(place: Path) -> None:
-    store, wal, elsewhere = place / "store", place / "wal", place / "elsewhere"
+    # To a shell and to PostgreSQL's commands, these characters mean something.
+    store, wal, elsewhere = place / "store", place / "it's 100%full", place / "elsewhere"
     elsewhere.mkdir()
     async with up(place, HELIOGRAPH_WAL_ARCHIVE=str(wal)) as first:
         data = str(place / "data")

@@ -49,12 +49,19 @@ def prepare(archive: Path, name: str, account: SystemUser) -> Path:
     """Create a cluster's directory for the account that PostgreSQL runs as. Raises PostgresError."""
     place = archive / name
     try:
-        for directory in (archive, place):
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if directory.stat().st_uid != account.uid:
-                account.own(directory)
+        # A directory that was there already may hold what belongs to others.
+        if not archive.exists():
+            archive.mkdir(parents=True, mode=0o700)
+            account.own(archive)
+        place.mkdir(exist_ok=True, mode=0o700)
+        if place.stat().st_uid != account.uid:
+            account.own(place)
     except OSError as error:
         raise PostgresError(f"cannot archive WAL to {place}: {error.strerror}") from None
+    if _asked('test -w "$1"', place, account).returncode != 0:
+        raise PostgresError(
+            f"PostgreSQL, which runs as uid {account.uid}, cannot write to {place}: let it enter the directories above"
+        )
     return place
 
 
@@ -95,21 +102,23 @@ def _named(position: int, *, like: str) -> str:
     return f"{like[:8]}{position // 256:08X}000000{position % 256:02X}"
 
 
-# The kernel is asked, not the mode bits, so that ACLs and mounts count as well.
-UNREADABLE = 'cd "$1" && ls >/dev/null || exit 1; for one in *; do test ! -e "$one" || test -r "$one" || exit 1; done'
+READABLE = 'cd "$1" && ls >/dev/null || exit 1; for one in *; do test ! -e "$one" || test -r "$one" || exit 1; done'
 
 
 def demand_readable(directory: Path, account: SystemUser) -> None:
     """Raise PostgresError if PostgreSQL could not replay what is archived: to it, a segment that it cannot read is the
     end of the archive."""
-    looked = subprocess.run(
-        ["/bin/sh", "-c", UNREADABLE, "sh", str(directory)], stderr=subprocess.DEVNULL, cwd="/", **account.spawn()
-    )
-    if looked.returncode != 0:
+    if _asked(READABLE, directory, account).returncode != 0:
         raise PostgresError(
             f"PostgreSQL, which runs as uid {account.uid}, cannot read everything in {directory}: give the archive to"
             f" that user, such as with chown -R {account.uid}, and let it enter the directories above"
         )
+
+
+def _asked(script: str, directory: Path, account: SystemUser) -> subprocess.CompletedProcess[bytes]:
+    """The kernel is asked, not the mode bits, so that ACLs and mounts count as well."""
+    command = ["/bin/sh", "-c", script, "sh", str(directory)]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, cwd="/", **account.spawn())
 
 
 def settings(directory: Path) -> dict[str, str]:
@@ -117,7 +126,17 @@ def settings(directory: Path) -> dict[str, str]:
 
     A segment that is there already and the same counts as archived: the server may have been killed before it noted it.
     """
-    target = f"{shlex.quote(str(directory))}/%f"
-    part = f"{shlex.quote(str(directory))}/.%f.part"
+    place = _in_command(directory)
+    target, part = f"{place}/%f", f"{place}/.%f.part"
     command = f"cmp -s %p {target} || {{ test ! -e {target} && cp %p {part} && sync {part} && mv {part} {target}; }}"
     return {"archive_mode": "on", "archive_command": command, "archive_timeout": str(ARCHIVE_EVERY)}
+
+
+def restore_command(directory: Path) -> str:
+    """The setting that fetches segments from `directory`."""
+    return f"cp {_in_command(directory)}/%f %p"
+
+
+def _in_command(directory: Path) -> str:
+    """Quoted for the shell, and for PostgreSQL, to which % is the beginning of what it fills in."""
+    return shlex.quote(str(directory)).replace("%", "%%")

@@ -14,7 +14,6 @@ import json
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
 import tarfile
@@ -309,7 +308,7 @@ def _launch(
         "archive_mode": "off",
     }
     if archive is not None:
-        options["restore_command"] = f"cp {shlex.quote(str(archive))}/%f %p"
+        options["restore_command"] = archives.restore_command(archive)
         options["recovery_target_action"] = "promote"
         if until is not None:
             options["recovery_target_time"] = until.astimezone(UTC).isoformat(sep=" ")
