@@ -27,7 +27,7 @@ from heliograph.base.database.url import for_programs
 from heliograph.base.embedded import copies
 from heliograph.base.embedded.install import PostgresError
 from heliograph.cli import app
-from heliograph.cli.running.backup import passphrase_of
+from heliograph.cli.running.backup import _prune, passphrase_of
 from heliograph.cli.terminal.console import Problem
 from tests.database import Cluster
 from tests.processes import until_true
@@ -296,6 +296,19 @@ async def test_archived_wal_stays_as_long_as_a_backup_needs_it(pool: Pool, tmp_p
         "18-4": segments[1:],
         "18-5": segments,
     }
+
+
+@pytest.mark.parametrize("archive", ["18-3", "18-4"])
+async def test_a_directory_that_is_no_archive_of_the_backup_is_told(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], archive: str
+) -> None:
+    """A mistyped --wal would leave all that it is to remove, until the disk is full."""
+    (tmp_path / archive).mkdir()
+    monkeypatch.setattr(store, "listed", lambda directory, **others: [copy_of("18-3", "000000010000000000000001")])
+    async with pool.acquire() as conn:
+        await _prune(conn, tmp_path, 1, tmp_path)
+    told = f"{tmp_path} holds no WAL that continues the newest backup" in " ".join(capsys.readouterr().err.split())
+    assert told == (archive != "18-3")
 
 
 async def test_the_first_error_of_a_program_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,11 @@ async def _prune(conn: Connection, to: Path, keep: int, wal: Path | None) -> Non
     if wal is not None and damaged:
         say(f"Nothing was removed from {wal}: it is not known what the damaged backup needs of it.")
     elif wal is not None:
+        if left and left[0].manifest.archive and not (wal / left[0].manifest.archive).is_dir():
+            say(
+                f"{wal} holds no WAL that continues the newest backup: is it HELIOGRAPH_WAL_ARCHIVE, and was PostgreSQL"
+                " started with it?"
+            )
         for path in await taking.prune_archives(conn, wal, left):
             say(f"Removed {path}, which continues no backup that is left.")
 
