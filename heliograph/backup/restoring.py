@@ -128,16 +128,15 @@ async def into_database(backup: Backup, owner_url: str, *, by: Who) -> Restored:
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Unreachable(str(error)) from error
     try:
-        try:
-            if not await conn.fetchval(IS_EMPTY):
-                raise BackupError("the database is not empty: restore into one without any tables")
-            await asyncio.to_thread(store.check, backup)
-            await _load(backup, owner_url)
-            return await _settle(conn, backup, by)
-        finally:
-            await conn.close(timeout=5)
+        if not await conn.fetchval(IS_EMPTY):
+            raise BackupError("the database is not empty: restore into one without any tables")
+        await asyncio.to_thread(store.check, backup)
+        await _load(backup, owner_url)
+        return await _settle(conn, backup, by)
     except (PostgresError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise BackupError(str(error)) from None
+    finally:
+        await conn.close(timeout=5)
 
 
 async def verify(backup: Backup, *, scratch: Path | None, say: Callable[[str], None]) -> Restored:

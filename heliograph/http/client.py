@@ -144,9 +144,7 @@ class HttpClient:
         try:
             request = writer.request(start, headers, body)
             connection = self._kept(destination, started) or await self._connect(destination)
-            self._busy.add(connection)
-            if self._sweeper is None:
-                self._sweep_later()
+            self._occupy(connection)
             return await connection.send(request, started=started, deadline=started + self._seconds)
         except _NotSent as why:
             way = None if why.address is None else Way(why.address)
@@ -179,9 +177,7 @@ class HttpClient:
         if connection is None:
             return False
         destination.open += 1
-        self._busy.add(connection)
-        if self._sweeper is None:
-            self._sweep_later()
+        self._occupy(connection)
         connection.begin(
             request,
             started=started,
@@ -211,6 +207,12 @@ class HttpClient:
         for connection in [*self._busy, *(one for known in self._destinations.values() for one in known.idle)]:
             connection.abort()
         await asyncio.sleep(0)  # the loop closes sockets in its next iteration
+
+    def _occupy(self, connection: ClientConnection) -> None:
+        """A request begins on it, whose deadline somebody has to watch."""
+        self._busy.add(connection)
+        if self._sweeper is None:
+            self._sweep_later()
 
     def _kept(self, destination: _Destination, now: float) -> ClientConnection | None:
         """The connection that was used last, because it is the least likely to be closed at this moment."""
