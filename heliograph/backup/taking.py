@@ -32,7 +32,8 @@ SELECT now(), current_setting('server_version'), current_setting('cluster_name')
 #: Seconds without a new segment after which an archive belongs to no cluster that runs.
 LEFT_AFTER = 86400.0
 RECORD = """
-INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive) VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 """
 
 
@@ -101,8 +102,9 @@ async def take(
             )
             backup = await asyncio.to_thread(store.finish, place, final, manifest)
             async with conn.transaction():
+                continued = manifest.archive, manifest.first_wal
                 at = str(final.absolute())
-                await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, manifest.archive)
+                await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, *continued)
                 await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
             return backup
     except PostgresError as error:

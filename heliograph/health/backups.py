@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from heliograph.base.database import url as database_url
 from heliograph.base.database.pool import Connection
+from heliograph.base.embedded import archive as archives
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, said
 
@@ -61,16 +64,38 @@ SELECT current_setting('archive_mode') AS mode, last_archived_time AS archived_a
        last_failed_wal AS failed
   FROM pg_stat_archiver
 """
+CONTINUED = """
+SELECT archive, first_wal FROM backups WHERE archive = current_setting('cluster_name') AND first_wal <> ''
+ ORDER BY taken_at DESC LIMIT 1
+"""
 
 
 async def _archive(conn: Connection, settings: Settings) -> list[Check]:
     row = await conn.fetchrow(ARCHIVER)
     assert row is not None
-    return archive(dict(row), settings)
+    return archive(dict(row), settings, missing=await missing(conn, settings, row["archived"]))
 
 
-def archive(found: Mapping[str, Any], settings: Settings) -> list[Check]:
-    """Of what PostgreSQL says of its archiver; nothing where it archives nothing and is not meant to."""
+async def missing(conn: Connection, settings: Settings, last: str | None) -> str | None:
+    """The segment that the archive lacks of those that continue the newest backup, up to `last`, which was archived.
+    None as well where nobody here can look: on another machine, or as another user."""
+    if not settings.wal_archive or last is None:
+        return None
+    backup = await conn.fetchrow(CONTINUED)
+    if backup is None:
+        return None
+    place = Path(settings.wal_archive) / backup["archive"]
+    try:
+        return await asyncio.to_thread(archives.lacking, place, first=backup["first_wal"], last=last)
+    except FileNotFoundError:
+        return str(backup["first_wal"])
+    except OSError:
+        return None
+
+
+def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None = None) -> list[Check]:
+    """Of what PostgreSQL says of its archiver, and of a segment that is not there any more; nothing where it archives
+    nothing and is not meant to."""
     name = said("archive of WAL")
     if found["mode"] == "off":
         if not settings.wal_archive:
@@ -86,6 +111,13 @@ def archive(found: Mapping[str, Any], settings: Settings) -> list[Check]:
         remedy = said(
             "Make the archive writable for PostgreSQL's account, with room on its disk, and look at PostgreSQL's log;"
             " it tries again by itself. Meanwhile WAL fills the database's disk, and no later time can be restored."
+        )
+        return [Check(name, "failed", detail, remedy)]
+    if missing is not None:
+        detail = said("%(segment)s was archived and is missing in %(path)s", segment=missing, path=settings.wal_archive)
+        remedy = said(
+            "Is the archive's disk mounted? Put the segment back if it can be found; otherwise take a backup now: no"
+            " moment after that segment can be restored from an earlier one."
         )
         return [Check(name, "failed", detail, remedy)]
     if found["archived_at"] is None:

@@ -3011,6 +3011,7 @@ CREATE TABLE backups (
     bytes       bigint NOT NULL,
     place       text NOT NULL,
     archive     text NOT NULL,
+    first_wal   text NOT NULL,
     verified_at timestamptz
 );
 CREATE INDEX backups_by_time ON backups (taken_at);
@@ -3018,6 +3019,7 @@ COMMENT ON TABLE backups IS 'control: backups that were completed; they may have
 COMMENT ON COLUMN backups.taken_at IS 'everything answered before is in it';
 COMMENT ON COLUMN backups.place IS 'its directory, on the machine on which it was taken';
 COMMENT ON COLUMN backups.archive IS 'the directory of archived WAL that continues it, called like its cluster; empty: a dump';
+COMMENT ON COLUMN backups.first_wal IS 'the first segment there that bringing it up needs; empty: a dump';
 COMMENT ON COLUMN backups.verified_at IS 'when it was last brought up in a scratch directory; NULL: never';
 
 CREATE TABLE retention_places (

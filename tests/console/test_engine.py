@@ -295,7 +295,7 @@ async def test_health_tells_which_backup_was_brought_up_and_when(pool: Pool, roo
     async def taken(days: int, verified: str) -> None:
         await pool.execute(
             "INSERT INTO backups VALUES (gen_random_uuid(), 'dump', now() - make_interval(days => $1), now(), 2000000,"
-            f" '/backups/' || $1, '', {verified})",
+            f" '/backups/' || $1, '', '', {verified})",
             days,
         )
 

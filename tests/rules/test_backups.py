@@ -364,8 +364,8 @@ async def test_wal_of_another_database_continues_nothing(tmp_path: Path) -> None
 
 
 KNOWN = """
-INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive)
-VALUES (gen_random_uuid(), CASE $1 WHEN '' THEN 'dump' ELSE 'cluster' END, now(), now(), 1, '/srv', $1)
+INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal)
+VALUES (gen_random_uuid(), CASE $1 WHEN '' THEN 'dump' ELSE 'cluster' END, now(), now(), 1, '/srv', $1, '')
 """
 
 

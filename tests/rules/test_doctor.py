@@ -236,10 +236,40 @@ async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -
         (check,) = backups.archive(says, settings)
         assert check.state == state, says
         assert ("02 could not be archived at 2026-11-02" in check.detail) == (failed_at is not None), says
+    (check,) = backups.archive({**says, "failed_at": None}, settings, missing="05")
+    assert (check.state, check.detail) == ("failed", "05 was archived and is missing in /srv/wal")
     # One that is not meant to archive, and one of somebody's own that does.
     plain = msgspec.structs.replace(settings, wal_archive="")
     assert backups.archive({**says, "mode": "off"}, plain) == []
     assert [one.state for one in backups.archive(says, plain)] == ["failed"]
+
+
+async def test_an_archive_is_compared_with_what_the_newest_backup_needs(
+    pool: Pool, database_url: str, tmp_path: Path
+) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40, wal_archive=str(tmp_path))
+    first, second, third = (f"00000001000000000000000{number}" for number in (4, 5, 6))
+
+    async def missing() -> str | None:
+        async with pool.acquire() as conn:
+            return await backups.missing(conn, settings, third)
+
+    assert await missing() is None, "no backup needs it"
+    for days, needs in ((2, first), (1, second)):
+        await pool.execute(
+            "INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal) VALUES"
+            " (gen_random_uuid(), 'cluster', now() - make_interval(days => $1), now(), 1, '/srv',"
+            " current_setting('cluster_name'), $2)",
+            days,
+            needs,
+        )
+    archived = tmp_path / await pool.fetchval("SELECT current_setting('cluster_name')")
+    assert await missing() == second, "its disk is not mounted"
+    archived.mkdir()
+    (archived / third).touch()
+    assert await missing() == second
+    (archived / second).touch()
+    assert await missing() is None, "what only an earlier backup needs may be gone"
 
 
 async def test_only_a_failure_after_the_last_success_counts(pool: Pool) -> None:

@@ -33,6 +33,20 @@ def test_a_gap_is_what_lacks_before_a_later_segment(kept: Path, first: int, miss
 
 
 @pytest.mark.parametrize(
+    ("first", "last", "missing"),
+    [(250, 256, None), (250, 260, 257), (258, 260, None), (249, 252, 249), (258, 261, 261), (259, 258, None)],
+)
+def test_an_archive_lacks_what_was_archived_and_is_not_there(
+    kept: Path, first: int, last: int, missing: int | None
+) -> None:
+    """Its last segment as well: a disk that is not mounted has none."""
+    for name in (segment(last), f"{segment(last)}.00000028.backup"):
+        found = archive.lacking(kept, first=segment(first), last=name)
+        assert found == (None if missing is None else segment(missing))
+    assert archive.lacking(kept, first=segment(first), last="00000002.history") is None
+
+
+@pytest.mark.parametrize(
     ("end", "stopped"),
     [
         # It ended with the last record of 256, which is whole, or with one that 257 would have continued.

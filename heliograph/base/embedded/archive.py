@@ -74,6 +74,17 @@ def gap(directory: Path, *, first: str) -> str | None:
     return None if missing is None else _named(missing, like=there[begun[0]])
 
 
+def lacking(directory: Path, *, first: str, last: str) -> str | None:
+    """The first segment that is missing in a directory of those from `first` to `last`, or None. `last`: any file that
+    PostgreSQL archived, most of which are called like a segment. Raises OSError."""
+    end = _is_segment(last[:24])
+    if end is None:
+        return None
+    there = _segments(directory)
+    missing = next((one for one in range(_position(first), _position(end[0]) + 1) if one not in there), None)
+    return None if missing is None else _named(missing, like=first)
+
+
 def unreplayed(directory: Path, *, end: int) -> str | None:
     """The segment that ended a replay although the directory has later ones: it is missing or damaged. None: the replay
     came to the end of the archive. `end`: how far it came, in bytes from the beginning of the WAL."""
