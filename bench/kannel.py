@@ -17,7 +17,7 @@ from bench.figures import Report
 from bench.load import Options
 from bench.stage import BenchError, Stage, free_port
 from bench.way import IN_FLIGHT, WARM_UP
-from heliograph.demo import WINDOW
+from heliograph.demo.seeding import WINDOW
 
 #: Debian puts them where not every user looks.
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"

@@ -26,9 +26,9 @@ import pyotp
 from bench import machine
 from bench.figures import Report
 from bench.stage import BenchError, Stage
-from heliograph import demo
 from heliograph.console.table import TABLE as CONSOLE
 from heliograph.dashboard.table import TABLE as DASHBOARD
+from heliograph.demo import seeding
 from heliograph.pages.routes import Table
 
 #: Requests of each page that are timed, and before them some that are not.
@@ -60,7 +60,7 @@ SEARCHES = (
     "/audit?action=key.create",
 )
 CONSOLE_SEARCHES = (
-    f"/console/messages?recipient=%2B258840000004&organization={urllib.parse.quote(demo.ORGANIZATION)}",
+    f"/console/messages?recipient=%2B258840000004&organization={urllib.parse.quote(seeding.ORGANIZATION)}",
     "/console/messages?recipient=%2B258840000004",
     "/console/messages?recipient=%2B351910000000",
     "/console/messages?recipient=%2B258840000004&channel=whatsapp",
@@ -120,7 +120,7 @@ def _table(took: Iterable[Took]) -> str:
 async def owner(stage: Stage) -> AsyncIterator[aiohttp.ClientSession]:
     """The owner of the stage's organization, signed in."""
     async with stage.connection() as conn:
-        token = await demo.owners_link(conn, stage.organization)
+        token = await seeding.owners_link(conn, stage.organization)
     async with _browser(stage) as session:
         await _submit(session, "/enter", link=token or "")
         yield session
@@ -130,7 +130,7 @@ async def owner(stage: Stage) -> AsyncIterator[aiohttp.ClientSession]:
 async def operator(stage: Stage) -> AsyncIterator[aiohttp.ClientSession]:
     """The first operator, signed in to the console. BenchError once there is one with a second factor."""
     async with stage.connection() as conn:
-        token = await demo.operators_link(conn)
+        token = await seeding.operators_link(conn)
     if token is None:
         raise BenchError("the first operator was set up before")
     async with _browser(stage) as session:

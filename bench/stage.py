@@ -30,14 +30,14 @@ import msgspec
 from bench import machine
 from bench.control import Control
 from bench.load import Options, Result
-from heliograph import demo
 from heliograph.accounts import quota, send_defaults
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import Key
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.process.settings import Settings
-from heliograph.demo import Smsc
+from heliograph.demo import credentials, seeding
+from heliograph.demo.credentials import Smsc
 from heliograph.sms.dispatch import suppliers
 from heliograph.webhooks import endpoints
 from heliograph.whatsapp.mirror import apps
@@ -110,7 +110,7 @@ class Stage:
         self.parts: dict[str, Part] = {}
         self.api_port, self.smsc_port, self.receiver_port = free_port(), free_port(), free_port()
         #: The simulated Cloud API: where it is and what it is told.
-        self.graph = demo.new_graph()
+        self.graph = credentials.new_graph()
         self.graph.port = free_port()
         self._controls = {name: free_port() for name in ("smsc", "graph", "aggregator", "receiver", "fixed")}
         self.smsc_password = secrets.token_urlsafe(6)
@@ -136,7 +136,7 @@ class Stage:
         await migrate(self.server.owner_url, application=self.server.url)
         smsc = Smsc("127.0.0.1", self.smsc_port, "bench", self.smsc_password)
         async with self.connection() as conn:
-            self.organization, self.key, _ = await demo.ensure(conn, self._settings(), smsc=smsc, known=None)
+            self.organization, self.key, _ = await seeding.ensure(conn, self._settings(), smsc=smsc, known=None)
             await quota.grant(conn, self.organization, amount=PLENTY, reason="bench")
             # Measured at any hour.
             await send_defaults.change(conn, organization_id=self.organization, quiet_hours="off")
@@ -213,7 +213,7 @@ class Stage:
     async def start_graph(self, *, numbers: int) -> Control:
         """The simulated Cloud API, with an account, a full wallet and `numbers` that may send a thousand a second."""
         async with self.connection() as conn:
-            app = await demo.ensure_whatsapp(conn, self._settings(), self.organization, self.graph)
+            app = await seeding.ensure_whatsapp(conn, self._settings(), self.organization, self.graph)
             await wallet.top_up(conn, self.organization, amount=PLENTY * 1_000_000, reason="bench")
         self.callbacks = f"/in/whatsapp/{app}"
         told = {"port": self.graph.port, "app_secret": self.graph.app_secret, "token": self.graph.token}

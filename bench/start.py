@@ -16,7 +16,7 @@ from bench.accept import Lengths
 from bench.figures import Report
 from bench.load import TEXT
 from bench.stage import BenchError, Part, Stage, end_with_parent, free_port
-from heliograph.demo import Credentials
+from heliograph.demo.credentials import Credentials
 
 LONGEST = 60.0
 

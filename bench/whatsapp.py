@@ -22,7 +22,7 @@ from bench.figures import Report
 from bench.stage import BenchError, Stage
 from bench.way import settle
 from heliograph.base.ids import uuid7
-from heliograph.demo import CLOUD
+from heliograph.demo.seeding import CLOUD
 
 #: Each may send a thousand a second.
 NUMBERS = 8

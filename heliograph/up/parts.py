@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from heliograph import demo
 from heliograph.base.process.settings import Settings, unknown_names
 from heliograph.base.process.signals import end_with_parent
-from heliograph.demo import Credentials, Smsc
+from heliograph.demo.credentials import LOOPBACK, Credentials, Smsc
 from heliograph.up import ports
 
 #: Pause before a part that ended is started again, seconds: first, and at most.
@@ -118,7 +117,7 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
         "HELIOGRAPH_NOT_READY_SECONDS": "0",  # no load balancer in front of it has to be informed
     }
     if ports.is_loopback(host):
-        usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": demo.LOOPBACK}
+        usual |= {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP": "true", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS": LOOPBACK}
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
     if settings.other_secret_key:
         found["HELIOGRAPH_OTHER_SECRET_KEY"] = settings.other_secret_key

@@ -18,7 +18,6 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph import demo
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
@@ -28,7 +27,15 @@ from heliograph.base.embedded.server import Embedded, default_data_dir
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment
 from heliograph.base.process.signals import KINDS
-from heliograph.demo import Credentials, Smsc
+from heliograph.demo import seeding
+from heliograph.demo.credentials import (
+    Credentials,
+    Smsc,
+    new_graph,
+    read_credentials,
+    write_credentials,
+    write_simulators,
+)
 from heliograph.people import links
 from heliograph.up import parts, ports, secret_keys, welcome
 from heliograph.up.errors import UpError
@@ -114,7 +121,7 @@ async def up(
         path = options.credentials_file or kept
         try:
             for file in {kept, path}:
-                demo.write_credentials(file, credentials)
+                write_credentials(file, credentials)
         except OSError as error:
             raise UpError(f"the credentials cannot be written to {path}: {error.strerror}") from None
         if not stop.is_set():
@@ -165,9 +172,9 @@ async def _prepare(
 ) -> tuple[Credentials, UUID, bool, str, str]:
     """Credentials, the id of the simulated app, whether a key is new, and the URLs of the dashboard and the console."""
     kept = data_dir / "credentials.json"
-    known = demo.read_credentials(kept)
+    known = read_credentials(kept)
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
-    graph = known.whatsapp if known else demo.new_graph()
+    graph = known.whatsapp if known else new_graph()
     # The simulators keep their ports if they are free, so that a worker that still runs finds them again.
     for simulator in (smsc, graph):
         if simulator.port == 0 or not ports.is_free(simulator.host, simulator.port):
@@ -175,10 +182,10 @@ async def _prepare(
     pool = await open_pool(settings.database_url, size=1, wait=10.0)
     try:
         async with pool.acquire() as conn:
-            organization_id, live, test = await demo.ensure(conn, settings, smsc=smsc, known=known)
-            app = await demo.ensure_whatsapp(conn, settings, organization_id, graph)
-            token = await demo.owners_link(conn, organization_id)
-            setup = await demo.operators_link(conn)
+            organization_id, live, test = await seeding.ensure(conn, settings, smsc=smsc, known=known)
+            app = await seeding.ensure_whatsapp(conn, settings, organization_id, graph)
+            token = await seeding.owners_link(conn, organization_id)
+            setup = await seeding.operators_link(conn)
     except Unsealable:
         raise UpError(
             "the secret key does not open what is encrypted in the database: put back the file"
@@ -187,8 +194,8 @@ async def _prepare(
     finally:
         await pool.close()
     credentials = Credentials(base_url, str(organization_id), live, test, settings.database_url, smsc, graph, is_local)
-    demo.write_credentials(kept, credentials)
-    demo.write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
+    write_credentials(kept, credentials)
+    write_simulators(data_dir / "smsc.json", data_dir / "graph.json", credentials)
     are_new = known is None or (known.live_key, known.test_key) != (live, test)
     dashboard = settings.public_url or base_url
     enter = links.address(dashboard, token) if token else f"{dashboard.rstrip('/')}/"
@@ -202,7 +209,7 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
     conn = await connect(url)
     try:
         while not stop.is_set():
-            id = await demo.mirrored(conn, UUID(credentials.organization_id))
+            id = await seeding.mirrored(conn, UUID(credentials.organization_id))
             if id is not None:
                 return id
             await asyncio.sleep(0.05)

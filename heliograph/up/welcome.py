@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from heliograph.demo import Credentials
+from heliograph.demo.credentials import Credentials
 
 
 class Welcome(msgspec.Struct, frozen=True):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from heliograph import demo
 from heliograph.base.database.pool import Pool
 from heliograph.console.table import TABLE as CONSOLE
 from heliograph.dashboard.table import TABLE as DASHBOARD
+from heliograph.demo import seeding
 from heliograph.pages.routes import Table
 from tests.api.conftest import SECRET_KEY
 from tests.console.conftest import set_up
@@ -35,7 +35,7 @@ async def test_a_web_process_stays_light_after_all_of_its_pages(
     database_url: str, pool: Pool, tenant: Tenant, tmp_path: Path
 ) -> None:
     async with pool.acquire() as conn:
-        owner, operator = await demo.owners_link(conn, tenant.id), await demo.operators_link(conn)
+        owner, operator = await seeding.owners_link(conn, tenant.id), await seeding.operators_link(conn)
     assert owner
     assert operator
     with held_port() as port:

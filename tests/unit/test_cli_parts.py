@@ -20,7 +20,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from heliograph import demo
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
@@ -30,6 +29,7 @@ from heliograph.cli.terminal.console import Problem, settings_of
 from heliograph.cli.terminal.files import writing
 from heliograph.cli.terminal.options import pairs
 from heliograph.cli.terminal.printing import Json, fitted, line, record, say, show, single, table
+from heliograph.demo import credentials
 from heliograph.suppliers import kinds
 
 #: Commands that print no records, and why: they have no `-o`.
@@ -85,11 +85,11 @@ def test_the_environments_key_wins_over_the_files(data_dir: Path) -> None:
 
 
 def test_commands_allow_the_webhooks_that_up_allows(data_dir: Path) -> None:
-    smsc = demo.Smsc("127.0.0.1", 2775, "heliograph", "word")
-    made = demo.Credentials("http://127.0.0.1:8080", "", "", "", "", smsc, has_local_webhooks=True)
+    smsc = credentials.Smsc("127.0.0.1", 2775, "heliograph", "word")
+    made = credentials.Credentials("http://127.0.0.1:8080", "", "", "", "", smsc, has_local_webhooks=True)
     for has_local, chosen, allowed in ((True, {}, True), (False, {}, False), (True, {"HTTP": "false"}, False)):
         made.has_local_webhooks = has_local
-        demo.write_credentials(data_dir / "credentials.json", made)
+        credentials.write_credentials(data_dir / "credentials.json", made)
         given = {f"HELIOGRAPH_WEBHOOK_ALLOW_{name}": value for name, value in chosen.items()}
         found = settings_of(data_dir, environment=given)
         assert (found.webhook_allow_http, "127.0.0.0/8" in found.webhook_allow_networks) == (allowed, allowed)

@@ -39,7 +39,7 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 from heliograph.cli.terminal.printing import as_plain, cell, say
-from heliograph.demo import LOOPBACK, read_credentials
+from heliograph.demo.credentials import LOOPBACK, read_credentials
 from heliograph.sealing import text_keys
 from heliograph.up import secret_keys
 from heliograph.up.errors import UpError

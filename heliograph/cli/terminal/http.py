@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base.embedded.server import default_data_dir
 from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem, reason
-from heliograph.demo import read_credentials
+from heliograph.demo.credentials import read_credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: What no URL and no header has: spaces, control characters and what is not ASCII.

@@ -6,20 +6,16 @@ database; they are in a file in the data directory, and a key whose secret is lo
 
 from __future__ import annotations
 
-import secrets
 from datetime import UTC, datetime
-from pathlib import Path
 from uuid import UUID
-
-import msgspec
 
 from heliograph.accounts import organizations, quota
 from heliograph.accounts.api_keys import issued, lifecycle
 from heliograph.base.actor import SYSTEM, Actor
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
-from heliograph.base.process import private_files
 from heliograph.base.process.settings import Settings
+from heliograph.demo.credentials import Credentials, Graph, Smsc
 from heliograph.people import links, memberships, users
 from heliograph.people.operators import accounts as operators
 from heliograph.simulators.graph.simulator import GraphOptions
@@ -48,51 +44,6 @@ BALANCE = 1_000_000_000
 SINCE = datetime(2025, 1, 1, tzinfo=UTC)
 #: The window: the simulator is on this machine, and accepts everything.
 WINDOW = 500
-
-
-class Smsc(msgspec.Struct):
-    """Where the simulated SMSC listens, and who may bind."""
-
-    host: str
-    port: int
-    system_id: str
-    password: str
-
-
-class Graph(msgspec.Struct):
-    """Where the simulated Cloud API of Meta listens, its configuration, and the number to send from."""
-
-    host: str
-    port: int
-    app_secret: str
-    verify_token: str
-    token: str
-    #: Id of the number here, for `phoneNumberId`; empty until the number was read from there.
-    phone_number_id: str = ""
-
-
-#: The networks of this machine alone.
-LOOPBACK = "127.0.0.0/8,::1/128"
-
-
-class Credentials(msgspec.Struct):
-    """The credentials file: everything that a person or a script needs to begin."""
-
-    base_url: str
-    organization_id: str
-    live_key: str
-    test_key: str
-    database_url: str
-    smsc: Smsc
-    #: A file from a version without WhatsApp can still be read.
-    whatsapp: Graph = msgspec.field(default_factory=lambda: new_graph())
-    #: Webhooks may go to LOOPBACK, which commands that check their addresses have to know.
-    has_local_webhooks: bool = False
-
-
-def new_graph() -> Graph:
-    """A simulated Cloud API with new secrets, without a port yet."""
-    return Graph("127.0.0.1", 0, *(secrets.token_hex(16) for _ in range(3)))
 
 
 async def ensure(
@@ -253,29 +204,3 @@ async def mirrored(conn: Connection, organization_id: UUID) -> str | None:
     """The id of the simulator's number here, once it and its templates were fetched."""
     id: str | None = await conn.fetchval(NUMBER, organization_id, CLOUD.number_id)
     return id
-
-
-def read_credentials(path: Path) -> Credentials | None:
-    """The file of an earlier start, or None."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Credentials)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def write_credentials(path: Path, credentials: Credentials) -> None:
-    """Write atomically, readable only by the owner (0600)."""
-    _write(path, credentials)
-
-
-def write_simulators(smsc: Path, graph: Path, credentials: Credentials) -> None:
-    """What `heliograph simulate … --config` is told of each: on a command line everybody here could read it."""
-    allowed = {credentials.smsc.system_id: credentials.smsc.password}
-    _write(smsc, {"options": {"systems": allowed}})
-    told = credentials.whatsapp
-    kept = {"app_secret": told.app_secret, "verify_token": told.verify_token, "token": told.token}
-    _write(graph, {"options": kept})
-
-
-def _write(path: Path, value: object) -> None:
-    private_files.write(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
