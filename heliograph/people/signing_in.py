@@ -20,8 +20,8 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Refusal
 from heliograph.people import factors, passwords, tries
 from heliograph.people.noticing.guessing import Guesses
-from heliograph.people.passkeys import ceremony, keeping
-from heliograph.people.passkeys.ceremony import Site
+from heliograph.people.passkeys import ceremony, checking
+from heliograph.people.passkeys.challenges import Site
 
 #: Seconds between the password and the code.
 CODE_WITHIN = 300
@@ -101,18 +101,13 @@ async def code(
 ) -> None:
     """Check the code of an authenticator app, or a recovery code, which is used up. Raises WrongCode, TooManyTries."""
     email = await conn.fetchval("SELECT email FROM users WHERE id = $1", user_id)
-    counted = _counted(mark_key, of_code(user_id), user_id, browser)
+    counted = _counted(mark_key, tries.of_code(user_id), user_id, browser)
     tried = await tries.count(conn, account=counted, address=address)
     if not await factors.check(conn, seal_key, user_id=user_id, given=given):
         guesses.note(user_id, "code", address=address, tries=tried)
         raise WrongCode
     await tries.forgive(conn, account=counted, address=address)
     await tries.forgive(conn, account=_counted(mark_key, email or "", user_id, browser), address=address)
-
-
-def of_code(user_id: UUID) -> str:
-    """The account at which a person's codes are counted."""
-    return f"code {user_id}"
 
 
 def mark(key: Key, *, user_id: UUID) -> str:
@@ -142,7 +137,7 @@ async def passkey(conn: Connection, where: Site, *, asked: bytes, given: str, ad
     account = f"passkey {ceremony.claimed(given).hex()}"
     await tries.count(conn, account=account, address=address)
     async with conn.transaction():
-        user_id = await keeping.check(conn, where, asked=asked, given=given)
+        user_id = await checking.check(conn, where, asked=asked, given=given)
     await tries.forgive(conn, account=account, address=address)
     return user_id
 

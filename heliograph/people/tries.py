@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
+from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Refusal
@@ -20,6 +21,11 @@ FREE_ACCOUNT, FREE_ADDRESS = 5, 30
 LONGEST_ACCOUNT, LONGEST_ADDRESS = 60, 900
 #: After this long without a failure, all is forgotten.
 FORGOTTEN = timedelta(minutes=15)
+
+
+def of_code(user_id: UUID) -> str:
+    """The account under which tries of a person's codes are counted."""
+    return f"code {user_id}"
 
 
 class TooManyTries(Refusal):

@@ -13,7 +13,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.people import factors, links, passwords
 from heliograph.people.operators import accounts
 from heliograph.people.passkeys import keeping
-from heliograph.people.passkeys.ceremony import Registered
+from heliograph.people.passkeys.challenges import Registered
 from tests.api.conftest import Tenant
 from tests.pages.conftest import make_person
 from tests.ports import held_port

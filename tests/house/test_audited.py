@@ -66,7 +66,7 @@ UNRECORDED = {
     "heliograph.accounts.quota.set_resets_at": "its callers record the plan",
     "heliograph.accounts.api_keys.lifecycle._demand_place": "a key's expiry was recorded when it was made",
     "heliograph.people.factors.check": "a code that was used",
-    "heliograph.people.passkeys.keeping.check": "when a passkey was last used",
+    "heliograph.people.passkeys.checking.check": "when a passkey was last used",
     "heliograph.people.passkeys.keeping.remove_all": "the operator who begins anew is recorded",
     "heliograph.sms.by_hand.own_numbers.ask": "a code that was sent; the number that it proves is recorded",
     "heliograph.sms.by_hand.saved_texts.used": "when a text was last sent",

@@ -24,7 +24,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
 from heliograph.health import backups, database
 from heliograph.health.database import Room
-from heliograph.people import signing_in, tries, users
+from heliograph.people import tries, users
 from heliograph.people.operators import accounts
 from heliograph.people.tries import FREE_ACCOUNT
 from heliograph.retention import forgetting
@@ -211,7 +211,7 @@ async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url
         found = await named(pool, settings, "sign-ins")
         assert (found.state, "eva@example.com" in found.detail) == ("warning", True)
         for _ in range(FREE_ACCOUNT):
-            await tries.count(conn, account=signing_in.of_code(eva.id))
+            await tries.count(conn, account=tries.of_code(eva.id))
         found = await named(pool, settings, "sign-ins")
         assert (found.state, "knows the password of eva@example.com" in found.detail) == ("failed", True)
     await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '16 minutes'")

@@ -19,8 +19,8 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.people import users
-from heliograph.people.passkeys import ceremony, keeping
-from heliograph.people.passkeys.ceremony import PasskeyRefused, Registered, Site
+from heliograph.people.passkeys import challenges, checking, keeping
+from heliograph.people.passkeys.challenges import PasskeyRefused, Registered, Site
 
 KEY = derive_key("k" * 32, "tests")
 HERE = Site("sms.example.com", "https://sms.example.com")
@@ -55,7 +55,7 @@ class Device:
 
 
 def asked() -> bytes:
-    return ceremony.read_challenge(KEY, ceremony.challenge(KEY))
+    return challenges.read_challenge(KEY, challenges.challenge(KEY))
 
 
 async def person(pool: Pool, email: str = "ana@example.com") -> UUID:
@@ -66,7 +66,7 @@ async def person(pool: Pool, email: str = "ana@example.com") -> UUID:
 
 async def check(pool: Pool, given: str, challenge: bytes, **more: Any) -> UUID:
     async with pool.acquire() as conn, conn.transaction():
-        return await keeping.check(conn, HERE, asked=challenge, given=given, **more)
+        return await checking.check(conn, HERE, asked=challenge, given=given, **more)
 
 
 async def test_what_was_signed_is_good_once_here_and_for_its_person(pool: Pool) -> None:
@@ -119,23 +119,23 @@ async def test_a_person_has_several_with_names_and_not_any_number(pool: Pool) ->
 
 
 def test_a_challenge_is_ours_and_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ceremony.challenge(KEY)
-    assert len(ceremony.read_challenge(KEY, made)) == 32
+    made = challenges.challenge(KEY)
+    assert len(challenges.read_challenge(KEY, made)) == 32
     said, _, tag = made.rpartition(".")
     for wrong in ("", "x", made[:-1], f"{said}0.{tag}", made.replace(".", ""), "\ud800"):
         with pytest.raises(PasskeyRefused):
-            ceremony.read_challenge(KEY, wrong)
+            challenges.read_challenge(KEY, wrong)
     with pytest.raises(PasskeyRefused):
-        ceremony.read_challenge(derive_key("o" * 32, "tests"), made)
-    ahead = clock.milliseconds() + 1000 * (ceremony.GOOD_FOR + 1)
-    monkeypatch.setattr(ceremony.clock, "milliseconds", lambda: ahead)
+        challenges.read_challenge(derive_key("o" * 32, "tests"), made)
+    ahead = clock.milliseconds() + 1000 * (challenges.GOOD_FOR + 1)
+    monkeypatch.setattr(challenges.clock, "milliseconds", lambda: ahead)
     with pytest.raises(PasskeyRefused):
-        ceremony.read_challenge(KEY, made)
+        challenges.read_challenge(KEY, made)
 
 
 def test_browsers_keep_passkeys_for_names_that_are_safe() -> None:
-    assert ceremony.site("https://sms.example.com") == HERE
-    assert ceremony.site("http://localhost:8080") == Site("localhost", "http://localhost:8080")
+    assert challenges.site("https://sms.example.com") == HERE
+    assert challenges.site("http://localhost:8080") == Site("localhost", "http://localhost:8080")
     for origin in (
         "http://sms.example.com",
         "http://127.0.0.1:8080",
@@ -145,4 +145,4 @@ def test_browsers_keep_passkeys_for_names_that_are_safe() -> None:
         "https://[",
         "https://a]b",
     ):
-        assert ceremony.site(origin) is None
+        assert challenges.site(origin) is None

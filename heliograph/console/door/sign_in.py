@@ -13,8 +13,8 @@ from heliograph.pages.people.door import end_former, mark_key, said, signed_in, 
 from heliograph.pages.requests import Request
 from heliograph.people import signing_in
 from heliograph.people.operators import sessions
-from heliograph.people.passkeys import ceremony
-from heliograph.people.passkeys.ceremony import PasskeyRefused
+from heliograph.people.passkeys import challenges
+from heliograph.people.passkeys.challenges import PasskeyRefused
 from heliograph.people.signing_in import WrongCode, WrongSignIn
 from heliograph.people.tries import TooManyTries
 
@@ -106,7 +106,7 @@ async def sign_in_passkey(request: Request) -> Answer:
     try:
         if where is None:
             raise PasskeyRefused
-        asked = ceremony.read_challenge(passkeys.key(request), form.get("challenge", ""))
+        asked = challenges.read_challenge(passkeys.key(request), form.get("challenge", ""))
         async with request.writing() as conn:
             user_id = await signing_in.passkey(
                 conn, where, asked=asked, given=form.get("credential", ""), address=request.address

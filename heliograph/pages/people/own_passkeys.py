@@ -11,8 +11,8 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.people import factor, own_account, passkeys
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import device
-from heliograph.people.passkeys import ceremony, keeping
-from heliograph.people.passkeys.ceremony import PasskeyRefused
+from heliograph.people.passkeys import ceremony, challenges, keeping
+from heliograph.people.passkeys.challenges import PasskeyRefused
 
 
 async def show_new(request: Request) -> Answer:
@@ -30,7 +30,7 @@ async def add(request: Request) -> Answer:
     try:
         if where is None:
             raise PasskeyRefused
-        asked = ceremony.read_challenge(passkeys.key(request), form.get("challenge", ""))
+        asked = challenges.read_challenge(passkeys.key(request), form.get("challenge", ""))
         made = ceremony.registered(where, asked, form.get("credential", ""))
         async with request.writing() as conn:
             await keeping.add(
@@ -61,12 +61,12 @@ async def _values(request: Request) -> dict[str, Any]:
     assert person is not None
     if where is None:
         raise NotFound("Browsers keep passkeys only for addresses with a name and https.")
-    challenge = ceremony.challenge(passkeys.key(request))
+    challenge = challenges.challenge(passkeys.key(request))
     async with request.reading() as conn:
         known = await keeping.known(conn, user_id=person.user_id)
     options = ceremony.registration_options(
         where,
-        ceremony.read_challenge(passkeys.key(request), challenge),
+        challenges.read_challenge(passkeys.key(request), challenge),
         user_id=person.user_id,
         email=person.email,
         name=person.name,

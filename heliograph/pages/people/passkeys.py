@@ -12,15 +12,15 @@ import msgspec
 
 from heliograph.base.crypto import Key, derive_key
 from heliograph.pages.requests import Request
-from heliograph.people.passkeys import ceremony
-from heliograph.people.passkeys.ceremony import Site
+from heliograph.people.passkeys import ceremony, challenges
+from heliograph.people.passkeys.challenges import Site
 
 
 def site_of(request: Request) -> Site | None:
     """Where passkeys of this address are good; None: browsers keep none for it."""
     public = request.services.settings.public_url
     scheme = "https" if request.is_secure else "http"
-    return ceremony.site(public.rstrip("/") if public else f"{scheme}://{request.host}")
+    return challenges.site(public.rstrip("/") if public else f"{scheme}://{request.host}")
 
 
 def key(request: Request) -> Key:
@@ -33,6 +33,6 @@ def asking(request: Request) -> dict[str, Any]:
     where = site_of(request)
     if where is None:
         return {"passkey": None}
-    challenge = ceremony.challenge(key(request))
-    options = ceremony.sign_in_options(where, ceremony.read_challenge(key(request), challenge))
+    challenge = challenges.challenge(key(request))
+    options = ceremony.sign_in_options(where, challenges.read_challenge(key(request), challenge))
     return {"passkey": {"challenge": challenge, "options": msgspec.json.decode(options)}}

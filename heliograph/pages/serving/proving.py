@@ -9,8 +9,8 @@ from heliograph.pages.people import passkeys
 from heliograph.pages.pieces import pasted
 from heliograph.pages.requests import Request
 from heliograph.people import signing_in
-from heliograph.people.passkeys import ceremony, keeping
-from heliograph.people.passkeys.ceremony import PasskeyRefused
+from heliograph.people.passkeys import challenges, checking
+from heliograph.people.passkeys.challenges import PasskeyRefused
 from heliograph.people.passwords import TooManySignIns
 from heliograph.people.signing_in import WrongSignIn
 from heliograph.people.tries import TooManyTries
@@ -43,10 +43,10 @@ async def prove(request: Request, *, takes_file: bool) -> Answer | None:
     where = passkeys.site_of(request)
     if challenge is not None and where is not None:
         try:
-            asked = ceremony.read_challenge(passkeys.key(request), challenge)
+            asked = challenges.read_challenge(passkeys.key(request), challenge)
             shown = request.form.get(CREDENTIAL_FIELD, "")
             async with request.writing() as conn, conn.transaction():
-                await keeping.check(conn, where, asked=asked, given=shown, user_id=person.user_id)
+                await checking.check(conn, where, asked=asked, given=shown, user_id=person.user_id)
                 await request.realm.prove(conn, id=person.id, user_id=person.user_id)
             request.services.sessions.forget(request.token)
             return None

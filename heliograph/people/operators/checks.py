@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, said
-from heliograph.people import signing_in, tries
+from heliograph.people import tries
 from heliograph.people.tries import FREE_ACCOUNT
 
 #: Operators that are looked at.
@@ -17,8 +17,8 @@ async def look(conn: Connection, settings: Settings) -> list[Check]:
     """Failures in a row, as `tries` counts them and for as long. A wrong code comes after a right password."""
     name = said("sign-ins")
     people = {row["id"]: row["email"] for row in await conn.fetch(OPERATORS)}
-    known = await tries.standing(conn, [*people.values(), *(signing_in.of_code(id) for id in people)])
-    codes = {email: known.get(signing_in.of_code(id), 0) for id, email in people.items()}
+    known = await tries.standing(conn, [*people.values(), *(tries.of_code(id) for id in people)])
+    codes = {email: known.get(tries.of_code(id), 0) for id, email in people.items()}
     remedy = said(
         "Ask them whether it was they. `heliograph user link EMAIL` makes a link by which a new password and second"
         " factor are set; each further try has to wait longer meanwhile."

@@ -18,8 +18,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.people.passkeys import ceremony
-from heliograph.people.passkeys.ceremony import PasskeyRefused, Registered, Site
+from heliograph.people.passkeys.challenges import GOOD_FOR, PasskeyRefused, Registered
 
 MOST, LONGEST_NAME = 20, 60
 
@@ -64,7 +63,7 @@ async def add(conn: Connection, by: Actor | Who, *, user_id: UUID, made: Registe
     if not 1 <= len(name) <= LONGEST_NAME or not naming.is_plain(name):
         raise Invalid(("name", "length", "A name has 1 to 60 characters."))
     async with conn.transaction():
-        await _use_up(conn, asked)
+        await use_up(conn, asked)
         await conn.execute(LOCK, user_id)
         values = (made.credential_id, made.public_key, made.uses, name, MOST)
         id: UUID | None = await conn.fetchval(INSERT, user_id, uuid7(), *values)
@@ -94,35 +93,19 @@ async def remove_all(conn: Connection, *, user_id: UUID) -> None:
     await conn.execute(REMOVE_ALL, user_id)
 
 
-FIND = "SELECT user_id, id, public_key, uses FROM passkeys WHERE credential_id = $1 FOR NO KEY UPDATE"
-USED = "UPDATE passkeys SET uses = $2, used_at = now() WHERE id = $1"
-
-
-async def check(conn: Connection, where: Site, *, asked: bytes, given: str, user_id: UUID | None = None) -> UUID:
-    """Whose passkey it is that a browser showed; in the caller's transaction. `user_id`: it must be this person's.
-    Raises PasskeyRefused."""
-    row = await conn.fetchrow(FIND, ceremony.claimed(given))
-    if row is None or user_id not in (None, row["user_id"]):
-        raise PasskeyRefused
-    uses = ceremony.shown(where, asked, given, public_key=row["public_key"], uses=row["uses"])
-    await _use_up(conn, asked)
-    await conn.execute(USED, row["id"], uses)
-    whose: UUID = row["user_id"]
-    return whose
-
-
 USE_UP = """
 INSERT INTO passkey_challenges (hash, used_at) VALUES ($1, now()) ON CONFLICT (hash) DO NOTHING RETURNING true
 """
 
 
-async def _use_up(conn: Connection, asked: bytes) -> None:
+async def use_up(conn: Connection, asked: bytes) -> None:
+    """Accept a challenge once, in the caller's transaction. Raises PasskeyRefused."""
     if not await conn.fetchval(USE_UP, hash_secret(asked.hex())):
         raise PasskeyRefused
 
 
 #: How long a used challenge is known: for longer than it is good.
-REMEMBERED = timedelta(seconds=2 * ceremony.GOOD_FOR)
+REMEMBERED = timedelta(seconds=2 * GOOD_FOR)
 # Of retention: $1 is when REMEMBERED began, $2 how many at once.
 FORGET = """
 DELETE FROM passkey_challenges WHERE hash IN (SELECT hash FROM passkey_challenges WHERE used_at < $1 LIMIT $2)
