@@ -1,7 +1,7 @@
-"""The route table: one line an operation, a mirror of the contract's. A test holds them together.
+"""The route table: one line per operation, a mirror of the contract's. A test keeps them in step.
 
 Method, path, handler; then scope and rate bucket, where a key is needed; then whether an Idempotency-Key is REQUIRED.
-Unless a line says otherwise, GET takes none and everything else may have one.
+Unless a line says otherwise, GET takes none and for everything else it is optional.
 """
 
 from __future__ import annotations

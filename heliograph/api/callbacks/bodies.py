@@ -1,8 +1,8 @@
 """Limits on the memory held for bodies that are still arriving: in total, and for one address.
 
-Small bodies and large ones have room of their own, so what is small finds some however many large ones stall. The
-rule nobody may break: a body that arrives is not turned away for one that does not. Where there is no room, the one
-that has been still for longest gives way.
+Small and large bodies have separate room, so small ones are accepted however many large ones stall. The rule nobody may
+break: a body that is still arriving is never turned away in favor of one that has stalled. When there is no room, the
+body stalled for longest gives way.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Room(msgspec.Struct, frozen=True):
     share: int
 
 
-#: Up to this many bytes a body is small. Most callbacks have one or two thousand.
+#: Bodies of up to this many bytes are small. Most callbacks have one or two thousand.
 SMALL = 65_536
 SMALL_ROOM = Room(16 * 1_048_576, 8 * 1_048_576)
-#: A hundred callbacks of a thousand statuses; in memory a body is there twice for a moment, as it came and sealed.
+#: A hundred callbacks of a thousand statuses each; a body is briefly in memory twice, as received and sealed.
 LARGE_ROOM = Room(32 * 1_048_576, 10 * 1_048_576)
-#: A body of which nothing came for so long may have to give way; seconds.
+#: A body that received nothing for this many seconds may have to give way.
 STALLED = 1.0
 
 
@@ -36,7 +36,7 @@ class Bodies:
     """The bodies held by one process, inside a running event loop."""
 
     def __init__(self, *, small: Room = SMALL_ROOM, large: Room = LARGE_ROOM, limit: int = SMALL) -> None:
-        """`limit`: how large a small body may be, bytes."""
+        """`limit`: maximum size of a small body, in bytes."""
         self._limit = limit
         self._small = _Ward(small)
         self._large = _Ward(large)
@@ -49,7 +49,7 @@ class Bodies:
         return Body(sharer(address), task, self._now())
 
     def grow(self, body: Body, size: int) -> None:
-        """Account for `size` more bytes. Raises Unavailable if there is no room, and then holds nothing of the body."""
+        """Account for `size` more bytes. Raises Unavailable if there is no room; nothing of the body is then held."""
         now = self._now()
         body.moved_at = now
         total = body.size + size
@@ -85,7 +85,7 @@ class Body:
     def __init__(self, address: str, task: asyncio.Task[object], now: float) -> None:
         self.address = address
         self.task = task
-        #: When the last of it came.
+        #: When its latest bytes arrived.
         self.moved_at = now
         self.size = 0
         self.ward: _Ward | None = None
@@ -93,7 +93,7 @@ class Body:
         self.gave_way = False
 
     def gone(self) -> Unavailable:
-        """Undo the cancellation of its task, and return the reason for it."""
+        """Undo the cancellation of its task, and return the refusal that explains it."""
         self.task.uncancel()
         return _no_room()
 
@@ -117,7 +117,7 @@ class _Ward:
     def drop(self, body: Body) -> None:
         self._bodies.discard(body)
         self._held -= body.size
-        # Of several bodies that are empty, as those of GET are, the first takes the address away.
+        # When an address has several empty bodies, as GET requests do, the first to finish removes the address.
         left = self._of.get(body.address, 0) - body.size
         if left:
             self._of[body.address] = left

@@ -1,9 +1,9 @@
 """The door for callbacks from Meta and from suppliers: everything under `/in/`.
 
 They repeat whatever is not answered with 200, so a callback is verified and stored here, and nothing else. The rule
-nobody may break: what is wrong with a request is said before its body is kept, no more bytes of bodies are held at once
-than `bodies.py` has room for, however many send, and whatever is not genuine counts as a failure of its address; but
-what is genuine is taken however many failures came the same way.
+nobody may break: an invalid request is refused before its body is kept; no more bytes are held at once than `bodies.py`
+has room for, however many clients send; and every callback that is not genuine counts as a failure of its address, but
+a genuine one is accepted however many failures came from the same address.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Call(msgspec.Struct, frozen=True):
     query: bytes
     headers: Mapping[bytes, bytes]
     address: str
-    #: So many failures came from its address that it is taken for a guess.
+    #: Its address has had so many failures that this request is presumed to be a guess.
     is_guess: bool
-    #: (what takes the body, the most bytes of it) → what that returned. Raises PayloadTooLarge, Unavailable.
+    #: (function that takes the body, maximum bytes) → what the function returned. Raises PayloadTooLarge, Unavailable.
     body: Callable[[Callable[[bytes | bytearray], Awaitable[Any]], int], Awaitable[Any]]
 
 
@@ -64,7 +64,7 @@ class Callbacks:
     def __init__(
         self, takers: Sequence[Taker], limiter: Limiter, *, public_url: str = "", bodies: Bodies | None = None
     ) -> None:
-        """Inside a running loop. `public_url`: as in the settings."""
+        """To be created inside a running loop. `public_url`: as in the settings."""
         self._takers = tuple(takers)
         self._limiter = limiter
         self._public_url = public_url
@@ -90,8 +90,8 @@ class Callbacks:
         except Disconnected:
             return
         except Exception as error:
-            # Not kept by a name: an error that this frame knows is a circle, which holds the body that it was raised
-            # over until the garbage collector comes.
+            # Not bound to a name: an error referenced from this frame would form a reference cycle, and keep the body
+            # alive until the garbage collector runs.
             status, answer, body = envelope.render(
                 envelope.refusal_of(error, request_id=request_id, operation="callback"),
                 request_id=request_id,
@@ -120,7 +120,7 @@ class Callbacks:
 
     async def _body(self, receive: Receive, held: Body, most: int) -> bytes | bytearray:
         message = await receive()
-        # One buffer that grows: pieces that are joined in the end are there twice, and leave holes where they were.
+        # One growing buffer: pieces joined at the end would be in memory twice, and fragment it.
         body: bytes | bytearray = message.get("body", b"")
         self._bodies.grow(held, len(body))
         if message.get("more_body"):

@@ -12,15 +12,15 @@ from heliograph.sms.callbacks.addresses import INBOUND, PREFIX, RECEIPTS
 from heliograph.sms.callbacks.intake import SupplierCallbacks
 from heliograph.suppliers.http.kind import Callback
 
-#: Bytes of a callback: a hundred receipts with all that their supplier knows of them.
+#: Maximum bytes of a callback: a hundred receipts with everything that a supplier reports about each.
 MOST = 1_048_576
-#: Headers that are read when a callback is verified or understood.
+#: Headers needed to verify or interpret a callback.
 SIGNING = re.compile(rb"authorization|content-type|.*signature.*|.*timestamp.*|.*nonce.*|x-.*").fullmatch
 
 
 @lru_cache(maxsize=256)
 def _signs(name: bytes) -> bool:
-    """Suppliers say the same names in each callback."""
+    """Cached: a supplier uses the same names in every callback."""
     return SIGNING(name) is not None
 
 

@@ -1,8 +1,8 @@
 """Pages for people: at /docs the OpenAPI document, shown by a vendored Swagger UI (`viewer/`, licence beside it); the
 guide, with its search, and the errors (`guide.py`); at / the index, for clients that are not browsers.
 
-The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its policy
-says so to the browser. A file's address holds its digest, so it may be kept for ever.
+The rule nobody may break: the page runs and loads nothing that this server does not serve itself, and its
+Content-Security-Policy enforces that. A file's address contains its digest, so it may be cached forever.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ POLICY = (
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
 )
 PATH = "/docs"
-#: The front of the guide, as it is often typed.
+#: The guide's front page, as people often type it.
 _GUIDE = f"{guide.PATH}/"
 FRONT = "/"
 _DOCUMENT = "/v1/openapi.json"
@@ -56,7 +56,7 @@ _HTML = "text/html; charset=utf-8"
 
 @functools.cache
 def _read() -> tuple[Guide, list[tuple[str, str, mmap.mmap]]]:
-    """The guide, and the viewer's files by name with their addresses: the same for every server of a process."""
+    """The guide, and the viewer's files by name with their addresses; shared by all servers in a process."""
     bodies = ((name, mapped(_FOLDER / name)) for name in _TYPES)
     return Guide(), [(name, f"{PATH}/{digest(body)}/{name}", body) for name, body in bodies]
 
@@ -65,7 +65,7 @@ class Docs:
     """The pages as an ASGI application. `paths`: the paths that it serves."""
 
     def __init__(self, strangers: Strangers, public_url: str = "", *, document: Page | None = None) -> None:
-        """`document`: the OpenAPI document, where no API serves it beside these pages."""
+        """`document`: the OpenAPI document, if no API serves it alongside these pages."""
         self._strangers = strangers
         self._public_url = public_url
         self._guide, viewer = _read()
@@ -76,7 +76,7 @@ class Docs:
         }
         page = self._html((_FOLDER / "docs.html").read_text())
         self._pages[PATH] = self._pages[PATH + "/"] = page
-        # To a browser it is the dashboard, to all others the index of the API.
+        # Browsers get the dashboard, all other clients the index of the API.
         index = msgspec.json.encode(discovery.index())
         self._pages[FRONT] = Page(index, "application/json", "no-cache", _ALWAYS, vary="accept, accept-encoding")
         if document is not None:
@@ -97,7 +97,7 @@ class Docs:
         if path == _GUIDE:
             path = guide.PATH
         page = self._pages.get(path)
-        if page is None:  # of the guide, which is made when it is first asked for
+        if page is None:  # of the guide, rendered on first request
             text = await asyncio.to_thread(self._guide.page, path)
             page = self._pages[path] = self._html(text)
         return page

@@ -1,4 +1,4 @@
-"""The documentation of each error: `errors.toml`, from which its page and `docs/errors.md` are made."""
+"""The documentation of each error: `errors.toml`, from which its page and `docs/errors.md` are generated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Error(msgspec.Struct, frozen=True):
 
     code: str
     status: int
-    #: When it comes.
+    #: When it occurs.
     cause: str
     #: What to do.
     remedy: str
-    #: Fields of `error.details` and what they hold; "" where the name says it.
+    #: Fields of `error.details` and their meaning; "" where the name is self-explanatory.
     details: dict[str, str] = {}
 
 
@@ -40,8 +40,8 @@ def address(code: str) -> str:
 
 
 def error_pages(more: str) -> dict[str, tuple[str, str]]:
-    """Title and Markdown of the pages of all errors, and of their index, by path. `more`: where the guide's page on
-    errors is."""
+    """Title and Markdown of every error's page, and of their index, by path. `more`: address of the guide's page on
+    errors."""
     meanings = {one.code: _first_paragraph(one) for one in _below(Refusal)}
     rows = "\n".join(f"| [`{one.code}`]({address(one.code)}) | {one.status} | {one.cause} |" for one in errors())
     told = (

@@ -1,5 +1,5 @@
-"""The bodies of webhook callbacks, and of the items of `GET /events`, by kind. The `data` is made where an event is
-raised; this is its documentation, and a test compares the two.
+"""The bodies of webhook callbacks, and of the items of `GET /events`, by kind. The `data` is built where an event is
+raised; this documents it, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class TestData(msgspec.Struct, rename="camel"):
     message: Annotated[EventMessage, Meta(description="An example message, as in real events; its id is all zeros.")]
 
 
-#: What `data` is, by kind of event.
+#: The type of `data`, by kind of event.
 DATA: dict[str, type[msgspec.Struct]] = {
     "message.delivered": MessageData,
     "message.failed": MessageData,
@@ -235,7 +235,7 @@ DATA: dict[str, type[msgspec.Struct]] = {
 
 
 def body(kind: str, data: type[msgspec.Struct]) -> dict[str, Any]:
-    """The JSON Schema of the whole body of an event; `data` is described under its own name."""
+    """The JSON Schema of an event's whole body; `data` is a component with a name of its own."""
     fields: dict[str, dict[str, Any]] = {
         "id": {"type": "string", "format": "uuid", "description": "Id of the event, the same in every attempt."},
         "type": {"type": "string", "const": kind, "description": "Kind of event."},

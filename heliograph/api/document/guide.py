@@ -1,7 +1,7 @@
-"""The guide: the project's own `docs/` and README as a site, with places, contents and a search.
+"""The guide: the project's own `docs/` and README as a site, with navigation, tables of contents and search.
 
-Its files are those of the repository; a wheel brings them along. Nothing is built: a page is made from Markdown when it
-is first asked for.
+Its files are those of the repository; a wheel includes them. There is no build step: a page is rendered from Markdown
+when it is first requested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATH = "/guide"
 SEARCH = f"{PATH}/search"
 
 _HERE = Path(__file__)
-#: In a checkout, and where a wheel puts it (`pyproject.toml`): the folder of the guide, and the README.
+#: The guide's folder and the README: in a checkout, and where a wheel puts them (`pyproject.toml`).
 _FOLDERS = (
     (_HERE.parents[3] / "docs", _HERE.parents[3] / "README.md"),
     (
@@ -33,7 +33,7 @@ _FOLDERS = (
         Path(sysconfig.get_path("data")) / "share" / "heliograph" / "README.md",
     ),
 )
-#: Which files stand under which heading, in this order. One that is missing here stands under the last.
+#: Files by heading, in this order. A file that is not listed goes under the last heading.
 SECTIONS: dict[str, Sequence[str]] = {
     "Send and receive": ("api", "webhooks", "errors", "whatsapp", "cli"),
     "Carriage": ("adding-a-supplier", "routing", "senders", "prices", "guard"),
@@ -41,14 +41,14 @@ SECTIONS: dict[str, Sequence[str]] = {
     "Inside": ("life-of-a-message", "locks"),
 }
 DECISIONS = "decisions"
-#: The longest question, and how many answers one gets.
+#: The longest query, and the maximum number of results.
 LONGEST, MOST = 100, 20
-#: Characters of an answer around the first word found.
+#: Characters of a result's excerpt around the first match.
 AROUND = 180
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A page: its address, title and text, and the file that its links start from ("" for pages of errors)."""
+    """A page: its address, title and text, and the file that its links are relative to ("" for error pages)."""
 
     address: str
     title: str
@@ -57,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A section that holds all words of a question. `excerpt`: HTML with the words marked."""
+    """A section that contains all words of a query. `excerpt`: HTML with the words marked."""
 
     address: str
     page: str
@@ -66,7 +66,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Guide:
-    """All its pages. `entries`: by address, in the order of reading."""
+    """All its pages. `entries`: by address, in reading order."""
 
     def __init__(self) -> None:
         folder, readme = next((one for one in _FOLDERS if one[0].is_dir()), (None, None))
@@ -106,7 +106,7 @@ class Guide:
         return known | {f"docs/pictures/{Path(one).name}": one for one in self.pictures}
 
     def page(self, address: str) -> str:
-        """A whole page; `{pages.css}` in it stands for the address of its stylesheet."""
+        """A complete page; `{pages.css}` is a placeholder for the address of its stylesheet."""
         entry = self.entries[address]
 
         def linked(target: str) -> str | None:
@@ -120,7 +120,7 @@ class Guide:
         return self._shell(entry.title, body + self._beside(entry), address, headings)
 
     def found(self, question: str) -> str:
-        """The page that answers a question."""
+        """The page of search results."""
         question = question.strip()[:LONGEST]
         answers = self.search(question)
         if not question:
@@ -132,7 +132,7 @@ class Guide:
         return self._shell("Search", f"<h1>Search</h1>{said}", SEARCH, [], question)
 
     def search(self, question: str) -> list[Answer]:
-        """The sections that hold all words of `question`, those first that name them in a heading; at most MOST."""
+        """The sections that contain all words of `question`, those with matching headings first; at most MOST."""
         words = _folded(question[:LONGEST]).split()
         if not words:
             return []
@@ -190,7 +190,7 @@ class Guide:
         return "".join(parts)
 
     def _beside(self, entry: Entry) -> str:
-        """Links to the pages before and after one of the guide."""
+        """Links to the previous and next pages of the guide."""
         read = [one for entries in self.sections.values() for one in entries]
         if entry not in read:
             return ""
@@ -205,13 +205,13 @@ class Guide:
 
 
 def _sections(entry: Entry) -> list[Section]:
-    """What the search answers with: each section of the guide, but the page of an error as a whole."""
+    """The units of search: each section of the guide, but each error page as a whole."""
     found = markdown.sections(entry.text)
     return found if entry.file else [Section(found[0].heading, " ".join(one.words for one in found))]
 
 
 class _Indexed(msgspec.Struct, frozen=True, kw_only=True):
-    """A section as the search reads it; what is folded has no capitals and no accents."""
+    """A section prepared for search; folded text is lower case, without accents."""
 
     address: str
     page: str
@@ -224,8 +224,8 @@ class _Indexed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _weight(one: _Indexed, words: list[str]) -> float:
-    """How well a section answers; 0: it lacks a word. A word counts where it begins one, and most in the heading; words
-    that stand together count as one more."""
+    """How well a section matches; 0: a word is missing. A match must be at the beginning of a word, and counts most in
+    the heading; adjacent words add one more."""
     weight = 0.0
     for word in words:
         headed, titled, said = (
@@ -238,7 +238,7 @@ def _weight(one: _Indexed, words: list[str]) -> float:
         weight += 10 * headed + 4 * titled + (min(one.folded.count(word), 3) if said else 0)
     if len(words) > 1 and " ".join(words) in one.folded:
         weight += 8
-    # Why something is as it is, and what one error means, come after how it is used.
+    # Decisions and error pages rank below pages on usage.
     return weight if one.is_guide else weight / 4
 
 
@@ -250,7 +250,7 @@ def _begins(text: str, word: str) -> bool:
 
 
 def _folded(text: str) -> str:
-    """Lower case, without accents, and of the same length, so that a place in one is the same place in the other."""
+    """Lower case, without accents, and of the same length, so that positions in both texts correspond."""
     if text.isascii():
         return text.lower()
     return "".join(unicodedata.normalize("NFD", one)[0].lower()[:1] or one for one in text)

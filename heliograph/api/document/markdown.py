@@ -1,6 +1,6 @@
-"""Markdown to HTML with GitHub's tables and heading anchors, under a policy without inline styles.
+"""Markdown to HTML with GitHub's tables and heading anchors, for a Content-Security-Policy without inline styles.
 
-HTML in it is passed through: every text is our own.
+HTML in it is passed through: all of the text is our own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from markdown_it.utils import OptionsDict
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """One heading: `level` 1 to 6, its text without marks, and its anchor."""
+    """One heading: `level` 1 to 6, its text without markup, and its anchor."""
 
     level: int
     text: str
@@ -26,14 +26,15 @@ class Heading(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """A heading with the words below it, up to the next one."""
+    """A heading with the text below it, up to the next one."""
 
     heading: Heading
     words: str
 
 
 def html(text: str, linked: Callable[[str], str | None]) -> tuple[str, list[Heading]]:
-    """A text as HTML, and its headings. `linked` says where a link or picture leads; None: it becomes plain text."""
+    """A text as HTML, and its headings. `linked` resolves the target of a link or picture; None: it becomes plain
+    text."""
     tokens = _parser().parse(text)
     headings = [one.heading for one in _sections(tokens)]
     anchors = iter(headings)
@@ -48,7 +49,7 @@ def html(text: str, linked: Callable[[str], str | None]) -> tuple[str, list[Head
 
 
 def sections(text: str) -> list[Section]:
-    """What stands in a text, by heading, for those who look for words in it."""
+    """The plain text by section, for search."""
     return _sections(_parser().parse(text))
 
 
@@ -59,7 +60,7 @@ def _sections(tokens: Sequence[Token]) -> list[Section]:
         if token.type == "heading_open":
             text = _plain(tokens[at + 1])
             anchor = re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-")
-            # As GitHub does: a heading that comes again gets a number.
+            # As GitHub does: a repeated heading gets a number.
             times = seen[anchor] = seen.get(anchor, -1) + 1
             found.append((Heading(int(token.tag[1]), text, f"{anchor}-{times}" if times else anchor), []))
         elif found and (token.type == "fence" or (token.type == "inline" and tokens[at - 1].type != "heading_open")):
@@ -68,7 +69,7 @@ def _sections(tokens: Sequence[Token]) -> list[Section]:
 
 
 def _plain(inline: Token) -> str:
-    """An inline token's words, without marks, links and HTML."""
+    """An inline token's text, without markup, links and HTML."""
     kinds = ("text", "code_inline", "softbreak", "hardbreak")
     return "".join(one.content or " " for one in inline.children or () if one.type in kinds)
 

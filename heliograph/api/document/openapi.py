@@ -43,7 +43,7 @@ class Example(msgspec.Struct, frozen=True):
     request: Any = None
 
 
-#: One of each operation, by its id; most are those of docs/api.md.
+#: One per operation, by its id; most are also in docs/api.md.
 EXAMPLES = msgspec.json.decode(Path(__file__).with_name("examples.json").read_bytes(), type=dict[str, Example])
 
 _DATE_TIME = {"type": "string", "format": "date-time"}
@@ -124,7 +124,7 @@ _IDS = {
 }
 
 _TAGS = {
-    "notices": "What needs somebody's attention.",
+    "notices": "Things that need somebody's attention.",
     "exports": "Files of messages, contacts and opt-outs, written by workers.",
     "opt-outs": "List, add and lift opt-outs.",
     "discovery": "Service index, health and this document. No API key is needed.",

@@ -1,7 +1,7 @@
 """Converts msgspec's JSON Schemas into OpenAPI schemas that client generators understand.
 
-Requests are described exactly, because they are checked exactly. Answers and events are described openly: a string
-that has a few values today may have more tomorrow, so no generated client may refuse one it does not know.
+Request schemas are closed, because requests are validated strictly. Response and event schemas are open: a string that
+has a few values today may have more tomorrow, so a generated client must not refuse values it does not know.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _components(shapes: tuple[Any, ...]) -> dict[str, Schema]:
 def of_requests(found: Mapping[str, Schema]) -> dict[str, Schema]:
     """Schemas of bodies that clients send: closed, without aliases and without defaults.
 
-    Generators take a field with a default for one that is always there, and make it required; a description says what
-    holds without the field.
+    Generators assume that a field with a default is always present, and make it required; the description states the
+    default instead.
     """
     return {name: _plain(_described_fields(schema), keep_defaults=False) for name, schema in found.items()}
 
@@ -88,7 +88,7 @@ def _plain(schema: Any, *, keep_defaults: bool) -> Any:
         return schema
     plain = {}
     for name, one in schema.items():
-        if name == "properties":  # of any name, `default` included
+        if name == "properties":  # under any name, `default` included
             plain[name] = {field: _plain(shape, keep_defaults=keep_defaults) for field, shape in one.items()}
         elif name != "default" or (keep_defaults and one is not None):
             plain[name] = _plain(one, keep_defaults=keep_defaults)
@@ -101,9 +101,9 @@ def _plain(schema: Any, *, keep_defaults: bool) -> Any:
 
 
 def opened(schema: Schema) -> Schema:
-    """A schema of a response: the values listed for a string or a number are those of today.
+    """A response schema: the values listed for a string or number are not exhaustive.
 
-    The values stay readable, in the description and in `x-extensible-enum`. A constant that is no string is told by
+    The values remain listed in the description and in `x-extensible-enum`. A constant that is not a string becomes an
     example: openapi-generator's Python client compares a constant with its text, and refuses `true` for not being
     "true".
     """
@@ -111,7 +111,7 @@ def opened(schema: Schema) -> Schema:
     if "properties" in schema:
         open_["properties"] = {name: opened(shape) for name, shape in schema["properties"].items()}
         return open_
-    if schema.get("type") == "null":  # nothing but null: generators know no such type
+    if schema.get("type") == "null":  # only null: generators have no such type
         open_["type"] = ["string", "null"]
         return open_
     listed = [_values_out(open_)]

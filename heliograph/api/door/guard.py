@@ -3,8 +3,8 @@
     request id → path 404, method 405 → key 401 → scope 403 → rate 429 → size 413, media type 415 →
     body and headers 400 → idempotency → the operation → envelope
 
-The rule nobody may break: every response goes out through `_send`, so each carries x-request-id, each refusal is
-an envelope, and after a valid key each one says where the key stands in its minute.
+The rule nobody may break: every response goes out through `_send`, so each carries x-request-id, each refusal is an
+envelope, and each response to a valid key carries the rate limit headers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-#: Headers that may come once only: two of them would let two readers of one request understand it differently.
+#: Headers that may occur only once: with two, different readers could interpret one request differently.
 _SINGLE = frozenset({b"authorization", b"x-api-key", b"idempotency-key", b"content-type", b"content-encoding"})
 _WANTED = _SINGLE | static.ASKED | {b"x-request-id", b"traceparent", b"content-length", b"transfer-encoding"}
 
 _is_request_id = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
-# Spaces are taken for good, so that many of them are looked at once.
+# Possessive, so that long runs of spaces are scanned only once.
 _is_json = re.compile(
     rb'application/json[ \t]*+(?:;[ \t]*+charset="?utf-?8"?[ \t]*+)?(?:;[ \t]*+)?', re.IGNORECASE
 ).fullmatch
@@ -127,10 +127,10 @@ class Guard:
             status, headers, body = envelope.render(
                 refusal, request_id=call.request_id, public_url=self._services.settings.public_url
             )
-        # Made before the answer leaves, so that its id stands before those of what follows on it.
+        # Created before the response leaves, so that its id sorts before those of requests that follow from it.
         entry = self._entry(call, status, code, headers, body, began) if hasattr(call, "actor") else None
         if entry is None and status >= 500 and hasattr(call, "operation"):
-            # Whose it is could not be found out, which is what a lost database looks like.
+            # The key's owner could not be determined, as happens when the database is unavailable.
             measures.REQUESTS.add(call.operation.id, str(status), code)
         try:
             await self._send(call, send, status, headers, body)
@@ -211,7 +211,7 @@ class Guard:
         assert operation.bucket is not None
         limiter, own = self._services.limiter, actor.own_rate_limit(operation.bucket)
         if operation.own_commit and operation.scope in actor.scopes:
-            # Taken in the commit that stores the message; `_settle` looks afterwards what came of it.
+            # Taken in the commit that stores the message; `_settle` checks the outcome afterwards.
             rate_unit = limiter.rate_unit(actor.organization_id, actor.key_id, operation.bucket, own)
             if isinstance(rate_unit, RateUnit):
                 call.rate_unit = rate_unit
@@ -228,7 +228,7 @@ class Guard:
             raise RateLimited(standing.bucket, standing.retry_after)
 
     async def _settle(self, call: Call) -> None:
-        """Count a request whose rate unit was to be taken in its own commit, but which never got there."""
+        """Count a request whose rate unit was to be taken in the operation's own commit, but which never reached it."""
         actor, bucket, rate_unit = call.actor, call.operation.bucket, call.rate_unit
         assert actor.key_id is not None
         assert bucket is not None
@@ -249,7 +249,7 @@ class Guard:
             try:
                 await self._settle(call)
             except Exception as instead:
-                # Kept by no name, or this frame and the error would hold each other, and the body.
+                # Not bound to a name, or this frame and the error would form a reference cycle and keep the body alive.
                 return envelope.refusal_of(instead, request_id=call.request_id, operation=name, trace=call.trace)
         return envelope.refusal_of(error, request_id=call.request_id, operation=name, trace=call.trace)
 
@@ -388,8 +388,8 @@ class Guard:
 
 
 def _asked(call: Call) -> list[Any]:
-    """What makes two requests under one idempotency key the same. A secret is shown once more to the API key that it
-    was shown to, and to no other: for that one the same request is another one."""
+    """The identity of a request under an idempotency key. A stored secret is replayed only to the API key that first
+    received it: the same request from another API key counts as a different one."""
     return [call.body, call.query, call.actor.key_id if call.operation.has_secret else None]
 
 

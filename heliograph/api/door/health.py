@@ -20,9 +20,9 @@ from heliograph.queue import backlog
 from heliograph.queue.workers import WORKS
 from heliograph.whatsapp.dispatch import holds
 
-#: Work that has been due for longer says that the queue does not keep up, seconds.
+#: Work overdue by more than this many seconds means that the queue is not keeping up.
 QUEUE_LATE = 60
-#: The database is waited for at most this long, seconds.
+#: Maximum time to wait for the database, in seconds.
 PATIENCE = 2.0
 MAX_AGE = 2.0
 
@@ -62,10 +62,10 @@ class Checks(msgspec.Struct, frozen=True):
 
 DOWN = Checks("down", "down", "down", "down", "down")
 
-# The age of a row that is due and that nobody holds. A thousand of them tell enough; a long queue must not cost more.
-# Campaigns (lane 1) may wait for as long as they are large, and a WhatsApp number's messages for as long as its
-# organization's credential is no good. What operators hold is not late: a restored installation, which holds all that
-# waits, would never be well.
+# The age of the oldest due row that no worker holds. A thousand rows are enough of a sample; a long queue must not cost
+# more. Campaigns (lane 1) may legitimately wait for a long time if they are large, and a WhatsApp number's messages for
+# as long as its organization's credential is invalid. Work held by operators is not late: otherwise a restored
+# installation, which holds everything, would never be healthy.
 CHECK = f"""
 WITH held AS MATERIALIZED ({holds.HELD})
 SELECT coalesce((SELECT extract(epoch FROM now() - min(due_at))
@@ -90,7 +90,7 @@ class HealthChecks:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._fresh: LoadingCache[str, Checks] = LoadingCache(self._load, max_age=MAX_AGE)
-        #: For how long the oldest work was overdue at the last look, seconds.
+        #: How long the oldest work had been overdue at the last check, in seconds.
         self.late = 0.0
 
     async def read(self) -> Checks:

@@ -1,9 +1,9 @@
 """Rate limits: requests of a key per minute, exact across processes.
 
 A window is a row of `rate_windows`, keyed by organization, key and bucket, and `count_requests` (accounts/requests.sql)
-is the only one that takes of it. Requests that arrive while a batch of counts is being written go into the next one, so
-a minute of traffic costs one small statement per round trip, not one per request. The rule nobody may break: minutes
-are the database's, never this machine's.
+is the only function that takes from it. Requests that arrive while a batch of counts is being written go into the next
+one, so a minute of traffic costs one small statement per round trip, not one per request. The rule nobody may break:
+minutes are the database's, never this machine's.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from heliograph.base.process.settings import Settings
 
 #: The bucket of refused keys; its windows belong to an address, not to an organization.
 FAILURES = "failures"
-#: That of requests that need no key.
+#: The bucket of requests that need no key.
 STRANGERS = "unauthenticated"
 NOBODY = UUID(int=0)
 WINDOW = timedelta(seconds=60)
-#: Windows kept in memory; when there are more, all are forgotten, which costs each one query.
+#: Windows kept in memory; beyond that all are forgotten, which costs one query per window.
 CAPACITY = 100_000
 
 TAKE = """
@@ -48,7 +48,7 @@ class Standing:
     def __init__(self, bucket: str, limit: int, place: int, reset: bytes, retry_after: int) -> None:
         self.bucket = bucket
         self.limit = limit
-        #: The how-manieth request of the window it is, from 1.
+        #: The request's number in the window, from 1.
         self.place = place
         #: Seconds to the end of the window, at least 1.
         self.retry_after = retry_after
@@ -74,7 +74,8 @@ class _Meter:
         self.limit = limit
         self.window_start: datetime | None = None
         self.reset = b""
-        #: Local time until which the window is known to be used up; asking the database again would change nothing.
+        #: Local time until which the window is known to be used up; until then there is no point in querying the
+        #: database.
         self.full_until = 0.0
 
 
@@ -86,12 +87,12 @@ class Limiter:
         self._now = monotonic
         self.limits = {**rate_limits.of_installation(settings), FAILURES: settings.rate_failures}
         self._meters: dict[tuple[UUID, UUID, str], _Meter] = {}
-        #: Local time until which some address is locked out.
+        #: Local time until which at least one address is locked out.
         self._locked_until = 0.0
         self._batcher: Batcher[_Meter, Standing] = Batcher(self._take, indivisible=is_down)
 
     async def take(self, organization_id: UUID, key_id: UUID, bucket: str, own: int | None = None) -> Standing:
-        """Count one request. Raises what the database raises: a request that cannot be counted is not let through.
+        """Count one request. Raises what the database raises: a request that cannot be counted is not admitted.
 
         `own`: the organization's own limit; None: the installation's.
         """
@@ -107,7 +108,7 @@ class Limiter:
         return self._known_full(meter) or RateUnit(key_id, meter.limit)
 
     def standing_of(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> Standing:
-        """The standing after a rate unit was taken."""
+        """The standing after a rate unit has been taken."""
         assert rate_unit.window_start is not None
         assert rate_unit.at is not None
         meter = self._meter(organization_id, rate_unit.key_id, bucket, rate_unit.limit)
@@ -117,7 +118,7 @@ class Limiter:
         return Standing(bucket, meter.limit, rate_unit.used, meter.reset, max(math.ceil(left), 1))
 
     async def take_failure(self, address: str) -> Standing:
-        """Count a refused key against the address that it came from; an IPv6 address counts as its /64."""
+        """Count a refused key against its client address; an IPv6 address counts as its /64."""
         return await self.take(NOBODY, _address_id(address), FAILURES)
 
     async def fail(self, address: str) -> None:
@@ -129,7 +130,7 @@ class Limiter:
             standing = await self.take_failure(address)
         except Exception as error:
             if is_down(error):
-                return  # it is refused all the same
+                return  # it is refused anyway
             raise
         if standing.exceeded:
             raise _refusal(standing)
@@ -137,7 +138,7 @@ class Limiter:
     def is_locked_out(self, address: str) -> bool:
         """Whether the next failure from this address gets 429, as far as this process knows, without a query."""
         if self._now() >= self._locked_until:
-            return False  # nobody is
+            return False  # no address is
         meter = self._meters.get((NOBODY, _address_id(address), FAILURES))
         return meter is not None and self._known_full(meter) is not None
 
@@ -154,7 +155,7 @@ class Limiter:
                 self._meters.clear()
             meter = self._meters[key] = _Meter(key, limit)
         elif meter.limit != limit:
-            # A window that was used up may have room under the new limit: the database is asked again.
+            # A window that was used up may have room under the new limit: query the database again.
             meter.limit, meter.full_until = limit, 0.0
         return meter
 
@@ -192,7 +193,7 @@ class Limiter:
             left = self._learn(meter, row["window_start"], row["at"])
             waits[meter] = max(math.ceil(left), 1)
             places[meter] = row["taken"] - units[meter]
-            # Counted from before the question was asked, so that it ends rather too early than too late.
+            # Counted from before the query was sent, so that it ends too early rather than too late.
             meter.full_until = asked + left if row["taken"] >= meter.limit else 0.0
             if meter.bucket == FAILURES:
                 self._locked_until = max(self._locked_until, meter.full_until)
@@ -204,11 +205,11 @@ class Limiter:
 
 
 class Strangers:
-    """Requests that need no key, counted by address in this process alone: each costs little, and must go on costing
-    little when there are many."""
+    """Requests that need no key, counted by address, per process: each is cheap, and must remain so when there are
+    many."""
 
     def __init__(self, limit: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """`limit`: a minute, by address."""
+        """`limit`: requests per minute from one address."""
         self._limit = limit
         self._now = monotonic
         self._ends = 0.0
@@ -229,7 +230,7 @@ class Strangers:
 
 
 def _refusal(standing: Standing) -> RateLimited:
-    """Add the rate headers, which otherwise come with a key."""
+    """Add the rate limit headers, which are otherwise added for a key."""
     refusal = RateLimited(standing.bucket, standing.retry_after)
     refusal.headers |= {name.decode(): value.decode() for name, value in standing.headers}
     return refusal

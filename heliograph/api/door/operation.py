@@ -1,8 +1,8 @@
-"""What an operation is: what its line in `routes.py` and its handler declare, and the call passed to handlers.
+"""Definition of an operation: what its line in `routes.py` and its handler declare, and the call passed to handlers.
 
-Everything about an operation is said once. Method, path, scope, bucket and idempotency stand in its line of the table;
-the rest stands where the handler is: summary and description in its docstring, shapes in its annotations, refusals in
-`@operation`. Its operationId is the handler's name in camelCase.
+Everything about an operation is declared once. Method, path, scope, bucket and idempotency are in its line of the
+table; the rest is declared at the handler: summary and description in its docstring, shapes in its annotations,
+refusals in `@operation`. Its operationId is the handler's name in camelCase.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 #: Is an Idempotency-Key needed? NONE: the operation changes nothing.
 REQUIRED, OPTIONAL, NONE = "required", "optional", "none"
 
-#: A call, then what the handler's parameters ask for.
+#: The call, then the arguments for the handler's parameters.
 Handler = Callable[..., Awaitable[Any]]
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
@@ -46,20 +46,20 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What `@operation` declares about a handler."""
 
-    #: Of an answer that is no refusal.
+    #: Status of a successful response.
     status: int = 200
-    #: Makes of the body what is meant by it, whichever way it is written, without asking a clock, a setting or the
-    #: database; raises Invalid. Its result is what an idempotency key stands for, and the handler's body.
+    #: Normalizes the body, so that different spellings of one request are equal, without a clock, settings or the
+    #: database; raises Invalid. Its result is what an idempotency key is bound to, and the body that the handler gets.
     canonical: Callable[[Any], Awaitable[Any]] | None = None
-    #: What it may refuse beyond what `guard.py` refuses for every operation.
+    #: Its refusals, in addition to those that `guard.py` raises for every operation.
     refusals: tuple[type[Refusal], ...] = ()
     #: True: it changes what live and test keys share, so a test key may not.
     live_only: bool = False
-    #: True: the answer holds a secret, so what is stored of it for a replay is sealed.
+    #: True: the response contains a secret, so it is sealed when stored for replays.
     has_secret: bool = False
-    #: True: load balancers ask it, and as often as they like.
+    #: True: load balancers poll it, as often as they like, so it is not rate limited.
     is_probe: bool = False
-    #: True: it asks for transactions that have not ended, of which a standby knows nothing.
+    #: True: it queries for transactions in progress, which a standby does not know about.
     on_primary: bool = False
 
 
@@ -77,15 +77,15 @@ class Operation(Facts, frozen=True, kw_only=True):
     description: str
     #: None: no key is needed.
     scope: str | None
-    #: None: not counted.
+    #: None: not rate limited.
     bucket: str | None
     idempotency: str
-    #: A struct, or a union of structs that tell themselves apart by a tag.
+    #: A struct, or a tagged union of structs.
     request: type[msgspec.Struct] | UnionType | None
     #: Query parameters.
     query: type[msgspec.Struct] | None
     response: type[msgspec.Struct]
-    #: True: the rule behind it commits by itself, idempotency record included, and returns an Answer.
+    #: True: the rule behind it commits by itself, including the idempotency record, and returns an Answer.
     own_commit: bool
     run: Callable[[Call], Awaitable[Any]]
 
@@ -95,8 +95,8 @@ class Operation(Facts, frozen=True, kw_only=True):
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list or a report, which a standby may answer. What is read by its id costs the primary less
-        than the question how far the standby is."""
+        """Whether it is a list or report, which a standby may answer. Reading one object by its id costs the primary
+        less than checking the standby's replication position."""
         return self.method == "GET" and self.query is not None and not self.on_primary
 
 
@@ -134,7 +134,7 @@ def described(
     """Build the operation for a line of the table. Raises TypeError if the handler does not fit it.
 
     A handler takes the call and then, by name, `body`, `query` and each path parameter (`messageId` as `message_id`).
-    It returns its answer's struct, or `Annotated[Answer, Struct]` where the bytes are made elsewhere.
+    It returns its response struct, or `Annotated[Answer, Struct]` if the bytes are produced elsewhere.
     """
     name = getattr(handler, "__name__", "")
     hints = typing.get_type_hints(handler, include_extras=True)
@@ -199,7 +199,7 @@ def _operation_id(name: str) -> str:
 
 
 class Services(msgspec.Struct, frozen=True):
-    """What lives as long as the process and is passed to handlers."""
+    """Long-lived services of the process that are passed to handlers."""
 
     pool: Pool
     readers: Readers
@@ -207,21 +207,21 @@ class Services(msgspec.Struct, frozen=True):
     keyring: Keyring
     limiter: Limiter
     strangers: Strangers
-    #: What is remembered of requests.
+    #: The log of requests.
     log: requests.Log
-    #: Failed authentications on their way into the audit log.
+    #: Failed authentications waiting to be written to the audit log.
     failures: Failures
     health: HealthChecks
     acceptor: Acceptor
     whatsapp: WhatsAppAcceptor
     webhook_rules: EndpointRules
-    #: Seals stored answers that hold a secret.
+    #: Seals stored responses that contain a secret.
     answer_key: Key
     #: Authenticates the cursors of lists.
     cursor_key: Key
     #: The OpenAPI document.
     document: Page
-    #: True once the process is going down.
+    #: True once the process is shutting down.
     is_draining: Callable[[], bool] = lambda: False
 
 
@@ -259,29 +259,29 @@ class Call:
         #: Below /v1.
         self.path = ""
         self.headers: dict[bytes, bytes] = {}
-        #: As they came, names in lower case; those that operations read are in `headers`.
+        #: As received, names in lower case; those that operations read are in `headers`.
         self.all_headers: Sequence[tuple[bytes, bytes]] = ()
         self.parameters: dict[str, str] = {}
         self.standing_headers: list[tuple[bytes, bytes]] = []
-        #: The request's unit of its rate window, where the rule takes it in its own commit.
+        #: The request's unit of its rate window, if the rule takes it in its own commit.
         self.rate_unit: RateUnit | None = None
         self.idempotency_key: str | None = None
         self.key_hash: UUID | None = None
         self.request_hash: bytes | None = None
-        #: The body as it came.
+        #: The body as received.
         self.raw = b""
         self.body: Any = None
         self.query: Any = None
-        #: None: it is not traced.
+        #: None: the request is not traced.
         self.span: Span | None = None
-        # Set before a handler runs, each where the operation's facts call for it.
+        # Set before a handler runs, each if the operation's facts call for it.
         self.operation: Operation
         self.actor: Actor
         self.conn: Connection
 
     @property
     def trace(self) -> Context | None:
-        """Where what follows on this request continues its trace."""
+        """The trace context under which work that follows from this request continues."""
         return None if self.span is None else self.span.context
 
     @property
@@ -296,7 +296,7 @@ class Call:
         return next(found, b"").decode("latin-1")
 
     async def run_on(self, conn: Connection) -> Any:
-        """Its operation's answer, by this connection."""
+        """Run the operation on this connection, and return its response."""
         self.conn = conn
         return await self.operation.run(self)
 

@@ -28,14 +28,14 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What a refusal says of a body or a query: words that a field may say, by its path, and names of an object's
-    fields, by the object's."""
+    """What refusals need to know about a body or query: allowed values by a field's path, and field names by an
+    object's path."""
 
     words: dict[str, tuple[str, ...]]
     names: dict[str, tuple[str, ...]]
 
 
-# What msgspec and json raise for bytes that are not JSON. RecursionError is their limit of nesting.
+# What msgspec and json raise for bytes that are not JSON. RecursionError is their limit on nesting.
 _BROKEN = (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, OverflowError)
 
 # A name in an object ends with a quote and a colon. Texts can hold that too, so this counts at least all names.
@@ -60,7 +60,8 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
             _refuse(raw, error, shape)
         except _BROKEN:
             _refuse_broken(raw)
-        # As many names as may be there and all of them different: no name stands twice. (1.5 µs; the exact way 10.)
+        # If the top level has as many distinct names as the whole body can have at most, no name is duplicated. (1.5
+        # µs; the exact check takes 10.)
         if len(_names(raw)) != len(_top(raw)):
             _check_names(raw)
         if b"\\u0000" in raw:
@@ -107,8 +108,8 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
         except msgspec.ValidationError as error:
             raise Invalid(_field(str(error), shape)) from None
         for name, text in values.items():
-            # Where no text is wanted, msgspec takes the word `null` for nothing, so that a filter would silently be
-            # none, a number for seconds since 1970, and 1e2 for a whole number.
+            # For fields that are not strings, msgspec converts `null` to None, so that a filter would silently be
+            # dropped, a number to a time in seconds since 1970, and 1e2 to an integer.
             value = getattr(query, attributes[name])
             if value is None:
                 raise Invalid((name, "type", f"`{name}` cannot be null: leave it out"))
@@ -132,7 +133,7 @@ _is_dated = re.compile(r"\d{4}-").match
 _is_whole = re.compile(r"-?[0-9]+").fullmatch
 
 
-#: A `+` that was not encoded arrives as a space.
+#: An unencoded `+` arrives as a space.
 _ZONE = re.compile(r" (?=[0-9]{2}:?[0-9]{2}\Z)")
 
 
@@ -165,7 +166,7 @@ def _refuse(raw: bytes, error: msgspec.ValidationError, shape: Shape) -> NoRetur
         _anything(raw)
         _check_names(raw)
     except msgspec.ValidationError:
-        pass  # a number out of range is JSON all the same
+        pass  # a number out of range is still JSON
     except _BROKEN:
         _refuse_broken(raw)
     raise Invalid(_field(str(error), shape)) from None
@@ -175,8 +176,8 @@ _half_escaped = re.compile(rb"\\u[dD][89a-fA-F]").search
 
 
 def _refuse_broken(raw: bytes) -> NoReturn:
-    """What msgspec cannot read is not JSON, but for an escaped half of a surrogate pair. That is JSON, and no text: it
-    is the field that is wrong."""
+    """What msgspec cannot decode is not JSON, except for an escaped lone surrogate. That is valid JSON but not valid
+    text: the field is at fault."""
     if _half_escaped(raw):
         try:
             body = json.loads(raw.decode(), object_pairs_hook=_all_different, parse_constant=_no_number)
@@ -195,7 +196,7 @@ def _no_number(word: str) -> NoReturn:
 
 @cache
 def _shape(kind: Any) -> Shape:
-    """By paths such as `template.category` and `tags[]`."""
+    """The Shape of a type, by paths such as `template.category` and `tags[]`."""
     found = Shape({}, {})
 
     def walk(type: inspect.Type, path: str) -> None:
@@ -224,7 +225,7 @@ def _shape(kind: Any) -> Shape:
 
 _INDEX = re.compile(r"\[[0-9]*\]")
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$?(?P<path>[^`]*)`)?$", re.DOTALL)
-#: The first word found in msgspec's message decides; else the type is wrong.
+#: The first word found in msgspec's message decides; otherwise the issue is the type.
 _ISSUES = (
     ("Invalid enum", "enum"),
     ("Invalid", "format"),
@@ -239,33 +240,33 @@ _ISSUES = (
 #: msgspec speaks of Python's types; the client knows JSON's.
 _JSON = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "datetime": "date-time"}
 _PYTHON = re.compile(r"\b(?:str|int|float|bool|datetime)\b")
-#: How a UUID is written in its usual form; a format alone is a hint.
+#: The canonical form of a UUID; in JSON Schema, `format` alone is only a hint.
 UUID_FORM = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
-#: What is said of a text that does not match a pattern.
+#: The message for a string that does not match a pattern.
 PATTERNS = {
     "^([A-Z]{2}|001)$": "must be the code of a country, such as `MZ`",
     r"^[^\x00-\x1f\x7f]*$": "must not contain control characters",
 }
-#: What msgspec says of a text that is none.
+#: msgspec's messages for a string that is not a UUID.
 _NO_UUID = ("Invalid UUID", f"matching regex {UUID_FORM!r}")
-#: What it says of one that is no time, or has no zone.
+#: Its messages for one that is not a time, or has no time zone.
 _NO_TIME = ("Invalid RFC3339", "Expected `datetime` with a timezone")
-#: Whole numbers are read as floats, since in JSON 60.0 is the same number as 60: that is no matter of the client's.
+#: Integers are read as floats, since in JSON 60.0 is the same number as 60; that detail is hidden from the client.
 _WHOLE = re.compile(r"(?<=[0-9])\.0\b")
 _MULTIPLE = "`number` that's a multiple of 1"
-#: What it expects, by its own form of saying so: a type in place of another, a length, a bound.
+#: The forms of its expectations: a type instead of another, a length, a bound.
 _TYPE = re.compile(r"Expected `(?P<wanted>[^`]*)`(?:, got `(?P<got>[^`]*)`)?")
 _LENGTH = re.compile(r"Expected `(?P<kind>[^`]*)` of length (?P<bound>>=|<=) (?P<count>[0-9]+)")
 _BOUND = re.compile(r"Expected `[^`]*` (?P<bound>>=|<=|>|<) (?P<value>\S+)")
 _REGEX = re.compile(r"Expected `[^`]*` matching regex '(?P<regex>.*)'", re.DOTALL)
 _BOUNDS = {">=": "at least", "<=": "at most", ">": "greater than", "<": "less than"}
-#: What a length counts; of an object, its fields.
+#: The unit of a length; for an object, its fields.
 _COUNTED = {"string": "character", "array": "item"}
 _NAMED = re.compile(r"(?P<missing>missing required|unknown) field `(?P<name>.*)`", re.DOTALL)
 
 
 def _field(text: str, shape: Shape) -> tuple[str, str, str]:
-    """(field, issue, message) of msgspec's message: "Expected `str`, got `int` - at `$.to`"."""
+    """(field, issue, message) from msgspec's message: "Expected `str`, got `int` - at `$.to`"."""
     match = _AT.match(text)
     assert match is not None  # every part of the pattern may be empty
     what, path = match["what"], (match["path"] or "").removeprefix("$").removeprefix(".").replace("[...]", "[]")
@@ -294,7 +295,7 @@ def _field(text: str, shape: Shape) -> tuple[str, str, str]:
 
 
 def _said(what: str) -> str:
-    """What msgspec expects, in a sentence that begins with the field."""
+    """What msgspec expects, as the predicate of a sentence whose subject is the field."""
     if found := _LENGTH.fullmatch(what):
         count, kind = int(found["count"]), found["kind"].split(" | ")[0]
         if found["bound"] == ">=" and count == 1:
@@ -317,7 +318,7 @@ def _with_article(kind: str) -> str:
 
 
 def _meant(name: str, names: Sequence[str]) -> str | None:
-    """The field that somebody had in mind who wrote `name`: it differs in its spelling, or in a letter or two."""
+    """The field probably meant by `name`: one that differs in its spelling convention, or in a letter or two."""
     folded = {_folded(one): one for one in reversed(names)}
     close = difflib.get_close_matches(_folded(name[:128]), folded, n=1, cutoff=0.8)
     return folded[close[0]] if close else None
@@ -346,7 +347,7 @@ def _check_names(raw: bytes) -> None:
 def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     different = dict(pairs)
     if len(different) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("duplicate name")
     return different
 
 

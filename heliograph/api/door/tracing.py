@@ -1,4 +1,4 @@
-"""What the span of a request says: the operation, the outcome and our ids, by OpenTelemetry's conventions for HTTP."""
+"""The attributes of a request's span: operation, outcome and our ids, by OpenTelemetry's conventions for HTTP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from heliograph.api.door.operation import Call
 
 
 def end_span(call: Call, prefix: str, status: int, code: str) -> None:
-    """The request is answered; `code`: of a refusal. Nothing, if it is not traced."""
+    """End the span of an answered request; `code`: that of a refusal, if any. Does nothing if the request is not
+    traced."""
     if call.span is None:
         return
     said: dict[str, str | int] = {

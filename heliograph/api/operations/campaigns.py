@@ -46,7 +46,7 @@ COLLECTION = "campaigns"
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_LENGTH, extra_json_schema={"pattern": r"\S"})]
 SenderName = Annotated[str, Meta(min_length=1, max_length=64)]
 Moment = Annotated[datetime, Meta(tz=True)]
-#: In JSON 60.0 is the same number as 60, so it is taken for one.
+#: In JSON 60.0 is the same number as 60, so it is accepted as an integer.
 Pace = Annotated[float, Meta(ge=1, le=MAX_PACE, multiple_of=1, extra_json_schema={"type": "integer"})]
 
 #: The other names that fields may be given under.
@@ -62,7 +62,7 @@ OTHER_NAMES = {
     "not_written_days": "notWrittenDays",
     "messages_per_minute": "messagesPerMinute",
 }
-#: In JSON 7.0 is the same number as 7, here too.
+#: Likewise, in JSON 7.0 is the same number as 7.
 Days = Annotated[float, Meta(ge=1, le=MOST_DAYS, multiple_of=1, extra_json_schema={"type": "integer"})]
 _MODES = Literal["any", "all"]
 _Excluded = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_TAG)]], Meta(max_length=MAX_TAGS)]

@@ -18,7 +18,7 @@ from heliograph.webhooks.delivery.catching import MOST
 
 
 class CatcherQuery(msgspec.Struct, frozen=True):
-    """How much to show."""
+    """How many events to show."""
 
     limit: Limit = 50
 
@@ -38,7 +38,9 @@ class CaughtEvent(msgspec.Struct):
     caught_at: Annotated[Time, Meta(description="When it was caught.")]
     headers: Annotated[dict[str, str], Meta(description="The headers that identify and sign it.")]
     body: Annotated[str, Meta(description="The body, byte for byte as it is signed.")]
-    is_genuine: Annotated[bool, Meta(description="Whether a secret that is valid now makes its signature.")]
+    is_genuine: Annotated[
+        bool, Meta(description="Whether its signature was made with a secret that is currently valid.")
+    ]
 
 
 class CatcherOpened(msgspec.Struct, rename="camel"):

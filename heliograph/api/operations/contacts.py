@@ -24,7 +24,7 @@ COLLECTION = "contacts"
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, extra_json_schema={"pattern": r"\S"})]
 Tag = Annotated[str, Meta(min_length=1, max_length=MAX_TAG, extra_json_schema={"pattern": r"\S"})]
-#: As short as "1 4155550100" may be written, as long as what people paste.
+#: From the length of "1 4155550100" to that of what people paste.
 Phone = Annotated[str, Meta(min_length=7, max_length=40, examples=["+258841234567"])]
 
 
@@ -159,7 +159,7 @@ class WhichContact(msgspec.Struct, frozen=True):
     ]
 
     def __post_init__(self) -> None:
-        """Two spellings of an id are the same payload to an idempotency key."""
+        """Two spellings of an id are the same payload for an idempotency key."""
         msgspec.structs.force_setattr(self, "id", self.id.lower())
 
 
@@ -187,7 +187,7 @@ async def list_contacts(call: Call, query: ContactQuery) -> ContactList:
 
 
 def _joined(name: str) -> str:
-    """The name that is made of two fields. Raises Invalid on both."""
+    """The full name from the two fields. Raises Invalid on both."""
     if len(name) > MAX_NAME:
         text = f"`firstName` and `lastName` must have at most {MAX_NAME} characters together"
         raise Invalid(("firstName", "length", text), ("lastName", "length", text))

@@ -22,7 +22,7 @@ from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
 COLLECTION = "opt_outs"
 
-#: As short as "1 4155550100" may be written; a WhatsApp user id may be as long as that.
+#: From the length of "1 4155550100" to that of the longest WhatsApp user id.
 Who = Annotated[str, Meta(min_length=7, max_length=160)]
 Reason = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
@@ -120,8 +120,8 @@ async def list_opt_outs(call: Call, query: OptOutQuery) -> OptOutList:
 async def add_opt_out(call: Call, body: AddOptOut) -> OptOutAnswer:
     """Add an opt-out.
 
-    For people who asked for no more messages by other means than STOP. Adding an existing opt-out changes nothing.
-    It raises `contact.opted_out`.
+    For people who asked for no more messages by means other than STOP. Adding an existing opt-out changes nothing. It
+    raises `contact.opted_out`.
     """
     one = await optouts.add(call.conn, call.actor, phone=_who(body.recipient), reason=body.reason or "")
     return OptOutAnswer(True, _shown(one))

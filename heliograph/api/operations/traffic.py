@@ -16,26 +16,27 @@ from heliograph.base.database.clock import iso, now
 from heliograph.base.errors import Invalid
 from heliograph.traffic import Point
 
-#: Longest range of each interval, and points of one answer.
+#: Longest range of each interval, and maximum number of points in a response.
 LONGEST = {"hour": timedelta(days=31), "day": timedelta(days=366)}
 MOST = 10_000
 
 
 class TrafficQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Which messages, and how they are put together."""
+    """Which messages to count, and how to group them."""
 
     date_from: paging.DateFrom = None
     date_to: paging.DateTo = None
-    interval: Annotated[Literal["hour", "day"], Meta(description="What a point stands for; days are those of UTC.")] = (
-        "hour"
-    )
+    interval: Annotated[
+        Literal["hour", "day"], Meta(description="The interval that a point covers; days are in UTC.")
+    ] = "hour"
     group_by: Annotated[
         Literal["channel", "country", "sender"] | None,
-        Meta(description="A point for each value of this, too; without it, one point an interval."),
+        Meta(description="Also group by this, with a point for each value; without it, one point per interval."),
     ] = None
     channel: Annotated[Literal["sms", "whatsapp"] | None, Meta(description="Only messages of this channel.")] = None
     mode: Annotated[
-        Literal["live", "test"] | None, Meta(description="Only messages of this mode; those that the key may see.")
+        Literal["live", "test"] | None,
+        Meta(description="Only messages of this mode, among those that the key may see."),
     ] = None
     country: Annotated[
         Annotated[str, Meta(pattern="^([A-Z]{2}|001)$")] | None,
@@ -59,18 +60,20 @@ class TrafficPoint(msgspec.Struct, rename="camel"):
     """The messages that were accepted in one interval."""
 
     at: Annotated[Time, Meta(description="Beginning of the interval.")]
-    value: Annotated[str | None, Meta(description="Of what `groupBy` names; null without it.")]
+    value: Annotated[str | None, Meta(description="Value of what `groupBy` names; null without it.")]
     messages: Annotated[int, Meta(description="How many were accepted.")]
     segments: Annotated[int, Meta(description="Segments of those that are SMS.")]
     statuses: Annotated[
         dict[str, int],
-        Meta(description="How many have which status now; `accepted` are all that wait to be sent."),
+        Meta(description="Counts by current status; `accepted` includes all that are waiting to be sent."),
     ]
     to_sent: Annotated[
-        TrafficTimes | None, Meta(description="From acceptance, or from `sendAt`, to a supplier; null: none was sent.")
+        TrafficTimes | None,
+        Meta(description="From acceptance, or from `sendAt`, to the handover to a supplier; null: none was sent."),
     ]
     to_delivered: Annotated[
-        TrafficTimes | None, Meta(description="From acceptance, or from `sendAt`, to the recipient; null: to none.")
+        TrafficTimes | None,
+        Meta(description="From acceptance, or from `sendAt`, to delivery; null: none was delivered."),
     ]
 
 
@@ -80,23 +83,23 @@ class Traffic(msgspec.Struct, rename="camel"):
     success: Success
     date_from: Annotated[Time, Meta(description="Beginning of the first interval.")]
     date_to: Annotated[Time, Meta(description="End of the last one.")]
-    interval: Annotated[Literal["hour", "day"], Meta(description="What a point stands for.")]
+    interval: Annotated[Literal["hour", "day"], Meta(description="The interval that a point covers.")]
     items: Annotated[list[TrafficPoint], Meta(description="The points.")]
 
 
 async def get_traffic(call: Call, query: TrafficQuery) -> Traffic:
     """Count messages by time.
 
-    What became of the messages of each hour or day, and how long it took, at most some ten seconds behind. Without
+    Outcomes of the messages of each hour or day, and how long they took; lags by some ten seconds at most. Without
     dates, the last 24 hours or 31 days. The hours or days in which `dateFrom` and `dateTo` lie count in full.
     """
     width = timedelta(hours=1) if query.interval == "hour" else timedelta(days=1)
     try:
         until = _ceiling(query.date_to or now(), width)
         since = _floor(query.date_from or until - width * (24 if query.interval == "hour" else 31), width)
-    except OverflowError:  # whole hours or days around it would lie outside the years 1 to 9999
+    except OverflowError:  # rounded to whole hours or days, it would lie outside the years 1 to 9999
         raise Invalid(("dateTo", "range", "`dateTo` is too far away")) from None
-    # Of two dates, before they become whole hours or days: within one of these, the wrong way round would be lost.
+    # Compared before rounding to whole hours or days: within one of them, a reversed order would be lost.
     given = query.date_from is not None and query.date_to is not None and query.date_from >= query.date_to
     if given or since >= until:
         raise Invalid(("dateFrom", "range", "`dateFrom` must be before `dateTo`"))

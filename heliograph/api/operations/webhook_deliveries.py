@@ -1,4 +1,4 @@
-"""Deliveries to a webhook endpoint: what was tried, and sending again. The rules are `webhooks.history` and
+"""Deliveries to a webhook endpoint: attempts, resends and replays. The rules are `webhooks.history` and
 `webhooks.replays`.
 """
 
@@ -159,7 +159,7 @@ async def list_webhook_attempts(call: Call, webhook_endpoint_id: UUID, query: At
     `result` or `kind`, a page scans at most 5,000 attempts; `nextCursor` continues from there.
     """
     endpoint_id = webhook_endpoint_id
-    # The cursor is bound to the endpoint by the collection's name.
+    # The collection's name includes the endpoint, so the cursor is bound to it.
     collection = f"webhooks/{endpoint_id}/attempts"
     found = await history.attempts(
         call.conn,

@@ -1,7 +1,7 @@
-"""The one place that renders a refusal, and that decides what a surprise looks like from outside.
+"""The one place that renders a refusal, and that decides how an unexpected error appears to clients.
 
-The rule nobody may break: the text of an unexpected error never reaches a client, and a log gets its type and where
-it came from, never its values: a driver's message may quote a phone number or a text.
+The rule nobody may break: the text of an unexpected error never reaches a client, and the log gets its type and origin,
+never its values: a driver's message may quote a phone number or a text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heliograph.http.heads import Headers, HttpError
 log = structlog.get_logger(__name__)
 
 JSON = (b"content-type", b"application/json")
-#: Below the service's public address: where the page of each error's code is.
+#: Path of the error pages, below the service's public address.
 ERRORS = "/docs/errors"
 
 
@@ -74,8 +74,8 @@ def render(refusal: Refusal, *, request_id: str, public_url: str) -> tuple[int, 
 
 
 def unanswered(error: Exception, *, public_url: str) -> tuple[int, Headers, bytes]:
-    """Status, headers (without `connection`) and body for what no operation answers: a fault of HTTP itself, or what
-    escaped from an application."""
+    """Status, headers (without `connection`) and body for what no operation answers: an HTTP protocol error, or an
+    exception that escaped from an application."""
     request_id = uuid7_text()
     refusal = refusal_of(error, request_id=request_id, operation="none")
     status, headers, body = render(refusal, request_id=request_id, public_url=public_url)
@@ -84,8 +84,8 @@ def unanswered(error: Exception, *, public_url: str) -> tuple[int, Headers, byte
 
 
 def refusal_of(error: Exception, *, request_id: str, operation: str, trace: Context | None = None) -> Refusal:
-    """The refusal that stands for `error`: itself, 503 when the database is gone, 500 and a log line otherwise, which
-    carries the request's id, and its trace's if it has one."""
+    """The refusal for `error`: the error itself if it is one, 503 if the database is unavailable, otherwise 500 and a
+    log line with the request's id and, if it is traced, its trace id."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, HttpError):

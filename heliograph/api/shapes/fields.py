@@ -1,4 +1,4 @@
-"""Fields that many requests or answers have, described once."""
+"""Fields shared by many requests or responses, described once."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from msgspec import Meta
 
 from heliograph.base import phones
 
-#: Marks a field that is another spelling of one that the document describes.
+#: Marks a field that is an alias of one that the document describes.
 ALIAS = "x-alias-of"
-#: Marks a field that must be given, where the struct cannot say so because it may be given under its alias.
+#: Marks a field that is required, where the struct cannot express that because its alias may be given instead.
 NEEDED = "x-needed"
 
 Item = TypeVar("Item")
 
-#: A time as it is answered: ISO 8601, UTC, milliseconds.
+#: A time in responses: ISO 8601, UTC, milliseconds.
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
-#: What an SMS is, by which routes, limits and quiet hours tell messages apart.
+#: The class of an SMS, which routes, limits and quiet hours may depend on.
 TrafficClass = Literal["otp", "transactional", "marketing"]
 
 Success = Annotated[Literal[True], Meta(description="Always true; errors have false and an `error` object.")]
 Queued = Annotated[Literal[True], Meta(description="Always true: the work is stored and will be done.")]
 CreatedAt = Annotated[Time, Meta(description="When it was created.")]
-#: Of a WhatsApp template.
+#: Category of a WhatsApp template.
 TemplateName = Annotated[str, Meta(max_length=512)]
 Items = Annotated[list[Item], Meta(description="The items, in the order that the operation documents.")]
 NextCursor = Annotated[str | None, Meta(description="Pass as `cursor` to get the next page; null on the last page.")]
@@ -41,9 +41,9 @@ class AcceptedMessage(msgspec.Struct, rename="camel"):
 
 
 def alias_of(name: str) -> Meta:
-    """The field is another spelling of `name`: it is accepted, and the document keeps silent about it.
+    """The field is an alias of `name`: it is accepted, but left out of the document.
 
-    Two spellings of one field in one schema become the same name in Java, Go and Python, and do not compile.
+    Two spellings of one field in a schema become the same name in Java, Go and Python, which does not compile.
     """
     return Meta(description=f"Another spelling of `{name}`.", extra_json_schema={ALIAS: name})
 
@@ -54,7 +54,7 @@ def needed(description: str) -> Meta:
 
 
 def _number_pattern() -> str:
-    """What `phones.parse` takes, as a pattern for the document: a known calling code, 7 to 15 digits in all."""
+    """What `phones.parse` accepts, as a pattern for the document: a known calling code, 7 to 15 digits in all."""
     by_length: dict[int, list[str]] = {}
     for code in phones.REGIONS:
         by_length.setdefault(len(code), []).append(code)

@@ -1,7 +1,7 @@
-"""Lists that come in pages: query parameters in, a page and the cursor of the next one out.
+"""Paginated lists: query parameters in, a page and the cursor of the next one out.
 
 A list's query is a struct that begins as `PageQuery` does and adds its filters. The rule nobody may break: pages are
-found by key, newest first, never by counting rows, so a page stays what it was while others add rows.
+located by key, newest first, never by offset, so a page remains stable while others add rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PageQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Called(Protocol):
-    """What is needed of `operation.Call`."""
+    """What this module needs of `operation.Call`."""
 
     actor: Actor
     query: Any
@@ -61,7 +61,7 @@ class Called(Protocol):
 
 
 def after(call: Called, collection: str) -> list[Any] | None:
-    """The position that the request's cursor stands for, as JSON scalars; None: the first page.
+    """The position encoded in the request's cursor, as JSON scalars; None: the first page.
 
     Raises Invalid on `cursor` if it was altered, or made for another organization, mode, list or filter; and on
     `dateFrom` if the two dates are the wrong way round.
@@ -96,10 +96,10 @@ def page(
     shown: Callable[[Row], Shown],
     seen: Sequence[Any] | None = None,
 ) -> tuple[list[Shown], str | None, bool]:
-    """(items, nextCursor, hasMore) from up to `limit` + 1 rows: the one too many says that there are more.
+    """(items, nextCursor, hasMore) from up to `limit` + 1 rows: the extra one shows that there are more.
 
-    `position`: the sort values of a row, as the next page's query takes them. `seen`: the position that a look of
-    bounded length ended at before the page was full; the next page goes on from there.
+    `position`: the sort values of a row, as the next page's query takes them. `seen`: the position at which a bounded
+    scan ended before the page was full; the next page continues from there.
     """
     limit = call.query.limit
     more = len(rows) > limit
@@ -121,7 +121,7 @@ def at(call: Called, collection: str, position: Sequence[Any]) -> str:
 
 
 def _within(call: Called, collection: str) -> str:
-    """What a key of the other mode sees under the same path is another list."""
+    """Under the same path, a key of the other mode sees a different list."""
     return f"{call.actor.mode} {collection}"
 
 

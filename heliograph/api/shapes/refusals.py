@@ -1,4 +1,4 @@
-"""Refusals of HTTP itself: what is wrong with a request before any rule is asked.
+"""Refusals at the level of HTTP, before any rule is consulted.
 
 400 bad_request · invalid_json        405 method_not_allowed        408 request_timeout
 413 payload_too_large                 414 uri_too_long              415 unsupported_media_type
@@ -53,7 +53,7 @@ class PayloadTooLarge(Refusal):
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(maxBytes=max_bytes)
-        # What is left of the body is not worth reading.
+        # There is no point in reading the rest of the body.
         self.headers = {"connection": "close"}
 
 
@@ -87,7 +87,7 @@ class HeadersTooLarge(Refusal):
 
 
 def of_http(error: HttpError) -> Refusal:
-    """The refusal that stands for it."""
+    """The refusal for an HTTP error."""
     if error.status == 400:
         return BadRequest(f"This is not a well-formed HTTP request: {error.reason}.")
     return _BY_STATUS[error.status]()

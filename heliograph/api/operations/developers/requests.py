@@ -108,7 +108,7 @@ class RequestRead(msgspec.Struct, rename="camel"):
 
 
 def _path(given: str | None) -> str | None:
-    """The path of the filter, which may be written as it is called. Raises Invalid for one that no request has."""
+    """The path of the filter, which may be given with its prefix. Raises Invalid for a path that no operation has."""
     if given is None:
         return None
     path = given.removeprefix("/v1").rstrip("/")

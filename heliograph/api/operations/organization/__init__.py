@@ -1,4 +1,4 @@
-"""Operations on an organization's own affairs: its settings, what it was told, and files of what it has."""
+"""Operations on the organization itself: its settings, notices and exports."""
 
 from heliograph.api.operations.organization import exports, notices, settings
 

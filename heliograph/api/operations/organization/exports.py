@@ -25,7 +25,7 @@ from heliograph.overview.exports.jobs import TooManyExports
 from heliograph.overview.exports.kinds import Wanted
 
 Kind = Literal["messages", "contacts", "opt_outs"]
-#: What a file of a kind takes to be asked for and to be fetched.
+#: The scopes needed to request and to fetch an export, by kind.
 NEEDS: dict[str, tuple[str, ...]] = {
     "messages": ("sms:read", "whatsapp:read"),
     "contacts": ("contacts:read",),
@@ -34,7 +34,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
 
 
 class CreateExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
-    """What to write into a file."""
+    """What to export."""
 
     kind: Annotated[
         Kind,
@@ -45,7 +45,7 @@ class CreateExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
             )
         ),
     ]
-    format: Annotated[Literal["csv", "jsonl"], Meta(description="CSV, or a line of JSON each.")] = "jsonl"
+    format: Annotated[Literal["csv", "jsonl"], Meta(description="CSV, or one line of JSON per row.")] = "jsonl"
     date_from: Annotated[
         Annotated[datetime, Meta(tz=True)] | None, Meta(description="Messages accepted from this time on.")
     ] = None
@@ -59,7 +59,7 @@ class CreateExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 
 
 class Export(msgspec.Struct):
-    """A file, and how far it has come."""
+    """An export and its progress."""
 
     id: Annotated[UUID, Meta(description="Id of the export.")]
     kind: Annotated[str, Meta(description="What it holds.")]
@@ -70,11 +70,11 @@ class Export(msgspec.Struct):
     ]
     rows: Annotated[int, Meta(description="Rows written so far.")]
     size: Annotated[int, Meta(description="Bytes written so far.")]
-    parts: Annotated[int, Meta(description="Parts of its content.")]
+    parts: Annotated[int, Meta(description="Number of parts of its content.")]
     is_cut: Annotated[bool, Meta(description="Whether it was cut off at the maximum size of a file.")]
     created_at: CreatedAt
     finished_at: Annotated[Time | None, Meta(description="When it ended.")]
-    expires_at: Annotated[Time, Meta(description="When it is forgotten.")]
+    expires_at: Annotated[Time, Meta(description="When it is deleted.")]
 
 
 class ExportAnswer(msgspec.Struct):
@@ -85,25 +85,25 @@ class ExportAnswer(msgspec.Struct):
 
 
 class ExportList(msgspec.Struct):
-    """The newest 50 exports that this key asked for."""
+    """The newest 50 exports that this key requested."""
 
     success: Success
     items: Items[Export]
 
 
 class ContentQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Which part."""
+    """The part to read."""
 
     part: Annotated[int, Meta(ge=0, le=1_000_000, description="Number of the part, from 0.")] = 0
 
 
 class ExportContent(msgspec.Struct, rename="camel"):
-    """A part of the file: up to a thousand rows. All parts one after the other are the file."""
+    """A part of the file: up to a thousand rows. All parts in order make up the file."""
 
     success: Success
     part: Annotated[int, Meta(description="Its number.")]
     text: Annotated[str, Meta(description="Its content.")]
-    next_part: Annotated[int | None, Meta(description="Number of the next one; null: this was the last.")]
+    next_part: Annotated[int | None, Meta(description="Number of the next part; null: this was the last.")]
 
 
 async def list_exports(call: Call) -> ExportList:
@@ -116,7 +116,7 @@ async def create_export(call: Call, body: CreateExport) -> ExportAnswer:
     """Export messages, contacts or opt-outs.
 
     A worker writes the file: messages and contacts of the key's mode, newest first. It is kept for a week, for the key
-    that asked. The event `notice.created` tells when it is ready.
+    that requested it. The event `notice.created` reports that it is ready.
     """
     _demand(call.actor, body.kind)
     id = await jobs.ask(call.conn, call.actor, wanted=_wanted(body))
@@ -146,7 +146,7 @@ async def get_export_content(call: Call, export_id: UUID, query: ContentQuery) -
 async def stop_export(call: Call, export_id: UUID) -> ExportAnswer:
     """Stop an export.
 
-    What was written of it is erased. One that has ended stays as it is.
+    What has been written is erased. An export that has ended stays as it is.
     """
     await jobs.stop(call.conn, call.actor, id=export_id)
     return ExportAnswer(True, _shown(await jobs.get(call.conn, call.actor, id=export_id)))
@@ -158,7 +158,7 @@ def _demand(actor: Actor, kind: str) -> None:
         raise ScopeRequired(required=missing)
 
 
-#: What a kind can be narrowed by, as requests call it. Anything else would be taken to narrow it, and would not.
+#: The filters of each kind, by their public names. Any other is refused: it would seem to filter, and would not.
 _NARROWED: dict[str, set[str]] = {"messages": {"dateFrom", "dateTo"}, "contacts": {"tag"}}
 
 

@@ -1,4 +1,4 @@
-"""Notices: shapes and handlers. What is told, and to whom, is `notices.kinds`."""
+"""Notices: shapes and handlers. `notices.kinds` defines the kinds and who gets them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heliograph.notices import reading
 from heliograph.notices.kinds import KINDS
 
 COLLECTION = "notices"
-#: No person's: what is for one person alone is shown to no key.
+#: The query of a key: notices meant for a single person are not shown.
 NOBODY = UUID(int=0)
 
 
@@ -28,7 +28,7 @@ class Notice(msgspec.Struct, rename="camel"):
     object: Annotated[
         str, Meta(description="Id of what it is about; for `quota.used` the share in percent, for `usage.day` the day.")
     ]
-    name: Annotated[str, Meta(description="What people call that; may be empty.")]
+    name: Annotated[str, Meta(description="Its name; may be empty.")]
     facts: Annotated[dict[str, str | int], Meta(description="What else is known, by kind.")]
     created_at: CreatedAt
 
@@ -55,8 +55,8 @@ class NoticeQuery(paging.PageQuery, frozen=True, rename="camel", kw_only=True):
 async def list_notices(call: Call, query: NoticeQuery) -> NoticeList:
     """List notices.
 
-    What needed somebody's attention in the last 90 days, newest first: of the kinds whose subject the key's scopes can
-    read. The event `notice.created` tells of them as they come.
+    What needed somebody's attention in the last 90 days, newest first: the kinds whose subject the key's scopes can
+    read. The event `notice.created` reports new ones.
     """
     found = await reading.list_page(
         call.conn,

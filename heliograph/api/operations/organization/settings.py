@@ -16,7 +16,7 @@ from heliograph.notices.kinds import KINDS, WAYS
 from heliograph.people import policy
 from heliograph.people.noticing import choices
 
-# In JSON 60.0 is the same number as 60, so it is taken for one.
+# In JSON 60.0 is the same number as 60, so it is accepted as an integer.
 WHOLE: dict[str, Any] = {"multiple_of": 1, "extra_json_schema": {"type": "integer"}}
 Guarantee = Literal["at_least_once", "at_most_once"]
 QuietHours = Annotated[
@@ -33,31 +33,31 @@ QuietHours = Annotated[
 
 
 class AccountSettings(msgspec.Struct, rename="camel"):
-    """What sends mean that do not say it, and how people are told."""
+    """Defaults for sends, and how people are notified."""
 
     quiet_hours: QuietHours
-    delivery_guarantee: Annotated[Guarantee, Meta(description="Of sends that name none.")]
+    delivery_guarantee: Annotated[Guarantee, Meta(description="Default for sends that do not specify one.")]
     validity_seconds: Annotated[
-        int | None, Meta(description="How long a message is worth delivering; null: the retry schedule's time.")
+        int | None, Meta(description="Default validity of a message; null: as long as the retry schedule.")
     ]
     text_days: Annotated[
-        int | None, Meta(description="Days after which texts are erased; null: with those of the whole installation.")
+        int | None, Meta(description="Days after which texts are erased; null: the installation's setting.")
     ]
     message_days: Annotated[
         int | None,
         Meta(
-            description=(
-                "Days after which messages are removed with their numbers; null: with those of the whole installation."
-            )
+            description=("Days after which messages are removed with their numbers; null: the installation's setting.")
         ),
     ]
     campaign_approval_above: Annotated[
         int | None,
-        Meta(description="Campaigns with more recipients need a second person's approval; null: none does."),
+        Meta(description="Campaigns with more recipients than this need a second person's approval; null: none does."),
     ]
     notices: Annotated[
         dict[str, list[str]],
-        Meta(description=f"How people are told, by kind of notice: of {', '.join(WAYS)}. People may choose otherwise."),
+        Meta(
+            description=f"How people are notified, by kind of notice: {', '.join(WAYS)}. People may choose otherwise."
+        ),
     ]
 
 
@@ -65,18 +65,20 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     """Changes. Fields that are left out stay as they are."""
 
     quiet_hours: QuietHours | UnsetType = UNSET
-    delivery_guarantee: Annotated[Guarantee, Meta(description="Of sends that name none.")] | UnsetType = UNSET
+    delivery_guarantee: (
+        Annotated[Guarantee, Meta(description="Default for sends that do not specify one.")] | UnsetType
+    ) = UNSET
     validity_seconds: (
         Annotated[
             Annotated[float, Meta(ge=VALIDITY[0], le=VALIDITY[1], **WHOLE)] | None,
-            Meta(description="How long a message is worth delivering; null: the retry schedule's time."),
+            Meta(description="Default validity of a message; null: as long as the retry schedule."),
         ]
         | UnsetType
     ) = UNSET
     text_days: (
         Annotated[
             Annotated[float, Meta(ge=TEXT_DAYS[0], le=TEXT_DAYS[1], **WHOLE)] | None,
-            Meta(description="Days after which texts are erased; null: with those of the whole installation."),
+            Meta(description="Days after which texts are erased; null: the installation's setting."),
         ]
         | UnsetType
     ) = UNSET
@@ -95,14 +97,16 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     campaign_approval_above: (
         Annotated[
             Annotated[float, Meta(ge=APPROVAL[0], le=APPROVAL[1], **WHOLE)] | None,
-            Meta(description="Campaigns with more recipients need a second person's approval; null: none does."),
+            Meta(
+                description="Campaigns with more recipients than this need a second person's approval; null: none does."
+            ),
         ]
         | UnsetType
     ) = UNSET
     notices: (
         Annotated[
             dict[str, list[str] | None],
-            Meta(description="Ways by kind of notice; null: as it was at first. Other kinds stay as they are."),
+            Meta(description="Ways by kind of notice; null: the default. Kinds that are left out stay as they are."),
         ]
         | UnsetType
     ) = UNSET
@@ -126,7 +130,7 @@ async def get_account_settings(call: Call) -> AccountSettingsAnswer:
 async def change_account_settings(call: Call, body: ChangeAccountSettings) -> AccountSettingsAnswer:
     """Change the organization's settings.
 
-    They hold for what is accepted from then on; every process knows within a second.
+    They apply to what is accepted from then on, in every process within a second.
     """
     changes: dict[str, Any] = {
         "guarantee": None if body.delivery_guarantee is UNSET else body.delivery_guarantee,
@@ -157,7 +161,7 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ac
     return AccountSettingsAnswer(True, _shown(defaults, chosen))
 
 
-#: Fields of the rules, as they are called here.
+#: The rules' field names, by their public names.
 NAMES = {
     "guarantee": "deliveryGuarantee",
     "quiet_hours": "quietHours",

@@ -89,7 +89,8 @@ async def list_sms_inbound(call: Call, query: InboundQuery) -> SmsReceivedList:
     """
     sender = None
     if query.sender is not None:
-        # A `+` that was not encoded arrives as a space. Two spellings of a number are one filter, also in cursors.
+        # An unencoded `+` arrives as a space. Numbers are normalized, so that two spellings are one filter, also in
+        # cursors.
         sender = phones.parse(query.sender.lstrip(" "))
         if sender is None:
             raise Invalid(("from", "pattern", "`from` must be a phone number with country code"))

@@ -86,8 +86,8 @@ class SmsMessage(msgspec.Struct, rename="camel", kw_only=True):
     sender_id: Annotated[UUID, Meta(description="Id of the sender ID.")]
     encoding: Annotated[Literal["gsm7", "ucs2"], Meta(description="Encoding of the text.")]
     segments: Annotated[int, Meta(description="Number of segments.")]
-    traffic_class: Annotated[TrafficClass, Meta(description="What its sender says it is.")] = msgspec.field(
-        name="class"
+    traffic_class: Annotated[TrafficClass, Meta(description="Class of the message, as given in the send.")] = (
+        msgspec.field(name="class")
     )
     campaign_id: Annotated[UUID | None, Meta(description="The campaign it belongs to, if any.")]
     api_key_id: Annotated[
@@ -182,7 +182,7 @@ class SmsCanceled(msgspec.Struct):
 
 
 class SmsConverted(msgspec.Struct, rename="camel"):
-    """The message did what it was for."""
+    """The message was converted."""
 
     success: Success
     converted_at: Annotated[Time, Meta(description="When that was first reported.")]
@@ -196,7 +196,8 @@ async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
     period.
     """
     if query.recipient is not None:
-        # A `+` that was not encoded arrives as a space. Two spellings of a number are one filter, also in cursors.
+        # An unencoded `+` arrives as a space. Numbers are normalized, so that two spellings are one filter, also in
+        # cursors.
         recipient = phones.parse(query.recipient.lstrip(" "))
         if recipient is None:
             raise Invalid(("recipient", "pattern", "`recipient` must be a phone number with country code"))
@@ -247,8 +248,9 @@ async def cancel_sms_message(call: Call, message_id: UUID) -> SmsCanceled:
 async def convert_sms_message(call: Call, message_id: UUID) -> SmsConverted:
     """Report that a message was converted.
 
-    For one-time codes: the person entered the code. Where others' codes are entered and those of some range of numbers
-    are not, somebody may be earning from that range; the guard holds it. Reporting it again returns the first time.
+    For one-time codes: the person entered the code. If codes are usually entered but those sent to some range of
+    numbers are not, somebody may be earning from that range, and the guard holds it. Reporting it again returns the
+    first time.
     """
     return SmsConverted(True, iso(await conversions.convert(call.conn, call.actor, id=message_id)))
 

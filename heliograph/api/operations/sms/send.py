@@ -63,7 +63,7 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         Meta(description="Your own reference, returned in the response and in events."),
     ] = None
     validity_seconds: Annotated[
-        # In JSON 60.0 is the same number as 60, so it is taken for one.
+        # In JSON 60.0 is the same number as 60, so it is accepted as an integer.
         Annotated[float, Meta(ge=VALIDITY[0], le=VALIDITY[1], multiple_of=1, extra_json_schema={"type": "integer"})]
         | None,
         Meta(description="How long the message is worth delivering, in seconds from the time it is due."),
@@ -175,7 +175,7 @@ class Previewed(msgspec.Struct, rename="camel"):
     send_at: Annotated[Time | None, Meta(description="Earliest time to send it, if one was requested.")]
     quiet_until: Annotated[
         Time | None,
-        Meta(description="If it is marketing and quiet where the recipient is: until when it would wait."),
+        Meta(description="For marketing in the recipient's quiet hours: until when it would wait."),
     ]
     expires_at: Annotated[Time, Meta(description="It is not sent after this time.")]
     quota: Annotated[PreviewedQuota, Meta(description="The cost.")]
@@ -189,7 +189,7 @@ class SmsPreviewed(msgspec.Struct):
     preview: Annotated[Previewed, Meta(description="The message as it would be sent.")]
 
 
-#: Of a send, and of its preview.
+#: Refusals of both a send and its preview.
 REFUSALS = (
     *(OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious, ChallengeRequired),
     *(RecipientOptedOut, SenderIdNotApproved, SenderIdNotAllowed, SpendLimitReached, QuotaExceeded),
@@ -237,11 +237,11 @@ def _send(call: Call, body: SendSms) -> Send:
     to = phones.parse(body.to)
     if to is None:
         raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
-    # Two spellings of one number are the same payload, and so is a default that is said. The organization's own default
-    # is no part of it: it may change between a request and its repetition.
+    # Two spellings of one number are the same payload, and so is an explicit default. The organization's own default is
+    # not part of the payload: it may change between a request and its repetition.
     guarantee = body.delivery_guarantee or "at_least_once"
     traffic_class = body.traffic_class or "transactional"
-    # The send that is repeated after a challenge is the same send.
+    # A send repeated after a challenge counts as the same send.
     canonical = msgspec.structs.replace(
         body, to=to, delivery_guarantee=guarantee, traffic_class=traffic_class, challenge_passed=None
     )

@@ -25,8 +25,8 @@ Body = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT, examples=["Hello {
 class WriteText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A text to save, and its name."""
 
-    name: Annotated[Name, Meta(description="What people call it; no two have the same, in any case.")]
-    body: Annotated[Body, Meta(description="What it says; `{{name}}` and its like are filled in by a campaign.")]
+    name: Annotated[Name, Meta(description="Its name; unique, regardless of case.")]
+    body: Annotated[Body, Meta(description="The text; a campaign fills in placeholders such as `{{name}}`.")]
 
 
 class ChangeText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,7 +40,7 @@ class SavedText(msgspec.Struct):
     """A text to use again."""
 
     id: Annotated[UUID, Meta(description="Id of the text.")]
-    name: Annotated[str, Meta(description="What people call it.")]
+    name: Annotated[str, Meta(description="Its name.")]
     body: Annotated[str, Meta(description="What it says.")]
     created_at: CreatedAt
     updated_at: Annotated[Time, Meta(description="When it was last changed.")]
@@ -62,7 +62,7 @@ class SavedTextList(msgspec.Struct):
 
 
 class SavedTextRemoved(msgspec.Struct):
-    """The text is no longer kept."""
+    """The text has been removed."""
 
     success: Success
 

@@ -1,4 +1,4 @@
-"""WhatsApp messages and conversations: shapes and handlers of their lists, and of reading one message. The rules are
+"""WhatsApp messages and conversations: shapes and handlers for listing them, and for reading one message. The rules are
 `whatsapp.messages` and `whatsapp.reads`."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Recipient = Annotated[
 BillingCategory = Literal["utility", "authentication", "marketing", "service"]
 BILLING_CATEGORIES = get_args(BillingCategory)
 NumberId = Annotated[UUID, Meta(description="Id of your WhatsApp number, as listed by `/whatsapp/phone-numbers`.")]
-#: A user, as they are written in answers.
+#: A user's id in the form used in responses.
 User = Annotated[str, Meta(examples=["+258841234567"])]
 
 
@@ -161,7 +161,7 @@ class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
         dict[str, Any] | None,
         Meta(
             description=(
-                "What it says, by `type`: `body` of a text, `parameters` of a template, `text` and `payload` of a "
+                "Its content, by `type`: `body` of a text, `parameters` of a template, `text` and `payload` of a "
                 "button, `kind`, `id` and `title` of an interactive reply, `mimeType` and `caption` of media, `emoji` "
                 "of a reaction; other types have what WhatsApp reports about them, without files. Null after it has "
                 "been erased, which is after 30 days by default."
@@ -277,7 +277,7 @@ async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> Wha
 async def get_whatsapp_message(call: Call, message_id: UUID) -> WhatsAppMessageRead:
     """Get a WhatsApp message.
 
-    What it says, its current status, the time of each step and, if it failed, the reason.
+    Its content, its current status, the time of each step and, if it failed, the reason.
     """
     return WhatsAppMessageRead(True, _message(await messages.get(call.conn, call.actor, id=message_id)))
 
@@ -312,7 +312,7 @@ def _user(given: str | None) -> str | None:
     """Normalize `recipient`, so that two spellings of a number are one filter, also in cursors."""
     if given is None or is_user_id(given):
         return given
-    # A `+` that was not encoded arrives as a space.
+    # An unencoded `+` arrives as a space.
     number = phones.parse(given.lstrip(" "))
     if number is None:
         raise Invalid(("recipient", "pattern", "`recipient` must be a phone number with country code or a user id"))

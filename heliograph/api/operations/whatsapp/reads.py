@@ -1,5 +1,4 @@
-"""WhatsApp templates, numbers and the wallet: shapes and handlers of what is read of them. The rules are
-`whatsapp.reads`."""
+"""WhatsApp templates, numbers and the wallet: shapes and handlers for reading them. The rules are `whatsapp.reads`."""
 
 from __future__ import annotations
 

@@ -134,11 +134,11 @@ async def send_whatsapp_message(call: Call, body: SendWhatsAppMessage) -> Annota
         rule = "`to` must be a phone number with country code: `+258841234567`, or a user id"
         raise Invalid(("to", "pattern", rule))
     if isinstance(body, SendWhatsAppTemplate) and body.template.category == "authentication" and is_user_id(to):
-        # Meta refuses it (131062): a code is for whoever holds the number.
+        # Meta refuses it (131062): a code proves that someone holds a number.
         raise Invalid(
             ("to", "user_id", "`to` must be a phone number: authentication templates cannot be sent to a user id")
         )
-    # Two spellings of one number are the same payload, and null is what is left out.
+    # Two spellings of one number are the same payload, and so are null and an omitted field.
     canonical = body if to == body.to else msgspec.structs.replace(body, to=to)
     if isinstance(canonical, SendWhatsAppText) and canonical.text.preview_url is None:
         text = msgspec.structs.replace(canonical.text, preview_url=False)
