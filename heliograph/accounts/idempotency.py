@@ -1,8 +1,8 @@
 """Idempotency of mutations: the same key and payload give one outcome, stored and replayed byte for byte.
 
 Claiming the key, running the operation and storing its outcome are one transaction, so a crash leaves either all of it
-or nothing, and a refused mutation frees its key. A duplicate that arrives meanwhile waits for the first one's row.
-(Sends keep the same promise in `sending/intake.py`, by the batch.)
+or nothing, and a refused mutation frees its key. A duplicate that arrives in the meantime waits for the first one's
+row. (Sends keep the same promise in `sending/intake.py`, by the batch.)
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def checked_key(value: bytes) -> str:
 
 
 def key_hash(mode: str, method: str, path: str, key: str) -> UUID:
-    """What a key is stored under, within its organization: the first 16 bytes of SHA-256 over the API key's mode,
-    method, path and key."""
+    """The hash under which a key is stored within its organization: the first 16 bytes of SHA-256 over the API key's
+    mode, method, path and key."""
     return UUID(bytes=hashlib.sha256(f"{mode} {method} {path}\n{key}".encode()).digest()[:16])
 
 
@@ -66,7 +66,7 @@ def request_hash(body: object) -> bytes:
 
 LOCK_TIMEOUT = "SELECT set_config('lock_timeout', $1, true)"
 
-# A duplicate's INSERT waits here until the first transaction ends. A key older than its time to live is taken over.
+# A duplicate's INSERT waits here until the first transaction ends. An expired key is taken over.
 CLAIM = """
 INSERT INTO idempotency AS known (organization_id, key_hash, request_hash, status, body, created_at)
 VALUES ($1, $2, $3, 200, '', now())
@@ -94,7 +94,7 @@ async def once(
 ) -> Outcome:
     """Run `run` once for this key and payload, in a transaction on `conn` that also stores what it returns.
 
-    `key`, `request`: of `key_hash` and `request_hash`. `hours`: time to live. A duplicate waits up to `wait_seconds`.
+    `key`, `request`: from `key_hash` and `request_hash`. `hours`: time to live. A duplicate waits up to `wait_seconds`.
     `seal_key` encrypts the stored response if it contains a secret. Raises IdempotencyConflict, IdempotencyInProgress,
     Unavailable, and what `run` raises; then nothing is stored.
     """
@@ -103,12 +103,12 @@ async def once(
         try:
             claimed = await conn.fetchval(CLAIM, actor.organization_id, key, request, hours)
         except asyncpg.LockNotAvailableError as error:
-            # Whoever waits for a duplicate waits in the index of keys, and the error says so. If it does not, somebody
-            # holds the whole table.
+            # Waiting for a duplicate happens in the index of keys, and the error says so. Otherwise somebody has locked
+            # the whole table.
             raise (IdempotencyInProgress if getattr(error, "context", None) else Unavailable)() from None
         if not claimed:
             known = await conn.fetchrow(FIND, actor.organization_id, key)
-            if known is None:  # it went at this moment, of age
+            if known is None:  # it expired at this very moment
                 raise IdempotencyInProgress
             if known["request_hash"] != request:
                 raise IdempotencyConflict

@@ -1,7 +1,7 @@
-"""What operators set for the whole installation, without a shell: its name, what it tells everybody, and its rules.
+"""Settings of the whole installation that operators change without a shell: its name, its announcement, and its rules.
 
-What the machine needs to start (addresses, secrets, limits) are settings of the environment
-(`base.process.settings`); these are of the database, and in force in every process within two seconds.
+What a process needs to start (addresses, secrets, limits) is set in the environment (`base.process.settings`); these
+settings are in the database, and take effect in every process within two seconds.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid
 from heliograph.base.loading_cache import LoadingCache
 
-#: What it is called where nobody has named it.
+#: Default name.
 PRODUCT = "Heliograph"
-#: Characters at most.
+#: Maximum length in characters.
 LONGEST_NAME, LONGEST_ANNOUNCEMENT, LONGEST_ADDRESS = 40, 300, 300
-#: Of a quota.
+#: Maximum quota of a new organization.
 DIGITS = 9
-#: Seconds until every process shows a change.
+#: Seconds within which every process shows a change.
 MAX_AGE = 2.0
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the installation."""
 
-    #: What both apps call themselves.
+    #: The name shown in both apps.
     name: str = PRODUCT
-    #: Stands above every page of both apps; "": nothing does.
+    #: Announcement at the top of every page of both apps; "": none.
     announcement: str = ""
-    #: When it goes by itself; None: when it is taken away.
+    #: When it disappears by itself; None: it stays until removed.
     announcement_until: datetime | None = None
-    #: Whether a sender ID is approved once two operators have approved it.
+    #: Whether a sender ID needs the approval of two operators.
     four_eyes: bool = False
-    #: Whether operators are mailed the receipts of each day.
+    #: Whether operators are mailed a daily report on receipts.
     receipts_mail: bool = False
-    #: Message quota that an organization begins with where whoever creates it names none.
+    #: Initial message quota of an organization whose creator specifies none.
     new_quota: int = 0
-    #: Pages of whoever runs the installation, linked at the foot of the dashboard; "": none.
+    #: Pages of the company that runs the installation, linked in the dashboard's footer; "": none.
     terms_url: str = ""
     privacy_url: str = ""
 
     def announced(self, at: datetime) -> str:
-        """What is announced at a time."""
+        """The announcement in effect at a given time."""
         return "" if self.announcement_until is not None and self.announcement_until <= at else self.announcement
 
 
-#: The names that can be set, in the order in which they are shown.
+#: The names of the settings, in display order.
 NAMES = Installation.__struct_fields__
 LOAD = "SELECT name, value FROM installation_settings"
 
 
 async def load(conn: Connection | Pool) -> Installation:
-    """As they are now."""
+    """The current settings."""
     return _of({row["name"]: row["value"] for row in await conn.fetch(LOAD)})
 
 
-# Whoever changes them waits for who does so already; readers do not.
+# Writers wait for each other; readers do not wait.
 LOCK = "LOCK TABLE installation_settings IN SHARE ROW EXCLUSIVE MODE"
 CLEAR = "DELETE FROM installation_settings WHERE name = ANY ($1)"
 PUT = """
@@ -73,8 +73,8 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_a
 
 
 async def change(conn: Connection, who: Who, given: Mapping[str, str]) -> Installation:
-    """Set what is given, by its name; "" restores what is in force where nothing is set. All of it or, with an Invalid
-    that names every wrong one, nothing."""
+    """Change the given settings, by name; "" restores a default. All or nothing: Invalid names every setting that is
+    wrong."""
     checked = _checked(given)
     async with conn.transaction():
         await conn.execute(LOCK)
@@ -91,7 +91,8 @@ async def change(conn: Connection, who: Who, given: Mapping[str, str]) -> Instal
 
 
 class Current:
-    """The settings, as a process shows them: at most MAX_AGE old, and while the database is away as they were."""
+    """A process's cache of the settings: at most MAX_AGE old, or the last known ones while the database is
+    unavailable."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -99,7 +100,7 @@ class Current:
         self.last = Installation()
 
     async def get(self) -> Installation:
-        """Never fails: the page of an error shows them too."""
+        """The current settings. Never fails, since error pages show them too."""
         try:
             self.last = await self._fresh.get("") or self.last
         except Exception as error:
@@ -108,7 +109,7 @@ class Current:
         return self.last
 
     def forget(self) -> None:
-        """Show a change of this process at once."""
+        """Discard the cache, so that a change made in this process shows at once."""
         self._fresh.forget("")
 
     async def _load(self, keys: object) -> dict[str, Installation]:
@@ -121,7 +122,7 @@ def _of(rows: Mapping[str, str]) -> Installation:
     eyes, mail = known.pop("four_eyes", ""), known.pop("receipts_mail", "")
     amount = known.pop("new_quota", "0")
     return Installation(
-        **known,  # what is left are texts
+        **known,  # the remaining ones are texts
         announcement_until=datetime.fromisoformat(until) if until else None,
         four_eyes=eyes == "true",
         receipts_mail=mail == "true",
@@ -130,7 +131,7 @@ def _of(rows: Mapping[str, str]) -> Installation:
 
 
 def _checked(given: Mapping[str, str]) -> dict[str, str]:
-    """What is stored of each. Raises Invalid."""
+    """The value to store for each. Raises Invalid."""
     values = {name: " ".join(value.split()) for name, value in given.items()}
     wrong: list[tuple[str, str, str]] = [
         (name, "unknown", f"`{name}` is none of {', '.join(NAMES)}") for name in values if name not in NAMES
@@ -163,7 +164,7 @@ def _is_address(value: str) -> bool:
 
 
 def _moment(value: str) -> datetime | None:
-    """A time that says of which zone it is."""
+    """A time with its time zone."""
     try:
         at = datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError:

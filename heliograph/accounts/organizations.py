@@ -2,7 +2,7 @@
 
 The rule nobody may break: an organization is never deleted, only closed, because bills refer to its rows.
 
-It has over 400 lines because each rule that an organization chooses is declared, checked and written here.
+It has over 400 lines because every rule that an organization chooses is declared, checked and written here.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class OrganizationSuspended(Refusal):
 class DestinationNotAllowed(Refusal):
     """This organization may not send to `to`: `reason` says why.
 
-    `country`: it is not among the organization's countries; `not_carried`: the operator carries nothing there;
-    `premium`: it is a premium-rate or shared-cost number.
+    `country`: it is not among the organization's countries; `not_carried`: the operator has no route there; `premium`:
+    it is a premium-rate or shared-cost number.
     """
 
     code, status = "destination_not_allowed", 403
@@ -64,17 +64,17 @@ class Organization(msgspec.Struct, frozen=True):
     stop_reply: str | None
     start_reply: str | None
     help_reply: str | None
-    #: One of REPLY_LANGUAGES, of the default ones; None: that of its country.
+    #: Language of the default replies, one of REPLY_LANGUAGES; None: that of its country.
     reply_language: str | None
     #: IANA name; None: UTC.
     time_zone: str | None
-    #: Members without a second factor see nothing of it.
+    #: Whether members without a second factor are denied access.
     factor_required: bool
-    #: Sessions that were not used for so long end; None: only by their own rules.
+    #: Sessions idle for this many hours end; None: only the sessions' own rules apply.
     session_hours: int | None
-    #: Whoever sees no texts may reveal one message at a time.
+    #: Whether those who may not see texts can reveal one message at a time.
     reveals: bool
-    #: Developers create, rotate and revoke live keys, too.
+    #: Whether developers can create, rotate and revoke live keys too.
     developer_keys: bool
     plan: str | None
     period_start: datetime | None
@@ -87,8 +87,8 @@ _COLUMNS = (
     " start_reply, help_reply, reply_language, time_zone, factor_required, session_hours, reveals, developer_keys,"
     " plan, period_start, period_end, created_at"
 )
-#: Maximum number of an organization's own words, characters of a word, and characters of a reply (four segments at
-#: most).
+#: Maximum number of an organization's own opt-out words, length of a word, and length of a reply (at most four
+#: segments).
 MOST_WORDS, LONGEST_WORD, LONGEST_REPLY = 50, 64, 268
 #: Languages of the default replies.
 REPLY_LANGUAGES = ("en", "pt", "fr", "es", "sw")
@@ -97,16 +97,16 @@ LONGEST_SESSION = 720
 
 
 def forbidden(actor: Actor, to: str) -> Refusal | None:
-    """What is never allowed for this organization: OrganizationSuspended, DestinationNotAllowed. `to`: E.164, or the id
-    of a WhatsApp user."""
+    """The refusal of a send that this organization is never allowed, OrganizationSuspended or DestinationNotAllowed;
+    None if it is allowed. `to`: E.164, or the id of a WhatsApp user."""
     if actor.state in STOPPED:
         return OrganizationSuspended()
     return not_allowed(actor.allowed_countries, to)
 
 
 def not_allowed(countries: Collection[str] | None, to: str) -> DestinationNotAllowed | None:
-    """What keeps a number (E.164) from whoever may send to these countries, None being all. Premium-rate and
-    shared-cost numbers are nobody's: no handset has one, and whoever rents them earns from each message."""
+    """Why an organization that may send to these countries (None: all) may not send to a number (E.164). Premium-rate
+    and shared-cost numbers are never allowed: no handset has one, and whoever rents them earns from each message."""
     country = phones.country(to)
     if countries is not None and country not in countries:
         return DestinationNotAllowed(country=country, reason="country")
@@ -137,7 +137,8 @@ async def create(
 ) -> Organization:
     """Create an organization with an empty quota. `name`: 1 to 200 characters, unique; `state`: one of STATES;
     `country`: an ISO region, by which national numbers are interpreted; `allowed_countries`: ISO regions that may be
-    sent to, None for all. Left out, it is the organization's own country; only one that has none sends everywhere.
+    sent to, None for all. The default is the organization's own country; only an organization without one can send
+    everywhere.
 
     Raises Invalid.
     """
@@ -194,7 +195,7 @@ CHOICES = 10
 
 
 async def find(conn: Connection, *, reference: str | None) -> Organization:
-    """The organization that an operator means: by id, by name (any case), or the only one (None).
+    """The organization that an operator refers to: by id, by name (any case), or the only one (None).
 
     Raises NotFound and Invalid; both list the existing ones.
     """
@@ -228,8 +229,8 @@ SET_STATE = f"UPDATE organizations SET state = $2 WHERE id = $1 RETURNING {_COLU
 
 
 async def set_state(conn: Connection, *, id: UUID, state: str, by: Who = SYSTEM) -> Organization:
-    """Suspend, resume or close an organization. Takes effect on every process within a second, like the revocation of a
-    key. Closing throws the key of its sealed texts away, for good. Raises Invalid, NotFound."""
+    """Suspend, resume or close an organization. Takes effect in every process within a second, like the revocation of a
+    key. Closing permanently destroys the key of its sealed texts. Raises Invalid, NotFound."""
     _check_state(state)
     async with conn.transaction():
         before = _known(await conn.fetchrow(LOCK, id), id)
@@ -286,8 +287,8 @@ async def configure(
     """Change an organization's own rules; omitted ones stay as they are.
 
     `allowed_countries=None` lifts the restriction; `country=None` means that national numbers are refused. A reply of
-    None restores the default text, an empty one disables the reply; `reply_language=None` is the country's.
-    `time_zone=None` is UTC, `session_hours=None` leaves sessions to their own rules. Raises Invalid, NotFound.
+    None restores the default text, an empty one disables the reply; `reply_language=None` means the country's.
+    `time_zone=None` means UTC; with `session_hours=None` only the sessions' own rules apply. Raises Invalid, NotFound.
     """
     if opt_out_words is not None:
         opt_out_words = _checked_words(opt_out_words)
@@ -328,7 +329,7 @@ async def configure(
 
 
 def _given(value: object) -> list[object]:
-    """Whether it was given, and what."""
+    """Two parameters of a statement: whether a value was given, and the value."""
     return [False, None] if value is msgspec.UNSET else [True, value]
 
 
@@ -352,7 +353,8 @@ def _checked_country(country: str) -> str:
 
 
 def _checked_countries(countries: list[str] | None) -> list[str] | None:
-    """Each once. An empty list is a slip: nothing could be sent, or, where it is read as no restriction, anywhere."""
+    """Deduplicated. An empty list is a mistake: it would forbid all sends or, where read as no restriction, allow all
+    of them."""
     if countries is None:
         return None
     if not countries:
@@ -366,7 +368,7 @@ def _checked_countries(countries: list[str] | None) -> list[str] | None:
 
 
 def _checked_words(words: list[str]) -> list[str]:
-    """Each once, trimmed."""
+    """Deduplicated and trimmed."""
     trimmed = list(dict.fromkeys(word.strip() for word in words))
     if len(trimmed) > MOST_WORDS:
         raise Invalid(("opt_out_words", "count", f"`opt_out_words` may list at most {MOST_WORDS} words"))

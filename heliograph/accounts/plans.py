@@ -1,7 +1,7 @@
-"""Plans: an organization's subscription, its current period, and the quota that each period brings.
+"""Plans: an organization's subscription, its current period, and the quota granted in each period.
 
-The rule nobody may break: a period begins in one transaction with the quota that it brings, and the ledger says both
-what ended and what began. Whoever finds a period at its end may begin the next one; each begins exactly once.
+The rule nobody may break: a period begins in the same transaction as its quota, and the ledger records both what ended
+and what began. Anyone who finds that a period has ended may begin the next one; each begins exactly once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from heliograph.base.errors import Invalid, NotFound
 #: Longest name of a plan, characters.
 MAX_NAME = 100
 MAX_MONTHS = 120
-#: Organizations whose period begins in one transaction.
+#: Organizations whose periods begin in one transaction.
 BATCH = 200
 
-#: The standing of a subscription by the organization's state.
+#: The status of a subscription by the organization's state.
 STATUS = {
     "active": "active",
     "trial": "trial",
@@ -37,7 +37,8 @@ STATUS = {
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A plan and its current period, from `start` to before `end`. `status`: one of STATUS's values."""
+    """A plan and its current period, from `start` (inclusive) to `end` (exclusive). `status`: one of STATUS's
+    values."""
 
     plan: str
     status: str
@@ -46,7 +47,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 def subscription(organization: Organization) -> Subscription | None:
-    """What an organization subscribed to; None without a plan."""
+    """An organization's subscription; None if it has no plan."""
     if organization.plan is None:
         return None
     status = STATUS[organization.state]
@@ -54,9 +55,10 @@ def subscription(organization: Organization) -> Subscription | None:
 
 
 def period(anchor: datetime, months: int, at: datetime) -> tuple[datetime, datetime]:
-    """Start and end of the period that contains `at`, of those that begin every `months` months from `anchor`, in UTC.
+    """Start and end of the period that contains `at`, where a period begins every `months` months from `anchor`, in
+    UTC.
 
-    A day that a month does not have becomes its last day. `at` is not before `anchor`.
+    A day that a month does not have becomes its last day. `at` must not be before `anchor`.
     """
     passed = (at.year - anchor.year) * 12 + at.month - anchor.month
     number = passed // months
@@ -95,10 +97,10 @@ async def subscribe(
     months: int = 1,
     by: Who = SYSTEM,
 ) -> None:
-    """Put an organization on a plan; its current period is the one that contains `now`. Raises Invalid, NotFound.
+    """Subscribe an organization to a plan; its current period is the one that contains `now`. Raises Invalid, NotFound.
 
-    `allowance`: messages that each period brings, starting with this one; they replace what remains. None leaves the
-    quota alone, now and later. `anchor`: when the first period began, not after `now`, which it defaults to.
+    `allowance`: messages granted in each period, starting with this one; they replace the remaining quota. None leaves
+    the quota untouched, now and later. `anchor`: when the first period began; not after `now`, which is the default.
     """
     plan, anchor = plan.strip(), anchor or now
     if not 1 <= len(plan) <= MAX_NAME or "\0" in plan:
@@ -127,7 +129,7 @@ async def subscribe(
 
 
 async def unsubscribe(conn: Connection, organization_id: UUID, *, by: Who = SYSTEM) -> None:
-    """Take an organization off its plan. Its quota stays as it is, and is not reset again. Raises NotFound."""
+    """End an organization's subscription. Its quota stays as it is, and is not reset again. Raises NotFound."""
     async with conn.transaction():
         before = await _lock(conn, organization_id)
         await _record(conn, by, organization_id, before, dict.fromkeys(before))
@@ -135,7 +137,7 @@ async def unsubscribe(conn: Connection, organization_id: UUID, *, by: Who = SYST
         await quota.set_resets_at(conn, organization_id, None)
 
 
-# Whoever locks a row first advances it; for the others it is no longer due. A closed organization is not renewed.
+# The first to lock a row advances it; for the others it is then no longer due. A closed organization is not renewed.
 DUE = """
 SELECT id, plan, allowance, period_anchor, period_months FROM organizations
  WHERE period_anchor IS NOT NULL AND period_end <= $1 AND state <> 'closed'
@@ -150,10 +152,10 @@ UPDATE organizations SET period_start = item.start, period_end = item.until
 
 
 async def renew(conn: Connection, *, now: datetime | None = None) -> int:
-    """Begin the periods that are due, with their quota; returns how many began. At most BATCH in one transaction.
+    """Begin the periods that are due, with their quota; returns how many began. At most BATCH per transaction.
 
-    `now`: the database's time if it is not given. Periods that passed while nothing was running are skipped: their
-    quota could not have been used.
+    `now` defaults to the database's time. Periods that elapsed while nothing was running are skipped: their quota could
+    not have been used.
     """
     if now is None:
         now = (await conn.fetchval("SELECT now()")).astimezone(UTC)

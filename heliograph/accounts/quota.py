@@ -1,8 +1,8 @@
-"""Quota: how many messages an organization may still send.
+"""Quota: how many more messages an organization may send.
 
-The balance is a maintained row, `quotas`. Each change of it is a row in the same transaction: a message, or one of
-`usage_ledger`. The rule nobody may break: both are append-only, and their quantities (`usage_entries`) add up to what
-remains.
+The balance is a maintained row of `quotas`. Each change to it writes a row in the same transaction: a message, or an
+entry of `usage_ledger`. The rule nobody may break: both are append-only, and their quantities (`usage_entries`) add up
+to the remaining quota.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ class Quota(msgspec.Struct, frozen=True):
         return self.total - self.used
 
 
-#: Messages in one grant or allowance.
+#: Maximum number of messages in a grant or allowance.
 MOST = 10**15
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """The quota with which an organization's period begins, in messages, and when the next one begins."""
+    """The quota at the beginning of an organization's period, in messages, and when the next period begins."""
 
     organization_id: UUID
     allowance: int
     resets_at: datetime | None
 
 
-# The CHECK used <= total guards against taking away what is already spent; the WHERE catches it beforehand.
+# The CHECK used <= total prevents taking away quota that is already used; the WHERE catches it first.
 CHANGE = """
 UPDATE quotas SET total = total + $2
  WHERE organization_id = $1 AND total + $2 >= used
 RETURNING total, used, resets_at
 """
 
-# The month's counts go along: the balance's row is locked, so nobody else adds to them.
+# The month's counts are updated too: the balance's row is locked, so nobody else adds to them.
 RECORD = """
 WITH counted AS (
     INSERT INTO usage_counts AS known (organization_id, month, channel, type, quantity, segments)
@@ -72,12 +72,12 @@ VALUES ($1, $2, $3, 'sms', $4, $5, $6, $7)
 
 
 async def grant(conn: Connection, organization_id: UUID, *, amount: int, reason: str, by: Who = SYSTEM) -> Quota:
-    """Add `amount` messages to the quota; a negative amount is an adjustment, never below what is used."""
+    """Add `amount` messages to the quota; a negative amount is an adjustment, which never goes below what is used."""
     return await _change(conn, organization_id, "grant" if amount > 0 else "adjustment", amount, reason, by)
 
 
 async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason: str, by: Who = SYSTEM) -> Quota:
-    """Correct the quota by `amount` messages, up or down, never below what is used."""
+    """Adjust the quota by `amount` messages, up or down, but never below what is used."""
     return await _change(conn, organization_id, "adjustment", amount, reason, by)
 
 
@@ -85,7 +85,7 @@ async def _change(conn: Connection, organization_id: UUID, kind: str, amount: in
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must be a number of messages other than 0, up to 10^15"))
     if (why := reasons.given(reason)) is None:
-        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} characters that can be read"))
+        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
     async with conn.transaction():
         row = await conn.fetchrow(CHANGE, organization_id, amount)
         if row is None:
@@ -110,7 +110,7 @@ SELECT = "SELECT total, used, resets_at FROM quotas WHERE organization_id = $1"
 
 
 async def get(conn: Connection, organization_id: UUID) -> Quota:
-    """The organization's balance. NotFound if there is no such organization."""
+    """The organization's balance. Raises NotFound if there is no such organization."""
     row = await conn.fetchrow(SELECT, organization_id)
     if row is None:
         raise NotFound(resource="organization", id=str(organization_id))
@@ -126,13 +126,13 @@ UPDATE quotas q SET alert_above = $2::bigint
 
 
 async def alert(conn: Connection, organization_id: UUID) -> int | None:
-    """The messages of a day above which the organization is told; None: it is not."""
+    """The daily number of messages above which the organization is notified; None: it is not."""
     above: int | None = await conn.fetchval(ALERT, organization_id)
     return above
 
 
 async def set_alert(conn: Connection, organization_id: UUID, *, above: int | None, by: Actor | Who = SYSTEM) -> None:
-    """Ring the bell once a day (of UTC) has had more than `above` live messages; None: no more. Raises Invalid and
+    """Notify the organization once a day (UTC) has more than `above` live messages; None: stop. Raises Invalid and
     NotFound."""
     if above is not None and not 1 <= above <= MOST:
         raise Invalid(("above", "range", "`above` must be a number of messages from 1 to 10^15"))
@@ -150,11 +150,11 @@ async def set_alert(conn: Connection, organization_id: UUID, *, above: int | Non
         )
 
 
-# The rows are locked in the order in which accepting locks them, so the two cannot deadlock.
+# The rows are locked in the same order as when messages are accepted, so the two cannot deadlock.
 LOCK = "SELECT FROM quotas WHERE organization_id = ANY ($1) ORDER BY organization_id FOR UPDATE"
 
-# Only what was paid comes back, and once. If a new period has nothing used to take it
-# from, it is added to the total.
+# Only what was charged is refunded, and only once. If a new period has no usage to deduct it from, it is added to the
+# total.
 REFUND = """
 WITH due AS MATERIALIZED (
     SELECT asked.*, paid.campaign_id, paid.country, paid.sender,
@@ -191,11 +191,12 @@ RETURNING message_id
 async def refund_many(
     conn: Connection, messages: Sequence[tuple[UUID, UUID, int]], reason: str | Sequence[str]
 ) -> set[UUID]:
-    """Give back what these messages cost: (organization, message, segments) each. Returns those that were refunded.
+    """Refund what these messages cost, each given as (organization, message, segments). Returns those that were
+    refunded.
 
-    `reason`: of all of them, or of each; the organization can read it. Runs in the caller's transaction, which also
-    makes sure that the messages are never sent, or never again: the balance rows stay locked until it ends. A message
-    that cost nothing (a test key's) or was refunded before is left out.
+    `reason`: one for all of them, or one for each; the organization can read it. Runs in the caller's transaction,
+    which also makes sure that the messages are never sent, or never again: the balance rows stay locked until it ends.
+    A message that cost nothing (a test key's) or was refunded before is left out.
     """
     reasons = [reason] * len(messages) if isinstance(reason, str) else reason
     asked = {
@@ -216,7 +217,8 @@ async def refund_many(
     return {row["message_id"] for row in rows}
 
 
-# What remained ends, and the allowance begins: a row for each in the ledger, so that its sum stays what remains.
+# What remained expires and the allowance is granted: one row for each in the ledger, so that its sum still equals the
+# balance.
 RESET = """
 WITH item AS MATERIALIZED (
     SELECT asked.*, quotas.total - quotas.used AS remaining
@@ -244,7 +246,7 @@ SELECT organization_id, id, type, 'sms', quantity, balance_after, reason, $7::ti
 
 
 async def reset_many(conn: Connection, resets: Sequence[Reset], *, reason: str) -> None:
-    """Begin these quotas; what remained before ends. Runs in the caller's transaction."""
+    """Reset these quotas; what remained before expires. Runs in the caller's transaction."""
     organizations = [each.organization_id for each in resets]
     await conn.execute(LOCK, organizations)
     await conn.execute(

@@ -1,8 +1,8 @@
-"""How many requests a key may make in a minute, in each of four buckets: as many as the installation allows, or as many
-as its organization's own limit says.
+"""Rate limits of a key, in requests per minute, for each of four buckets: the installation's, or the organization's
+own.
 
-The rule nobody may break: a request does not ask for its limit. The organization's own come along with the key
-(`api_keys.authentication.AUTHENTICATE`), and so hold on every process within a second.
+The rule nobody may break: a request never queries for its limit. The organization's own limits are loaded with the key
+(`api_keys.authentication.AUTHENTICATE`), and so take effect in every process within a second.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.process.settings import Settings
 
 BUCKETS = RateLimits.__struct_fields__
-#: Of a limit. None at all is what suspending is for.
+#: Range of a limit. To allow no requests at all, suspend the key.
 BOUNDS = (1, 1_000_000)
 
 
 def of_installation(settings: Settings) -> dict[str, int]:
-    """Requests that each key may make in a minute, by bucket, where its organization has no limit of its own."""
+    """Requests per minute and key, by bucket, for organizations without limits of their own."""
     return {
         "sms_send": settings.rate_sms_send,
         "campaigns": settings.rate_campaigns,
@@ -34,7 +34,7 @@ def of_installation(settings: Settings) -> dict[str, int]:
 
 
 def in_force(settings: Settings, own: RateLimits) -> dict[str, int]:
-    """The limits of an organization's keys, by bucket."""
+    """The effective limits of an organization's keys, by bucket."""
     return {bucket: getattr(own, bucket) or limit for bucket, limit in of_installation(settings).items()}
 
 
@@ -42,7 +42,7 @@ GET = "SELECT rate_sms_send, rate_campaigns, rate_mutations, rate_reads FROM org
 
 
 async def get(conn: Connection, *, organization_id: UUID) -> RateLimits:
-    """An organization's own. Raises NotFound."""
+    """An organization's own limits. Raises NotFound."""
     row = await conn.fetchrow(GET, organization_id)
     if row is None:
         raise NotFound(resource="organization", id=str(organization_id))
@@ -61,8 +61,8 @@ UPDATE organizations SET rate_sms_send = $2, rate_campaigns = $3, rate_mutations
 async def change(
     conn: Connection, *, organization_id: UUID, limits: Mapping[str, int | None], by: Who = SYSTEM
 ) -> RateLimits:
-    """Change the organization's own limits of the buckets that are given; None gives the installation's back. Every
-    process knows within a second. Raises Invalid, NotFound."""
+    """Change the organization's own limits for the given buckets; None restores the installation's. Takes effect in
+    every process within a second. Raises Invalid, NotFound."""
     least, most = BOUNDS
     for bucket, limit in limits.items():
         if limit is not None and not least <= limit <= most:
@@ -90,5 +90,5 @@ async def change(
 
 
 def _told(limits: RateLimits) -> dict[str, int | None]:
-    """By the names of the columns, which say what they are beside others of an organization."""
+    """For the audit log, by column names, which are unambiguous beside an organization's other settings."""
     return {f"rate_{bucket}": limit for bucket, limit in msgspec.structs.asdict(limits).items()}

@@ -1,7 +1,7 @@
-"""What a request brings to the commit that stores what it asks for: its idempotency key and its unit of a rate window.
+"""What a request contributes to the commit that stores its effect: its idempotency key and its unit of a rate window.
 
-The rule nobody may break: both are settled in that very commit, so that a request counts and is remembered exactly if
-what it asked for is there.
+The rule nobody may break: both are settled in that same commit, so that a request is counted and remembered if and only
+if its effect is stored.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class IdempotencyInProgress(Refusal):
 
 
 class OverLimit(Exception):
-    """The request's rate_unit says that its key's window is used up. Nothing was stored."""
+    """The rate window of the request's key is used up. Nothing was stored."""
 
 
 class RateUnit:
-    """One unit of a key's rate window, to be taken (`count_requests`) in the very commit that stores the message.
+    """One unit of a key's rate window, to be taken (`count_requests`) in the same commit that stores the message.
 
-    A rate_unit that was not taken (`used` is 0) belongs to a request that never came to a commit.
+    A unit that was not taken (`used` is 0) belongs to a request that never reached a commit.
     """
 
     __slots__ = ("at", "key_id", "limit", "used", "window_start")
@@ -48,15 +48,15 @@ class RateUnit:
     def __init__(self, key_id: UUID, limit: int) -> None:
         self.key_id = key_id
         self.limit = limit
-        #: The how-manieth request of its window it is, from 1.
+        #: The request's number in its window, from 1.
         self.used = 0
         self.window_start: datetime | None = None
-        #: When it was taken; like the window, by the database's clock.
+        #: When it was taken; by the database's clock, like the window.
         self.at: datetime | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """A stored outcome, as it goes to the client."""
+    """A stored outcome, as sent to the client."""
 
     status: int
     body: bytes
@@ -64,8 +64,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 def windows_of(rate_units: Sequence[tuple[UUID, RateUnit | None]]) -> tuple[list[Any], ...]:
-    """For the organizations and rate_units of a batch: its windows in the order of their rows' locks, with their units;
-    then for each item its window's number (from 1), its place among that window's units, and its limit."""
+    """For the organizations and rate units of a batch: its windows, in locking order, with their units; then for each
+    item its window's number (from 1), its position among that window's units, and its limit."""
     units: dict[tuple[UUID, UUID], int] = {}
     places: list[int | None] = []
     for organization_id, rate_unit in rate_units:
@@ -88,8 +88,8 @@ def windows_of(rate_units: Sequence[tuple[UUID, RateUnit | None]]) -> tuple[list
 
 
 def tell(rate_units: Sequence[RateUnit | None], windows: Sequence[Sequence[Any]], row: asyncpg.Record) -> None:
-    """Tell the rate_units of a batch what was taken. `windows`: of `windows_of`; `row`: the batch's result, with `used`
-    for each item, `window_start` for each window, and `at`."""
+    """Record in the rate units of a batch what was taken. `windows`: from `windows_of`; `row`: the batch's result, with
+    `used` for each item, `window_start` for each window, and `at`."""
     for rate_unit, slot, used in zip(rate_units, windows[3], row["used"], strict=True):
         if rate_unit is not None:
             rate_unit.used, rate_unit.window_start, rate_unit.at = used, row["window_start"][slot - 1], row["at"]

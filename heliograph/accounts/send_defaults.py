@@ -1,8 +1,8 @@
-"""What an organization's sends mean where they do not say it, when its marketing waits, which campaigns need a second
-person's approval, and how long it keeps texts and messages.
+"""An organization's defaults for sends, its quiet hours for marketing, which of its campaigns need a second person's
+approval, and how long it keeps texts and messages.
 
-The rule nobody may break: a default is looked up when a message is accepted, and stands in its row from then on; what
-was accepted before keeps what it was accepted with.
+The rule nobody may break: a default is looked up when a message is accepted, and is stored in its row from then on; a
+later change does not affect messages already accepted.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.classes import quiet
 
 GUARANTEES = ("at_least_once", "at_most_once")
-#: Seconds for which a message may be worth delivering, and days for which texts may be kept, and messages: events are
-#: replayed for 30 days, and until then receipts and what webhooks were answered refer to their message.
+#: Ranges of validity in seconds, and of retention of texts and messages in days: events can be replayed for 30 days,
+#: and until then receipts and webhook attempts refer to their message.
 VALIDITY, TEXT_DAYS, MESSAGE_DAYS = (60, 259_200), (1, 3_650), (30, 3_650)
-#: Recipients above which a campaign may need an approval; 0: all campaigns.
+#: Maximum of the number of recipients above which a campaign needs approval; 0: all campaigns do.
 APPROVAL = (0, 1_000_000)
 
 
 class SendDefaults(msgspec.Struct, frozen=True):
-    """What a send means that does not say it."""
+    """An organization's defaults for its sends."""
 
-    #: What becomes of an attempt whose outcome is unknown, one of GUARANTEES: it is made again, or not.
+    #: What happens after an attempt with an unknown outcome, one of GUARANTEES: it is repeated or not.
     guarantee: str
-    #: None: the horizon of the retry schedule.
+    #: Default validity in seconds; None: the horizon of the retry schedule.
     validity_seconds: int | None
-    #: Texts are erased after so many days; None, and what is longer than the installation's time: with that.
+    #: Texts are erased after this many days; the installation's setting applies if this is None or longer.
     text_days: int | None
-    #: Messages are removed, with their numbers, after so many days; None, and what is longer than the installation's
-    #: time: with that.
+    #: Messages are removed, with their numbers, after this many days; the installation's setting applies if this is
+    #: None or longer.
     message_days: int | None
-    #: When marketing waits: "country" (as the recipient's has it), "off", or hours in its time, such as "20:00-08:00".
+    #: Quiet hours for marketing: "country" (those of the recipient's country), "off", or hours in its local time, such
+    #: as "20:00-08:00".
     quiet_hours: str
-    #: Campaigns with more recipients need a second person's approval; None: none does.
+    #: Campaigns with more recipients than this need a second person's approval; None: none does.
     approval_above: int | None
 
 
@@ -50,7 +51,7 @@ SELECT guarantee, validity_seconds, text_days, message_days, quiet_hours, approv
 
 
 async def get(conn: Connection, *, organization_id: UUID) -> SendDefaults:
-    """An organization's. Raises NotFound."""
+    """An organization's defaults. Raises NotFound."""
     row = await conn.fetchrow(GET, organization_id)
     if row is None:
         raise NotFound(resource="organization", id=str(organization_id))
@@ -80,8 +81,8 @@ async def change(
     approval_above: int | msgspec.UnsetType | None = msgspec.UNSET,
     by: Who = SYSTEM,
 ) -> SendDefaults:
-    """Change what is given; None restores the installation's. Every process knows within a second. Raises Invalid,
-    NotFound."""
+    """Change the given settings; None restores the installation's. Takes effect in every process within a second.
+    Raises Invalid, NotFound."""
     if guarantee is not None and guarantee not in GUARANTEES:
         raise Invalid(("guarantee", "enum", f"`guarantee` must be one of {', '.join(GUARANTEES)}"))
     if quiet_hours is not None and not quiet.is_setting(quiet_hours):

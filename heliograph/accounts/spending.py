@@ -1,10 +1,10 @@
-"""Limits to what is sent in a day (UTC): segments of live SMS of an organization, or of one of its API keys.
+"""Daily limits (UTC): live SMS segments of an organization, or of one of its API keys.
 
 The counters are maintained where messages are accepted (`accept.sql`, `bulk.sql`), under the organization's turn, and
-only for those who have a limit. A day's limit says what was accepted, whatever became of it: what was canceled does not
-come back.
+only if there is a limit. A daily limit counts what was accepted, whatever its outcome: canceling a message frees
+nothing.
 
-The rule nobody may break: a limit is never passed, however many processes accept at once.
+The rule nobody may break: a limit is never exceeded, however many processes accept at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 
-#: Stands for the whole organization in the place of a key.
+#: Stands for the whole organization in place of a key's id.
 WHOLE = UUID(int=0)
-#: Segments of the highest limit.
+#: The highest limit, in segments.
 MOST = 10**12
 
 
@@ -43,13 +43,13 @@ def reached(scope: str) -> SpendLimitReached:
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A day's limit, and what of it is used."""
+    """A daily limit, and how much of it is used."""
 
-    #: None: of the whole organization.
+    #: None: the limit applies to the whole organization.
     key_id: UUID | None
     segments: int
     used: int
-    #: The operator set it, and only they change it.
+    #: Whether the operator set it; then only they can change it.
     by_operator: bool
 
 
@@ -60,7 +60,7 @@ SELECT key_id, segments, CASE WHEN day >= (now() AT TIME ZONE 'UTC')::date THEN 
 
 
 async def limits(conn: Connection, organization_id: UUID) -> list[Limit]:
-    """The organization's limits, its own first."""
+    """The organization's limits, that of the whole organization first."""
     return [
         Limit(None if row["key_id"] == WHOLE else row["key_id"], row["segments"], row["used"], row["by_operator"])
         for row in await conn.fetch(LIST, organization_id)
@@ -68,7 +68,7 @@ async def limits(conn: Connection, organization_id: UUID) -> list[Limit]:
 
 
 async def left(conn: Connection, organization_id: UUID, *, key_id: UUID | None = None) -> dict[str, int]:
-    """Segments that may still be accepted today, of the "organization" and of the "key", of those that have a limit."""
+    """Segments that may still be accepted today, for "organization" and for "key", where there is a limit."""
     return {
         "key" if one.key_id else "organization": max(0, one.segments - one.used)
         for one in await limits(conn, organization_id)
@@ -77,17 +77,17 @@ async def left(conn: Connection, organization_id: UUID, *, key_id: UUID | None =
 
 
 async def check(conn: Connection, organization_id: UUID, *, key_id: UUID | None, segments: int) -> None:
-    """Raises SpendLimitReached if a message of so many segments would pass a limit now. It counts nothing."""
+    """Raises SpendLimitReached if a message of this many segments would exceed a limit now. Counts nothing."""
     found = await left(conn, organization_id, key_id=key_id)
     for scope in ("organization", "key"):
         if segments > found.get(scope, segments):
             raise reached(scope)
 
 
-# The organization's turn comes first, as when messages are accepted.
+# Take the organization's turn first, as when messages are accepted.
 TURN = "SELECT organization_id FROM quotas WHERE organization_id = $1 FOR UPDATE"
 MINE = "SELECT id FROM api_keys WHERE organization_id = $1 AND id = $2"
-# What was sent today counts from the start; only what the roll-ups have not taken in yet, a few seconds, is missed.
+# A new limit starts from what was already sent today; only the last few seconds, not yet in the roll-ups, are missed.
 SET = """
 INSERT INTO spend_limits AS known (organization_id, key_id, segments, by_operator, day, used)
 SELECT $1, $2::uuid, $3, $4, today.day,
@@ -103,10 +103,10 @@ LIFT = "DELETE FROM spend_limits WHERE organization_id = $1 AND key_id = $2"
 async def limit(
     conn: Connection, organization_id: UUID, *, segments: int | None, key_id: UUID | None = None, by: Who = SYSTEM
 ) -> list[Limit]:
-    """Set the segments that may be accepted in a day, of the organization or of one key; None lifts the limit.
+    """Set the segments that may be accepted per day, for the organization or for one key; None lifts the limit.
 
-    It holds from the commit on, in every process. Whoever acts for the organization changes its own limits, and none
-    that the operator set. Returns all limits. Raises Invalid, NotFound.
+    It takes effect with the commit, in every process. Actors of the organization can change its own limits, but not
+    those set by the operator. Returns all limits. Raises Invalid, NotFound.
     """
     if segments is not None and not 1 <= segments <= MOST:
         raise Invalid(("segments", "range", "`segments` must be from 1 to 10^12"))

@@ -1,16 +1,17 @@
-"""How a worker finds waiting work: it reads what becomes due in the order of time, remembers who waits where, and asks
-for rows by organization, starting from a known place. So the cost of a claim depends on what it takes: it reads neither
-the rows that stay nor the dead entries in indexes, which cannot be vacuumed while a dump or a report holds an old
+"""How a worker finds waiting work: it reads rows in the order in which they become due, remembers who is waiting where,
+and claims rows by organization, starting from a known place. So the cost of a claim depends only on what it takes: it
+reads neither the rows that stay nor dead index entries, which cannot be vacuumed while a dump or a report holds an old
 snapshot.
 
 - `look` reads the rows that became due since the last look. A row may become visible after others that are due later,
   so a look starts again from the beginning of the oldest transaction that may still add one.
-- Every `cycle` seconds the whole table is read, a slice at a time, for what no look can find: rows whose lease ended,
-  that a claim skipped because they were briefly locked, or that an operator held back.
-- `claim` asks for the rows of those whose turn it is (`turns`) and leases what it finds; `pick` locks it for a
-  transaction that decides about it and, at its end, leases what goes out. The database decides what is free.
+- Every `cycle` seconds the whole table is read, a slice at a time, for what no look can find: rows whose lease has
+  expired, that a claim skipped because they were briefly locked, or that an operator had held.
+- `claim` asks for the rows of organizations whose turn it is (`turns`) and leases what it finds; `pick` locks the rows
+  for a transaction that decides about them and, at its end, leases what goes out. The database decides what is free.
 
-The rule nobody may break: what this process remembers only says where to look. Losing all of it costs nothing but time.
+The rule nobody may break: what this process remembers is only a hint where to look. Losing all of it costs nothing but
+time.
 """
 
 from __future__ import annotations
@@ -36,32 +37,33 @@ from heliograph.queue.turns import MORE, Ask, Turns
 
 _Add = Callable[[Turns, UUID, int, UUID, datetime, int], None]
 
-#: Seconds in which the whole table is read once.
+#: Seconds within which the whole table is read once.
 CYCLE = 20.0
 #: Blocks read in one slice, some 20,000 rows: 5 ms.
 SLICE = 500
 
-#: An SQL condition: the hold `h` is of this row of `queue`.
+#: An SQL condition: the hold `h` applies to this row of `queue`.
 FITS = """
 h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
     AND (h.organization_id IS NULL OR h.organization_id = queue.organization_id)
     AND (h.before_id IS NULL OR queue.id < h.before_id)
 """
-#: And this: an operator holds the row back. Cheap while there are no holds at all.
+#: An SQL condition: an operator holds this row. Cheap while there are no holds at all.
 HELD = f"(SELECT EXISTS (SELECT FROM queue_holds)) AND EXISTS (SELECT FROM queue_holds h WHERE {FITS})"
 _FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({HELD})"
 
 # Every row is written with a `due_at` that is no earlier than the beginning of its transaction (to the millisecond, as
 # messages are stamped). So once `settled` is known, all rows that are due before it are visible to the next statement.
-# A transaction that has not written yet may be about to if it began just now; a dump or a report began long ago.
+# A transaction that has not written yet may be about to if it began just now; one that began long ago is a dump or a
+# report.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - interval '2 ms' FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid()
    AND (backend_xid IS NOT NULL OR wait_event_type = 'Lock' OR xact_start > now() - interval '3 seconds')
 """
 BEGIN = f"SELECT ({SETTLED}), now()"
-# MATERIALIZED keeps the grouping from choosing the index. Each hold has its own id, so their number and the last one
-# tell whether any was released.
+# MATERIALIZED keeps the planner from choosing an index for the grouping. Each hold has its own id, so the number of
+# holds and the latest id show whether any was released.
 READ = f"""
 WITH due AS MATERIALIZED (
     SELECT kind, line, lane, organization_id, coalesce(since, due_at) AS place, due_at > $2 AS new FROM queue
@@ -88,8 +90,8 @@ SELECT now() AS began, pg_relation_size('queue') / current_setting('block_size')
   FROM (VALUES (1)) AS one LEFT JOIN found ON true
 """
 
-# At most `free` rows of each line: group after group, numbered from `first` to `last` in the arrays $6 to $9, and of
-# each its first free rows, found by key and locked one by one. What another worker has locked is skipped. `due_at` is
+# At most `free` rows of each line: group by group, numbered from `first` to `last` in the arrays $6 to $9, taking each
+# group's first free rows, found by key and locked one by one. What another worker has locked is skipped. `due_at` is
 # spelled so that no index matches it: a plan made while the table was empty must not read everything that is due for
 # each group.
 PICK = f"""
@@ -118,12 +120,12 @@ RETURNING line, lane, organization_id, id, tries, claims > 1 AS again, coalesce(
 
 
 class Backlog:
-    """The waiting work of all kinds, as one process knows it. One per worker; other processes can `claim_once`."""
+    """A process's knowledge of waiting work of all kinds. One per worker; other processes can `claim_once`."""
 
     def __init__(
         self, *, cycle: float = CYCLE, chance: random.Random | None = None, worker: UUID | None = None
     ) -> None:
-        """`cycle`: seconds in which the whole table is read once. `worker`: whose it is."""
+        """`cycle`: seconds within which the whole table is read once. `worker`: the worker that it belongs to."""
         self._cycle = cycle
         self._worker = worker
         self._chance = chance or random.Random()
@@ -132,15 +134,15 @@ class Backlog:
         self._looking = asyncio.Lock()
         #: Wakes the first caller that came too early for a look.
         self._later: asyncio.TimerHandle | None = None
-        #: In loop time.
+        #: In event loop time.
         self._look_at = 0.0
         self._slice_at = 0.0
-        #: Everything that is due before this has been seen; None: nothing has.
+        #: Everything due before this has been seen; None: nothing has.
         self._settled: datetime | None = None
-        #: What is due until then has been counted, as far as it was visible.
+        #: Everything due until then has been counted, as far as it was visible.
         self._was_read: datetime | None = None
         self._holds = ""
-        #: What was asked for in transactions that have not ended yet.
+        #: What has been asked for in transactions that have not ended yet.
         self._open: dict[Connection, list[tuple[Turns, list[Ask]]]] = {}
         #: The first block of the next slice.
         self._block = 0
@@ -151,7 +153,8 @@ class Backlog:
         self._wakes[kind] = wake
 
     def lines(self, kind: str, *, limit: int = 1000) -> list[UUID]:
-        """Lines of a kind in which work seems to be waiting; if there are more than `limit`, others the next time."""
+        """Lines of a kind in which work seems to be waiting; if there are more than `limit`, the next call returns
+        others."""
         return self._turns[kind].lines(limit)
 
     def found(self, kind: str) -> list[UUID]:
@@ -163,7 +166,7 @@ class Backlog:
         return len(self._turns[kind]) > 0
 
     def wake_waiting(self) -> None:
-        """Wake those whose work seems to be waiting: what it waits for may have come with the passing of time."""
+        """Wake those whose work seems to be waiting: it may be waiting for the passage of time."""
         for kind, wake in self._wakes.items():
             if self.waits(kind):
                 wake()
@@ -180,9 +183,9 @@ class Backlog:
         self._look_at = 0.0
 
     async def look(self, conn: Connection, kind: str) -> None:
-        """Read what became due, and wake those that it is work for, except `kind`, which is about to claim.
+        """Read what became due, and wake those whose work it is, except `kind`, which is about to claim.
 
-        If that was done just now, `kind` is woken when it is time again (`on_work`).
+        If a look has only just been taken, `kind` is woken when the next one is due (`on_work`).
         """
         loop = asyncio.get_running_loop()
         at = loop.time()
@@ -235,19 +238,18 @@ class Backlog:
             turns.took(asks, _ends(found))
             if found:
                 return found
-            # None of those that were asked had anything: others were faster. The remaining ones may still have
-            # something.
+            # None of those asked had anything: other workers were faster. The remaining ones may still have something.
             more *= 4
         return []
 
     def leave(self, conn: Connection) -> None:
-        """Some of what was picked in this transaction is not taken after all, and keeps waiting."""
+        """Leave some of what was picked in this transaction: it keeps waiting."""
         for turns, asks in self._open.get(conn, ()):
             turns.give_back(asks)
 
     @contextlib.asynccontextmanager
     async def transaction(self, conn: Connection) -> AsyncIterator[None]:
-        """A transaction for claims: what was claimed in one that does not commit waits as before."""
+        """A transaction for claims: if it does not commit, what was claimed in it waits as before."""
         claimed: list[tuple[Turns, list[Ask]]] = []
         self._open[conn] = claimed
         try:
@@ -275,7 +277,7 @@ class Backlog:
         rows = await conn.fetch(READ, self._settled, self._was_read)
         self._settled, self._was_read = rows[0]["settled"], rows[0]["read"]
         if rows[0]["holds"] != self._holds:
-            # What is no longer held back was due long ago.
+            # Released work was due long ago.
             self._holds, self._slice_at, self._block = rows[0]["holds"], 0.0, 0
         return self._add(rows, Turns.add)
 
@@ -293,7 +295,7 @@ class Backlog:
     def _add(self, rows: Sequence[asyncpg.Record], add: _Add) -> set[str]:
         """Returns the kinds."""
         found = [row for row in rows if row["kind"] is not None]
-        # So that none of those woken together is always first.
+        # Rotated, so that none of those woken together is always first.
         self._chance.shuffle(found)
         for row in found:
             add(self._turns[row["kind"]], row["line"], row["lane"], row["organization_id"], row["place"], row["count"])
@@ -305,7 +307,7 @@ class Backlog:
 
 
 async def claim_once(conn: Connection, kind: str, free: Mapping[UUID, int], *, seconds: float) -> list[Lease]:
-    """Like `Backlog.claim`, for occasional use: the whole table is read first."""
+    """Like `Backlog.claim`, but for occasional use: reads the whole table first."""
     backlog = Backlog()
     await backlog.look(conn, kind)
     return await backlog.claim(conn, kind, free, seconds=seconds)

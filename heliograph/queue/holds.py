@@ -1,4 +1,4 @@
-"""What operators can do with queued work: hold it, release it, withdraw it. (`waiting` says how much there is.)
+"""Operators' actions on queued work: hold, release, withdraw. (`waiting` counts it.)
 
 A hold is a row that every claim checks (`backlog.HELD`), so it applies to every worker from its commit on,
 survives restarts, and covers future work. What a worker has already claimed still goes out.
@@ -28,18 +28,18 @@ OUTGOING = ("sms", "whatsapp", "webhook")
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which work is meant; None matches everything."""
+    """Selects work; None matches everything."""
 
     kinds: tuple[str, ...] = OUTGOING
     #: A supplier, a WhatsApp number or a webhook endpoint.
     line: UUID | None = None
     organization_id: UUID | None = None
-    #: Made before this: messages by the time of their acceptance, webhook deliveries by that of their event.
+    #: Created before this: messages by their time of acceptance, webhook deliveries by that of their event.
     before: datetime | None = None
 
     @property
     def before_id(self) -> UUID | None:
-        """Ids below this one were made before `before`."""
+        """Ids below this one were created before `before`."""
         return None if self.before is None else uuid7_floor(self.before)
 
 
@@ -52,13 +52,13 @@ class Hold(msgspec.Struct, frozen=True):
     organization_id: UUID | None
     before: datetime | None
     reason: str
-    #: Name of the operator, or of the user at a shell; "": a restore made it.
+    #: Name of the operator, or of the shell user; "": created by a restore.
     made_by: str
     created_at: datetime
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """A row that nobody holds."""
+    """A row that is not leased."""
 
     id: UUID
     line: UUID
@@ -66,31 +66,31 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 class Overtaken(Exception):
-    """A worker tried one of the messages to be withdrawn. The caller's transaction has to be rolled back; then all of
-    it can be tried again."""
+    """A worker has meanwhile tried one of the messages to be withdrawn. The caller must roll back its transaction, and
+    can then retry all of it."""
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
-    """What happened to rows that were to be withdrawn."""
+    """The outcome of a withdrawal."""
 
-    #: Never tried: canceled, at no cost. Webhook deliveries: dropped.
+    #: Never tried: canceled and refunded. Webhook deliveries: dropped.
     canceled: int = 0
-    #: Tried, with an unknown outcome: ended as such.
+    #: Tried, with unknown outcome: ended with that status.
     ended: int = 0
-    #: Still in the queue: a worker has it, or it was tried, and tried ones were not included.
+    #: Still in the queue: leased by a worker, or tried while tried ones were not included.
     left: int = 0
 
     def __add__(self, other: Withdrawn) -> Withdrawn:
         return Withdrawn(self.canceled + other.canceled, self.ended + other.ended, self.left + other.left)
 
 
-#: The longest age: far beyond it there are times that PostgreSQL has and Python has not.
+#: The longest age; far beyond it lie times that PostgreSQL can represent but Python cannot.
 OLDEST_AGE = timedelta(days=3_650)
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def age(text: str) -> timedelta | None:
-    """What `90s`, `15m`, `2h` and `3d` say; None: it is no age, or more than OLDEST_AGE."""
+    """Parse an age such as `90s`, `15m`, `2h` or `3d`; None if it is not an age, or exceeds OLDEST_AGE."""
     match = re.fullmatch(r"([0-9]{1,6})([smhd])", text)
     long = None if match is None else timedelta(**{UNITS[match[2]]: int(match[1])})
     return None if long is None or long > OLDEST_AGE else long
@@ -115,11 +115,11 @@ SELECT item.id, item.kind, $2, $3, $4, $5, $6, $8 FROM unnest($1::text[], $7::uu
  WHERE NOT EXISTS (SELECT FROM queue_holds known WHERE known.kind = item.kind AND {SAME})
 """
 LIST = f"SELECT {_HOLD} FROM queue_holds ORDER BY id"
-# The few rows of one id; a message has one of its kind.
+# The few rows of one id; a message has a single row of its kind.
 HOLDING = f"""
 SELECT h.reason FROM queue JOIN queue_holds h ON {FITS} WHERE queue.id = $1 AND queue.kind || '' = $2 ORDER BY h.id
 """
-# From here on, every claim sees the hold; earlier claims are counted.
+# From here on every claim sees the hold; earlier claims are counted.
 LEASED = """
 SELECT count(*) FROM queue WHERE kind = ANY ($1) AND lease_until > now() AND ($2::uuid IS NULL OR line = $2)
    AND ($3::uuid IS NULL OR organization_id = $3) AND ($4::uuid IS NULL OR id < $4)
@@ -145,7 +145,7 @@ async def list_all(conn: Connection) -> list[Hold]:
 
 
 async def reasons(conn: Connection, *, id: UUID, kind: str) -> list[str] | None:
-    """Why operators hold the work with this id, as far as they said; None: nobody holds it."""
+    """The reasons that operators gave for holding the work with this id; None: it is not held."""
     rows = await conn.fetch(HOLDING, id, kind)
     return [row["reason"] for row in rows if row["reason"]] if rows else None
 
@@ -159,8 +159,8 @@ RETURNING {_HOLD}
 
 
 async def release(conn: Connection, which: Selection, *, id: UUID | None = None, by: Who = SYSTEM) -> list[Hold]:
-    """End holds: a single one, or all of these kinds, of this line or organization if given. Returns those that
-    ended."""
+    """Release holds: a single one, or all of these kinds, limited to this line or organization if given. Returns the
+    released ones."""
     async with conn.transaction():
         rows = await conn.fetch(RELEASE, list(which.kinds), which.line, which.organization_id, id)
         ended = [
@@ -177,7 +177,7 @@ async def release(conn: Connection, which: Selection, *, id: UUID | None = None,
 
 
 async def begin_withdrawal(conn: Connection, which: Selection, *, tried: bool, by: Who = SYSTEM) -> None:
-    """Record that this work is about to be withdrawn, which takes many transactions."""
+    """Record in the audit log that this work is about to be withdrawn, which takes many transactions."""
     await _record(conn, by, "queue.withdrawn", which, told={"tried": tried})
 
 
@@ -201,25 +201,25 @@ LATE_BY_LINE = leases.OLDEST.format(counts=f"NOT ({HELD})", **leases.OF_EACH)
 
 
 async def late(conn: Connection, kind: str, *, without: Collection[UUID]) -> float:
-    """Like `leases.oldest`, without held work."""
+    """Like `leases.oldest`, but without held work."""
     age: float = await conn.fetchval(LATE, kind, list(without))
     return age
 
 
 async def late_by_line(conn: Connection, kind: str) -> dict[UUID, float]:
-    """Like `late`, of each line that has overdue work; for kinds with few lines."""
+    """Like `late`, for each line with overdue work; for kinds with few lines."""
     return {row["line"]: row["age"] for row in await conn.fetch(LATE_BY_LINE, kind, [])}
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A row of the queue, for whoever looks into it."""
+    """A row of the queue, for operators to inspect."""
 
     id: UUID
     kind: str
     organization: str
     due_at: datetime
     tries: int
-    #: A worker has it; its time is yet to come; an operator holds it. None of these: it is due, and nobody took it.
+    #: Leased by a worker; not yet due; held by an operator. None of these: it is due, and no worker has taken it.
     is_leased: bool
     is_later: bool
     is_held: bool
@@ -236,8 +236,8 @@ SELECT queue.id, queue.kind, o.name AS organization, queue.due_at, queue.tries,
 
 
 async def sample(conn: Connection, *, only_tried: bool = False, limit: int = 20) -> list[Sample]:
-    """Outgoing rows that are due first; `only_tried`: of the first three thousand of the queue, those that wait for
-    another try."""
+    """The outgoing rows due first; `only_tried`: among the first three thousand of the queue, those waiting for a
+    retry."""
     return [Sample(**row) for row in await conn.fetch(SAMPLE, list(OUTGOING), only_tried, limit)]
 
 
@@ -249,8 +249,8 @@ RETURNING kind, organization_id
 
 
 async def hurry(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> bool:
-    """Have a message or an event that waits for its next try go out now; False: it waits for something else, or a
-    worker has it. What is held stays held, and quiet hours stay quiet."""
+    """Make a message or event that waits for its next try due now; False: it waits for something else, or a worker has
+    it. Holds and quiet hours still apply."""
     async with conn.transaction():
         rows = await conn.fetch(HURRY, id, list(OUTGOING))
         if rows:
@@ -260,7 +260,7 @@ async def hurry(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> bool:
     return bool(rows)
 
 
-# Found by key, page by page: what `withdraw` cannot end stays, and must not be found again.
+# Keyset pagination: rows that `withdraw` cannot end stay, and must not be found again.
 FREE = """
 SELECT id, line, organization_id FROM queue
  WHERE (id, line) > ($1, $2) AND kind || '' = $3 AND (lease_until IS NULL OR lease_until < now())
@@ -271,7 +271,7 @@ _FIRST = Row(UUID(int=0), UUID(int=0), UUID(int=0))
 
 
 async def free(conn: Connection, kind: str, which: Selection, *, after: Row | None = None, limit: int) -> list[Row]:
-    """Rows of a kind that nobody holds, after a row, oldest first."""
+    """Unleased rows of a kind, after a given row, oldest first."""
     begin = after or _FIRST
     rows = await conn.fetch(FREE, begin.id, begin.line, kind, which.line, which.organization_id, which.before_id, limit)
     return [Row(*row.values()) for row in rows]

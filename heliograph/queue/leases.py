@@ -1,14 +1,14 @@
 """The queue: rows that represent work, claimed under leases.
 
-A row is one piece of work of a `kind` ("sms", "webhook", …) in a `line` (a supplier, an endpoint), in a `lane` (0 goes
+A row is one unit of work of a `kind` ("sms", "webhook", …) in a `line` (a supplier, an endpoint), in a `lane` (0 goes
 before 1), for one organization. A claim leases rows for a while under a random token; only the holder of a row's token
 can finish it or put it back, so a worker that was presumed dead can no longer touch what another has taken over. All
 times are the database's. A row is deleted when its work is done. The row of a message also carries the attempt that is
 under way (`sending/attempts.py`).
 
-How rows are found and claimed is in `backlog` and `turns`; this file has what their holder does with them. A row is
-never written with a `due_at` earlier than the beginning of the transaction: whoever looks for work reads what became
-due, in the order of time. A row that is put back and keeps its place has that in `since`.
+`backlog` and `turns` find and claim rows; this file contains what their holder does with them. A row is never written
+with a `due_at` earlier than the beginning of its transaction: workers look for work by reading what became due, in
+chronological order. A row that is put back but keeps its place has that place in `since`.
 
 The rule nobody may break: what was claimed under a token is changed only under that token.
 """
@@ -25,30 +25,32 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid_of
 
-#: The line of work that has no supplier yet.
+#: The line for work that has no supplier yet.
 UNROUTED = UUID(int=0)
-#: The line of messages that the guard holds: no worker serves it. Their rows are due in PARKED, so that nobody looks.
+#: The line for messages held by the guard: no worker serves it. Their rows are due in PARKED, so that no worker looks
+#: at them.
 GUARDED = UUID(int=3)
 PARKED = timedelta(days=3650)
 #: Lanes: single messages, and campaigns.
 SINGLE, BULK = 0, 1
 
 
-#: A join that adds the worker which has a row of the queue `q`, as `holder`: the end of its token is the end of its id.
+#: A join that adds, as `holder`, the worker that has leased a row of the queue `q`: its token ends like the worker's
+#: id.
 HOLDER = "LEFT JOIN workers holder ON right(holder.id::text, 17) = right(q.lease_token::text, 17)"
 
 
 def new_token(worker: UUID | None = None) -> UUID:
-    """A random token; of a worker, one that says whose it is."""
+    """A random token; for a worker, one that identifies it."""
     token = uuid4()
     return token if worker is None else uuid_of(token.bytes[:8] + worker.bytes[8:])
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A row that is claimed, or picked: locked by the transaction that decides about it."""
+    """A row that is claimed, or picked, i.e. locked by the transaction that decides about it."""
 
     kind: str
-    #: For a picked row, the token of the lease that it gets if it is begun.
+    #: For a picked row, the token of the lease that it will get if its attempt begins.
     token: UUID
     line: UUID
     lane: int
@@ -57,11 +59,11 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     tries: int
     #: True if it was claimed before: an earlier try may have had effects.
     again: bool
-    #: Since when it is due: its place in the line.
+    #: When it became due: its place in the line.
     due_at: datetime
-    #: For a message, the last attempt that was begun (0: none); the fields below describe that attempt.
+    #: For a message, the last attempt that began (0: none); the fields below describe that attempt.
     attempt: int = 0
-    #: Since when it is under way; None: it has ended.
+    #: When it began, if it is under way; None: it has ended.
     begun_at: datetime | None = None
     target_id: UUID | None = None
     reference: int | None = None
@@ -87,8 +89,8 @@ SELECT line FROM found
 async def occupied(
     conn: Connection, kind: str, *, after: UUID = UNROUTED, limit: int = 1000
 ) -> tuple[list[UUID], UUID]:
-    """Lines of `kind` that have any work, including future work, in the order of lines, and where to continue
-    (UNROUTED: from the start again)."""
+    """Lines of `kind` that have any work, including future work, in order, and where to continue (UNROUTED: from the
+    beginning)."""
     lines = [row["line"] for row in await conn.fetch(OCCUPIED, kind, after, limit)]
     return lines, lines[-1] if len(lines) == limit else UNROUTED
 
@@ -105,9 +107,9 @@ WITH held AS MATERIALIZED (
               FOR UPDATE) mine
 )
 """
-# Not locked first: a row under a lease is nobody else's to change. If somebody who took the lease over is just writing
-# it, this waits for him and then compares the token of the row as it is then. The version that this statement sees
-# stays where it is until its end.
+# Not locked first: nobody else may change a row under a lease. If somebody who took over the lease is writing the row
+# right now, this waits for them and then compares the token in the new version. The version that this statement sees
+# keeps its position until the statement ends.
 FINISH = """
 WITH held AS MATERIALIZED (
     SELECT mine.place
@@ -127,7 +129,7 @@ async def finish(conn: Connection, leases: Sequence[Lease]) -> set[UUID]:
     return {row["id"] for row in rows}
 
 
-# The positions are joined once more, to give each row its own pause: a TID scan of the few rows that are held.
+# The positions are joined again, to give each row its own pause: a TID scan of the few rows that are held.
 POSTPONE = (
     HELD.format(
         columns=", item.pause, item.counts, item.to_line",
@@ -152,17 +154,17 @@ async def finish_picked(conn: Connection, picked: Sequence[Lease]) -> None:
 
 
 class Postponed(msgspec.Struct, frozen=True, gc=False):
-    """A row to put back: due again in `pause` seconds, in `line`. Below 0: at once, in its old place."""
+    """A row to put back: due again in `pause` seconds, in `line`. A negative pause: at once, in its old place."""
 
     lease: Lease
     pause: float
     line: UUID
-    #: Whether this was one of the work's tries.
+    #: Whether this counts as one of the work's tries.
     counts: bool = True
 
 
 async def postpone(conn: Connection, postponed: Sequence[Postponed]) -> None:
-    """Put rows back; those whose lease was lost stay with their new holder."""
+    """Put rows back; those whose lease was lost are left to their new holder."""
     await conn.execute(
         POSTPONE,
         *_columns([item.lease for item in postponed]),
@@ -216,13 +218,13 @@ ON CONFLICT DO NOTHING
 
 
 async def put(conn: Connection, kind: str, items: Sequence[tuple[UUID, UUID, UUID, float]]) -> None:
-    """Add work: (line, organization_id, id, seconds from now). Work that is already queued stays as it is."""
+    """Add work, given as (line, organization_id, id, seconds from now). Work that is already queued stays as it is."""
     await conn.execute(PUT, kind, *(list(column) for column in zip(*items, strict=True)))
 
 
-# This waits for a claim that is about to be committed, and then sees its rows as they are: leased rows stay. So rows
-# are not locked first and deleted by position, as above: a position that is new with that commit would be missed.
-# `kind` is spelled so that no index matches it: the look-up has to go by id, not through all rows of a kind.
+# This waits for a claim that is about to be committed, and then sees its rows as they are: leased rows stay. That is
+# why rows are not first locked and then deleted by position, as above: a position that is new in that commit would be
+# missed. `kind` is spelled so that no index matches it: the look-up has to go by id, not through all rows of a kind.
 WITHDRAW = """
 DELETE FROM queue
  WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now())
@@ -235,14 +237,14 @@ RETURNING kind, coalesce(lease_token, id), line, lane, organization_id, id, trie
 async def withdraw(
     conn: Connection, kind: str, ids: Sequence[UUID], *, only: Literal["untried", "ended", "all"]
 ) -> dict[UUID, Lease]:
-    """Delete rows that nobody holds, in any line; returns them by id.
+    """Delete unleased rows, in any line; returns them by id.
 
-    `only`: work of which no attempt was ever begun, or none is under way, or any.
+    `only`: limits this to work of which no attempt ever began, or none is under way; or any work.
     """
     return {row["id"]: Lease(*row.values()) for row in await conn.fetch(WITHDRAW, kind, ids, only)}
 
 
-# As above, it goes by id; what a worker has stays as it is.
+# As above, look-ups go by id; what a worker has leased stays as it is.
 SHIFT = """
 UPDATE queue SET due_at = due_at + $3::interval, since = NULL
  WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) AND attempt = 0
@@ -253,15 +255,15 @@ UPDATE queue SET due_at = due_at + $3::interval, since = NULL
 async def shift(
     conn: Connection, kind: str, ids: Sequence[UUID], *, by: timedelta, only_beyond: timedelta | None = None
 ) -> None:
-    """Have work due later or earlier that nobody holds and of which no attempt was begun.
+    """Change when unleased work is due of which no attempt has begun.
 
-    `only_beyond`: of it, only what is due later than this from now.
+    `only_beyond`: only work that is due further ahead than this.
     """
     await conn.execute(SHIFT, kind, ids, by, only_beyond)
 
 
-# Skips from organization to organization in each line, and of each reads the first row that waits: all that waits may
-# be a million rows. (No row is due before its place.)
+# Skips from organization to organization in each line, reading only the first waiting row of each: in all, a million
+# rows may be waiting. (No row is due before its place.)
 OLDEST = """
 WITH RECURSIVE found (line, lane, organization_id) AS (
     (SELECT line, lane, organization_id FROM queue WHERE kind = $1 ORDER BY line, lane, organization_id LIMIT 1)
@@ -279,7 +281,7 @@ SELECT {ages}
         ORDER BY coalesce(since, due_at) LIMIT 1) first
  WHERE found.lane = 0 AND found.line <> ALL ($2) {by}
 """
-#: What OLDEST tells: of all lines together, or of each line that has any.
+#: The result of OLDEST: for all lines together, or for each line that has any work.
 OF_ALL = {"ages": "coalesce(extract(epoch FROM now() - min(first.place)), 0)::float8", "by": ""}
 OF_EACH = {
     "ages": "found.line, extract(epoch FROM now() - min(first.place))::float8 AS age",

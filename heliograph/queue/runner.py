@@ -1,7 +1,7 @@
-"""The loop around a kind of work, and the notification that wakes it.
+"""The loop that runs a kind of work, and the notification that wakes it.
 
 Correctness rests on polling; a notification only makes it faster. The rule nobody may break: a loop never ends because
-something failed. It logs the failure, pauses and continues, and while the database is away it waits for it. And it
+something failed. It logs the failure, pauses and continues, and waits for the database while it is unavailable. And it
 always ends when it is cancelled.
 """
 
@@ -61,9 +61,10 @@ async def loop(
 async def once(
     name: str, step: Callable[[], Awaitable[object]], *, stopping: asyncio.Event, pause: float = AFTER_FAILURE
 ) -> None:
-    """Run `step` until it succeeds, retrying after `pause` seconds while the database is away, or until `stopping`.
+    """Run `step` until it succeeds, retrying after `pause` seconds while the database is unavailable, or until
+    `stopping`.
 
-    Raises whatever else it raises.
+    Other exceptions propagate.
     """
     while not stopping.is_set():
         try:
@@ -128,8 +129,8 @@ async def listen(connector: Connector, wake: Callable[[], None]) -> None:
 
 
 def _end_if_cancelled() -> None:
-    """Raises CancelledError if this task was told to end. A rollback or a close that fails meanwhile takes the place of
-    the cancellation, which would be lost without this."""
+    """Raises CancelledError if this task has been cancelled. A rollback or close that fails during cancellation
+    replaces the CancelledError, which would be lost without this."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

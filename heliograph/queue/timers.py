@@ -1,4 +1,4 @@
-"""Periodic work: of all workers, the one that advances a timer runs it."""
+"""Periodic work: the worker that advances a timer runs its work; the others do not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import datetime
 
 from heliograph.base.database.pool import Connection
 
-#: Seconds after which work that failed is tried again, however rare it is.
+#: Seconds after which failed work is retried, however rare it is.
 AFTER_FAILURE = 60.0
-#: Retention's: metrics tell how long ago it last succeeded.
+#: The timer of retention; metrics report how long ago it last succeeded.
 FORGET = "forget"
 
 ENSURE = "INSERT INTO timers (name, next_at) VALUES ($1, now()) ON CONFLICT DO NOTHING"
@@ -23,7 +23,7 @@ RETRY = "UPDATE timers SET next_at = least(next_at, now() + make_interval(secs =
 
 REACH = "UPDATE timers SET done_until = $2 WHERE name = $1"
 
-# A worker that hangs while it holds the row is terminated by the server, so that another one goes on.
+# If a worker hangs while holding the row, the server terminates its session, so that another worker can continue.
 HOLD = """
 WITH impatient AS MATERIALIZED (SELECT set_config('idle_in_transaction_session_timeout', '30s', true))
 SELECT name FROM timers, impatient WHERE name = $1 FOR UPDATE OF timers SKIP LOCKED
@@ -36,12 +36,12 @@ async def ensure(conn: Connection, name: str) -> None:
 
 
 async def take(conn: Connection, name: str, *, every: float) -> bool:
-    """True if it is due and this worker is the one to do it; `every`: seconds until the next time."""
+    """True if the timer is due and this worker should run it; `every`: seconds until the next run."""
     return await conn.fetchval(TAKE, name, every) is not None
 
 
 async def hasten(conn: Connection, name: str) -> None:
-    """Make the timer due now: its work is not finished."""
+    """Make the timer due at once: its work is not finished."""
     await conn.execute(HASTEN, name)
 
 
@@ -51,10 +51,10 @@ async def retry(conn: Connection, name: str) -> None:
 
 
 async def reach(conn: Connection, name: str, until: datetime) -> None:
-    """Its work is done, for all that was due at `until`. A timer that is taken says nothing of the kind."""
+    """Record that its work has been done for everything due at `until`. That a timer was taken does not imply this."""
     await conn.execute(REACH, name, until)
 
 
 async def hold(conn: Connection, name: str) -> bool:
-    """True if no other worker holds this timer; it is held until the end of the caller's transaction."""
+    """True if no other worker holds this timer; it is then held until the end of the caller's transaction."""
     return await conn.fetchval(HOLD, name) is not None

@@ -1,13 +1,13 @@
-"""Who is waiting in which line, as far as this worker knows, and whose turn it is. Pure: no database, no clock.
+"""Who is waiting in which line, as far as this worker knows, and whose turn is next. Pure: no database, no clock.
 
-A line has two lanes, and in each lane organizations form a ring: whoever was served goes to its end. With more
+A line has two lanes, and in each lane organizations form a ring: one that was served goes to its end. With more
 organizations than free places, each of the next ones gets one; with fewer, the places are divided evenly, and those
 that one cannot fill go to the others. Lane 0 goes before lane 1, except for one place in `SHARE`.
 
-What is known here only says where to look. The database decides whether a row is free, and the number of waiting rows
+This knowledge is only a hint where to look. The database decides whether a row is free, and the number of waiting rows
 is an estimate.
 
-The rule nobody may break: an organization that waits is in the ring. It leaves only when fewer rows were found than
+The rule nobody may break: every waiting organization is in the ring. It leaves only when fewer rows were found than
 were asked for and none was read in the meantime, and comes back as soon as one of its rows is read (`backlog`).
 """
 
@@ -23,7 +23,7 @@ import msgspec
 
 #: While work waits in both lanes, lane 1 gets one place in this many.
 SHARE = 16
-#: How many organizations are asked in addition to those that have a place.
+#: How many organizations are asked in addition to those that got a place.
 MORE = 32
 
 
@@ -37,22 +37,22 @@ class Group(msgspec.Struct):
     place: datetime
     #: The estimated number of waiting rows.
     count: int
-    #: What running claims are asking it for.
+    #: How many rows running claims are asking it for.
     asked: list[Asked] = []
 
 
 class Asked(msgspec.Struct, eq=False):
-    """What one claim asks of a group: at most that many rows, from `place` on."""
+    """One claim's request to a group: at most that many rows, from `place` on."""
 
     group: Group
     place: datetime
     most: int
-    #: The earliest row that was read since: the claim may have begun too early to see it.
+    #: The earliest row read since then: the claim may have begun too early to see it.
     since: datetime | None = None
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What one claim asks of a line: at most `free` rows, of the groups in this order."""
+    """One claim's request to a line: at most `free` rows, from the groups in this order."""
 
     line: UUID
     free: int
@@ -65,7 +65,7 @@ Got = Mapping[tuple[UUID, int, UUID], tuple[int, datetime]]
 
 class _Line(msgspec.Struct):
     lanes: tuple[OrderedDict[UUID, Group], OrderedDict[UUID, Group]]
-    #: Places that lane 1 is entitled to by now.
+    #: Places that lane 1 has accrued so far.
     credit: float = 0.0
 
 
@@ -81,7 +81,7 @@ class Turns:
         return sum(len(ring) for line in self._lines.values() for ring in line.lanes)
 
     def lines(self, limit: int) -> list[UUID]:
-        """Lines in which somebody seems to be waiting; if there are more than `limit`, others the next time."""
+        """Lines in which somebody seems to be waiting; if there are more than `limit`, the next call returns others."""
         lines = list(islice(self._lines, limit))
         if len(lines) < len(self._lines):
             for line in lines:
@@ -98,11 +98,11 @@ class Turns:
         return min((group.place for line in self._lines.values() for group in line.lanes[lane].values()), default=None)
 
     def add(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
-        """That many more rows are waiting, the first of them at `place`."""
+        """Note that that many more rows are waiting, the first of them at `place`."""
         self._group(line, lane, organization_id, place).count += count
 
     def add_all(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
-        """That many rows are waiting in all, the first of them at `place`."""
+        """Note that that many rows are waiting in all, the first of them at `place`."""
         group = self._group(line, lane, organization_id, place)
         group.count = max(group.count, count)
 
@@ -112,7 +112,7 @@ class Turns:
         self._found.clear()
 
     def ask(self, free: Mapping[UUID, int], *, more: int = MORE) -> list[Ask]:
-        """Whom to ask for how many rows, so that at most `free[line]` of each line are found. Whoever is asked goes to
+        """Decide whom to ask for how many rows, so that at most `free[line]` of each line are found. Those asked go to
         the end of the ring. `more`: how many others to ask in case those whose turn it is have too few."""
         asks: list[Ask] = []
         for id, places in free.items():
@@ -127,7 +127,7 @@ class Turns:
                 line.credit -= kept
             singles, taken = _share(first, places - kept, more)
             bulk, _ = _share(second, max(kept, places - taken), more)
-            # Whoever is asked first may have more than is known, so what is reserved for lane 1 has to come first.
+            # The first to be asked may have more than is known, so what is reserved for lane 1 has to come first.
             asks.append(Ask(id, places, bulk + singles if kept else singles + bulk))
             for one in asks[-1].asked:
                 one.group.asked.append(one)
@@ -139,7 +139,7 @@ class Turns:
             counts = [
                 got.get((ask.line, one.group.lane, one.group.organization_id), (0, one.place)) for one in ask.asked
             ]
-            # Once all places were taken, the others were not asked, and the last one perhaps not for all it has.
+            # Once all places were taken the others were not asked, and the last one perhaps not for everything it has.
             full = sum(count for count, _ in counts) >= ask.free
             heard = max((n for n, (count, _) in enumerate(counts) if count), default=-1) if full else len(counts)
             for n, (one, (count, place)) in enumerate(zip(ask.asked, counts, strict=True)):
@@ -149,7 +149,7 @@ class Turns:
                     self._drop(group)
                 elif n <= heard:
                     group.count = max(group.count - count, 1)
-                    # Another claim may have learned of an earlier place meanwhile.
+                    # Another claim may have learned of an earlier place in the meantime.
                     if group.place >= one.place:
                         group.place = max(group.place, place)
                     if one.since is not None:
@@ -158,7 +158,7 @@ class Turns:
                 self._first(one.group)
 
     def give_back(self, asks: Iterable[Ask]) -> None:
-        """The claim was rolled back: everything waits as before."""
+        """Undo a claim that was rolled back: everything waits as before."""
         for ask in asks:
             for one in ask.asked:
                 group = one.group
@@ -193,7 +193,7 @@ class Turns:
             ring.move_to_end(group.organization_id, last=False)
 
     def _ring_of(self, group: Group) -> OrderedDict[UUID, Group] | None:
-        """The ring that a group is in; None: it has left."""
+        """The ring that a group is in; None if it has left."""
         line = self._lines.get(group.line)
         if line is None or line.lanes[group.lane].get(group.organization_id) is not group:
             return None
@@ -203,8 +203,8 @@ class Turns:
 def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list[Asked], int]:
     """Divide places among a ring's organizations; also returns how many of them will probably be filled.
 
-    Whoever is asked for all its known rows is asked for one more: if there is none, it may leave. The one with the most
-    comes last, and may fill what the others leave.
+    An organization that is asked for all its known rows is asked for one more: if there is none, it may leave. The one
+    with the most comes last, and may use what the others leave.
     """
     if places <= 0 or not ring:
         return [], 0
@@ -231,7 +231,7 @@ def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list
 
 
 def _ended(one: Asked) -> None:
-    """The claim that asked has ended."""
+    """Note that a claim has ended."""
     if one in one.group.asked:
         one.group.asked.remove(one)
 

@@ -1,10 +1,10 @@
-"""How much work waits, by kind, line and organization: a look with a bound, however long the queue is.
+"""How much work is waiting, by kind, line and organization: a bounded scan, however long the queue is.
 
-A queue of a million rows takes a second to count, and it is long just when somebody wants to see it. So lines are
-found by skipping from one to the next, and LOOK rows are divided among them, each read in the order in which it goes
-out: a long line hides no other, and what short ones leave is for the long.
+A queue of a million rows takes a second to count, and it is longest precisely when somebody wants to see it. So lines
+are found by skipping from one to the next, and a budget of LOOK rows is divided among them, each line read in sending
+order: a long line hides no other, and what short ones leave goes to the long ones.
 
-The rule nobody may break: a figure that is not the whole one says so (`is_more`, `is_whole`).
+The rule nobody may break: an incomplete figure is marked as such (`is_more`, `is_whole`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from heliograph.base.ids import time_of
 from heliograph.queue.backlog import HELD
 from heliograph.queue.holds import Selection
 
-#: Rows that are counted, divided among the places found; and places (line, lane, organization) of each kind.
+#: Rows to count, divided among the places found; and places (line, lane, organization) per kind.
 LOOK, PLACES = 10_000, 300
-#: Rows for a page that is open: it looks every few seconds, and most of it goes into what has expired.
+#: Rows to count for an open page: it refreshes every few seconds, and most of the cost is looking for expired work.
 PAGE_LOOK = 4_000
 
 
@@ -35,21 +35,21 @@ class Waiting(msgspec.Struct, frozen=True):
     line: str | None
     organization: str
     rows: int
-    #: There are more rows than that: what follows is said of those that were counted.
+    #: There are more rows than were counted; the following fields describe those counted.
     is_more: bool
-    #: Of those: in progress in a worker; due later; held; tried before and in no worker now; past their validity and
-    #: in no worker now, so that they end once one takes them.
+    #: Of those: being processed by a worker; due later; held; tried before but with no worker now; past their validity
+    #: and with no worker, so that they end once one takes them.
     leased: int
     later: int
     held: int
     retrying: int
     expired: int
-    #: When the oldest was created; None: none of those that were looked at fits.
+    #: When the oldest was created; None if none of the scanned rows matches.
     oldest_at: datetime | None
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """Work of several lines together. `who`: whose lines they are, or of which kind and line."""
+    """The sum of several lines. `who`: the organization, or the kind and line."""
 
     who: tuple[str, ...]
     lines: int = 0
@@ -82,13 +82,14 @@ class Found(msgspec.Struct, frozen=True):
     """Work by kind, line and organization, largest first."""
 
     waiting: list[Waiting]
-    #: Every line was found; else there were more than PLACES of a kind.
+    #: True if every line was found; otherwise there were more than PLACES of a kind.
     is_whole: bool
 
 
 # Skips from organization to organization in each line; with one organization ($3), from lane to lane, to look for its
 # rows in each. What short ones leave of their share is divided among those that have more. Whether a message is past
-# its validity is asked last, of rows that no worker has: it is looked up. min(uuid) came with PostgreSQL 18.
+# its validity is checked last, and only for rows that no worker has, as it takes a look-up. min(uuid) came with
+# PostgreSQL 18.
 SUMMARY = f"""
 WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
     SELECT first.*, 1 FROM unnest($1::text[]) AS asked (kind) CROSS JOIN LATERAL (
@@ -159,8 +160,8 @@ async def summary(
     places: int = PLACES,
 ) -> Found:
     """Queued work by kind, line and organization, largest first: at most `limit` entries. `expired`: an SQL condition
-    on a row of `queue`, past its validity, which costs four times what counting costs; None: nobody wants to know, and
-    none is said to be."""
+    for a row of `queue` that is past its validity, which costs four times as much as counting; None: do not check, and
+    report none as expired."""
     rows = await conn.fetch(
         SUMMARY.format(expired=expired or "false"),
         list(which.kinds),
@@ -197,13 +198,13 @@ SELECT count(*) FROM queue WHERE kind = ANY ($1) AND ($2::uuid IS NULL OR line =
 
 
 async def count(conn: Connection, which: Selection) -> int:
-    """All of its rows, which is for who is about to withdraw them: of a long queue, it takes as long."""
+    """Count all of its rows, for an operator about to withdraw them: this takes time proportional to the queue."""
     rows: int = await conn.fetchval(COUNT, list(which.kinds), which.line, which.organization_id, which.before_id)
     return rows
 
 
 def summed(listed: Iterable[Waiting], who: Callable[[Waiting], tuple[str, ...]]) -> list[Sum]:
-    """What waits together, the largest first."""
+    """The sums of waiting work, largest first."""
     found: dict[tuple[str, ...], Sum] = {}
     for one in listed:
         found[who(one)] = found.get(who(one), Sum(who(one))) + one
@@ -211,5 +212,5 @@ def summed(listed: Iterable[Waiting], who: Callable[[Waiting], tuple[str, ...]])
 
 
 def by_organization(listed: Iterable[Waiting]) -> list[Sum]:
-    """The same by organization."""
+    """The same sums, by organization."""
     return summed(listed, lambda one: (one.organization,))

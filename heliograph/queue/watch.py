@@ -1,11 +1,11 @@
-"""What an idle worker asks the database: one query a second for everything that it does.
+"""An idle worker's only query: once a second, for everything that it does.
 
 Loops and shared timers do not poll. The watch reads what became due in the queue, which timers are due, and the
-condition of each of the others (`when`), and wakes those that have something to do. A notification makes it look at the
-queue at once.
+conditions of the others (`when`), and wakes those that have something to do. A notification makes it look at the queue
+at once.
 
-The rule nobody may break: whoever is not woken has nothing to do. A condition may be true too often, but never false
-while there is work.
+The rule nobody may break: anything that is not woken has nothing to do. A condition may be true too often, but never
+false while there is work.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SELECT ARRAY(SELECT name FROM timers WHERE next_at <= now()) AS timers, ARRAY[{q
 
 
 class _Asks(msgspec.Struct):
-    """Somebody to wake, and when."""
+    """A callback to wake, and its condition."""
 
     when: str
     wake: Callable[[], object]
     name: str | None = None
     least: float = 0.0
-    #: In loop time.
+    #: In event loop time.
     wake_at: float = 0.0
 
 
@@ -58,7 +58,7 @@ class Watch:
         self._timers.append(_Asks(when, wake, name=name))
 
     async def step(self) -> int:
-        """Look at the queue, and check the rest if it is time. Returns 0: others do the work that was found."""
+        """Look at the queue, and check the rest if it is time. Returns 0, since others do the work that was found."""
         at = asyncio.get_running_loop().time()
         async with self._pool.acquire() as conn:
             if at < self._ask_at:
@@ -80,7 +80,7 @@ class Watch:
 
 
 def _question(one: _Asks) -> str:
-    """A timer's condition may read dead rows of many transactions, so it is looked at only when its time has come."""
+    """A timer's condition may have to scan many dead rows, so it is evaluated only when the timer is due."""
     if one.name is None:
         return f"({one.when})"
     return f"CASE WHEN (SELECT next_at <= now() FROM timers WHERE name = '{one.name}') THEN ({one.when}) END"

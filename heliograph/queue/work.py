@@ -1,7 +1,7 @@
-"""What a worker runs for one concern: loops, timers, startup and shutdown. `worker.py` is the table of them.
+"""What a worker runs for one concern: loops, timers, startup and shutdown. `worker.py` lists them.
 
-The rule nobody may break: a worker may end at any instant. What is begun here is either committed, or found again by
-whoever claims it next.
+The rule nobody may break: a worker may end at any instant. Whatever has begun is either committed, or found again by
+the worker that claims it next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNASKED = 60.0
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """Work that is done as long as there is any: `step` returns how much it did, and runs again at once if that is more
+    """Work that runs as long as there is any: `step` returns how much it did, and runs again at once if that is more
     than 0, otherwise when `wake` is set.
 
     The worker's watch sets `wake` while the SQL condition `when` holds, at most once every `least` seconds. Queued work
@@ -43,10 +43,10 @@ class Timer(msgspec.Struct, frozen=True):
 
 
 class SharedTimer(msgspec.Struct, frozen=True):
-    """Periodic work that one worker at a time does, while the SQL condition `when` holds; frequent work uses it to say
-    that there is something to do.
+    """Periodic work done by one worker at a time, while the SQL condition `when` holds; frequent work uses the
+    condition to indicate that there is something to do.
 
-    `in_steps`: it commits by itself, since what it locks must not stay locked until its end.
+    `in_steps`: it commits by itself, since its locks must not be held until it ends.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Work:
         return ()
 
     def gauges(self) -> Iterable[Gauge]:
-        """What it holds now, for metrics. Called from another thread: reads, and changes nothing."""
+        """What it currently holds, for metrics. Called from another thread: must only read."""
         return ()
 
     def queued(self) -> None:
-        """Somebody queued work: loops that claim it should look."""
+        """Called when somebody queued work: loops that claim it should look."""
 
     async def start(self) -> None:
         """Open what needs no database."""

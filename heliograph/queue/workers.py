@@ -1,8 +1,8 @@
-"""Who works: the row that each worker writes of itself, and what an operator tells it there.
+"""The workers: the row that each writes about itself, through which operators also send it instructions.
 
-A worker that is told to drain takes nothing more, lets what it holds finish as on SIGTERM, and then ends, so that its
-supervisor starts it anew, or stays without work until it is told to go on. It reads that with each beat. The rule
-nobody may break: a worker that was told to drain is not counted among those who work, or sessions would wait for it.
+A worker that is told to drain takes no more work, finishes what it has as on SIGTERM, and then either exits, so that
+its supervisor restarts it, or stays idle until it is told to resume. It reads its instructions with each heartbeat. The
+rule nobody may break: a worker that was told to drain does not count as working, or sessions would be reserved for it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from heliograph.base.process.heartbeat import IS_ALIVE, IS_LISTED
 log = structlog.get_logger()
 
 Drain = Literal["end", "stay"]
-#: Seconds between two beats of a worker that stays without work.
+#: Seconds between two heartbeats of an idle, drained worker.
 STAYING = 1.0
-#: An SQL condition: this row of `workers` is of one that takes work, if it was seen lately.
+#: An SQL condition: this row of `workers` belongs to one that takes work, if it was seen recently.
 WORKS = "drain IS NULL"
-#: How many take work.
+#: How many workers take work.
 LIVING = f"SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}"
 
 BEATS = """
@@ -40,24 +40,24 @@ RETURNING drain
 
 
 async def beat(pool: Pool, id: UUID, *, name: str, clock_ahead: float, version: str) -> Drain | None:
-    """Say that it lives; returns what it is told."""
+    """Write a heartbeat; returns the worker's instructions."""
     told: Drain | None = await pool.fetchval(BEATS, id, name, clock_ahead, version, memory.resident())
     return told
 
 
 async def gone(pool: Pool, id: UUID) -> None:
-    """It ends."""
+    """Record that the worker ends."""
     await pool.execute("DELETE FROM workers WHERE id = $1", id)
 
 
-# Nothing of it is left with the worker: what it held was given back or has its answer.
+# The worker has nothing left: everything it held was given back or answered.
 DRAINED = """
 UPDATE workers SET drained_at = coalesce(drained_at, now()), seen_at = now(), memory = $2 WHERE id = $1 RETURNING drain
 """
 
 
 async def stay(pool: Pool, id: UUID, *, stop: asyncio.Event) -> bool:
-    """Stay without work; True once it is told to go on, False if it is to end, or `stop` is set."""
+    """Stay idle; returns True once it is told to resume, False if it is to exit or `stop` is set."""
     told: Drain | None = "stay"
     while told == "stay" and not stop.is_set():
         try:
@@ -89,22 +89,23 @@ TELL = "UPDATE workers SET drain = $2 WHERE id = $1"
 
 
 async def drain(conn: Connection, worker: str, *, then: Drain, by: Who = SYSTEM) -> str:
-    """Tell a worker, by its name or id, to finish what it holds and take nothing more. Returns its name. Raises
-    NotFound."""
+    """Tell a worker, by name or id, to finish what it has and take nothing more. Returns its name. Raises NotFound."""
     return await _tell(conn, worker, then, "worker.drained", by)
 
 
 async def resume(conn: Connection, worker: str, *, by: Who = SYSTEM) -> str:
-    """Tell a worker that stays without work to go on. Returns its name. Raises NotFound."""
+    """Tell a drained worker to resume. Returns its name. Raises NotFound."""
     return await _tell(conn, worker, None, "worker.resumed", by)
 
 
 async def _tell(conn: Connection, worker: str, told: Drain | None, action: str, by: Who) -> str:
     async with conn.transaction():
         row = await conn.fetchrow(FIND, worker)
-        # One that was told to end is on its way.
+        # One that was told to exit is about to.
         if row is None or (told is None and row["drain"] == "end"):
-            raise NotFound("There is no such worker, or it has ended; `heliograph workers list` names those that live.")
+            raise NotFound(
+                "There is no such worker, or it has ended; `heliograph workers list` shows the running ones."
+            )
         if row["drain"] != told:
             await conn.execute(TELL, row["id"], told)
             await audit.record(

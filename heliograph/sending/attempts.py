@@ -1,11 +1,12 @@
-"""Attempts: the committed intention to hand a message over, and how that ended.
+"""Attempts: the committed intention to hand a message over, and its outcome.
 
 An attempt begins in its message's queue row (`begin`), in the statement that leases it, and that commit comes before
 the first byte. It ends as a row of `attempts` (`end`), in the transaction that finishes the queue row or puts it back.
-In between it is under way; if its worker dies, whoever claims the row next records it as `unknown` (`mark_unknown`).
+In between it is under way; if its worker dies, the next worker to claim the row records it as `unknown`
+(`mark_unknown`).
 
-The rule nobody may break: an end is a fact. It is recorded even by a worker that lost its lease meanwhile, and a
-message that was once accepted stays accepted, whatever is reported of that attempt later.
+The rule nobody may break: an outcome is a fact. It is recorded even by a worker that has lost its lease in the
+meantime, and a message that was once accepted stays accepted, whatever is reported about that attempt later.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from heliograph.base.money import Charge, columns
 from heliograph.base.sentences import said
 from heliograph.queue.leases import Lease
 
-#: The most attempts, of any outcome, for one message. They are counted in 16 bits.
+#: Maximum number of attempts for one message, whatever their outcome. They are counted in 16 bits.
 MOST_ATTEMPTS = 32_000
 #: The reason recorded when a worker died before it could say.
 LOST = said("the worker ended before the answer came")
 
 
 class Loaded(Protocol):
-    """A message as its channel loaded it in the transaction that picked it."""
+    """A message as loaded by its channel in the transaction that picked it."""
 
     @property
     def at(self) -> datetime:
@@ -46,26 +47,26 @@ class Attempt(msgspec.Struct, Generic[Message], frozen=True, gc=False):
     lease: Lease
     #: Counts from 1.
     number: int
-    #: The supplier, or the number, that it is handed to.
+    #: The supplier, or WhatsApp number, that it is handed to.
     target_id: UUID
-    #: What the connector gets.
+    #: The request for the connector.
     submission: Any
     #: The claimed message, as its channel loaded it.
     message: Message
-    #: What the channel needs when the answer comes.
+    #: What the channel needs when the answer arrives.
     context: Any = None
     #: 16 bits that the supplier may echo.
     reference: int | None = None
-    #: The attempt whose segments it completes; None: it starts a new series.
+    #: The attempt whose remaining segments it sends; None: it starts a new series.
     continues: int | None = None
     #: Segments of the whole message.
     parts: int = 1
-    #: What says why this target was chosen (`routes/decisions.py`).
+    #: The routing decision that chose this target (`routes/decisions.py`).
     decision: int | None = None
 
     @property
     def begun_at(self) -> datetime:
-        """When it began, by the database's clock: it was loaded and begun in one transaction."""
+        """When it began, by the database's clock: it was loaded and begun in the same transaction."""
         return self.message.at
 
     @property
@@ -83,18 +84,18 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     #: For operators.
     code: str = ""
     detail: str = ""
-    #: Segments that were written and not answered.
+    #: Segments that were written but not answered.
     doubtful: Sequence[int] = ()
-    #: What its receipts are matched by: the supplier's id, and the last digits of the recipient's number.
+    #: What receipts are matched by: the supplier's id, and the last digits of the recipient's number.
     supplier_message_id: str | None = None
     recipient_suffix: str | None = None
-    #: What its target charges for it, if it was accepted.
+    #: The target's charge, if it was accepted.
     cost: Charge | None = None
-    #: As whom it was sent, where its target takes another sender than the message names.
+    #: The sender actually used, if the target requires a different one from the message's.
     sent_as: str | None = None
 
 
-# The rows have been locked since they were picked, so they have not moved.
+# The rows have been locked since they were picked, so their positions are still valid.
 BEGIN = """
 UPDATE queue SET attempt = item.attempt, begun_at = now(), target_id = item.target_id, reference = item.reference,
                  continues = item.continues, parts = item.parts, decision = item.decision,
@@ -109,7 +110,7 @@ UPDATE queue SET attempt = item.attempt, begun_at = now(), target_id = item.targ
 
 async def begin(conn: Connection, attempts: Sequence[Attempt[Message]], *, seconds: float) -> None:
     """Lease the rows of these messages, which this transaction picked, for `seconds`, and record that they are about to
-    be handed over: after the commit, they may be. Raises RuntimeError if one of them is not there."""
+    be handed over: after the commit, they may have been. Raises RuntimeError if one of them is not there."""
     done = await conn.execute(
         BEGIN,
         [one.lease.place for one in attempts],
@@ -126,7 +127,7 @@ async def begin(conn: Connection, attempts: Sequence[Attempt[Message]], *, secon
         raise RuntimeError(f"of {len(attempts)} attempts, not all could begin: {done}")
 
 
-# An answer may be on its way on another connection: then that one counts.
+# An answer may be being recorded on another connection: then that answer counts.
 MARK_UNKNOWN = f"""
 INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
                       continues, parts, decision, detail)
@@ -140,7 +141,7 @@ ON CONFLICT DO NOTHING
 
 
 async def mark_unknown(conn: Connection, lost: Sequence[Lease]) -> None:
-    """Record attempts whose worker died, from the queue rows that say they are under way."""
+    """Record attempts whose worker died as unknown, from queue rows that say they are under way."""
     # In the order in which answers are recorded.
     ordered = sorted(lost, key=lambda lease: lease.id.int)
     await conn.execute(
@@ -175,14 +176,14 @@ ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
        cost = excluded.cost, cost_currency = excluded.cost_currency, cost_due = excluded.cost_due,
        sent_as = excluded.sent_as
 """
-# Which of them were known to be accepted: asked only of what is reported to have ended otherwise.
+# Which of them are already known to be accepted; queried only for those now reported with another outcome.
 END_KNOWN = f"{END}RETURNING message_id, attempt, state"
 
 
 async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]:
     """Record how attempts ended. Returns those, as (message, attempt), that were already known to be accepted, whatever
-    is reported here: their messages must not be moved by it."""
-    # A late answer may be in the same batch as the report that there was none: the last one counts.
+    is reported here: these reports must not move their messages."""
+    # A late answer may be in the same batch as the report that there was none: the later one counts.
     last = {(one.attempt.lease.id.int, one.attempt.number): one for one in ended}
     ordered = [last[key] for key in sorted(last)]
     held = [one.attempt.lease for one in ordered]
@@ -214,8 +215,9 @@ async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]
     return taken - {(one.attempt.lease.id, one.attempt.number) for one in ordered if one.state == "accepted"}
 
 
-# The last attempt without a known end was the accepted one: the one under way, or else the last unknown one. The queue
-# row is read without a lock; whoever ends that attempt meanwhile finds it accepted, or has already recorded more.
+# The accepted attempt was the last one without a known outcome: the one under way, or else the last unknown one. The
+# queue row is read without a lock; whoever ends that attempt concurrently finds it accepted, or has already recorded
+# more.
 MARK_TAKEN = """
 WITH bound AS (
     SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS bound (organization_id, id)
@@ -241,7 +243,7 @@ UPDATE attempts a SET state = 'accepted', detail = $4
 
 
 async def mark_taken(conn: Connection, kind: str, messages: Sequence[tuple[UUID, UUID]], *, detail: str) -> None:
-    """News of these messages, as (organization, message), shows that they were accepted. `detail`: how that is
+    """Record that these messages, as (organization, message), turned out to have been accepted. `detail`: how that is
     known."""
     await conn.execute(MARK_TAKEN, [org for org, _ in messages], [id for _, id in messages], kind, detail)
 
@@ -259,8 +261,8 @@ SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision, 
 """
 
 
-# A message with an attempt under way, or an accepted one, is no longer free. It is locked, so that an answer that is
-# being recorded comes first or waits.
+# A message with an attempt that is under way or accepted is no longer free. Rows are locked, so that an answer being
+# recorded at the same time comes first or waits.
 UNSENT = """
 SELECT m.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT id FROM {table} WHERE organization_id = item.organization_id AND id = item.id AND status = 'accepted'
@@ -269,7 +271,8 @@ SELECT m.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CR
 
 
 async def still_unsent(conn: Connection, table: str, leases: Sequence[Lease]) -> set[UUID]:
-    """Which of these messages of `table` are not known to have been accepted; they are locked until the commit."""
+    """The messages among these in `table` that are not known to have been accepted; they are locked until the
+    commit."""
     ordered = sorted(leases, key=lambda lease: lease.id.int)
     rows = await conn.fetch(
         UNSENT.format(table=table), [one.organization_id for one in ordered], [one.id for one in ordered]

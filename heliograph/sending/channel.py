@@ -1,7 +1,8 @@
-"""What the engine asks of a channel. Tables, status rules and suppliers' answers are the channel's own.
+"""The interface between the engine and a channel. Tables, status rules and the interpretation of suppliers' answers
+belong to the channel.
 
-The rule nobody may break: a channel hands a message over only in `submit`, which the engine calls after the attempt is
-committed.
+The rule nobody may break: a channel hands a message over only in `submit`, which the engine calls after the attempt has
+been committed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from heliograph.sending.results import Writer
 
 
 class Claimed(Protocol):
-    """A claimed message with everything that decides about it, read on the connection that decides."""
+    """A claimed message with everything needed to decide about it, read on the connection that decides."""
 
     @property
     def lease(self) -> Lease: ...
@@ -31,7 +32,7 @@ class Claimed(Protocol):
 
     @property
     def is_unsent(self) -> bool:
-        """Not known to have been accepted by anybody."""
+        """True if it is not known to have been accepted by anybody."""
 
     @property
     def attempt_state(self) -> str | None:
@@ -47,53 +48,53 @@ Report_contra = TypeVar("Report_contra", contravariant=True)
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """Nothing more is to be done for the message, apart from `move`."""
+    """Nothing more needs to be done for the message, apart from `move`."""
 
     move: Any = None
 
 
-#: The next step for a claimed message: its work ends, it goes back into the queue, or out.
+#: The next step for a claimed message: it is done, goes back into the queue, or goes out.
 Step = End | Postponed | Attempt[Any]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What is known by now about attempts whose answers were lost."""
+    """What has been learned about attempts whose answers were lost."""
 
-    #: Moves that follow.
+    #: Moves that follow from it.
     moves: list[Any] = msgspec.field(default_factory=list)
-    #: By message id: nothing more is to be done (None), or the message as it is known to be now.
+    #: By message id: None if nothing more needs to be done, otherwise the message as it is now known to be.
     known: Mapping[UUID, Any] = msgspec.field(default_factory=dict)
 
 
 class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
     """One channel within one worker."""
 
-    #: Seconds that an attempt without an answer waits for news of its message.
+    #: Seconds that an attempt without an answer waits for news about its message.
     grace: float
-    #: The last round took all it could: freed capacity is worth another one.
+    #: True if the last round took as much as it could: another round is worthwhile once capacity is freed.
     is_full: bool
     #: Set when another round may be worthwhile.
     wake: asyncio.Event
 
     async def before_round(self) -> None:
-        """A round begins: find out what the connectors can take."""
+        """Called when a round begins: find out how much the connectors can take."""
 
     async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
-        """Lock what the connectors can take of what is due, in the caller's transaction; at most `limit` rows of new
-        work, which may be zero or negative."""
+        """Lock as many due rows as the connectors can take, in the caller's transaction; at most `limit` rows of new
+        work (which may be zero or negative)."""
 
     async def load(self, conn: Connection, picked: Sequence[Lease]) -> list[Message]:
         """The picked messages, in their order. A separate statement, so that it sees the state after the locks were
         taken."""
 
     def home(self, lease: Lease) -> UUID:
-        """The line for a message that is not meant for a particular connector."""
+        """The line for a message that is not bound to a particular connector."""
 
     async def find_lost(self, conn: Connection, lost: Sequence[Message]) -> Found:
-        """Look for news of messages whose last answer was lost."""
+        """Look for news about messages whose last answer was lost."""
 
     async def give_up(self, conn: Connection, lost: Sequence[Message]) -> Mapping[UUID, Step]:
-        """The grace period is over without news: what happens to those that must not simply be sent again."""
+        """The grace period has passed without news: decide what happens to those that must not simply be sent again."""
 
     async def decide(self, conn: Connection, messages: Sequence[Message]) -> list[Step]:
         """What to do with these messages, in their order; none has an attempt that may still be answered."""
@@ -102,13 +103,13 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
         """Move messages to their new states. Returns the webhook deliveries that were queued."""
 
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[Message]]) -> None:
-        """These attempts are recorded, all moves are made, and both are about to be committed."""
+        """Called when these attempts and all moves have been written and are about to be committed."""
 
     def submit(self, attempt: Attempt[Message]) -> None:
-        """Hand it over. Never blocks and never raises: the outcome comes later."""
+        """Hand it over. Never blocks and never raises: the outcome is reported later."""
 
     def heard(self, attempt: Attempt[Message], outcome: Any) -> None:
-        """A connector answered, before anything is recorded."""
+        """Called when a connector has answered, before anything is recorded."""
 
     def after_round(self, picked: Collection[Lease]) -> bool:
-        """The round is over. True if the next one should follow at once."""
+        """Called when the round is over. Returns True if the next one should follow at once."""

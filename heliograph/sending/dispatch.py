@@ -1,11 +1,11 @@
-"""Dispatch: from the queue to the connectors. The same round for every channel:
+"""Dispatch: from the queue to the connectors. Every channel runs the same round:
 
-    pick       rows that are due, as many as can be handed over; locked, so that no other worker has them
-    load       what decides about each message, read once more
-    resolve    attempts whose end nobody saw: wait for news, then let the channel decide
-    decide     the channel: to whom, later, or not at all
-    begin      the attempt, and its lease, committed
-    submit     to the connector, after the commit
+    pick       due rows, as many as can be handed over; locked, so that no other worker takes them
+    load       everything needed to decide about each message, read again
+    resolve    attempts whose outcome nobody saw: wait for news, then let the channel decide
+    decide     the channel decides: send and to whom, postpone, or end
+    begin      record the attempt and its lease, and commit
+    submit     hand over to the connector, after the commit
 
 The rule nobody may break: nothing leaves without its committed attempt, and nothing is sent again while an earlier
 attempt may have arrived and news of it may still come.
@@ -37,11 +37,11 @@ from heliograph.suppliers.contract import Verdict
 
 Report = TypeVar("Report")
 
-#: Messages that may be out without a recorded answer, in claims: otherwise a fast supplier's answers and reports would
-#: pile up in front of the writer until it has to refuse reports.
+#: Messages that may be out without a recorded answer, in multiples of a claim: otherwise a fast supplier's answers and
+#: reports would pile up in front of the writer until it has to refuse reports.
 UNRECORDED = 2
-#: A message whose attempt was just found without an end waits at least this long, seconds: whoever has its answer may
-#: have waited for the database as well, and be about to record it.
+#: A message whose attempt was just found without an outcome waits at least this many seconds: whoever has its answer
+#: may also have been waiting for the database, and be about to record it.
 OVERTAKEN = 5.0
 
 
@@ -58,7 +58,7 @@ class Dispatcher(Generic[Message, Report]):
         lease_seconds: float,
         backlog: Backlog | None = None,
     ) -> None:
-        """`backlog`: the one that the channel claims from."""
+        """`backlog`: the one from which the channel claims."""
         self._pool = pool
         self._channel = channel
         self._backlog = backlog or Backlog()
@@ -68,9 +68,9 @@ class Dispatcher(Generic[Message, Report]):
         self._lease_seconds = lease_seconds
         self.flights = Flights(late=channel.grace)
         self.wake = channel.wake
-        #: Answers that make room worth another round.
+        #: The number of answers that frees enough room for another round.
         self._wake_after = 0
-        #: Of this round's messages, those that are traced; and attempts of such that are under way.
+        #: The traced messages of this round, and the traced attempts under way.
         self._found: dict[UUID, traces.Kept] = {}
         self._spans: dict[Key, Span] = {}
 
@@ -80,7 +80,7 @@ class Dispatcher(Generic[Message, Report]):
         return len(self.flights)
 
     async def round(self) -> int:
-        """Pick and submit once; returns how many rows were picked, 0 if another round is not worth it now."""
+        """Pick and submit once; returns how many rows were picked, or 0 if another round is not worthwhile now."""
         channel = self._channel
         await channel.before_round()
         limit = min(self._claim_limit, UNRECORDED * self._claim_limit - len(self.flights))
@@ -90,7 +90,7 @@ class Dispatcher(Generic[Message, Report]):
                 picked = await channel.pick(conn, limit=limit)
                 outgoing = await self._decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
-            return 1  # another transaction won: nothing was done, and the next round sees its effects
+            return 1  # another transaction won: nothing was done, and the next round will see its effects
         crash_point(f"{channel.kind}.dispatch.after_commit")
         self.flights.add(outgoing)
         if self._found:
@@ -104,7 +104,7 @@ class Dispatcher(Generic[Message, Report]):
         return len(picked) if channel.after_round(picked) else 0
 
     def answered(self, key: Key, outcome: Any) -> None:
-        """A connector reports the outcome of an attempt: record it."""
+        """Record the outcome of an attempt, as reported by a connector."""
         attempt = self.flights.find(key)
         if self._spans and (span := self._spans.pop(key, None)) is not None:
             span.end({"verdict": str(outcome.verdict)}, failed=outcome.verdict is Verdict.UNKNOWN)
@@ -123,7 +123,7 @@ class Dispatcher(Generic[Message, Report]):
             self.wake.set()
 
     async def renew(self) -> None:
-        """Renew the leases of what is in flight; called every third of a lease."""
+        """Renew the leases of messages in flight; called every third of a lease."""
         await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
 
     def _landed(self, answered: Sequence[Answered]) -> None:
@@ -132,7 +132,7 @@ class Dispatcher(Generic[Message, Report]):
             self.wake.set()
 
     async def _decide(self, conn: Connection, picked: list[Lease]) -> list[Attempt[Message]]:
-        """Settle what is not sent, and begin the attempts of what is."""
+        """Settle the messages that are not sent, and begin the attempts of those that are."""
         channel = self._channel
         unseen = [lease for lease in picked if lease.begun_at is not None]
         if unseen:
@@ -172,8 +172,8 @@ class Dispatcher(Generic[Message, Report]):
                 marked = [one.lease for one in begun if spans.is_marked(one.lease.id)]
                 if marked:
                     self._found = await traces.find(conn, [(one.organization_id, one.id) for one in marked])
-        # Behind all that is the dispatcher's own, since moves lock messages and balances; what the channel notes of
-        # attempts comes behind those, as where it records their answers.
+        # After the dispatcher's own writes, since moves lock messages and balances; the channel's notes about attempts
+        # come after those, in the same order as when their answers are recorded.
         if moves and await channel.move(conn, moves):
             self._results.queued()
         if begun:
@@ -181,7 +181,7 @@ class Dispatcher(Generic[Message, Report]):
         return begun
 
     def _trace(self, outgoing: Sequence[Attempt[Message]]) -> None:
-        """Attempts that are committed and about to be handed over."""
+        """Trace attempts that are committed and about to be handed over."""
         found, self._found = self._found, {}
         for one in outgoing:
             kept = found.get(one.lease.id)
@@ -195,8 +195,8 @@ class Dispatcher(Generic[Message, Report]):
     async def _still_free(
         self, conn: Connection, outgoing: list[Attempt[Message]], finished: list[Lease]
     ) -> list[Attempt[Message]]:
-        """What may go out. An answer to an earlier attempt may have been recorded since the message was loaded: then
-        its work is `finished`."""
+        """The messages that may go out. An answer to an earlier attempt may have been recorded since the message was
+        loaded: then its work goes into `finished`."""
         again = [one.lease for one in outgoing if one.lease.attempt > 0]
         if not again:
             return outgoing
@@ -207,8 +207,8 @@ class Dispatcher(Generic[Message, Report]):
     async def _resolve(
         self, conn: Connection, lost: Sequence[Message], moves: list[Any]
     ) -> tuple[dict[UUID, Step], dict[UUID, Message]]:
-        """Messages whose last attempt has an unknown end: their next step, or what is known of them now. Those that may
-        be sent again are in neither."""
+        """For messages whose last attempt has an unknown outcome: their next step, or what is now known of them. Those
+        that may be sent again are in neither."""
         found = await self._channel.find_lost(conn, lost)
         moves += found.moves
         steps: dict[UUID, Step] = {id: End() for id, known in found.known.items() if known is None}

@@ -1,4 +1,4 @@
-"""The attempts that this process has handed over and whose end is not recorded yet, and their leases."""
+"""The attempts that this process has handed over and whose outcome is not yet recorded, and their leases."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Flight(msgspec.Struct, frozen=True, gc=False):
 
 
 class Flights:
-    """Attempts under way, by message and number. An answer that comes after it was recorded as `unknown` still counts
-    for a while."""
+    """Attempts under way, by message and number. An answer that arrives after its attempt was recorded as `unknown`
+    still counts for a while."""
 
     def __init__(self, *, late: float) -> None:
-        """`late`: seconds for which an answer still counts after the attempt was given up."""
+        """`late`: seconds during which an answer still counts after the attempt was given up."""
         self._late = late
         self._open: dict[Key, _Flight] = {}
         self._given_up: dict[Key, _Flight] = {}
@@ -40,7 +40,7 @@ class Flights:
         return key in self._open
 
     def of(self, message_id: UUID) -> list[Attempt[Any]]:
-        """The attempts of one message. Scans all of them."""
+        """The attempts of one message. Scans all attempts."""
         return [one.attempt for (id, _), one in self._open.items() if id == message_id]
 
     def add(self, attempts: Iterable[Attempt[Any]]) -> None:
@@ -59,19 +59,20 @@ class Flights:
         return flight.attempt if flight is not None else None
 
     def give_up(self, key: Key) -> None:
-        """Its outcome is unknown; an answer may still come."""
+        """Record that its outcome is unknown; an answer may still arrive."""
         self._given_up[key] = _Flight(self._open[key].attempt, asyncio.get_running_loop().time())
 
     def landed(self, keys: Iterable[Key]) -> None:
-        """Their ends are recorded, or can never be."""
+        """Forget attempts whose outcome has been recorded, or never can be."""
         for key in keys:
             self._open.pop(key, None)
 
     async def renew(self, pool: Pool, writing: asyncio.Lock, *, seconds: float) -> None:
-        """Renew the leases of attempts that have been under way for a third of a lease of `seconds`; called that often.
+        """Renew the leases of attempts that have been under way for a third of the lease of `seconds`; called at that
+        interval.
 
-        Never during `writing`: a row that is renewed while it is being finished would have a new version by then, and
-        stay until its lease expires.
+        Never during `writing`: a row renewed while it is being finished would have a new version by then, and remain
+        until its lease expires.
         """
         at = asyncio.get_running_loop().time()
         for key in [key for key, one in self._given_up.items() if at - one.since > self._late]:

@@ -1,7 +1,7 @@
-"""Accepting sends: batches, duplicates of an idempotency key, and organizations whose rows somebody else holds.
+"""Accepting sends: batches, duplicates of an idempotency key, and organizations whose rows are locked by somebody else.
 
-Every channel accepts through here; what a channel stores for a batch is its own (its `accept.py`). The rule nobody may
-break: nothing is answered before it is committed, and a bad message never fails its batch.
+All channels accept messages through this module; what is stored for a batch is up to the channel (its `accept.py`). The
+rule nobody may break: nothing is answered before it is committed, and a bad message never fails its batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heliograph.base.process.spans import Context
 
 
 class Asked(Protocol):
-    """Who sends it, and under which idempotency key."""
+    """Who is sending, and under which idempotency key."""
 
     @property
     def id(self) -> UUID | None: ...
@@ -43,7 +43,7 @@ class Asked(Protocol):
 
 
 class Prepared(Protocol):
-    """A send with everything that its batch needs."""
+    """A send with everything needed to store it in a batch."""
 
     @property
     def id(self) -> UUID: ...
@@ -55,17 +55,17 @@ Item = TypeVar("Item", bound=Prepared)
 
 
 class Intake(Generic[Item]):
-    """Hands items to `store` in batches that hold each idempotency key once.
+    """Passes items to `store` in batches that contain each idempotency key once.
 
     `store` commits a batch and returns an Answer or a Refusal for each. If it raises LockNotAvailableError, because a
     lock was held for too long, the batch's organizations are stored separately. After a DeadlockDetectedError nothing
-    of the batch is stored, and it is simply retried.
+    of the batch has been stored, and it is simply retried.
     """
 
     def __init__(
         self, store: Callable[[list[Item]], Awaitable[list[Answer | BaseException]]], *, name: str, limit: int = 512
     ) -> None:
-        """`name`: under which batches are measured."""
+        """`name`: the name under which batches are measured."""
         self._store = store
         self._batcher: Batcher[Item, Answer] = Batcher(
             self._commit, name=name, limit=limit, indivisible=is_down, took=measures.accepted
@@ -93,16 +93,16 @@ class Intake(Generic[Item]):
         results: dict[int, Answer | BaseException] = {}
         twins = await self._lead(items, list(range(len(items))), results)
         if twins:
-            # A refused mutation frees its key: the first of the twins that asked for something else has it now.
+            # A refused mutation frees its key: the first of the twins with a different payload gets it now.
             twins = await self._lead(items, twins, results)
-        # Whoever sends many payloads under one key, all of them refused, must not delay others any further.
+        # A client that sends many payloads under one key, all of them refused, must not delay others any further.
         results |= {index: IdempotencyInProgress() for index in twins}
         return [results[index] for index in range(len(items))]
 
     async def _lead(
         self, items: list[Item], indexes: list[int], results: dict[int, Answer | BaseException]
     ) -> list[int]:
-        """Settle the first item of each key and those that its outcome settles; returns the others."""
+        """Settle the first item of each key and those settled by its outcome; returns the others."""
         first: dict[tuple[UUID, UUID], int] = {}
         leaders: list[int] = []
         twins: list[tuple[int, int]] = []
@@ -134,7 +134,7 @@ class Intake(Generic[Item]):
         return stored
 
     async def _apart(self, items: list[Item]) -> list[Answer | BaseException]:
-        """Store a batch without twins. Organizations whose rows somebody else holds for long are left out."""
+        """Store a batch without twins. Organizations whose rows somebody else keeps locked are left out."""
         try:
             return await despite_deadlocks(partial(self._once, items))
         except asyncpg.DeadlockDetectedError:
@@ -144,7 +144,8 @@ class Intake(Generic[Item]):
             for index, item in enumerate(items):
                 by_organization.setdefault(item.send.actor.organization_id, []).append(index)
             if len(by_organization) == 1:
-                # The holder is unknown (a twin, a report, a migration); all that is certain is that nothing was stored.
+                # Who holds the lock is unknown (a twin, a report, a migration); all that is certain is that nothing was
+                # stored.
                 return [Unavailable() for _ in items]
             groups = list(by_organization.values())
             parts = await asyncio.gather(*(self._apart([items[index] for index in group]) for group in groups))
@@ -155,20 +156,21 @@ class Intake(Generic[Item]):
 
 
 def senders_of(actors: Sequence[Actor]) -> list[UUID | None] | None:
-    """Who sent each item of a batch on the dashboard; None where nobody did, so that keys' batches carry no list."""
+    """The person who sent each item of a batch from the dashboard; None if all were sent with keys, so that such
+    batches carry no list."""
     people = [actor.user_id for actor in actors]
     return people if any(people) else None
 
 
 def new_id(send: Asked) -> UUID:
-    """The id of the message that a send makes, which says whether it is traced."""
+    """The id of the message that a send creates; it encodes whether the message is traced."""
     if send.id is not None:
         return send.id
     return uuid7() if send.trace is None else spans.marked(uuid7())
 
 
 def traced_of(items: Sequence[Prepared]) -> list[tuple[UUID, UUID, Context]]:
-    """Those of a batch that are traced: organization, message, context."""
+    """The traced messages of a batch: organization, message, context."""
     if not spans.on():
         return []
     return [(one.send.actor.organization_id, one.id, one.send.trace) for one in items if one.send.trace is not None]
@@ -176,7 +178,7 @@ def traced_of(items: Sequence[Prepared]) -> list[tuple[UUID, UUID, Context]]:
 
 @asynccontextmanager
 async def both(conn: Connection, also: bool) -> AsyncIterator[None]:
-    """One commit for a batch and for what stands beside it; the batch alone is its own."""
+    """Commit a batch together with what accompanies it; a batch on its own is already one commit."""
     if not also:
         yield
         return
@@ -185,7 +187,7 @@ async def both(conn: Connection, also: bool) -> AsyncIterator[None]:
 
 
 async def outcomes(accepts: Sequence[Awaitable[Answer]]) -> list[Answer | Refusal]:
-    """The answer or the refusal of each; raises what is neither."""
+    """The answer or refusal for each; raises anything that is neither."""
     results = await asyncio.gather(*accepts, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, Refusal):

@@ -1,7 +1,7 @@
-"""What all channels share when they list and read messages.
+"""Listing and reading of messages, as shared by all channels.
 
 The rule nobody may break: a message whose first attempt has begun is shown as under way, although its row says
-`accepted` until a supplier has accepted it: only its queue row knows.
+`accepted` until a supplier has accepted it: only its queue row shows this.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Message = TypeVar("Message")
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages are wanted, whatever their channel; None: all. A channel adds what it alone knows."""
+    """Filters common to all channels; None: no filter. A channel adds its own."""
 
     #: Any of these.
     statuses: Sequence[str] | None = None
-    #: E.164 with `+`, or as the channel has them.
+    #: E.164 with `+`, or in the channel's own form.
     recipient: str | None = None
     client_reference: str | None = None
     campaign_id: UUID | None = None
@@ -34,14 +34,14 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     country: str | None = None
     failure_code: str | None = None
     key_id: UUID | None = None
-    #: Who sent it on the dashboard.
+    #: The person who sent it from the dashboard.
     person_id: UUID | None = None
     request_id: str | None = None
-    #: Only those that a request of its own sent with a key.
+    #: Only those sent by an individual request with an API key.
     is_requested: bool = False
     #: Accepted at this time or later.
     date_from: datetime | None = None
-    #: Accepted before this.
+    #: Accepted before this time.
     date_to: datetime | None = None
 
 
@@ -56,7 +56,7 @@ class Found(msgspec.Struct, Generic[Message], frozen=True):
 def shown_status(row: str, under_way: str) -> str:
     """An SQL expression for the public status of a message; `row` is its table's alias.
 
-    `under_way`: the channel's word for a message that was tried and has neither been accepted nor given up.
+    `under_way`: the channel's status for a message that was tried and has been neither accepted nor given up.
     """
     # Counted, because EXISTS may be planned as a hash of the whole queue.
     return f"""
@@ -68,7 +68,8 @@ def shown_status(row: str, under_way: str) -> str:
 def shown_among(row: str, under_way: str, wanted: str) -> str:
     """An SQL condition: the public status is among those of the text array `wanted`, or that is NULL.
 
-    The queue is asked only of messages that it can decide: of rows that wait when what waits is wanted.
+    The queue is consulted only where it makes a difference: for rows that wait, if statuses of waiting messages are
+    wanted.
     """
     return f"""
     ({wanted} IS NULL OR CASE WHEN {row}.status <> 'accepted' THEN {row}.status = ANY ({wanted})
@@ -76,14 +77,15 @@ def shown_among(row: str, under_way: str, wanted: str) -> str:
                               ELSE {shown_status(row, under_way)} = ANY ({wanted}) END)"""
 
 
-# Beside `bounded_scan`, which hands on all that a list shows of each row that it scans and takes twice as long.
+# A lean variant of `bounded_scan`, which carries along every column that a list shows for each scanned row and takes
+# twice as long.
 OF_REQUEST = """
 SELECT id FROM (
     SELECT id, mode, request_id FROM {table} WHERE organization_id = $1 AND id < $2 AND id >= $3
      ORDER BY id DESC LIMIT $6) looked_at
  WHERE request_id = $4 AND mode = ANY ($5) LIMIT 1
 """
-#: One for each channel's table.
+#: One subquery for each channel's table.
 TABLES = tuple(OF_REQUEST.format(table=table) for table in ("messages", "whatsapp_messages"))
 
 
@@ -96,7 +98,7 @@ async def of_request(
     date_to: datetime | None = None,
     look: int = PAGE_LOOK,
 ) -> list[UUID]:
-    """The latest message of each channel that a request with this `x-request-id` made, among the last `look` of that
+    """The latest message of each channel created by a request with this `x-request-id`, among the last `look` of that
     time."""
     bounds = bounded_scan.bounds(None, date_from=date_from, date_to=date_to)
     modes = list(actor.modes)

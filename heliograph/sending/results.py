@@ -1,10 +1,10 @@
-"""The one writer of a channel: how attempts ended, and what is reported of messages, in one transaction a batch.
+"""The single writer of a channel: outcomes of attempts and reports about messages, in one transaction per batch.
 
-Answers and reports are written beside each other, so that neither waits for the other's commit. A report waits for the
-answers that came before it: one that follows its answer at once finds it there.
+Answers and reports are written concurrently, so that neither waits for the other's commit. A report waits for the
+answers that arrived before it, so a report that follows its answer immediately finds it recorded.
 
-The rule nobody may break: nobody is told anything before it is committed, and what only this process knows (an answer)
-is kept until the database takes it.
+The rule nobody may break: nothing is acknowledged before it is committed, and what only this process knows (an answer)
+is kept until the database accepts it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from heliograph.webhooks.recording.handover import Deliveries, Handover
 
 log = structlog.get_logger()
 
-#: Pause before a batch is tried again while the database is away, seconds.
+#: Pause before a batch is retried while the database is unavailable, in seconds.
 RETRY = 0.5
 
 REQUEST = "SELECT request_id FROM {} WHERE organization_id = $1 AND id = $2"
@@ -44,21 +44,22 @@ class Answered(msgspec.Struct, frozen=True, gc=False):
     """One attempt, and its outcome according to the connector."""
 
     attempt: Attempt[Any]
-    #: The channel's own; it has a `verdict`.
+    #: The channel's own outcome type; it has a `verdict`.
     outcome: Any
-    #: It was given up before, and that was recorded as of unknown outcome.
+    #: True if the attempt had been given up, and was recorded with an unknown outcome.
     is_late: bool = False
 
 
 class Ahead(Exception):
-    """Some reports fit nothing, but what they fit may be about to be committed: they are written again, alone."""
+    """Some reports match nothing yet, but what they refer to may be about to be committed: they are written again, on
+    their own."""
 
 
 class _Reported(msgspec.Struct, Generic[Report], frozen=True, gc=False):
-    """What was reported at once."""
+    """Reports that arrived together."""
 
     reports: Sequence[Report]
-    #: How many answers had come by then.
+    #: How many answers had arrived by then.
     after: int
 
 
@@ -71,10 +72,10 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 async def settle(conn: Connection, settled: Sequence[Settled]) -> list[Any]:
-    """Record the ends of attempts and settle their queue rows. Returns the moves that follow, which are the caller's to
+    """Record the outcomes of attempts and settle their queue rows. Returns the moves that follow, which the caller must
     make in the same transaction.
 
-    Queue rows come before attempts, as dispatch locks them.
+    Queue rows are locked before attempts, in the same order as dispatch does.
     """
     done = [one.ended.attempt.lease for one in settled if one.postponed is None]
     back = [one.postponed for one in settled if one.postponed is not None]
@@ -98,11 +99,11 @@ class Writer(Protocol[Report_contra]):
 
     #: Its name in the queue, in logs and in crash points.
     kind: str
-    #: The table of its messages; open ones are `accepted` there until a supplier has accepted them.
+    #: The table of its messages, where they remain `accepted` until a supplier has accepted them.
     table: str
 
     async def prepare(self, answered: Sequence[Answered], reports: Sequence[Report_contra]) -> Any:
-        """What `write` needs and what cannot change in between: read before the transaction."""
+        """Read what `write` needs and what cannot change in between, before the transaction."""
 
     async def write(
         self,
@@ -114,22 +115,22 @@ class Writer(Protocol[Report_contra]):
         *,
         alone: bool,
     ) -> int:
-        """Record all of it in the caller's transaction. Returns the webhook deliveries that were queued, besides those
-        that `handover` took. `alone`: nothing else of this channel is being written here; otherwise it may raise
-        Ahead."""
+        """Record the whole batch in the caller's transaction. Returns the webhook deliveries that were queued, except
+        those taken by `handover`. `alone`: nothing else of this channel is being written in this process; otherwise it
+        may raise Ahead."""
 
 
 class Results(Generic[Report]):
-    """Batches answers and reports. A report is what a supplier tells later: a receipt, a status."""
+    """Batches answers and reports. A report is what a supplier sends later: a receipt or a status."""
 
     def __init__(
         self, pool: Pool, writer: Writer[Report], deliveries: Deliveries | None = None, *, limit: int = 1000
     ) -> None:
-        """`deliveries`: who delivers the events that this raises; None: other workers."""
+        """`deliveries`: delivers the events raised here; None: other workers deliver them."""
         self._pool = pool
         self._deliveries = deliveries
         self._writer = writer
-        #: Called for answers that are recorded, or never will be.
+        #: Called for answers that have been recorded, or never will be.
         self.landed: Callable[[Sequence[Any]], object] = lambda answered: None
         self._answers: Batcher[Answered, None] = Batcher(
             self._record,
@@ -141,20 +142,20 @@ class Results(Generic[Report]):
         self._reports: Batcher[_Reported[Report], None] = Batcher(
             self._store, name=f"{writer.kind} reports", limit=limit, indivisible=is_down
         )
-        #: Answers that came, and how many of them are recorded, or never will be: they are in their order.
+        #: Answers that arrived, and how many of them have been recorded or never will be, in order of arrival.
         self._came = self._done = 0
-        #: Set when there are more of the latter.
+        #: Set when the latter number grows.
         self._progress = asyncio.Event()
         #: Held while answers are written; see `Flights.renew`.
         self.writing = asyncio.Lock()
 
     @property
     def waiting(self) -> int:
-        """What is not yet in a batch."""
+        """How much is not yet in a batch."""
         return self._answers.waiting + self._reports.waiting
 
     def answer(self, answered: Answered) -> None:
-        """Record the end of an attempt; `landed` is told once it is committed."""
+        """Record the outcome of an attempt; `landed` is called once it is committed."""
         self._came += 1
         self._answers.add(answered)
 
@@ -170,13 +171,13 @@ class Results(Generic[Report]):
             await asyncio.gather(*[self._reports.put(_Reported([one], self._came)) for one in reports])
 
     def queued(self) -> None:
-        """Webhook deliveries were queued."""
+        """Called when webhook deliveries were queued."""
         if self._deliveries is not None:
             self._deliveries.queued()
 
     async def drain(self) -> None:
-        """Wait until all is committed."""
-        # Reports first: a test key's answer follows what is reported of it.
+        """Wait until everything is committed."""
+        # Reports first: with a test key, the answer follows the report.
         await self._reports.drain()
         await self._answers.drain()
 
@@ -192,7 +193,7 @@ class Results(Generic[Report]):
                     if len(answered) == 1:
                         await self._give_up(answered[0], error)
                     raise
-                # They exist only here.
+                # Answers exist only in this process.
                 log.warning(
                     "outcomes waiting for the database",
                     channel=self._writer.kind,
@@ -202,10 +203,10 @@ class Results(Generic[Report]):
                 await asyncio.sleep(RETRY)
 
     async def _give_up(self, answered: Answered, error: Exception) -> None:
-        """Say what is lost. Its lease expires, and it becomes an attempt whose answer was lost."""
+        """Log what is lost. Its lease expires, and it becomes an attempt whose answer was lost."""
         lease = answered.attempt.lease
         request = None
-        # An answer does not know its request: it is looked up for the few that are lost.
+        # An answer does not carry its request's id: it is looked up for the few that are lost.
         with contextlib.suppress(Exception):
             async with self._pool.acquire() as conn:
                 request = await conn.fetchval(REQUEST.format(self._writer.table), lease.organization_id, lease.id)
@@ -223,7 +224,7 @@ class Results(Generic[Report]):
         self.landed(answered)
 
     async def _store(self, reported: list[_Reported[Report]]) -> list[None]:
-        """Reports that cannot be stored go back to whoever brought them, and come again."""
+        """Reports that cannot be stored are returned to the caller, and will be delivered again."""
         after = max(one.after for one in reported)
         while self._done < after:
             self._progress.clear()

@@ -1,6 +1,6 @@
-"""Reports on test messages: they are queued work, so that they come even if the worker that sent the message dies.
+"""Reports on test messages: they are queued work, so that they arrive even if the worker that sent the message dies.
 
-The rule nobody may break: a row is finished only after its report is recorded.
+The rule nobody may break: a row is finished only after its report has been recorded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heliograph.queue.backlog import Backlog
 
 Report = TypeVar("Report")
 
-#: Messages whose reports are delivered at once.
+#: Messages whose reports are delivered in one batch.
 BATCH = 500
 
 
@@ -29,9 +29,9 @@ async def bring(
     record: Callable[[Sequence[Report]], Awaitable[None]],
     seconds: float,
 ) -> int:
-    """Deliver the due reports of `kind`, under leases of `seconds`; returns for how many messages.
+    """Deliver the due reports of `kind`, under leases of `seconds`; returns the number of messages.
 
-    `made`: the reports of messages, as (organization, message). `record` returns once they are committed.
+    `made`: creates the reports of messages, given as (organization, message). `record` returns once they are committed.
     """
     async with pool.acquire() as conn:
         await backlog.look(conn, kind)

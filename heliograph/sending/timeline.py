@@ -1,8 +1,8 @@
-"""What operators see of one message, whatever its channel: what happened to it, in order of time, causes first.
+"""An operator's view of one message, whatever its channel: what happened to it, in chronological order, causes first.
 
-The engine reads what is the same for all channels: acceptance, attempts and their answers, events, webhooks, and what
-is still queued. A channel says where its messages stand and adds what only it knows (receipts, Meta's ids, money).
-The rule nobody may break: this is for operators only. What a customer may see of a message is its channel's to say.
+The engine reads what all channels have in common: acceptance, attempts and their answers, events, webhooks, and what is
+still queued. A channel names its tables and adds what only it knows (receipts, Meta's ids, money). The rule nobody may
+break: this is for operators only. What a customer may see of a message is defined by its channel.
 """
 
 from __future__ import annotations
@@ -33,51 +33,51 @@ class Timeline(msgspec.Struct, frozen=True):
 
     #: Its row, with its organization's name.
     message: dict[str, Any]
-    #: What it says; None unless asked for, or when it was erased.
+    #: Its text; None unless requested, or if it has been erased.
     text: str | None
     entries: list[Entry]
     #: Its rows in the queue, and those of its webhook deliveries.
     queued: list[dict[str, Any]]
-    #: Why it stands where it stands: its failure, or its status where it has none.
+    #: The explanation of its state: that of its failure, or of its status if it has not failed.
     why: Why | None = None
-    #: What whoever carried it said of its failure, where that is known: a code and its meaning.
+    #: The carrier's own reason for the failure, if known: a code and its meaning.
     evidence: Sentence | None = None
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a channel's timeline is read."""
+    """Where to read a channel's timeline."""
 
     #: The message by its id alone (`by_id`).
     message: str
-    #: The column with what it says.
+    #: The column with its text.
     text: str
-    #: When it reached which status: (column, status; None: the one that it has now).
+    #: Columns that hold when a status was reached: (column, status); a status of None means the current one.
     states: Sequence[tuple[str, str | None]]
-    #: Of these columns, those near whose time its events were made.
+    #: Columns with times close to which its events were created.
     told_at: Sequence[str]
-    #: How long before and after.
+    #: How long before and after these times to search.
     around: tuple[timedelta, timedelta]
-    #: Its rows in the queue ($2: ids of the message and of its events; $1: its organization).
+    #: Its rows in the queue ($1: its organization; $2: ids of the message and of its events).
     queue: str
-    #: What only the channel knows. It gets the message's row and its attempts.
+    #: Reads what only the channel knows. Called with the message's row and its attempts.
     evidence: Callable[[Connection, asyncpg.Record, Sequence[asyncpg.Record]], Awaitable[Iterable[Entry]]]
-    #: The kind of its failures in the words of why.
+    #: The kind of its failures in the catalogue of `why`.
     failures: Kind
-    #: The public status of one that was tried and is still `accepted` in its row.
+    #: The public status of a message that was tried and is still `accepted` in its row.
     under_way: str
-    #: Attempts, with the name of their target as `supplier` where there is one to tell.
+    #: Attempts, with the name of their target, if any, as `supplier`.
     attempts: str = attempts.OF_MESSAGE
 
 
-#: Columns of states that a failure leads to.
+#: Columns of statuses that mean failure.
 FAILED = ("failed_at", "ended_at")
 
 
 def by_id(table: str, *, columns: str = "", join: str = "") -> str:
     """The statement that finds a message of `table` by its id ($1), with its organization's name.
 
-    Messages are found by organization and id: asking for each organization in turn costs a look-up each, where a search
-    by id alone would read a month of messages.
+    Messages are indexed by organization and id: trying each organization in turn costs one look-up each, whereas a
+    search by id alone would scan a month of messages.
     """
     return f"""
 SELECT found.*, o.name AS organization_name, sent_by.name AS person_name{columns}
@@ -89,7 +89,7 @@ SELECT found.*, o.name AS organization_name, sent_by.name AS person_name{columns
 
 
 async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: bool, by: Who = SYSTEM) -> Timeline:
-    """The timeline of a message. Raises NotFound. That its text was read is in the audit log."""
+    """The timeline of a message. Raises NotFound. Reading its text is recorded in the audit log."""
     row = await conn.fetchrow(source.message, id)
     if row is None:
         raise NotFound(resource="message", id=str(id))
@@ -117,12 +117,12 @@ async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: b
     )
 
 
-#: States of attempts that certainly brought the message to nobody.
+#: States of attempts that certainly did not deliver the message.
 NOT_TAKEN = ("refused", "busy", "unreachable")
 
 
 def _in_order(entries: Iterable[Entry], tried: Iterable[asyncpg.Record]) -> list[Entry]:
-    """By time; a status stands no earlier than the attempt that it tells of, whose supplier may say whole seconds."""
+    """By time; a status never precedes the attempt that it results from, since suppliers may report whole seconds."""
     began = min((one["started_at"] for one in tried if one["state"] not in NOT_TAKEN), default=None)
 
     def place(one: Entry) -> datetime:
@@ -135,8 +135,8 @@ def _why(kind: Kind, code: str | None) -> Why | None:
     return None if code is None else why(kind, code)
 
 
-# Events have no index by message: but for the one that the message's row names, they are looked for around the times of
-# what they tell of. Without OFFSET 0 a plan for any arrays goes through all events of the organization.
+# Events have no index by message: except for the one named in the message's row, they are searched for around the times
+# of what they report. Without OFFSET 0 a generic plan would scan all events of the organization.
 EVENTS = """
 SELECT id, kind, created_at FROM events WHERE organization_id = $1 AND id = $3
 UNION
@@ -150,7 +150,7 @@ SELECT e.id, e.kind, e.created_at FROM unnest($4::uuid[], $5::uuid[]) AS around 
 async def raised(
     conn: Connection, source: Source, organization_id: UUID, message: asyncpg.Record
 ) -> list[asyncpg.Record]:
-    """id, kind and created_at of the events that a message (its row) raised."""
+    """id, kind and created_at of the events raised by a message, given its row."""
     before, after = source.around
     times = [message[name] for name in source.told_at if message[name]] or [message["accepted_at"]]
     first, last = [uuid7_floor(at - before) for at in times], [uuid7_floor(at + after) for at in times]
@@ -169,7 +169,7 @@ def _states(row: asyncpg.Record, states: Iterable[tuple[str, str | None]]) -> It
 
 
 def _cost(row: asyncpg.Record) -> str | None:
-    """What the target charges for an attempt that it accepts."""
+    """The target's charge for an attempt that it accepts."""
     return None if row["cost"] is None else f"{decimal(row['cost'])} {row['cost_currency']}"
 
 

@@ -1,4 +1,4 @@
-"""Whom a presented key belongs to: an active one alone, by the SHA-256 of its secret."""
+"""Authentication: finds the owner of an active key by the SHA-256 of its secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.base.actor import Actor, RateLimits
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 
-#: Of an organization that has none of its own.
+#: Rate limits of an organization that has none of its own.
 NO_LIMITS = RateLimits()
 
 
@@ -43,7 +43,7 @@ SELECT k.secret_hash, k.id AS key_id, k.mode, k.scopes, k.allowed_ips,
 
 
 async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[Known | None]:
-    """The owner of each key, by its secret's SHA-256, in order; None where there is no active key."""
+    """The owner of each key, by its secret's SHA-256, in order; None if there is no active key."""
     found = {row["secret_hash"]: _who(row) for row in await conn.fetch(AUTHENTICATE, list(hashes))}
     return [found.get(digest) for digest in hashes]
 
@@ -51,7 +51,7 @@ async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[K
 def parsed_networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
     """Addresses and CIDR networks. Raises Invalid."""
     try:
-        if any("%" in text for text in texts):  # an interface of one machine (RFC 4007 §11)
+        if any("%" in text for text in texts):  # a zone id, meaningful on one machine only (RFC 4007 §11)
             raise ValueError
         return tuple(ipaddress.ip_network(text, strict=False) for text in texts)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reading the keys that were issued: one, an organization's, or everyone's."""
+"""Reads issued keys: a single one, an organization's, or everyone's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 
-#: For how long revoked and expired keys are listed, and how many of them at most.
+#: How long revoked and expired keys are listed, and how many of them at most.
 LISTED, MOST_LISTED = timedelta(days=90), 500
 
 
@@ -34,11 +34,11 @@ class ApiKey(msgspec.Struct, frozen=True):
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
-    #: The client's address when it was used last.
+    #: The client's address when the key was last used.
     last_used_from: str | None = None
-    #: The key that takes its place, once it was rotated.
+    #: The key that replaced it, once it has been rotated.
     replaced_by: UUID | None = None
-    #: The operation that it was used for last: an operationId.
+    #: The operation that it was last used for: an operationId.
     last_used_for: str | None = None
 
 
@@ -63,7 +63,7 @@ BY_SECRET = f"SELECT {COLUMNS} FROM api_keys WHERE organization_id = $1 AND secr
 
 
 async def by_secret(conn: Connection, actor: Actor, *, secret: str) -> ApiKey | None:
-    """The organization's key with this secret, of either mode and whatever its status; None: it has no such one."""
+    """The organization's key with this secret, of either mode and whatever its status; None if there is none."""
     secret = secret.strip()
     if not is_well_formed(secret):
         return None
@@ -71,7 +71,7 @@ async def by_secret(conn: Connection, actor: Actor, *, secret: str) -> ApiKey | 
     return None if row is None else ApiKey(**row)
 
 
-# Each half by its own index: an organization may have revoked any number of keys.
+# Each half uses an index of its own: an organization may have revoked any number of keys.
 LIST = f"""
 SELECT * FROM (
     (SELECT {COLUMNS} FROM api_keys
@@ -96,7 +96,7 @@ NAMES = "SELECT id, name FROM api_keys WHERE organization_id = $1 AND id = ANY (
 
 
 async def names(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, str]:
-    """What the organization's keys of these are called, of either mode and however long ago they ended."""
+    """Names of those of these keys that are the organization's, in either mode and however long ago they ended."""
     rows = await conn.fetch(NAMES, actor.organization_id, list(ids)) if ids else []
     return {row["id"]: row["name"] for row in rows}
 
@@ -128,17 +128,17 @@ SELECT o.name AS organization, k.*
   JOIN organizations o ON o.id = k.organization_id
  ORDER BY k.id DESC
 """
-# Each by an index of its own, which ends at the limit: of most keys that were ever made, all but the last are revoked.
-# The parameters are the same for all of them, so each names what it does not ask for.
+# Each variant uses an index of its own and stops at the limit: most keys ever created have been revoked. All variants
+# take the same parameters, so each also mentions those that it does not need.
 _OF_ALL, _OF_ONE = "$1::uuid IS NULL AND $2::boolean IS NOT NULL", "organization_id = $1 AND $2::boolean IS NOT NULL"
-#: By whether one organization is asked for, and whether revoked ones are.
+#: By (a single organization, revoked keys included).
 LIST_EVERYWHERE = {
     (False, True): _EVERYWHERE.format(which=_OF_ALL),
     (False, False): _EVERYWHERE.format(which=f"{_OF_ALL} AND status <> 'revoked'"),
     (True, True): _EVERYWHERE.format(which=_OF_ONE),
     (True, False): _EVERYWHERE.format(which=f"{_OF_ONE} AND status <> 'revoked'"),
 }
-# Names and ends by an index each; after all that a name may go on with comes the last character there is.
+# Names and last characters use an index each; the upper bound of a prefix is the prefix plus the highest code point.
 SEARCH_EVERYWHERE = _EVERYWHERE.format(
     which="""($1::uuid IS NULL OR organization_id = $1) AND ($2::boolean OR status <> 'revoked') AND id = ANY (ARRAY(
            (SELECT id FROM api_keys
@@ -156,10 +156,10 @@ SEARCH_EVERYWHERE = _EVERYWHERE.format(
 async def list_everywhere(
     conn: Connection, *, organization_id: UUID | None, revoked: bool = True, search: str | None = None, limit: int
 ) -> list[tuple[str, ApiKey]]:
-    """For operators: (organization's name, key), newest first, of one organization, or of all (None).
+    """For operators: (organization's name, key), newest first, of one organization or all (None).
 
-    `revoked`: include those. `search`: how a name begins, or a key's last four characters, as in `hg_live_…a1B2`; of
-    more names than `limit`, the first ones.
+    `revoked`: include revoked keys. `search`: the beginning of a name, or a key's last four characters, as in
+    `hg_live_…a1B2`; if more than `limit` names match, the first ones.
     """
     if search is None:
         sql = LIST_EVERYWHERE[organization_id is not None, revoked]

@@ -22,24 +22,25 @@ from heliograph.base.database.pool import Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
 from heliograph.notices import Notice
 
-#: Seconds; half of the promised time, the rest is for a slow response from the database.
+#: Seconds; half of the promised time, leaving the rest for a slow response from the database.
 MAX_AGE = 0.5
 #: Seconds between two writes of one key's last_used_at by one process: a minute, plus the time that a write may take,
 #: so that the second one is not slightly too early.
 USED_EVERY = 62.0
-#: For how many keys the last write is remembered; beyond that all are forgotten, which costs one extra write each.
+#: Number of keys whose last write is remembered; beyond that all are forgotten, which costs one extra write each.
 CAPACITY = 100_000
-#: Networks that are remembered of a key.
+#: Networks remembered per key.
 NETWORKS = 20
-#: Seconds for which the list of all keys is used while somebody is guessing; a new key may have to wait for that long.
+#: Seconds for which the list of all keys is reused while somebody is guessing keys; a new key may take that long to
+#: work.
 EXISTING_AGE = 5.0
 
 # Eight bytes of each are enough to recognize a guess, and a hundred thousand keys make one value of 800 kB.
 EXISTING = "SELECT string_agg(substr(secret_hash, 1, 8), ''::bytea) FROM api_keys WHERE status <> 'revoked'"
 
-# Two processes may write the same keys at once: rows are locked in the order of their ids, and a row that the other one
-# is writing needs no second write.
-# What comes back was used from a network that it had not been used from before; of the first one nothing is said.
+# Two processes may write the same keys at once: rows are locked in the order of their ids, and a row that the other
+# process is writing needs no second write. Returns the keys that were used from a new network; a key's first network is
+# not reported.
 TOUCH = f"""
 WITH held AS MATERIALIZED (
     SELECT key.organization_id, key.id, key.networks, item.address, item.operation, item.network,
@@ -76,8 +77,8 @@ class Keyring:
     async def authenticate(self, secret: str, address: str, *, operation: str = "", is_guess: bool = False) -> Actor:
         """The actor whose secret this is. Raises Unauthorized, or what the database raises.
 
-        `address`, `operation`: from where it is used, and for what; the last ones are kept. `is_guess`: `address` has
-        sent too many invalid ones; an unknown one then costs no query.
+        `address`, `operation`: where the key is used from, and for what; the latest are kept. `is_guess`: `address` has
+        sent too many invalid keys; an unknown key then costs no query.
         """
         digest = hash_secret(secret)
         fresh, known = self._keys.peek(digest)
@@ -100,7 +101,7 @@ class Keyring:
         await self._touching.drain()
 
     async def _is_nobodys(self, digest: bytes) -> bool:
-        """No key had this digest when all were last listed, at most EXISTING_AGE ago."""
+        """True if no key had this digest when all were last listed, at most EXISTING_AGE ago."""
         existing = await self._existing.get(EXISTING) or frozenset()
         return int.from_bytes(digest[:8], sys.byteorder) not in existing
 
@@ -114,7 +115,7 @@ class Keyring:
         return {digest: known for digest, known in zip(digests, found, strict=True) if known is not None}
 
     async def _touch(self, used: list[tuple[UUID, str, str]]) -> list[None]:
-        # In the order of their ids, in which rows are locked; a key is used from one place at a time.
+        # In the order of their ids, in which rows are locked; one entry per key.
         places = {id: (address, operation) for id, address, operation in sorted(used)}
         async with self._pool.acquire() as conn, conn.transaction():
             rows = await conn.fetch(
@@ -140,7 +141,7 @@ class Keyring:
 
 
 def network_of(address: str) -> str:
-    """The network of an address that is told apart from others: IPv4 /24, IPv6 /48; "" if it is none."""
+    """The network of an address, by which places are told apart: IPv4 /24, IPv6 /48; "" if it is not an address."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is done with keys: issued, rotated, renamed, suspended, resumed, revoked.
+"""The lifecycle of keys: issue, rotate, rename, suspend, resume, revoke.
 
 The rule nobody may break: a secret is shown once, by `issue`; what is stored is its SHA-256.
 """
@@ -24,7 +24,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 
 MAX_ACTIVE = 5
-#: How long a key may go on working beside the one that takes its place.
+#: How long a rotated key may keep working alongside its replacement.
 LONGEST_OVERLAP = timedelta(days=30)
 
 
@@ -46,10 +46,10 @@ class KeyNotActive(Refusal):
     code, status = "api_key_not_active", 409
 
 
-# The row lock comes first: two requests must not both become the fifth key.
+# The row lock comes first: two requests must not both create the fifth key.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
-# Expired keys are marked as such, so that few keys are current.
+# Mark expired keys as such, so that the set of current keys stays small.
 NOTE_EXPIRED = """
 UPDATE api_keys SET status = 'expired' WHERE organization_id = $1 AND status = 'active' AND expires_at <= now()
 """
@@ -80,9 +80,10 @@ async def issue(
 ) -> tuple[ApiKey, str]:
     """Create a key with a profile's scopes or with the listed ones. Its secret is returned here and nowhere else.
 
-    Keys and people can grant only what they hold themselves, or were given to grant, and a test key can create only
+    Keys and people can grant only what they hold themselves or were authorized to grant, and a test key can create only
     test keys; an operator can grant anything. `mode`: None means the actor's. `allowed_ips`: addresses or CIDR
-    networks. `expires_at`: in the future, with a time zone. `profile_name`: what listed scopes are shown as.
+    networks. `expires_at`: in the future, with a time zone. `profile_name`: the name under which listed scopes are
+    shown.
     """
     name = checked_name(name)
     mode = actor.mode if mode is None else mode
@@ -132,11 +133,11 @@ RETURNING {COLUMNS}
 
 
 async def rotate(conn: Connection, actor: Actor, *, id: UUID, overlap: timedelta) -> tuple[ApiKey, str, ApiKey]:
-    """Make a key with the same name and rights and let the old one end after `overlap`, at most LONGEST_OVERLAP: (new
-    key, its secret, old key). The secret is returned here and nowhere else.
+    """Create a key with the same name and rights, and let the old one expire after `overlap`, at most LONGEST_OVERLAP.
+    Returns (new key, its secret, old key). The secret is returned here and nowhere else.
 
     Both are active meanwhile and count toward the five. Raises NotFound, KeyNotActive, KeyReplaced, TooManyActiveKeys,
-    Invalid, and what `issue` raises for who does not hold the key's rights.
+    Invalid, and what `issue` raises for an actor that does not hold the key's rights.
     """
     if not timedelta(0) < overlap <= LONGEST_OVERLAP:
         raise Invalid(("overlap", "range", f"`overlap` must be more than 0 and at most {LONGEST_OVERLAP.days} days"))
@@ -150,7 +151,7 @@ async def rotate(conn: Connection, actor: Actor, *, id: UUID, overlap: timedelta
         old = ApiKey(**row)
         if old.replaced_by is not None:
             raise KeyReplaced(id=str(id), replacedBy=str(old.replaced_by))
-        # By its scopes, not its profile: a profile may have grown since.
+        # By scopes, not by profile: the profile may have been extended since.
         made, secret = await issue(
             conn,
             actor,
@@ -183,7 +184,7 @@ NAME = "SELECT name FROM api_keys WHERE organization_id = $1 AND id = $2 AND mod
 
 
 async def rename(conn: Connection, actor: Actor, *, id: UUID, name: str) -> ApiKey:
-    """Give a key another name. Raises NotFound and Invalid."""
+    """Rename a key. Raises NotFound and Invalid."""
     name = checked_name(name)
     async with conn.transaction():
         before = await conn.fetchval(NAME, actor.organization_id, id, actor.modes)
@@ -227,7 +228,8 @@ async def revoke(conn: Connection, actor: Actor, *, id: UUID) -> ApiKey:
 
 STATUS = "SELECT status FROM api_keys WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)"
 
-# The organization is locked, so that nobody else can change the number of its active keys. A revoked key stays revoked.
+# The organization's row is locked, so that nobody else can change its number of active keys. A revoked key stays
+# revoked.
 SET_STATUS = f"""
 UPDATE api_keys SET status = $3 WHERE organization_id = $1 AND id = $2 AND status IN ('active', 'suspended')
 RETURNING {COLUMNS}
@@ -284,7 +286,7 @@ def _told(key: ApiKey) -> dict[str, object]:
 
 
 async def _demand_place(conn: Connection, actor: Actor) -> None:
-    """One more key may be active. The organization's row is locked."""
+    """Check that one more key may be active. The organization's row must be locked. Raises TooManyActiveKeys."""
     await conn.execute(NOTE_EXPIRED, actor.organization_id)
     counted = await conn.fetch(COUNT_ACTIVE, actor.organization_id)
     active = dict.fromkeys(MODES, 0) | {row["mode"]: row["count"] for row in counted}

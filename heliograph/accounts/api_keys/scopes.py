@@ -1,7 +1,7 @@
-"""What a key allows: scopes, and the profiles that are named sets of them.
+"""What a key allows: scopes, and profiles, which are named sets of scopes.
 
-The rule nobody may break: only operators grant what they neither hold nor were given to grant, and a test key makes
-test keys alone.
+The rule nobody may break: only operators can grant what they neither hold nor were authorized to grant, and a test key
+can create only test keys.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def named_scopes(profile: str | None, scopes: Sequence[str] | None) -> frozenset
 
 
 def granted(actor: Actor, profile: str | None, scopes: Sequence[str] | None, mode: str) -> frozenset[str]:
-    """The scopes of a key for `mode` that the actor makes.
+    """The scopes of a key for `mode` created by the actor.
 
-    Raises Invalid, ScopeRequired, and LiveKeyRequired for a live key that a test key makes.
+    Raises Invalid, ScopeRequired, and LiveKeyRequired if a test key would create a live key.
     """
     named = named_scopes(profile, scopes)
     missing = named - actor.scopes - actor.grants

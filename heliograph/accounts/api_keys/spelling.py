@@ -1,5 +1,5 @@
-"""What a key looks like: `hg_live_` or `hg_test_`, 30 random base62 characters and 6 of CRC32 over all before them, so
-that a typing error or a guess is refused without asking the database.
+"""The format of a key: `hg_live_` or `hg_test_`, 30 random base62 characters, and 6 that hold the CRC32 of everything
+before them, so that typos and guesses are refused without querying the database.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import secrets
 import zlib
 
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-#: Characters that say what it is: a live key or a test key.
+#: Length of the prefix that tells live keys from test keys.
 PREFIX_LENGTH = len("hg_live_")
 _RANDOM = 30
 _CHECK = 6

@@ -49,7 +49,7 @@ class OptOut(msgspec.Struct, kw_only=True):
         Meta(
             description=(
                 "How: `keyword` (they wrote STOP), `organization` (added through this API), `operator`, or `supplier` "
-                "(they wrote it to the network, which refused a message for it)."
+                "(they told the network, which refused a message because of it)."
             ),
             examples=["keyword"],
         ),

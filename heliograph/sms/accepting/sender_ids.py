@@ -221,7 +221,7 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     the installation wants four eyes.
     """
     if reason is not None and (reason := reasons.given(reason)) is None:
-        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} characters that can be read"))
+        raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
     async with conn.transaction():
         known = {row["id"]: row for row in await conn.fetch(LOCK, actor.organization_id)}
         if id not in known:

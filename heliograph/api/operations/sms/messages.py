@@ -109,8 +109,8 @@ class SmsMessage(msgspec.Struct, rename="camel", kw_only=True):
         Time | None,
         Meta(
             description=(
-                "Marketing is not sent in quiet hours: until when it waits for their end where its recipient is, or "
-                "did; null if it never had to."
+                "Marketing is not sent in quiet hours: when those of the recipient end or ended, if it had to wait for "
+                "that; otherwise null."
             )
         ),
     ]

@@ -94,8 +94,8 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         bool | None,
         Meta(
             description=(
-                "You made sure that a person asked for this message, after `challenge_required`: it is accepted. "
-                "Repeat the send with the same `Idempotency-Key`. Otherwise it has no effect."
+                "After `challenge_required`: `true` states that you made sure that a person requested this message, "
+                "so that it is accepted. Repeat the send with the same `Idempotency-Key`. Otherwise it has no effect."
             )
         ),
     ] = None
