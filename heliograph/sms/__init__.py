@@ -1,1 +1,1 @@
-"""SMS: accepted, dispatched to suppliers, reported on by receipts, and received from handsets."""
+"""SMS: acceptance, dispatch to suppliers, receipts, and messages from handsets."""

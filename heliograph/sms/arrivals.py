@@ -1,6 +1,6 @@
-"""What follows from a message's move: changes of the roll-ups, amounts that become due, its event.
+"""Consequences of a message's change of status: roll-up deltas, amounts that become due, its event.
 
-The rule nobody may break: what customers read of a message contains nothing from the supplier.
+The rule nobody may break: what customers read about a message contains nothing from the supplier.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from heliograph.prices import margins
 from heliograph.webhooks.recording import events
 from heliograph.why import words
 
-#: What customers read about a failure, by its code. Never a supplier's text.
+#: Customers' descriptions of failures, by code. Never a supplier's text.
 FAILURES = words.told("sms_failure")
 #: Statuses of messages that no supplier has.
 WAITING = ("accepted", "sending")
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
-    """A message that has just moved: first what its move says, then the rest of its row, as `status.MOVE` returns
+    """A message that has just moved: first the fields of its move, then the rest of its row, as `status.MOVE` returns
     it."""
 
     organization_id: UUID
     id: UUID
-    #: Its new status, since when, and why it failed.
+    #: Its new status, when it took effect, and why it failed.
     status: str
     at: datetime
     failure_code: str | None
     #: The contract event of its status.
     kind: str | None
-    #: Its receipt blames the recipient.
+    #: Its receipt attributes the failure to the recipient.
     recipients: bool
     mode: str
     segments: int
     country: str
     sender: str
     accepted_at: datetime
-    #: When a supplier took it; None for one that was `sent` by this move.
+    #: When a supplier accepted it; None for one that became `sent` by this move.
     sent_before: datetime | None
     previous_status: str
     supplier_id: UUID | None
@@ -61,7 +61,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def sent_at(self) -> datetime | None:
-        """When a supplier took it; None: none is known to have it."""
+        """When a supplier accepted it; None if none is known to have it."""
         return self.sent_before or (self.at if self.status == "sent" else None)
 
 
@@ -72,7 +72,7 @@ def change(one: Arrival) -> traffic.Change:
     new = _newly(one)
     took: float | None = None
     is_late = False
-    # Nothing but a receipt ends a message that a supplier has, save that there is none.
+    # Only a receipt ends a message that a supplier has, unless none arrives.
     if sent is not None and one.kind is not None:
         took = (at - sent).total_seconds()
         is_late = old == "unknown" or at > (one.expires_at or sent + traffic.LATE)
@@ -89,7 +89,7 @@ def change(one: Arrival) -> traffic.Change:
         one.supplier_id,
         (sent - begun).total_seconds() if new and sent is not None else None,
         (at - begun).total_seconds() if status == "delivered" else None,
-        # Of what failed, only what expired may move on: its code is no longer in the row, so it is counted by one.
+        # Only expired failures may move again; their code is then no longer in the row, so the status stands for it.
         old if old == "expired" else "",
         status if status == "expired" else one.failure_code or "",
         sent,
@@ -104,12 +104,12 @@ def change(one: Arrival) -> traffic.Change:
 
 
 def _newly(one: Arrival) -> bool:
-    """No supplier was known to have it. One that had ended without news may turn out to have arrived."""
+    """True if no supplier was known to have it. One that had ended without news may turn out to have arrived."""
     return one.previous_status in WAITING or (one.previous_status in ("unknown", "expired") and one.sent_at == one.at)
 
 
 def due(one: Arrival) -> margins.Due | None:
-    """What a live message that moved made due: when a supplier takes it, and when it arrives."""
+    """The amounts that a live message made due by moving: when a supplier accepts it, and when it is delivered."""
     price, cost = one.price, one.cost
     if (price is None and cost is None) or one.mode != "live":
         return None
@@ -135,7 +135,7 @@ def due(one: Arrival) -> margins.Due | None:
 
 
 def event(one: Arrival, id: UUID, kind: str) -> events.Event:
-    """The event of this id and kind about a message that moved."""
+    """An event about a message that moved."""
     return events.Event(one.organization_id, id, kind, one.request_id, message_data(one), one.at, one.id, one.mode)
 
 
@@ -145,7 +145,7 @@ class _Failure(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Message(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """As events show it."""
+    """A message as shown in events."""
 
     id: UUID
     client_reference: str | None

@@ -1,7 +1,7 @@
-"""What an SMS costs and what is paid for it, and the network that it goes to: known in memory, for each process.
+"""The cost and price of an SMS, and its destination network, from tables that each process holds in memory.
 
-The rule nobody may break: no message waits for its price or its cost. What is not known is recorded as not known, and
-counts in no margin.
+The rule nobody may break: no message waits for its price or cost. What is unknown is recorded as unknown, and counts in
+no margin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Charges:
     def __init__(self) -> None:
         self.book = Book()
         self.directory = Directory()
-        #: Routes name networks.
+        #: True if any route names a network.
         self.routes_by_network = False
         self._refreshed_at = float("-inf")
 
@@ -40,7 +40,7 @@ class Charges:
         return monotonic() - self._refreshed_at
 
     async def refresh(self, conn: Connection | Pool) -> None:
-        """Take up what has changed, if that was not done within EVERY."""
+        """Load what has changed, unless that was done within EVERY."""
         if self.age < EVERY:
             return
         at = monotonic()
@@ -53,14 +53,14 @@ class Charges:
     def rate(
         self, tariff: Tariff, place: Place, recipient: str, sender: str, at: datetime, message_class: str
     ) -> Found | None:
-        """The rate of a tariff for a message; None: it has none for that."""
+        """A tariff's rate for a message; None if it has none."""
         to = Destination(recipient[1:], place.country, place.network, place.is_exact)
         return tariff.find(to, at, message_class=message_class, sender_type=sender_type(sender))
 
     def cost(
         self, supplier_id: UUID, recipient: str, sender: str, segments: int, at: datetime, message_class: str
     ) -> tuple[str, Charge | None]:
-        """The recipient's network, and what a supplier charges for a message of so many segments."""
+        """The recipient's network, and a supplier's charge for a message of this many segments."""
         place = self.directory.place(recipient)
         card = self.book.card(supplier_id)
         if card is None:
@@ -70,8 +70,8 @@ class Charges:
     def price(
         self, organization_id: UUID, recipient: str, sender: str, segments: int, at: datetime, message_class: str
     ) -> Charge | None:
-        """What an organization pays for a message of so many segments; None: it has no price list, or none for that.
-        Raises DestinationNotAllowed where its price list says that nothing is sent there."""
+        """An organization's price for a message of this many segments; None if it has no price list, or no rate for
+        this. Raises DestinationNotAllowed if its price list excludes the destination."""
         tariff = self.book.price_list(organization_id)
         if tariff is None:
             return None
@@ -83,15 +83,15 @@ class Charges:
 
 
 class CurrentCharges(Current[Charges]):
-    """The charges of a process that nobody refreshes by a timer."""
+    """The charges of a process without a timer that refreshes them."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool, Charges())
 
 
 def everywhere(*, country: str = "", network: str = "", prefix: str = "") -> Destination:
-    """All of a country, a network or what begins so: nothing is known of the number but what all of them share, so what
-    is found for it is found for each of them."""
+    """Stands for all numbers of a country, a network or a prefix: only what they have in common is set, so a rate found
+    for it applies to each of them."""
     if network or not prefix:
         code = next((one for one, region in phones.REGIONS.items() if region == country), "")
         return Destination(code, country, network, bool(network))
@@ -100,7 +100,7 @@ def everywhere(*, country: str = "", network: str = "", prefix: str = "") -> Des
 
 
 def calendar(tariff: Tariff, rates: Sequence[Rate]) -> tuple[list[Row[Rate]], list[datetime]]:
-    """The rows of a calendar of a tariff's rates, and when what is found may change."""
+    """The rows of a calendar of a tariff's rates, and the times at which the result may change."""
     by: dict[tuple[str, ...], list[Rate]] = {}
     for one in rates:
         by.setdefault(one.destination, []).append(one)
@@ -117,13 +117,13 @@ def _is_found(tariff: Tariff, rate: Rate, at: datetime) -> bool:
 
 
 def _place(rate: Rate) -> Destination:
-    """What a rate is for."""
+    """The destination of a rate."""
     if rate.prefix and not rate.mnc:
-        # Of fewer digits than a calling code has, it is for several countries.
+        # If it has fewer digits than a calling code, it covers several countries.
         is_whole = any(rate.prefix.startswith(code) for code in phones.REGIONS)
         return everywhere(country=plan.country(f"+{rate.prefix}") if is_whole else "", prefix=rate.prefix)
     if rate.mcc:
-        # Some countries have several of these codes: of all networks with this one no more is known.
+        # Some countries have several MCCs: nothing more is known about the networks with this one.
         network = f"{rate.mcc}-{rate.mnc}"
         return everywhere(country=rate.country or plan.country_of(network) or "", network=network)
     return everywhere(country=rate.country)

@@ -1,4 +1,4 @@
-"""What can be wrong with SMS: suppliers without a session, unmatched receipts, unassigned messages, keys of texts."""
+"""Checks of SMS: suppliers without a session, unmatched receipts, unassigned messages, keys of texts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from heliograph.sms.reports import diagnosis, remedies, words
 
 
 def of_suppliers(found: Iterable[Check], names: Collection[str]) -> dict[str, list[Check]]:
-    """The results that are of each of the suppliers with these names."""
+    """The results that concern each of the suppliers with these names."""
     listed: dict[str, list[Check]] = {name: [] for name in names}
-    # Sentences are made once for each name, and not for each pair: 50 suppliers in trouble held the loop for 50 ms.
+    # Sentences are built once per name, not per pair: 50 suppliers in trouble blocked the event loop for 50 ms.
     of = {
         words: name
         for name in names
@@ -35,22 +35,23 @@ def of_suppliers(found: Iterable[Check], names: Collection[str]) -> dict[str, li
     return listed
 
 
-#: What checks are of, by their names.
+#: Subjects of checks, by the checks' names.
 _SUBJECTS = {"supplier %(name)s": "supplier", "receipts of %(name)s": "receipts"}
 
 
 def subject(check: Check) -> str:
-    """Whether a check is of a "supplier" or of its "receipts"; "": of something else."""
+    """Whether a check concerns a "supplier" or its "receipts"; "": something else."""
     return _SUBJECTS.get(check.check.english, "")
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
-    """One result for each supplier, for receipts that are not understood, for the inbox, and for sealed texts."""
+    """One result for each supplier, for receipts that are not understood, for the inbox, for held messages, and for
+    sealed texts."""
     return [*await _suppliers(conn, settings), await _inbox(conn), *await _held(conn), *await _texts(conn)]
 
 
 async def compare(conn: Connection, settings: Settings) -> list[Check]:
-    """What only thousands of messages tell: suppliers whose codes nobody enters."""
+    """Checks that need thousands of messages: suppliers whose codes nobody enters."""
     return await remedies.compare(conn, await routing.load(conn))
 
 
@@ -91,7 +92,7 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def _receipts(conn: Connection, settings: Settings, found: list[Supplier]) -> list[Check]:
-    """Receipts that match nothing, do not come, or have unknown states."""
+    """Receipts that match nothing, do not arrive, or have unknown states."""
     checks = await remedies.check(conn, settings, found)
     known = {one.id: one for one in found}
     for advice in await diagnosis.advise(conn):
@@ -118,7 +119,7 @@ async def _receipts(conn: Connection, settings: Settings, found: list[Supplier])
 
 
 def _simulator(one: routing.Supplier, bound: int, *, serves: bool) -> Check:
-    """A supplier that only pretends."""
+    """The result for a simulator."""
     name = said("supplier %(name)s", name=one.name)
     if not serves:
         return Check(name, "ok", said("a simulator: live messages go only to the other suppliers"))
@@ -136,7 +137,7 @@ HELD = "SELECT count(*) FROM (SELECT FROM queue WHERE kind = 'sms' AND line = $1
 
 
 async def _held(conn: Connection) -> list[Check]:
-    """Messages that the guard holds wait for somebody to look."""
+    """Messages held by the guard, which wait for an operator."""
     held: int = await conn.fetchval(HELD, GUARDED)
     if not held:
         return []
@@ -148,12 +149,12 @@ async def _held(conn: Connection) -> list[Check]:
     ]
 
 
-#: So many organizations are named; the rest is counted.
+#: Number of organizations named; the rest are counted.
 NAMED = 5
 
 
 async def _texts(conn: Connection) -> list[Check]:
-    """Organizations that seal their texts and whose key does not open them: their messages wait."""
+    """Organizations that seal their texts but whose key does not open them: their messages wait."""
     found, name = await text_keys.standing(conn), said("sealed texts")
     checks = []
     if found.locked:

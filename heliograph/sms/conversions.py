@@ -1,7 +1,7 @@
-"""What became of messages beyond the handset: a code that was entered, a link that was followed. Organizations say so,
-and the guard compares (`guard/conversion.py`).
+"""Conversions: messages that had their effect, such as a code that was entered or a link that was followed.
+Organizations report them, and the guard compares (`guard/conversion.py`).
 
-The rule nobody may break: a message is converted once; whoever says so again gets the first answer.
+The rule nobody may break: a message converts once; a repeated report gets the first answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 
-# Who repeats it while the first is being committed waits for that, and then finds it.
+# A repetition that arrives while the first report is being committed waits for it, and then finds it.
 CONVERT = """
 WITH theirs AS MATERIALIZED (
     SELECT organization_id, id, recipient, mode FROM messages WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)
@@ -28,7 +28,7 @@ SELECT converted_at FROM made
 
 
 async def convert(conn: Connection, actor: Actor, *, id: UUID) -> datetime:
-    """Note that a message did what it was for; returns since when that is known. Raises NotFound."""
+    """Record that a message converted; returns when this was first reported. Raises NotFound."""
     at: datetime | None = await conn.fetchval(CONVERT, actor.organization_id, id, actor.modes)
     if at is None:
         raise NotFound(resource="message", id=str(id))

@@ -1,7 +1,7 @@
-"""Marketing waits for the end of quiet hours where its recipient is, and its validity stands still meanwhile.
+"""Quiet hours: marketing waits for the end of its recipient's, and its validity is paused meanwhile.
 
-Decided when a message is about to leave, so that it holds for what was accepted, staged or put off at any hour, and for
-a setting that changed. The rule nobody may break: nothing expires for having waited here.
+This is decided when a message is about to leave, so that it applies whenever the message was accepted, staged or
+postponed, and to changed settings. The rule nobody may break: no message expires because it waited here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.classes.kinds import CLASSES
 from heliograph.classes.quiet import QuietHours
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 
-#: Classes that wait.
+#: Classes subject to quiet hours.
 _WAITING = frozenset(name for name, one in CLASSES.items() if one.waits_for_day)
 
 
@@ -27,14 +27,14 @@ class Daytime:
         self._hours = QuietHours()
 
     def opens(self, message: ClaimedMessage) -> datetime | None:
-        """From when a message may leave; None: now. What a supplier has begun to carry is completed at any hour, and
-        test messages reach nobody."""
+        """When a message may leave; None: now. A message of which a supplier has some segments is completed at any
+        hour, and test messages reach nobody."""
         if message.traffic_class not in _WAITING or message.mode != "live" or message.taken:
             return None
         return self._hours.until(message.quiet_hours, message.recipient, message.at)
 
 
-# A message that had no time of its own has what is left of the retry schedule's.
+# A message without a validity of its own gets what is left of the retry schedule's.
 NOTE = """
 UPDATE messages m
    SET quiet_since = coalesce(m.quiet_since, now()), quiet_until = item.opens,
@@ -46,6 +46,7 @@ UPDATE messages m
 
 
 async def note(conn: Connection, waiting: Sequence[tuple[UUID, UUID, datetime]]) -> None:
-    """These messages (organization, id, from when) wait. Runs in the transaction that puts them back."""
+    """Record that these messages (organization, id, end of the wait) wait. Runs in the transaction that puts them
+    back."""
     columns = [list(column) for column in zip(*sorted(waiting), strict=True)]
     await conn.execute(NOTE, *columns, timedelta(seconds=SUBMIT_HORIZON))

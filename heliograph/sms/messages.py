@@ -1,8 +1,8 @@
 """An organization's messages: listed, read with their history, and canceled while no supplier has them.
 
 The rule nobody may break: what is returned here is for customers. It contains no supplier's name, id, code or text;
-those are in `timeline`, for operators. A key sees messages of its own mode only, so that whoever is given a test key to
-try things out can neither read nor cancel what goes to people.
+those are in `timeline`, for operators. A key sees only messages of its own mode, so that somebody with a test key can
+neither read nor cancel what goes to people.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Message(msgspec.Struct, frozen=True):
     sender_id: UUID
     client_reference: str | None
     campaign_id: UUID | None
-    #: Of the request that sent it; None: a campaign, a person or the command line did.
+    #: The key of the request that sent it; None: it was sent by a campaign, a person or the command line.
     key_id: UUID | None
-    #: Who sent it on the dashboard.
+    #: The person who sent it from the dashboard.
     person_id: UUID | None
     request_id: str
     country: str
@@ -65,7 +65,7 @@ class Message(msgspec.Struct, frozen=True):
     accepted_at: datetime
     send_at: datetime | None
     expires_at: datetime
-    #: Until when it waits, or waited, because it was quiet where its recipient is.
+    #: The end of the recipient's quiet hours, if it waits or waited for that.
     quiet_until: datetime | None
     sent_at: datetime | None
     delivered_at: datetime | None
@@ -73,14 +73,14 @@ class Message(msgspec.Struct, frozen=True):
     #: When it became canceled or unknown.
     ended_at: datetime | None
     failure_code: str | None
-    #: The send named no sender, and got the default; None: it named one, or a campaign sent it.
+    #: True if the send named no sender and got the default; None: it named one, or a campaign sent it.
     sender_defaulted: bool | None = None
 
 
 class Filters(listing.Filters, frozen=True, kw_only=True):
-    """Which messages are wanted; None: all."""
+    """Filters; None: no filter."""
 
-    #: Beside `statuses`.
+    #: In addition to `statuses`.
     status: str | None = None
     mode: str | None = None
     #: The sender's value.
@@ -88,14 +88,14 @@ class Filters(listing.Filters, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Something that happened to a message: it reached a status, or an event of it was posted to an endpoint; and what
-    only people are shown: what a network reported, and that an event was recorded."""
+    """Something that happened to a message: it reached a status, or an event about it was posted to an endpoint; also,
+    shown only to people: a report from a network, and that an event was recorded."""
 
     at: datetime
     status: str | None = None
     failure_code: str | None = None
     delivery: Delivery | None = None
-    #: It was put off until then: it was quiet where its recipient is.
+    #: It was put off until then because of the recipient's quiet hours.
     quiet_until: datetime | None = None
     report: Report | None = None
     #: The kind of the event that was recorded.
@@ -103,7 +103,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A webhook attempt. `status`: of the HTTP answer, if there was one."""
+    """A webhook attempt. `status`: that of the HTTP response, if there was one."""
 
     event_id: UUID
     kind: str
@@ -120,9 +120,9 @@ class MessageDetail(msgspec.Struct, frozen=True):
     message: Message
     text: str | None
     steps: list[Step]
-    #: The events that it raised.
+    #: The events raised by it.
     events: list[UUID] = []
-    #: What only people are shown, in no order.
+    #: Steps shown only to people, unordered.
     behind: list[Step] = []
 
 
@@ -136,7 +136,7 @@ _STORED = (
     " sent_at, delivered_at, failed_at, ended_at, failure_code, sender_defaulted"
 )
 _COLUMNS = f"id, {{status}} AS status, {_STORED}"
-# The queue is asked last, and of what is returned: most rows that are scanned are not.
+# The queue is consulted last, for returned rows only: most scanned rows are not returned.
 LIST = bounded_scan.statement(
     "messages m",
     f"id, status, {_STORED}",
@@ -194,7 +194,7 @@ async def list_page(
     return Found([_message(row) for row in found], seen)
 
 
-# A sealed text is cut once it is opened.
+# A sealed text is truncated after it is opened.
 TEXTS = f"""
 SELECT id, CASE WHEN $4::integer IS NULL OR body LIKE '{text_keys.MARK}%' THEN body ELSE left(body, $4) END AS body
   FROM messages
@@ -203,7 +203,7 @@ SELECT id, CASE WHEN $4::integer IS NULL OR body LIKE '{text_keys.MARK}%' THEN b
 
 
 async def texts(conn: Connection, actor: Actor, *, ids: Collection[UUID], most: int | None = None) -> dict[UUID, str]:
-    """What messages say, of those that were not forgotten; of each at most the first `most` characters."""
+    """The texts of messages, except erased ones; at most the first `most` characters of each."""
     rows = await conn.fetch(TEXTS, actor.organization_id, list(ids), list(actor.modes), most) if ids else []
     found = await text_keys.opened_of(
         conn, actor.organization_id, "messages", [(row["id"], row["body"]) for row in rows]
@@ -244,12 +244,12 @@ SELECT due_at, tries, lease_until IS NOT NULL AND lease_until > now() AS is_begu
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Why a message has not gone yet."""
+    """Why a message has not been sent yet."""
 
     due_at: datetime
     #: How often it was tried.
     tries: int
-    #: It is being handed over, is to be later, the operator holds some messages back, or the guard holds this one.
+    #: It is being handed over, is due later, is possibly held by the operator, or is held by the guard.
     is_begun: bool
     is_later: bool
     is_held: bool
@@ -257,7 +257,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 async def waiting(conn: Connection, actor: Actor, *, id: UUID) -> Waiting | None:
-    """What a message waits for; None: it does not wait to be sent."""
+    """Why a message waits; None: it does not wait to be sent."""
     row = await conn.fetchrow(WAITING, actor.organization_id, id)
     return None if row is None else Waiting(*row)
 
@@ -269,7 +269,7 @@ SELECT {_COLUMNS.format(status=shown_status("m", SENDING))} FROM messages m
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:
-    """Those of the messages that are there."""
+    """Those of these messages that exist."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids), list(actor.modes)) if ids else []
     return [_message(row) for row in rows]
 
@@ -281,13 +281,13 @@ SELECT id, price, price_currency, price_due FROM messages
 
 
 async def prices(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, Charge]:
-    """What these messages cost, due or not; test messages, and those without a price, cost nothing."""
+    """Prices of these messages, due or not; test messages, and those without a price, are left out."""
     rows = await conn.fetch(PRICES, actor.organization_id, list(ids)) if ids else []
     found = {row["id"]: charge_of(row["price"], row["price_currency"], row["price_due"]) for row in rows}
     return {id: charge for id, charge in found.items() if charge is not None}
 
 
-#: How often a batch is tried again of which something else moved a message meanwhile.
+#: How often a batch is tried if one of its messages is moved concurrently.
 TRIES = 3
 STATES = """
 SELECT id, status, segments FROM messages
@@ -296,11 +296,11 @@ SELECT id, status, segments FROM messages
 
 
 async def cancel_many(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, bool]:
-    """Cancel those of these messages that no supplier has yet, and refund them; says of each that is there whether it
-    is canceled now. Idempotent.
+    """Cancel those of these messages that no supplier has yet, and refund them; returns for each existing one whether
+    it is now canceled. Idempotent.
 
-    Their queue rows are deleted first: from then on no worker can claim them; a claim that is being committed is waited
-    for.
+    Their queue rows are deleted first, after waiting for any claim that is being committed: from then on no worker can
+    claim them.
     """
     for _ in range(TRIES):
         rows = await conn.fetch(STATES, actor.organization_id, list(ids), list(actor.modes))
@@ -319,12 +319,12 @@ async def cancel_many(conn: Connection, actor: Actor, *, ids: Collection[UUID]) 
 
 
 async def cancel(conn: Connection, actor: Actor, *, id: UUID) -> Message:
-    """Cancel a message that no supplier has yet, and refund it, as `cancel_many`. Raises NotFound, and
+    """Cancel and refund a message that no supplier has yet, like `cancel_many`. Raises NotFound, and
     MessageNotCancelable once it is on its way or has ended."""
     await cancel_many(conn, actor, ids=[id])
     row = await _row(conn, actor, id)
     if row["status"] != "canceled":
-        # One that is still `accepted` is in the hands of a worker.
+        # One that is still `accepted` is being handed over by a worker.
         raise MessageNotCancelable(status=SENDING if row["status"] == "accepted" else row["status"])
     return _message(row)
 
@@ -359,12 +359,12 @@ def _steps(row: asyncpg.Record, begun: datetime | None) -> Iterable[Step]:
 
 
 def recorded(row: asyncpg.Record) -> Step:
-    """The step of an event, as `sending.timeline.raised` tells of it."""
+    """The step for an event, from a row of `sending.timeline.raised`."""
     return Step(row["created_at"], event=row["kind"])
 
 
 def delivery(row: asyncpg.Record, kind: str) -> Step:
-    """The step of a webhook attempt, as `webhooks.timeline.tried` tells of it."""
+    """The step for a webhook attempt, from a row of `webhooks.timeline.tried`."""
     return Step(
         row["started_at"],
         delivery=Delivery(

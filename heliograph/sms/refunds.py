@@ -1,6 +1,6 @@
-"""What a message that failed gives back: always what never left us, anything else as the installation says.
+"""Refunds of failed messages: always for those that never left, for others according to the installation's policy.
 
-The rule nobody may break: a refund is made in the commit that ends the message, and once.
+The rule nobody may break: a refund is made exactly once, in the commit that ends the message.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 
-#: Nobody was handed it, or whoever was asked put it off: always refunded.
+#: Handed to no supplier, or put off by every supplier that was tried: always refunded.
 UNSENT = "unsent"
-#: Class of failures → what the ledger says of its refund, which customers read.
+#: Class of failure → the reason for the refund in the ledger, which customers read.
 REASONS: Mapping[str, str] = {
     UNSENT: "not sent",
-    # Every supplier that was asked said no.
+    # Every supplier that was tried refused it.
     "refused": "refused",
-    # As receipts say.
+    # According to receipts.
     "undelivered": "not delivered",
     "failed": "failed",
     "expired": "expired",
     "rejected": "rejected",
-    # No receipt came, or it was never known whether a supplier has it.
+    # No receipt arrived, or it was never known whether a supplier has it.
     "unknown": "outcome unknown",
 }
-#: Classes about which the installation decides.
+#: Classes for which the installation decides.
 CHOICES = tuple(name for name in REASONS if name != UNSENT)
 
 CHOSEN = "SELECT class FROM refunded_classes"
@@ -57,8 +57,8 @@ class Moved(Protocol):
 
 
 async def give_back(conn: Connection, moved: Iterable[Moved]) -> None:
-    """Refund those of these messages that have just failed, by their class. Runs in the caller's transaction,
-    after its moves: balances are what others wait for."""
+    """Refund those of these messages that have just failed, by their class. Runs in the caller's transaction, after its
+    moves, since others wait for balances."""
     failed = [(one, name) for one in moved if (name := class_of(one)) is not None]
     if not failed:
         return
@@ -81,7 +81,7 @@ def class_of(one: Moved) -> str | None:
     return "refused" if one.failure_code == "rejected" else UNSENT
 
 
-# -- what the installation says ----------------------------------------------------------------------------------------
+# -- the installation's policy -----------------------------------------------------------------------------------------
 
 LOCK = "SELECT class FROM refunded_classes ORDER BY class FOR UPDATE"
 INSERT = "INSERT INTO refunded_classes (class) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING"
@@ -89,13 +89,14 @@ DELETE = "DELETE FROM refunded_classes WHERE class = ANY ($1)"
 
 
 async def policy(conn: Connection) -> dict[str, bool]:
-    """Which classes of failures are refunded."""
+    """The installation's policy: whether each class of failures is refunded."""
     chosen = {row["class"] for row in await conn.fetch(CHOSEN)}
     return {name: name == UNSENT or name in chosen for name in REASONS}
 
 
 async def change_policy(conn: Connection, changes: Mapping[str, bool], *, by: Who = SYSTEM) -> dict[str, bool]:
-    """Choose for some classes; it holds for messages that fail from now on. Raises Invalid, which names the class."""
+    """Change the policy for some classes; it applies to messages that fail from now on. Raises Invalid, which names the
+    class."""
     for name, is_refunded in changes.items():
         if name == UNSENT and not is_refunded:
             raise Invalid((name, "enum", "what never left us is always refunded"))

@@ -1,4 +1,4 @@
-"""What retention deletes of SMS, and when."""
+"""Retention of SMS: what is deleted, and when."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from heliograph.base.database.retention_rules import Deletion, Rules, Sums, Tabl
 from heliograph.senders import owners
 from heliograph.sms.watched import happenings, hours, pdus
 
-#: Receipts and ids of suppliers are evidence and a way to match late receipts; networks send none after a week.
+#: Suppliers' receipts and ids serve as evidence and to match late receipts; networks send none after a week.
 EVIDENCE = timedelta(days=14)
 RECEIPTS = timedelta(days=93)
-#: Suppliers are billed and disputed by the month: a year, and the month before it to compare with.
+#: Suppliers' bills and disputes are monthly: a year, and the month before it for comparison.
 RECONCILIATION = timedelta(days=400)
 
 DELETE_INBOUND = """
@@ -23,7 +23,7 @@ DELETE_REPLIES = """
 DELETE FROM automatic_replies WHERE (organization_id, recipient, kind) IN (
     SELECT organization_id, recipient, kind FROM automatic_replies WHERE replied_at < $1 LIMIT $2)
 """
-# Sealed under such a key, of a supplier that was removed, or nothing that its supplier's file can read.
+# Callbacks that cannot be opened or read, or whose supplier was removed.
 DELETE_SUPPLIER_CALLBACKS = """
 WITH due AS MATERIALIZED (
     SELECT id FROM queue WHERE kind = 'sms_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -33,13 +33,13 @@ WITH due AS MATERIALIZED (
 DELETE FROM queue USING due WHERE queue.id = due.id
 """
 
-# A day more than the attempts that name them: a worker stores the day anew when it names them again.
+# A day longer than the attempts that refer to them: a worker updates the day when it refers to them again.
 DELETE_DECISIONS = """
 DELETE FROM route_decisions WHERE id IN (
     SELECT id FROM route_decisions WHERE used_on < $1::timestamptz::date - 1 LIMIT $2)
 """
 
-# Whoever reads them looks at how old they are, so nobody has to notice.
+# Readers check their age, so nothing has to be notified.
 DELETE_OWNERS = """
 DELETE FROM sender_owners WHERE (sender, supplier_id) IN (
     SELECT sender, supplier_id FROM sender_owners WHERE seen_at < $1 LIMIT $2)
@@ -58,7 +58,7 @@ async def _close(conn: Connection, *, partition: str, month: date) -> None:
 RULES = Rules(
     tables=(
         Table(name="send_keys", time="created_at", bound=lambda at: at.keys, by="day"),
-        # What a supplier wrote in a receipt may repeat the beginning of the text.
+        # A receipt's raw bytes may repeat the beginning of the text.
         Table(name="receipt_bytes", time="received_at", bound=lambda at: at.text, by="day"),
         Table(
             name="messages",

@@ -1,10 +1,10 @@
-"""The states of a message: one table, and the guards made from it that stand inside every UPDATE.
+"""The states of a message: one table, and the guards derived from it that are part of every UPDATE.
 
     accepted (→ sending) → sent → delivered | undelivered | failed | expired | rejected | unknown
     accepted → canceled
 
-The rule nobody may break: rank never goes down and the first final status wins. Two doors are open after an end:
-`unknown` and `expired` become `delivered` when a late receipt says so. A message raises at most one contract event.
+The rule nobody may break: rank never goes down and the first final status wins, with two exceptions: `unknown` and
+`expired` become `delivered` when a late receipt says so. A message raises at most one contract event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from heliograph.webhooks.recording import events
 
 
 class Status(msgspec.Struct, frozen=True):
-    """One state: its predecessors, and what reaching it means."""
+    """One state: its predecessors, and the effects of reaching it."""
 
     comes_from: tuple[str, ...]
     final: bool = False
@@ -51,7 +51,7 @@ STATUSES = {
     "unknown": Status(OPEN, final=True),
 }
 
-#: The status for a receipt's state; an absent state moves nothing.
+#: The status for a receipt's state; states not listed move nothing.
 BY_RECEIPT = {
     ReceiptState.DELIVERED: "delivered",
     ReceiptState.UNDELIVERED: "undelivered",
@@ -65,13 +65,13 @@ NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a message that a supplier took."""
+    """What is known about a message that a supplier has accepted."""
 
-    #: The recipient's network (MCC-MNC); empty: not known.
+    #: The recipient's network (MCC-MNC); empty if unknown.
     network: str = ""
-    #: What the supplier charges; None: not known.
+    #: The supplier's charge; None if unknown.
     cost: Charge | None = None
-    #: The name of the route that chose it; None: none did.
+    #: The name of the route that chose it; None if no route did.
     route: str | None = None
 
 
@@ -83,21 +83,21 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     status: str
     at: datetime
     failure_code: str | None = None
-    #: Only if no supplier has it: a decision about an attempt, or before one, does not hold for an earlier attempt
-    #: whose answer came meanwhile.
+    #: Only if no supplier has it: a decision about an attempt, or before one, does not apply if an earlier attempt's
+    #: answer has arrived in the meantime.
     unsent: bool = False
     #: It was also sent, in the same step.
     was_sent: bool = False
-    #: Who took it, if this is what says so.
+    #: The supplier that accepted it, if this move results from that.
     supplier_id: UUID | None = None
-    #: With `supplier_id`, of an answer.
+    #: With `supplier_id`, if the move results from an answer.
     taken: Taken | None = None
-    #: The receipt that says so, if it is to be noted in the message: its fingerprint, the attempt that it speaks of,
-    #: the supplier's error code.
+    #: The receipt that caused the move, if it is to be recorded in the message: its fingerprint, the attempt that it
+    #: refers to, the supplier's error code.
     receipt: UUID | None = None
     receipt_attempt: int | None = None
     receipt_error: str | None = None
-    #: It did not arrive, for a reason of the recipient's, its receipt says.
+    #: According to its receipt, the recipient is the reason for the failure.
     recipients: bool = False
 
 
@@ -108,7 +108,7 @@ class Moved(NamedTuple):
     ids: set[UUID]
     #: Webhook deliveries that are due.
     deliveries: int
-    #: Fingerprints of receipts that were noted.
+    #: Fingerprints of receipts that were recorded in their messages.
     receipts: set[UUID]
 
 
@@ -127,9 +127,9 @@ def guard(old: str, new: str) -> str:
     return f"CASE {new} {cases} ELSE false END"
 
 
-# A late `delivered` takes back the failure that it proves wrong. event_id is set once, by the first contract event.
-# Cost and route are those of the supplier that has it: another one may take it too, and answer late.
-# What the move itself says (ids, times) is not returned: reading it took as long as all that follows.
+# A late `delivered` clears the failure that it disproves. event_id is set once, by the first contract event. Cost and
+# route are those of the supplier that has the message: another one may accept it too, and answer late. What the move
+# itself contains (ids, times) is not returned: reading it took as long as everything that follows.
 MOVE = f"""
 UPDATE messages m
    SET status = v.status,
@@ -176,11 +176,11 @@ async def move_many(
     announce_sent: events.Wanting = frozenset(),
     handover: events.Leasing | None = None,
 ) -> Moved:
-    """Move messages to their new states where the table above allows it, and record the events this raises.
+    """Move messages to their new states where the table above allows it, and record the resulting events.
 
-    Several moves of one message are in the order in which they happened; a message that was sent and has already ended
-    takes one step. What failed is refunded by its class (`refunds.py`). `announce_sent`: who wants `message.sent`.
-    `handover`: of a worker that delivers what it records. Runs in the caller's transaction.
+    Several moves of one message are given in the order in which they happened; a message that was sent and has already
+    ended takes one step. Failures are refunded by class (`refunds.py`). `announce_sent`: organizations that want
+    `message.sent`. `handover`: given by a worker that delivers the events it records. Runs in the caller's transaction.
     """
     if not moves:
         return Moved(set(), 0, set())
@@ -201,7 +201,7 @@ async def move_many(
         elif known.unsent and not move.unsent:
             one_each[move.message_id] = move
     moved, deliveries, _ = await move_many(conn, sent_first, announce_sent=announce_sent, handover=handover)
-    # In one order, or two batches that share messages could deadlock.
+    # In a fixed order, or two batches that share messages could deadlock.
     moves = sorted(one_each.values(), key=lambda move: move.message_id.int)
     tracing = spans.on()
     began = spans.moment() if tracing else 0
@@ -255,7 +255,7 @@ def _event_id(message_id: UUID, tracing: bool) -> UUID:
 
 
 async def _trace(conn: Connection, began: int, moves: Sequence[Move]) -> None:
-    """Of messages that are traced, what moved them is a step. That they were sent is said by their attempt."""
+    """Add a step to the traces of traced messages that moved. That they were sent is covered by their attempt."""
     news = [
         (one.organization_id, one.message_id, "sms decision" if one.unsent else "sms receipt", one.status)
         for one in moves

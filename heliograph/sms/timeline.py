@@ -1,5 +1,5 @@
-"""The SMS part of the operators' timeline (`sending/timeline.py`): parts, receipts, what was submitted, and names of
-suppliers."""
+"""The SMS part of the operators' timeline (`sending/timeline.py`): parts, receipts, submissions, and suppliers'
+names."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from heliograph.sms.dispatch import test_mode
 from heliograph.sms.submitting import rebuilding
 from heliograph.webhooks.timeline import Entry, known
 
-#: Receipts of a message that are shown as they came, and octets of one.
+#: Maximum number of raw receipts shown for a message, and of octets of each.
 WRITTEN_MOST, OCTETS = 20, 1000
-#: Columns of its row that are money.
+#: Columns of its row that hold amounts of money.
 AMOUNTS = ("price", "cost")
-#: Their bytes are stored in the commit of the receipt, so near its time.
+#: Receipts' bytes are stored in the commit of the receipt, and thus close to its time.
 NEAR = timedelta(seconds=10)
 
 ATTEMPTS = f"""
@@ -70,8 +70,8 @@ UNION ALL
 (SELECT fingerprint, received_at FROM receipts WHERE message_id = $2 AND received_on >= $3
   ORDER BY received_at LIMIT $4)
 """
-# They have no index by receipt: those of its day are looked for around its time, by their ids. Without OFFSET 0 a plan
-# for any arrays goes through the whole day.
+# Bytes have no index by receipt: those of its day are searched around its time, by their ids. Without OFFSET 0 a
+# generic plan would scan the whole day.
 WRITTEN = """
 SELECT r.received_at, b.raw[array_position(b.fingerprints, r.fingerprint)] AS raw
   FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::uuid[]) AS r (fingerprint, received_at, first, last)
@@ -94,8 +94,7 @@ SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, holder.name 
 async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
     """The timeline of a message. Raises NotFound.
 
-    `with_text`: also with its receipts as they came, which may quote it, and with what suppliers were given octet by
-    octet.
+    `with_text`: include its raw receipts, which may quote the text, and what suppliers were sent, octet by octet.
     """
     found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
     whose = found.message["organization_id"]
@@ -113,7 +112,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
 
 
 async def _written(conn: Connection, organization_id: UUID, id: UUID, since: datetime) -> list[Entry]:
-    """What suppliers wrote in its receipts. The first one is not found if it came before it was known whose it is."""
+    """The raw bytes of its receipts. The first is not found if it arrived before its message was known."""
     rows = await conn.fetch(RECEIVED, organization_id, id, since.date(), WRITTEN_MOST)
     times = [row["received_at"] for row in rows]
     written = await conn.fetch(
@@ -140,7 +139,7 @@ SELECT found.status
 
 
 async def status_of(conn: Connection, *, id: UUID) -> str:
-    """A message's status now. Raises NotFound."""
+    """A message's current status. Raises NotFound."""
     status: str | None = await conn.fetchval(STATUS, id)
     if status is None:
         raise NotFound(resource="message", id=str(id))
@@ -169,7 +168,7 @@ def _quiet(row: asyncpg.Record) -> Iterable[Entry]:
 
 
 def _held(row: asyncpg.Record) -> Iterable[Entry]:
-    """What the guard made of it."""
+    """The guard's verdict on the message."""
     only_noted = row["released_at"] == row["held_at"]
     values = {"hold": str(row["id"]), "because": joined([kept(RULES[rule]) for rule in row["rules"]], "; ")}
     if row["kind"] != "number":
@@ -185,7 +184,8 @@ def _part(row: asyncpg.Record) -> Entry:
 
 
 def _doubled(rows: Iterable[asyncpg.Record]) -> Iterable[Entry]:
-    """A part that suppliers took in two attempts went out twice: a worker was stopped for longer than its lease."""
+    """Parts that suppliers accepted in two attempts, and thus were sent twice: a worker was stopped for longer than its
+    lease."""
     first: dict[int, asyncpg.Record] = {}
     for row in sorted(rows, key=lambda row: row["created_at"]):
         known_as = first.setdefault(row["part"], row)
@@ -199,7 +199,7 @@ def _receipt(row: asyncpg.Record) -> Entry:
     return Entry(row["received_at"], "receipt", known(values | {"attempt": row["attempt"], "part": row["part"]}))
 
 
-#: An event of a move is made in its commit. The contract's one stands in the message's row.
+#: A move's event is created in its commit. The contract event is named in the message's row.
 SOURCE = Source(
     message=timeline.by_id("messages"),
     text="body",

@@ -1,5 +1,5 @@
-"""What networks reported of a message, as its organization may read it: when, of which part, and what in a word; not by
-whom, and nothing of what was written.
+"""Networks' reports about a message, as its organization may read them: when, about which part, and the state; neither
+the supplier nor any raw text.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 
-#: Reports that are shown of a message.
+#: Maximum number of reports shown for a message.
 MOST = 20
 
-# The first one stands in the message's row.
+# The first one is recorded in the message's row.
 REPORTS = """
 SELECT receipt_at AS at, receipt_state AS state, 1 AS part FROM messages
  WHERE organization_id = $1 AND id = $2 AND receipt IS NOT NULL
@@ -26,8 +26,8 @@ UNION ALL
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One of them. `state`: a name of `suppliers.contract.ReceiptState`; `part`: of a text that went out segment by
-    segment, from 1; None: of the whole."""
+    """A report. `state`: a name of `suppliers.contract.ReceiptState`; `part`: the part of a text that was sent segment
+    by segment, from 1; None: the whole."""
 
     at: datetime
     state: str
@@ -35,7 +35,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def reports(conn: Connection, organization_id: UUID, *, id: UUID, accepted_at: datetime) -> list[Report]:
-    """What came of a message, in order, up to MOST."""
+    """The reports about a message, in order, up to MOST."""
     since = (accepted_at - timedelta(days=1)).date()
     rows = await conn.fetch(REPORTS, organization_id, id, since, MOST)
     is_whole = all(row["part"] in (None, 1) for row in rows)

@@ -1,4 +1,4 @@
-"""What a worker does for SMS: suppliers' sessions, dispatch, answers, receipts, messages from handsets, test keys."""
+"""A worker's tasks for SMS: suppliers' sessions, dispatch, answers, receipts, messages from handsets, test keys."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from heliograph.webhooks.recording.handover import Deliveries
 
 log = structlog.get_logger()
 
-#: Looked up once: the class of an enumeration takes its time for each message.
+#: Looked up once: accessing a member of an enumeration is slow enough to matter per message.
 _ACCEPTED = Verdict.ACCEPTED
 
 WAITING = "Answers and reports that are not committed yet"
@@ -56,7 +56,7 @@ class SmsWork(Work):
     def __init__(
         self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries, backlog: Backlog
     ) -> None:
-        """`deliveries`: who delivers the events that this raises."""
+        """`deliveries`: delivers the events raised here."""
         self._pool = pool
         self._backlog = backlog
         self._settings = settings
@@ -157,7 +157,7 @@ class SmsWork(Work):
             if id == test_mode.SUPPLIER:
                 continue
             supplier, health = {"supplier": account.supplier.name}, account.connector.health()
-            # A paused one has none, and is not down.
+            # A paused supplier has none, but is not down.
             if account.supplier.state != "paused":
                 yield Gauge("heliograph_supplier_sessions", "Sessions bound by this worker", health.sessions, supplier)
             yield Gauge("heliograph_supplier_in_flight", "Segments without an answer", health.in_flight, supplier)
@@ -234,7 +234,7 @@ class SmsWork(Work):
             log.warning("orphaned receipts", count=orphans)
 
     async def _keep_up(self) -> None:
-        """What receipts said, and what suppliers charge."""
+        """Store what receipts said, and refresh suppliers' charges."""
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
             await self._heard.store(conn)
@@ -248,7 +248,7 @@ class SmsWork(Work):
             await self._suppliers.hours.store(conn)
 
     async def _networks_of_routes(self) -> None:
-        """Networks of numbers, and looking them up, matter where routes name networks."""
+        """Apply routes to look-ups: networks of numbers matter only if routes name networks."""
         routes = self._suppliers.routes()
         self._charges.routes_by_network = any(route.network is not None or route.apart for route in routes)
         await self._lookups.refresh(self._pool, routes)

@@ -1,1 +1,1 @@
-"""From a request, or a step of a campaign, to a committed message; and its withdrawal while no supplier has it."""
+"""Accepting SMS: from a request, or a step of a campaign, to a committed message; withdrawal before dispatch."""

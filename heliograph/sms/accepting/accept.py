@@ -1,8 +1,8 @@
-"""Accepting messages: the promise behind a 202.
+"""Accepting messages: what a 202 promises.
 
-What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of `sms_accept`
+Sends that arrive while one batch is being committed go into the next (`sending/intake.py`). One call of `sms_accept`
 (accept.sql), or of `sms_accept_one` for a batch of one, stores message, queue row, quota debit and idempotency record
-of a whole batch in one commit, and only then does anybody get an answer. HTTP and the command line come through here.
+of a whole batch in one commit, and only then is anything answered. Both HTTP and the command line use this module.
 
 The rule nobody may break: nothing is answered before it is committed, and a bad message never fails its batch.
 """
@@ -50,15 +50,15 @@ from heliograph.sms.accepting.sender_choice import SenderBook, by_default
 from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.charges import CurrentCharges
 
-#: Most segments of one message. Networks deliver longer ones unreliably, and each one is billed.
+#: Maximum number of segments of a message. Networks deliver longer ones unreliably, and each one is billed.
 MAX_SEGMENTS = 10
-#: What that many segments hold.
+#: How much text fits into that many segments.
 HOLD = "1530 characters of the GSM alphabet, or 670 if any is not in it"
 #: How far before and after the present a message may be due.
 MAX_PAST, MAX_AHEAD = timedelta(seconds=60), timedelta(days=365)
-#: Characters of a text and of a reference, and seconds of a validity, that every door takes.
+#: Maximum length of a text and of a reference in characters, and range of a validity in seconds, for every interface.
 MAX_TEXT, MAX_REFERENCE, VALIDITY = 1_600, 255, (60, 259_200)
-#: What a message may be: by it routes, limits and quiet hours tell messages apart.
+#: The classes of messages, by which routes, limits and quiet hours distinguish them.
 TRAFFIC_CLASSES = kinds.NAMES
 SUPPLIER_WORD = b"heliograph"
 
@@ -85,34 +85,34 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     #: One of `TRAFFIC_CLASSES`.
     traffic_class: str = "transactional"
     campaign_id: UUID | None = None
-    #: Whoever sends made sure that a person asked for it, which counts where the organization's policy is `ask`.
+    #: The sender made sure that a person requested it, which matters where the organization's policy is `ask`.
     challenge_passed: bool = False
     lane: int = SINGLE
     rate_unit: RateUnit | None = None
     #: The id that the message will have; None: a new one.
     id: UUID | None = None
-    #: The request that sends it, if that is traced.
+    #: The trace context of its request, if that is traced.
     trace: Context | None = None
 
 
 class _Item(msgspec.Struct, frozen=True, gc=False):
-    """A Send with all that the batch needs."""
+    """A Send with everything that the batch needs."""
 
     send: Send
     id: UUID
     sender: SenderId | None
     encoding: str
     segments: int
-    #: What it says, as it is stored; empty if it is refused.
+    #: Its text, as stored; empty if it is refused.
     text: str
-    #: What its organization pays; None: there is no price.
+    #: The price for its organization; None: there is none.
     price: Charge | None
     #: A refusal found before the batch; the answer unless the idempotency key already has one.
     refusal: Refusal | None
 
 
-# It waits at most 2 s for another process's commit (accept.sql), and then fails as a whole. Times of acceptance, of
-# sending and of expiry are the database's, whatever this machine's clock says.
+# Waits at most 2 s for another process's commit (accept.sql), and then fails as a whole. Times of acceptance, sending
+# and expiry come from the database, whatever this machine's clock says.
 ACCEPT = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
@@ -122,14 +122,14 @@ SELECT remaining, used, window_start, at, verdict, since, message, reference
     $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31,
     $32, $33, $34, $35)
 """
-# A batch of one, which is what a client that sends one after the other makes.
+# A batch of one, as produced by a client that sends one message after another.
 ACCEPT_ONE = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
     $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25, $26, $27,
     $28, $29, $30, $31)
 """
-#: What says how an item of a batch was decided; the first is NULL where it was stored as a matter of course.
+#: Columns that tell how an item of a batch was decided; the first is NULL if it was simply stored.
 DECIDED = ("verdict", "remaining", "since", "message", "reference")
 #: The rate bucket of sends.
 BUCKET = "sms_send"
@@ -148,37 +148,37 @@ class Acceptor:
         self._carried = Current(pool, Carried())
         self._sealing = Current(pool, Sealing())
         self._intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
-        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        #: Set after each commit that put work into the queue; cleared by the task that wakes the workers.
         self.stored = asyncio.Event()
 
     async def accept(self, send: Send) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
-        Raises the first that applies of: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of range,
-        too many segments), OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious, ChallengeRequired;
-        Invalid (unknown sender), SenderIdNotAllowed, RecipientOptedOut, SenderIdNotApproved, SpendLimitReached,
-        QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome replays it, whatever the time and the
-        settings are now. If the caller is cancelled, the message is stored completely or not at all.
+        Raises the first of these that applies: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of
+        range, too many segments), OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious,
+        ChallengeRequired; Invalid (unknown sender), SenderIdNotAllowed, RecipientOptedOut, SenderIdNotApproved,
+        SpendLimitReached, QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome replays it, whatever
+        the current time and settings. If the caller is cancelled, the message is stored completely or not at all.
         """
         return await self._intake.put(await self._prepare(send))
 
     async def accept_many(self, sends: Sequence[Send]) -> list[Answer | Refusal]:
-        """Store several messages; each gets its answer or its refusal."""
+        """Store several messages; returns the answer or refusal for each."""
         return await outcomes([self.accept(send) for send in sends])
 
     async def price(
         self, send: Send, sender: SenderId, segments: int, *, conn: Connection | None = None
     ) -> Charge | None:
-        """What a live message costs its organization from now on, whatever its price list becomes. Raises
-        DestinationNotAllowed where its price list rejects the destination. `conn`: one that the caller holds."""
+        """The price of a live message, fixed from now on, however the price list changes. Raises DestinationNotAllowed
+        if the organization's price list rejects the destination. `conn`: a connection that the caller holds."""
         charges = await self._charges.get(conn)
         if not charges.book.has_lists:
             return None
         return charges.price(send.actor.organization_id, send.to, sender.value, segments, now(), send.traffic_class)
 
     async def check_sender(self, send: Send, sender: SenderId, *, conn: Connection | None = None) -> None:
-        """Raises SenderIdNotAllowed where nobody carries a live message of this sender to its number. `conn`: one that
-        the caller holds."""
+        """Raises SenderIdNotAllowed if no supplier carries a live message from this sender to its number. `conn`: a
+        connection that the caller holds."""
         refusal = (await self._carried.get(conn)).refusal(
             send.to,
             organization_id=send.actor.organization_id,
@@ -325,7 +325,7 @@ class Acceptor:
 
 
 def is_guarded(send: Send) -> bool:
-    """Whether the guard looks at it: test messages cost nothing, and the people of a campaign were chosen."""
+    """Whether the guard examines it: test messages cost nothing, and a campaign's recipients were chosen."""
     return send.actor.mode == "live" and send.campaign_id is None
 
 
@@ -345,7 +345,7 @@ def unfit(send: Send, segments: int) -> Invalid | None:
 
 
 def life(send: Send) -> timedelta | None:
-    """From when a message is due until it is no longer worth delivering; None: the horizon of the retry schedule, from
+    """How long a message is worth delivering once it is due; None: the horizon of the retry schedule, from
     acceptance."""
     seconds = kinds.validity(send.traffic_class, send.validity_seconds, send.actor.validity_seconds)
     if seconds is not None:
@@ -388,7 +388,7 @@ def _answer(
 
 
 def _body(id: UUID, reference: str | None, left: int) -> bytes:
-    """The 202, which depends on the message's row alone: a replay is answered with the same bytes."""
+    """The body of the 202, which depends on the message's row alone, so that a replay returns the same bytes."""
     quoted = b"null" if reference is None else msgspec.json.encode(reference)
     return (
         b'{"success":true,"queued":true,"status":"accepted","count":1,"remainingQuota":%d,'

@@ -1,11 +1,11 @@
-"""Accepting messages of one campaign by the thousand, in the caller's transaction.
+"""Accepting messages of a campaign by the thousand, in the caller's transaction.
 
-One call of `sms_accept_bulk` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its cursor
-in the same transaction, so that a message exists exactly if the cursor has passed its recipient; this takes the place
-of a single send's idempotency key.
+One call of `sms_accept_bulk` (bulk.sql) stores what `Acceptor` would store for each of them. The caller advances its
+cursor in the same transaction, so that a message exists if and only if the cursor has passed its recipient; this
+replaces a single send's idempotency key.
 
 The rule nobody may break: every recipient was checked first (number, country, opt-out, segments, sender, organization),
-and the quota covers all of them or none is stored.
+and either the quota covers all of them or none is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.queue.leases import BULK
 
 
 class Bulk(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that are accepted together: the lists have an entry for each of them, in the order of their ids."""
+    """Messages that are accepted together: each list has one entry per message, in the order of their ids."""
 
     organization_id: UUID
     #: "live" or "test"; test messages cost no quota.
@@ -38,15 +38,15 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
     ids: Sequence[UUID]
     #: E.164 with `+`.
     recipients: Sequence[str]
-    #: Empty: all of them say `text`.
+    #: Empty: all of them have `text`.
     texts: Sequence[str]
     text: str
-    #: What `encoding.count` says of each text.
+    #: The results of `encoding.count` for each text.
     encodings: Sequence[str]
     segments: Sequence[int]
     #: When each is due; empty: at once.
     due: Sequence[datetime]
-    #: What the organization pays for each; empty: there are no prices.
+    #: The organization's price for each; empty: there are no prices.
     prices: Sequence[Charge | None] = ()
 
 
@@ -59,7 +59,7 @@ SELECT sms_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $
 async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | None:
     """Store them; returns the remaining quota, or None if it does not cover all of them (nothing is stored then).
 
-    `at`: when they are accepted, by the database's clock. A lock that somebody holds for over 2 s fails the call.
+    `at`: the time of acceptance, by the database's clock. Fails if it has to wait for a lock for over 2 s.
     """
     left: int | None = await conn.fetchval(
         ACCEPT,

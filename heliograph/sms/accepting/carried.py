@@ -1,7 +1,7 @@
-"""Whether anybody would carry a sender to a number: asked before a message costs anything.
+"""Whether any supplier would carry a sender to a number: checked before a message costs anything.
 
-The rule nobody may break: where no rule names a sender, a message costs a comparison here; and what is refused is what
-dispatch would refuse for the same tables, never more.
+The rule nobody may break: where no rule names a sender, the check costs a single comparison; and it refuses only what
+dispatch would refuse with the same tables, never more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.sms.dispatch import routing
 
 
 class Carried:
-    """Suppliers, routes and rules for senders, as a process that accepts messages holds them."""
+    """Suppliers, routes and rules for senders, as cached by a process that accepts messages."""
 
     def __init__(self) -> None:
         self.book = Book()
@@ -38,7 +38,7 @@ class Carried:
         return monotonic() - self._refreshed_at
 
     async def refresh(self, conn: Connection | Pool) -> None:
-        """Take up what has changed, if that was not done within EVERY. Routes are read only if a rule refuses."""
+        """Load what has changed, unless that was done within EVERY. Routes are read only if a rule refuses."""
         if self.age < EVERY:
             return
         at = monotonic()
@@ -62,8 +62,8 @@ class Carried:
     def refusal(
         self, to: str, *, organization_id: UUID, sender_id: UUID, sender: str, traffic_class: str
     ) -> SenderIdNotAllowed | None:
-        """Why a live message from this sender is not accepted: nobody who carries to this number (E.164) sends as it.
-        Where nobody carries at all, that is not for the sender to answer for."""
+        """Why a live message from this sender is not accepted: no supplier that carries to this number (E.164) accepts
+        it. If no supplier carries there at all, the sender is not the reason."""
         if not self.book.judges:
             return None
         place = self._directory.place(to)
@@ -78,7 +78,7 @@ class Carried:
         if owners := self.book.owners(sender):
             found = self._table.owned(found, to, owners)
         for id in found.suppliers:
-            # A network that is only guessed here may be known better when it is sent.
+            # A network that is only guessed now may be known for certain by the time of sending.
             if self.book.spoken(id, to, organization_id=organization_id, sender=sender, network=place.network):
                 return None
         if not found.suppliers:

@@ -1,9 +1,9 @@
-"""Turning text into segments: GSM 03.38 (3GPP 23.038) and UCS-2.
+"""Encoding of texts into segments: GSM 03.38 (3GPP 23.038) and UCS-2.
 
-The rule nobody may break: what is counted at accept is what is sent, in the form that every supplier understands.
-`count` and `encode` take the same decisions in the same order: NFC, then GSM-7 if every character allows it, then GSM-7
-with characters replaced as the organization chose, all or nothing, then UCS-2. A supplier whose account needs another
-form splits the text again (suppliers/smpp/submits.py).
+The rule nobody may break: the segments counted at accept are those sent, in the form that every supplier understands.
+`count` and `encode` make the same decisions in the same order: NFC, then GSM-7 if every character allows it, then GSM-7
+with characters replaced as the organization chose, all or nothing, then UCS-2. For an account that needs another form
+the text is split again (suppliers/smpp/submits.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heliograph.suppliers.alphabets import cutting, gsm7, segments
 
 Encoding = Literal["gsm7", "ucs2"]
 
-#: Look-alikes that smart encoding replaces. It strips no accents, which would change the language (see `accents`).
+#: Look-alikes that smart encoding replaces. It does not strip accents, which would change the language (see `accents`).
 LOOK_ALIKES = {
     "‘’‚‛′´`ʼ": "'",
     "“”„‟″«»": '"',
@@ -32,7 +32,7 @@ LOOK_ALIKES = {
 }
 
 
-#: Letters without an accent to be left out, for `accents`.
+#: Letters that do not decompose into a base letter and an accent, for `accents`.
 LETTERS = {
     "đ": "d", "Đ": "D", "ð": "d", "Ð": "D", "ħ": "h", "Ħ": "H", "ı": "i", "ł": "l", "Ł": "L", "ŋ": "n", "Ŋ": "N",
     "œ": "oe", "Œ": "OE", "þ": "th", "Þ": "Th", "ŧ": "t", "Ŧ": "T", "ẞ": "SS", "ª": "a", "º": "o", "№": "No",
@@ -46,20 +46,20 @@ class Encoded(msgspec.Struct, frozen=True, gc=False):
     encoding: Encoding
     #: Unpacked septets, one per octet, or UTF-16BE without BOM; no user data header.
     segments: tuple[bytes, ...]
-    #: Septets or 16-bit units, in all segments together.
+    #: Septets or 16-bit units in all segments.
     units: int
-    #: What is sent: the text after NFC and smart encoding.
+    #: The text as sent: after NFC and smart encoding.
     text: str
 
 
 def encode(text: str, *, smart: bool = False, accents: bool = False, header: int = 6) -> Encoded:
     """Encode and split a text.
 
-    `smart`: replace look-alikes, `accents`: also strip accents, if that makes all of it GSM-7.
+    `smart`: replace look-alikes; `accents`: also strip accents; each only if the whole text then becomes GSM-7.
 
     `header` is the length in octets of each segment's concatenation header when there are several: 6 (8-bit reference,
-    also for SAR: 153 septets or 67 units a segment) or 7 (16-bit: 152 or 66). Raises UnicodeEncodeError for a lone
-    surrogate; the API refuses those before.
+    also for SAR: 153 septets or 67 units per segment) or 7 (16-bit: 152 or 66). Raises UnicodeEncodeError for a lone
+    surrogate; the API refuses those beforehand.
     """
     coded, text = _gsm7(text, smart, accents)
     if coded is not None:
@@ -70,13 +70,13 @@ def encode(text: str, *, smart: bool = False, accents: bool = False, header: int
 
 
 def repeated(text: str, chosen: str) -> str:
-    """A text as it is sent, which was encoded so at accept: nothing is replaced that was not replaced then."""
+    """A text as it is sent, given the encoding chosen at accept: nothing is replaced that was not replaced then."""
     return _gsm7(text, smart=chosen == "gsm7", accents=chosen == "gsm7")[1]
 
 
 def count(text: str, *, smart: bool = False, accents: bool = False) -> tuple[Encoding, int]:
     """Encoding and number of segments that `encode` would return, without encoding where possible."""
-    # The common case comes first and alone: GSM-7, no extension character, one segment. `octets` is not called twice.
+    # The common case comes first: GSM-7, no extension character, one segment. `octets` is called only once.
     coded = gsm7.octets(text)
     if coded is None:
         coded, text = _replaced(text, smart, accents)
@@ -105,14 +105,14 @@ _SMART = str.maketrans({character: plain for many, plain in LOOK_ALIKES.items() 
 
 
 def _gsm7(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]:
-    """Charmap octets (None: not GSM-7) and the text they stand for, which is the one to send in either case."""
+    """Charmap octets (None: not GSM-7) and the text they represent, which is the one to send in either case."""
     coded = gsm7.octets(text)
-    # The alphabet holds no decomposed form, so such a text is in NFC.
+    # The alphabet contains no combining characters, so such a text is in NFC.
     return (coded, text) if coded is not None else _replaced(text, smart, accents)
 
 
 def _replaced(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]:
-    """What `_gsm7` returns for a text that is not in the alphabet as it stands."""
+    """The result of `_gsm7` for a text that contains characters outside the alphabet."""
     text = unicodedata.normalize("NFC", text)
     coded = gsm7.octets(text)
     if coded is not None or not (smart or accents):
@@ -122,7 +122,7 @@ def _replaced(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]
     if coded is None and accents:
         plain = "".join([one if gsm7.octets(one) else _without_accent(one) for one in plain])
         coded = gsm7.octets(plain)
-    if coded:  # a text of nothing but invisible characters stays as it is
+    if coded:  # a text that consists only of invisible characters stays as it is
         return coded, plain
     return None, text
 

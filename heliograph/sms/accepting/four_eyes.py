@@ -1,4 +1,4 @@
-"""Four eyes: where the installation wants them, a sender ID is approved once two operators have approved it."""
+"""The four-eyes rule: if the installation requires it, a sender ID needs the approval of two operators."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NOTE = "UPDATE sender_ids SET first_by = $3 WHERE organization_id = $1 AND id = 
 
 
 async def holds(conn: Connection, actor: Actor, *, id: UUID, known: Any) -> bool:
-    """Whether an approval waits for somebody else's, in the caller's transaction, which has locked the sender ID as
-    `known` (`value`, `status`, `first_by`). The first one is noted, and stands in the audit log."""
+    """Whether an approval still needs somebody else's. Runs in the caller's transaction, which has locked the sender ID
+    as `known` (`value`, `status`, `first_by`). The first approval is recorded, also in the audit log."""
     mine = identity(actor.who)
     if known["first_by"] not in (None, mine) or not (await installation.load(conn)).four_eyes:
         return False
@@ -26,5 +26,5 @@ async def holds(conn: Connection, actor: Actor, *, id: UUID, known: Any) -> bool
 
 
 def identity(who: Who) -> str:
-    """By what two operators are told apart: an operator's id, or the user of a shell."""
+    """What distinguishes operators: an operator's id, or the shell user."""
     return str(who.id) if who.id else f"{who.kind} {who.name}"

@@ -1,7 +1,6 @@
-"""What a send would do, without doing it: how the text is encoded and cut, who it would come from, what it would cost.
+"""A dry run of a send: how the text is encoded and split, who it would come from, what it would cost.
 
-The rule nobody may break: nothing is stored, and whatever a send would be refused for is refused here, in the same
-order.
+The rule nobody may break: nothing is stored, and every reason to refuse the send is checked here, in the same order.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.suppliers.alphabets import gsm7
 
-#: Characters that a segment holds: alone, and as one of several (a header of six octets takes the rest).
+#: Characters per segment: on its own, and as one of several (a header of six octets takes the rest).
 HOLDS = {"gsm7": (160, 153), "ucs2": (70, 67)}
-#: Characters that are named in a warning.
+#: Maximum number of characters named in a warning.
 NAMED = 10
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One segment. `units`: septets or 16-bit units, of which `holds` would fit."""
+    """One segment. `units`: septets or 16-bit units; `holds`: how many would fit."""
 
     number: int
     units: int
@@ -43,16 +42,16 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """A text as it would be cut, whoever it goes to and whether or not it may."""
+    """A text as it would be split, whatever its recipient and whether or not it is allowed."""
 
     encoding: str
     #: What would be sent: after normalization and smart encoding.
     text: str
     units: int
     parts: list[Part]
-    #: Its characters that are not in the GSM alphabet, each once; empty when the encoding is GSM-7.
+    #: Its characters outside the GSM alphabet, each once; empty if the encoding is GSM-7.
     strange: list[str]
-    #: The same text with plain characters, which is GSM-7; None: it is so already, or there is no such text.
+    #: The same text with plain characters, in GSM-7; None if it is GSM-7 already, or there is no such text.
     plain: str | None
     #: Segments of `plain`.
     plain_segments: int
@@ -66,7 +65,7 @@ class Warning(msgspec.Struct, frozen=True):
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """A send as it would be."""
+    """The result of a dry run."""
 
     to: str
     sender: SenderId
@@ -76,10 +75,10 @@ class Preview(msgspec.Struct, frozen=True):
     units: int
     parts: list[Part]
     send_at: datetime | None
-    #: It would wait until then, since it is quiet where its recipient is; None: it would not wait for that.
+    #: When the recipient's quiet hours end, if it would wait for that; otherwise None.
     quiet_until: datetime | None
     expires_at: datetime
-    #: Messages taken from the quota, and what remains of it before and after.
+    #: Messages charged to the quota, and the remaining quota before and after.
     cost: int
     remaining: int
     remaining_after: int
@@ -95,7 +94,7 @@ _HOURS = QuietHours()
 
 
 async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
-    """Raises what `Acceptor.accept` would raise for this send, except for errors of idempotency keys."""
+    """Preview a send. Raises what `Acceptor.accept` would raise for it, except for errors of idempotency keys."""
     actor = send.actor
     _, segments = encoding.count(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
     refusal = accept.unfit(send, segments) or forbidden(send.actor, send.to)
@@ -131,7 +130,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     due = max(at, send.send_at or at)
     waits = actor.mode == "live" and CLASSES[send.traffic_class].waits_for_day
     quiet_until = _HOURS.until(standing["quiet_hours"], send.to, due) if waits else None
-    # Its validity stands still meanwhile (`sms.daytime`).
+    # Its validity is paused in the meantime (`sms.daytime`).
     expires_at = deadline(at, accept.expiry(at, send)) + ((quiet_until or due) - due)
     return Preview(
         to=send.to,
@@ -151,7 +150,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
 
 
 def measure(actor: Actor, text: str) -> Measured:
-    """How a text of at least one character is encoded and cut for an organization."""
+    """How a text of at least one character is encoded and split for an organization."""
     encoded = encoding.encode(text, smart=actor.smart_encoding, accents=actor.replace_accents)
     strange = _strange(encoded)
     replaced = encoding.encode(text, smart=True, accents=True) if strange else encoded
@@ -234,7 +233,7 @@ def _warnings(
 
 
 def _shorter(encoded: encoding.Encoded) -> Warning | None:
-    """Options of an organization with which this text would need fewer segments."""
+    """A warning about options of the organization with which this text would need fewer segments."""
     for accents, choice in ((False, "With smart encoding"), (True, "With smart encoding and without accents")):
         kind, segments = encoding.count(encoded.text, smart=True, accents=accents)
         if kind == "gsm7":

@@ -1,6 +1,6 @@
-"""Which sender ID a send means: by id, by name, or its organization's default.
+"""The sender ID of a send: by id, by name, or its organization's default.
 
-The rule nobody may break: a negative answer is never cached, so that an approval counts from its commit on.
+The rule nobody may break: a negative answer is never cached, so that an approval takes effect with its commit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heliograph.sms.accepting.sender_ids import COLUMNS, SenderId, SenderIdNotAp
 
 
 class Named(msgspec.Struct, frozen=True):
-    """An organization's sender IDs by an id, by a name, and its default where neither was given."""
+    """An organization's sender IDs by a given id, by a given name, and its default if neither was given."""
 
     by_id: SenderId | None = None
     by_name: SenderId | None = None
@@ -29,7 +29,7 @@ class Named(msgspec.Struct, frozen=True):
 #: A request: organization, id, name in lower case.
 Asked = tuple[UUID, UUID | None, str | None]
 
-# A look-up each, of one row: an organization may have any number of sender IDs.
+# Each is a look-up of one row: an organization may have any number of sender IDs.
 LOAD = f"""
 SELECT asked.n, found.* FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY
        AS asked (organization_id, id, name, n)
@@ -46,25 +46,25 @@ SELECT asked.n, found.* FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORD
 """
 
 
-#: What the id and the name of a sender are called in a request.
+#: The names of the fields for a sender's id and name in a request.
 Fields = tuple[str, str]
 CAMEL: Fields = ("senderId", "senderName")
 SNAKE: Fields = ("sender_id", "sender_name")
 
 
 class SenderBook:
-    """A cache of approved sender IDs that sends named recently, at most half a second old."""
+    """A cache of approved sender IDs used by recent sends, at most half a second old."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._fresh: LoadingCache[Asked, Named] = LoadingCache(self._load, indivisible=is_down)
 
     async def resolve(self, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
-        """The approved record that is meant; with neither given, the organization's default.
+        """The approved sender ID that is meant; the organization's default if neither is given.
 
         Raises Invalid for an unknown id or for an id and a name that disagree, and SenderIdNotApproved. A negative
-        answer is always based on the database's current state and never cached, so that an approval counts from its
-        commit on.
+        answer is always based on the database's current state and never cached, so that an approval takes effect with
+        its commit.
         """
         asked = _asked(actor, sender_id, sender_name)
         fresh, found = self._fresh.peek(asked)
@@ -87,14 +87,14 @@ async def resolve(
 ) -> SenderId:
     """What `SenderBook.resolve` would choose or refuse, according to the database's current state.
 
-    `fields`: what the two are called in the request, which a refusal names.
+    `fields`: the names of the two fields in the request, for refusals.
     """
     asked = _asked(actor, sender_id, sender_name)
     return _choose((await _look_up(conn, [asked])).get(asked, Named()), asked, fields)
 
 
 def by_default(sender_id: UUID | None, sender_name: str | None) -> bool | None:
-    """What a message's row says of it: true if neither was given, else nothing, which takes no room."""
+    """The value in a message's row: true if neither was given, otherwise NULL, which takes no space."""
     return True if sender_id is None and sender_name is None else None
 
 

@@ -1,6 +1,6 @@
-"""Sender IDs: who an organization may send as. Requested by the organization, approved by operators.
+"""Sender IDs: the senders that an organization may use. Requested by the organization, approved by operators.
 
-The rule nobody may break: only an approved record sends, at accept and again at dispatch.
+The rule nobody may break: only an approved sender ID can be used; this is checked at accept and again at dispatch.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ VALUE = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9 ._&-]{3,11}|[0-9]{3,15}", re.ASCII
 
 #: Maximum number of an organization's pending sender IDs, and of those in a list.
 MAX_PENDING, MOST_LISTED = 50, 1_000
-#: Where a sender ID stands: its organization asks, operators decide.
+#: The statuses of a sender ID: its organization requests it, operators decide.
 STATUSES = ("pending", "approved", "rejected", "suspended")
 #: The event that a decision raises.
 EVENTS = {"approved": "sender_id.approved", "rejected": "sender_id.rejected"}
 
 COLUMNS = "id, value, status, is_default, rejection_reason, created_at, reviewed_at"
 
-# Approved ones first, so that any number of other decisions hides none that can send.
+# Approved ones first, so that none that can be used is hidden by other decisions, however many.
 LIST = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY status <> 'approved', id DESC LIMIT $2
@@ -90,13 +90,13 @@ SELECT o.name AS organization, s.*
   JOIN organizations o ON o.id = s.organization_id
  ORDER BY s.id DESC
 """
-# Each by an index of its own, which ends at the limit. A sender ID is ASCII: `~` comes after all that may follow.
+# Each uses an index of its own and stops at the limit. Sender IDs are ASCII: `~` sorts after whatever may follow.
 _ANY, _OF_STATUS = "$2::text IS NULL", "status = $2"
 _NEWEST = "$1::uuid IS NULL AND $4::text IS NULL"
 _BEGIN = """$1::uuid IS NULL AND (lower(value) COLLATE "C") >= lower($4::text)
            AND (lower(value) COLLATE "C") < lower($4::text) || '~'"""
 _BY_VALUE = '(lower(value) COLLATE "C")'
-#: By whether a status is asked for.
+#: By whether a status is requested.
 LIST_EVERYWHERE = {
     False: _EVERYWHERE.format(which=f"{_NEWEST} AND {_ANY}", order="id DESC"),
     True: _EVERYWHERE.format(which=f"{_NEWEST} AND {_OF_STATUS}", order="id DESC"),
@@ -120,9 +120,9 @@ async def list_everywhere(
     search: str | None = None,
     limit: int,
 ) -> list[tuple[UUID, str, SenderId]]:
-    """For operators: (organization, its name, sender ID), newest first, of one organization, or of all (None).
+    """For operators: (organization, its name, sender ID), newest first, of one organization or all (None).
 
-    `search`: how a value begins. Where more than `limit` of all organizations begin so, the first ones by value.
+    `search`: the beginning of a value. If more than `limit` match among all organizations, the first ones by value.
     """
     of_all = LIST_EVERYWHERE if search is None else SEARCH_EVERYWHERE
     sql = LIST_ONE if organization_id is not None else of_all[status is not None]
@@ -131,7 +131,7 @@ async def list_everywhere(
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[SenderId]:
-    """The organization's sender IDs, oldest first: MOST_LISTED, approved ones before others, later before earlier."""
+    """The organization's sender IDs, oldest first: at most MOST_LISTED, preferring approved ones, then later ones."""
     return [SenderId(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, MOST_LISTED)]
 
 
@@ -143,7 +143,7 @@ async def find(conn: Connection, actor: Actor, *, which: str) -> SenderId:
     raise NotFound("There is no such sender ID.", sender_id=which)
 
 
-# The row lock comes first: two requests must not both become the last one that may wait.
+# The row lock comes first: two requests must not both become the last one that may be pending.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 STANDING = """
 SELECT (SELECT status FROM sender_ids WHERE organization_id = $1 AND lower(value) = lower($2)) AS status,
@@ -151,7 +151,7 @@ SELECT (SELECT status FROM sender_ids WHERE organization_id = $1 AND lower(value
 """
 
 
-# A new request for a rejected value makes it pending, in its new spelling; a pending one stays as it is.
+# A new request for a rejected value makes it pending, in the new spelling; a pending one stays as it is.
 REQUEST = f"""
 INSERT INTO sender_ids AS known (organization_id, id, value, status, created_at) VALUES ($1, $2, $3, 'pending', $4)
 ON CONFLICT (organization_id, lower(value)) DO UPDATE
@@ -174,7 +174,7 @@ def check(value: str) -> None:
 
 
 async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
-    """Ask for a sender ID. New or rejected: it becomes pending; pending: the same record.
+    """Request a sender ID. If new or rejected, it becomes pending; if pending, the same record is returned.
 
     Raises Invalid for a value that networks do not carry, SenderIdAlreadyExists if it is approved or suspended, and
     TooManyPending.
@@ -201,8 +201,8 @@ SELECT = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND id = 
 # All of the organization's, in one order: two reviews must not both find that there is no default.
 LOCK = "SELECT id, value, status, first_by FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE"
 
-# The first approved sender of an organization becomes its default: a first send should need no further step. If the
-# default is no longer approved, there is none: nobody should send as somebody else without knowing.
+# The first approved sender of an organization becomes its default: a first send should need no further step. A default
+# that is no longer approved is not replaced: nobody should send as somebody else without knowing.
 REVIEW = f"""
 UPDATE sender_ids s
    SET status = $3, rejection_reason = $4, reviewed_at = $5, first_by = NULL,
@@ -216,9 +216,9 @@ RETURNING {COLUMNS}
 async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reason: str | None = None) -> SenderId:
     """An operator's decision: status "approved", "rejected" or "suspended". Raises NotFound, Invalid.
 
-    `reason`: up to 500 characters, which the organization reads. A change to approved or rejected raises its event in
-    the same transaction; repeating a decision changes nothing. Of two approvals the first leaves it as it is, where
-    the installation wants four eyes.
+    `reason`: up to 500 characters, which the organization can read. A change to approved or rejected raises its event
+    in the same transaction; repeating a decision changes nothing. If the installation requires two approvals, the first
+    does not change the status.
     """
     if reason is not None and (reason := reasons.given(reason)) is None:
         raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
@@ -249,9 +249,9 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     return sender
 
 
-#: How long a decision can be taken back, seconds: ten on the page, and some for the way.
+#: Seconds within which a decision can be undone: ten on the page, and some for latency.
 UNDONE_FOR = 20
-# One that has become the default since stays decided: sends may go out under it.
+# One that has become the default since then cannot be reopened: messages may already have used it.
 REOPEN = f"""
 UPDATE sender_ids SET status = 'pending', rejection_reason = NULL, reviewed_at = NULL, first_by = NULL,
        is_default = false
@@ -262,8 +262,8 @@ RETURNING {COLUMNS}
 
 
 async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> bool:
-    """An operator's decision of the last UNDONE_FOR seconds is taken back: the sender ID waits again. Whether it was;
-    what an event has told of it meanwhile, the next decision's event corrects."""
+    """Undo an operator's decision of the last UNDONE_FOR seconds: the sender ID is pending again. Returns whether it
+    was undone; an event already raised is corrected by that of the next decision."""
     async with conn.transaction():
         before = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
         row = await conn.fetchrow(REOPEN, actor.organization_id, id, clock.now())
@@ -274,13 +274,13 @@ async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> bool:
     return True
 
 
-# Two statements: a unique index looks at each row as it is written.
+# Two statements: a unique index checks each row as it is written.
 CLEAR_DEFAULT = "UPDATE sender_ids SET is_default = false WHERE organization_id = $1 AND is_default AND id <> $2"
 SET_DEFAULT = f"UPDATE sender_ids SET is_default = true WHERE organization_id = $1 AND id = $2 RETURNING {COLUMNS}"
 
 
 async def set_default(conn: Connection, actor: Actor, *, id: UUID) -> SenderId:
-    """Make this the default sender. Raises NotFound, SenderIdNotApproved."""
+    """Make this the default sender ID. Raises NotFound, SenderIdNotApproved."""
     async with conn.transaction():
         status = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
         if id not in status:
@@ -306,7 +306,7 @@ async def _record(
 
 
 def shown(sender: SenderId) -> dict[str, object]:
-    """The record as answers show it."""
+    """The record as shown in responses."""
     return {
         "id": str(sender.id),
         "value": sender.value,

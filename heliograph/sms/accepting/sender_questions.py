@@ -1,4 +1,4 @@
-"""What operators ask about a sender ID before they decide on it, and what its organization answers: one question at a
+"""Operators' questions about a sender ID before they decide on it, and its organization's answers: one question at a
 time, until the decision."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.notices import Notice
 
-#: Characters of a question and of an answer.
+#: Maximum length of a question and of an answer, in characters.
 LONGEST_QUESTION, LONGEST_ANSWER = 500, 1000
 
 
@@ -32,7 +32,7 @@ class NothingToAnswer(Refusal):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What was asked; `answer` is None until somebody has answered."""
+    """A question; `answer` is None until somebody has answered."""
 
     question: str
     answer: str | None
@@ -44,8 +44,8 @@ ANSWER = "UPDATE sender_ids SET answer = $3 WHERE organization_id = $1 AND id = 
 
 
 async def ask(conn: Connection, actor: Actor, *, id: UUID, question: str) -> None:
-    """An operator asks the organization, whose people are told; in place of an earlier question. Raises Invalid,
-    NotFound, NothingToAsk."""
+    """Ask the organization a question on behalf of an operator, and notify its people; replaces an earlier question.
+    Raises Invalid, NotFound, NothingToAsk."""
     question = _checked("question", question, LONGEST_QUESTION)
     async with conn.transaction():
         known = await conn.fetchrow(LOCK, actor.organization_id, id)
@@ -62,7 +62,7 @@ async def ask(conn: Connection, actor: Actor, *, id: UUID, question: str) -> Non
 
 
 async def answer(conn: Connection, actor: Actor, *, id: UUID, answer: str) -> str:
-    """The organization answers, or corrects its answer; the sender ID's value. Raises Invalid, NotFound,
+    """Record the organization's answer, or a corrected one; returns the sender ID's value. Raises Invalid, NotFound,
     NothingToAnswer."""
     answer = _checked("answer", answer, LONGEST_ANSWER)
     async with conn.transaction():
@@ -84,7 +84,7 @@ SELECT id, question, answer FROM sender_ids
 
 
 async def asked(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> dict[UUID, Question]:
-    """What is asked about those of these that wait for a decision."""
+    """The questions about those of these sender IDs that are pending."""
     rows = await conn.fetch(OPEN, actor.organization_id, ids)
     return {row["id"]: Question(row["question"], row["answer"]) for row in rows}
 

@@ -1,5 +1,5 @@
-"""Withdrawing messages before a supplier has them: one that its sender cancels, those of a campaign, or whatever an
-operator takes out of the queue.
+"""Withdrawing messages before a supplier has them: a single one that its sender cancels, those of a campaign, or
+whatever an operator removes from the queue.
 
 The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent
 afterwards, and it is refunded in the same transaction.
@@ -23,7 +23,7 @@ from heliograph.sms.status import OUTCOME_UNKNOWN, Move, move_many
 
 
 class Unsent(msgspec.Struct, frozen=True, gc=False):
-    """A message that is `accepted`, as far as the caller knows."""
+    """A message that the caller believes to be `accepted`."""
 
     organization_id: UUID
     message_id: UUID
@@ -33,7 +33,7 @@ class Unsent(msgspec.Struct, frozen=True, gc=False):
 async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, reason: str) -> set[UUID]:
     """Cancel those of these messages that no worker has claimed, and refund them.
 
-    `reason` goes into the ledger. Runs in the caller's transaction. Returns their ids. Raises Overtaken.
+    `reason` is recorded in the ledger. Runs in the caller's transaction. Returns their ids. Raises Overtaken.
     """
     taken = set(await leases.withdraw(conn, "sms", [one.message_id for one in unsent], only="untried"))
     canceled = [one for one in unsent if one.message_id in taken]
@@ -47,7 +47,7 @@ async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, 
     return taken
 
 
-# LIMIT keeps each look-up a look-up, whatever the plan thinks of a table that was empty when it was made.
+# LIMIT keeps each look-up a look-up, even in a plan made while the table was empty.
 STATES = """
 SELECT item.organization_id, item.id, m.segments, coalesce(tried.attempt, 0) > 0 AS tried, now() AS at
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
@@ -58,10 +58,10 @@ SELECT item.organization_id, item.id, m.segments, coalesce(tried.attempt, 0) > 0
 
 
 async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -> Withdrawn:
-    """Take queue rows out permanently: messages that were never tried are canceled and cost nothing.
+    """Remove queue rows permanently: messages that were never tried are canceled and refunded.
 
-    `tried`: also those that were tried and may have been sent. They become `unknown`, and are not refunded. Runs in the
-    caller's transaction. Raises Overtaken.
+    `tried`: also remove those that were tried and may have been sent. They become `unknown`, and are not refunded. Runs
+    in the caller's transaction. Raises Overtaken.
     """
     found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
     if not found:

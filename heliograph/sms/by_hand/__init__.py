@@ -1,4 +1,4 @@
-"""What people who send by hand keep: texts to use again, and a number of their own to try them on.
+"""For people who send by hand: saved texts, and a number of their own to try them on.
 
-The rule nobody may break: a number is somebody's own only once a code that was sent there came back.
+The rule nobody may break: a number is somebody's own only once they have entered a code that was sent to it.
 """

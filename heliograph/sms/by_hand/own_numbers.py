@@ -1,7 +1,7 @@
-"""The phone number of somebody who sends by hand, to try a message on before it goes to others.
+"""A person's own phone number, for trying out a message before it goes to others.
 
-It is proved by a code that goes there as an SMS of the organization where they look, at its cost. The rule nobody may
-break: a code is good once, for 15 minutes and five tries, and it is kept as a hash.
+It is verified by a code sent there as an SMS of the organization they are working in, at its cost. The rule nobody may
+break: a code is valid once, for 15 minutes and five tries, and is stored as a hash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 
-#: How long a code is good, how often one is tried, and how many are sent in an hour.
+#: How long a code is valid, how many tries it allows, and how many codes are sent per hour.
 GOOD_FOR, TRIES, CODES = timedelta(minutes=15), 5, 3
 DIGITS = 6
 
@@ -31,7 +31,7 @@ class TooManyCodes(Refusal):
 
 
 class OwnNumber(msgspec.Struct, frozen=True):
-    """Somebody's number; None: none is proved. `asked`: one whose code is waited for."""
+    """A person's number; None: none is verified. `asked`: one that awaits its code."""
 
     phone: str | None = None
     asked: str | None = None
@@ -44,12 +44,12 @@ SELECT phone, CASE WHEN asked_at > now() - $2::interval AND tries < $3 THEN aske
 
 
 async def get(conn: Connection, *, user_id: UUID) -> OwnNumber:
-    """What is known of somebody's number."""
+    """A person's number."""
     row = await conn.fetchrow(GET, user_id, GOOD_FOR, TRIES)
     return OwnNumber() if row is None else OwnNumber(*row.values())
 
 
-# An hour begins with its first code. The statement changes nothing when the hour has had its codes.
+# An hour begins with its first code. The statement changes nothing once all codes of the hour have been sent.
 ASK = """
 INSERT INTO own_numbers AS known (user_id, asked, asked_at, code_hash, codes, codes_since)
 VALUES ($1, $2, now(), $3, 1, now())
@@ -63,7 +63,8 @@ RETURNING true
 
 
 async def ask(conn: Connection, *, user_id: UUID, phone: str) -> str:
-    """A new code for a number (E.164), for whoever sends it there; an earlier one ends. Raises TooManyCodes."""
+    """Create a code for a number (E.164), to be sent there by the caller; an earlier one becomes invalid. Raises
+    TooManyCodes."""
     code = f"{secrets.randbelow(10**DIGITS):0{DIGITS}}"
     if not await conn.fetchval(ASK, user_id, phone, _hash(user_id, phone, code), CODES):
         raise TooManyCodes
@@ -81,7 +82,7 @@ UPDATE own_numbers SET phone = asked, asked = NULL, code_hash = NULL, asked_at =
 
 
 async def prove(conn: Connection, by: Actor | Who, *, user_id: UUID, code: str) -> str:
-    """The code came back: the number that it was sent to is theirs. Raises Invalid on `code`.
+    """Verify the code; returns the number that it was sent to, which is now theirs. Raises Invalid on `code`.
 
     A wrong try is counted, so the caller must not roll it back.
     """
@@ -103,7 +104,7 @@ FORGET = "DELETE FROM own_numbers WHERE user_id = $1 AND phone IS NOT NULL RETUR
 
 
 async def forget(conn: Connection, by: Actor | Who, *, user_id: UUID) -> None:
-    """Forget somebody's number. Idempotent."""
+    """Forget a person's number. Idempotent."""
     async with conn.transaction():
         phone = await conn.fetchval(FORGET, user_id)
         if phone is not None:

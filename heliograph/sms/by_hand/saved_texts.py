@@ -1,6 +1,6 @@
-"""Saved texts: what an organization writes again and again, by name. Live and test mode share them.
+"""Saved texts: an organization's reusable texts, by name. Live and test mode share them.
 
-The rule nobody may break: what a text says never reaches the audit log.
+The rule nobody may break: the content of a text never reaches the audit log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Sealing
 from heliograph.sms.accepting.accept import MAX_TEXT
 
-#: Texts of an organization, and characters of a name.
+#: Maximum number of texts per organization, and length of a name.
 MOST, MAX_NAME = 200, 100
 
 
@@ -39,7 +39,7 @@ class TooManySavedTexts(Refusal):
 
 
 class SavedText(msgspec.Struct, frozen=True):
-    """A text to use again; `{{name}}` and its like are places that a campaign fills."""
+    """A reusable text; placeholders such as `{{name}}` are filled by campaigns."""
 
     id: UUID
     name: str
@@ -70,13 +70,13 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> SavedText:
 
 
 async def _opened(conn: Connection, actor: Actor, saved: list[SavedText]) -> list[SavedText]:
-    """One that cannot be opened, since its key was thrown away, says nothing."""
+    """Texts with their bodies opened; one whose key was destroyed becomes empty."""
     stored = [(one.id, one.body) for one in saved]
     texts = await text_keys.opened_of(conn, actor.organization_id, "saved_texts", stored)
     return [msgspec.structs.replace(one, body=texts[one.id] or "") for one in saved]
 
 
-# The row lock comes first: two people must not both save the last one that there is room for.
+# The row lock comes first: two people must not both save the last text that the limit allows.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM saved_texts WHERE organization_id = $1"
 INSERT = f"""
@@ -105,7 +105,7 @@ UPDATE saved_texts SET name = $3, body = $4, updated_at = now() WHERE organizati
 
 
 async def change(conn: Connection, actor: Actor, *, id: UUID, name: str, body: str) -> None:
-    """Give a text another name or other words. Raises NotFound, Invalid, SavedTextExists, Unavailable."""
+    """Change a text's name or body. Raises NotFound, Invalid, SavedTextExists, Unavailable."""
     name, body = _checked(name, body)
     async with conn.transaction():
         known = await get(conn, actor, id=id)
@@ -121,7 +121,7 @@ REMOVE = "DELETE FROM saved_texts WHERE organization_id = $1 AND id = $2 RETURNI
 
 
 async def remove(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Forget a text. Idempotent."""
+    """Delete a text. Idempotent."""
     async with conn.transaction():
         name = await conn.fetchval(REMOVE, actor.organization_id, id)
         if name is not None:
@@ -135,7 +135,7 @@ UPDATE saved_texts SET used_at = now()
 
 
 async def used(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """It was sent."""
+    """Record that a text was sent."""
     await conn.execute(USED, actor.organization_id, id)
 
 

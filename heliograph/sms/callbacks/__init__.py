@@ -1,1 +1,1 @@
-"""What suppliers over HTTP post to this service: receipts, and messages from handsets. Stored first, then read."""
+"""Callbacks from HTTP suppliers: receipts, and messages from handsets. Stored first, then processed."""

@@ -1,5 +1,5 @@
-"""The address that an account's callbacks come to. Its secret part is made from the installation's secret key, so that
-it need not be kept, and is the only proof of suppliers that sign nothing."""
+"""The address for an account's callbacks. Its secret part is derived from the installation's secret key, so that it
+need not be stored, and is the only authentication of suppliers that sign nothing."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from uuid import UUID
 from heliograph.base.crypto import Key, derive_key, is_mac, mac
 from heliograph.base.process.settings import Settings
 
-#: What is called there: receipts of what was sent, and messages from handsets.
+#: The last part of the path: receipts for sent messages, and messages from handsets.
 RECEIPTS, INBOUND = "receipts", "inbound"
 PREFIX = "/in/sms/"
-#: Octets of the secret part.
+#: Length of the secret part in octets.
 LENGTH = 18
 
 
 def token_key(settings: Settings) -> Key:
-    """What the secret parts of addresses are made with; to be derived once, not for each callback."""
+    """The key from which the secret parts of addresses are derived; compute it once, not for each callback."""
     return derive_key(settings.secret_keys, "addresses of suppliers' callbacks")
 
 
 def token(key: Key, supplier_id: UUID) -> str:
-    """The secret part of an account's address. `key`: of `token_key`."""
+    """The secret part of an account's address. `key`: from `token_key`."""
     return base64.urlsafe_b64encode(mac(key, supplier_id.bytes)[:LENGTH]).decode()
 
 
 def is_token(key: Key, supplier_id: UUID, given: str) -> bool:
-    """Whether this is the secret part of an account's address, as made with either of two secret keys."""
+    """Whether this is the secret part of an account's address, derived from either of two secret keys."""
     try:
         raw = base64.b64decode(given.encode("ascii"), altchars=b"-_", validate=True)
     except ValueError:
         return False
-    # One spelling alone: base64 knows several.
+    # Only one spelling is accepted: base64 allows several.
     is_ours = base64.urlsafe_b64encode(raw).decode() == given
     return is_mac(key, supplier_id.bytes, raw, length=LENGTH) and is_ours
 
 
 def address(settings: Settings, supplier_id: UUID) -> str:
-    """Where an account's callbacks come to, without `/receipts` or `/inbound`; empty without a public address."""
+    """The address for an account's callbacks, without `/receipts` or `/inbound`; empty without a public address."""
     base = settings.public_url.rstrip("/")
     return f"{base}{PREFIX}{supplier_id}/{token(token_key(settings), supplier_id)}" if base else ""

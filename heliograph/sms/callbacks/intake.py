@@ -1,10 +1,10 @@
-"""Callbacks of suppliers as they come: verified, sealed, stored, and only then answered. `processing.py` reads them.
+"""Receiving suppliers' callbacks: verified, sealed, stored, and only then answered. `processing.py` reads them.
 
-Callbacks of one account that are committed together share a row, and a place in the queue: with a row each, inserting,
-locking and deleting them cost the database as much as everything else that it did for a message.
+Callbacks of one account that are committed together share a row and a place in the queue: with one row each, inserting,
+locking and deleting them cost the database as much as everything else that it does for a message.
 
-The rule nobody may break: nothing is answered with 200 that is not committed, and nothing is stored that did not come
-to the account's own address, signed as far as its supplier signs.
+The rule nobody may break: nothing is answered with 200 before it is committed, and nothing is stored unless it came to
+the account's own address and, if its supplier signs, with a valid signature.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import Callback, HttpKind, HttpSettings, Reply, Secrets, secrets_of
 
-#: The kind of queue row that a stored callback has; its line is the supplier.
+#: The kind of a stored callback's queue row; its line is the supplier.
 KIND = "sms_in"
-#: It belongs to no organization before it is read.
+#: A callback belongs to no organization until it is read.
 NOBODY = UUID(int=0)
-#: Callbacks of a row, and about how many octets of them: what is read together is locked together.
+#: Maximum number of callbacks per row, and roughly of their octets: what is read together is locked together.
 MOST, OCTETS = 64, 256 * 1024
 
 
@@ -49,30 +49,30 @@ class Known(msgspec.Struct, frozen=True):
     kind: HttpKind
     settings: HttpSettings
     secrets: Secrets
-    #: Headers that its settings name, in small letters.
+    #: Headers named in its settings, in lower case.
     headers: frozenset[str]
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True):
-    """A callback, and the last part of the address that it came to."""
+    """A callback, and the last part of the path that it was sent to."""
 
     what: str
     callback: Callback
 
 
 class Given(msgspec.Struct, frozen=True):
-    """A callback that is to be stored, for whom."""
+    """A callback to be stored, and its account."""
 
     supplier_id: UUID
     content: Content
 
 
 def context(id: UUID) -> str:
-    """The context of a callback's seal."""
+    """The context with which a callback is sealed."""
     return f"supplier_callbacks/{id}"
 
 
-# One statement, so that callbacks and their place in the queue are one commit and one round trip.
+# One statement, so that callbacks and their place in the queue take one commit and one round trip.
 STORE = """
 WITH item AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[]) AS item (id, supplier_id, body)
@@ -87,7 +87,7 @@ SELECT $4, supplier_id, $5, now() + make_interval(secs => $6), id FROM item
 async def store(
     conn: Connection, key: Key, rows: Sequence[tuple[UUID, Sequence[Content]]], *, pause: float = 0
 ) -> None:
-    """Store callbacks, each row with its account, to be read after `pause` seconds."""
+    """Store callbacks, one row per account and group, to be read after `pause` seconds."""
     ids = [uuid7() for _ in rows]
     sealed = [
         crypto.seal(key, msgspec.msgpack.encode(contents), context(id))
@@ -102,7 +102,7 @@ def opened(key: Key, id: UUID, body: bytes) -> list[Content]:
 
 
 def rows_of(items: Sequence[Given]) -> list[tuple[UUID, list[Content]]]:
-    """Callbacks by account, in their order, as they share rows."""
+    """Group callbacks into rows by account, in order."""
     rows: list[tuple[UUID, list[Content]]] = []
     begun: dict[UUID, tuple[list[Content], int]] = {}
     for one in items:
@@ -117,23 +117,23 @@ def rows_of(items: Sequence[Given]) -> list[tuple[UUID, list[Content]]]:
 
 
 class SupplierCallbacks:
-    """Takes callbacks; one per process. All of it raises what asyncpg does while the database is away."""
+    """Takes callbacks; one per process. All methods raise asyncpg's exceptions while the database is unavailable."""
 
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self._pool = pool
         self._kept = Kept(pool)
         self._token_key = addresses.token_key(settings)
         self._key = suppliers.seal_key(settings)
-        #: Of accounts that are there, the last secret part that was theirs.
+        #: The last valid secret part of each known account.
         self._tokens: dict[UUID, str] = {}
         self._known: LoadingCache[UUID, Known] = LoadingCache(self._load, indivisible=is_down)
         self._batcher: Batcher[Given, None] = Batcher(self._commit, limit=256, indivisible=is_down)
-        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        #: Set after each commit that put work into the queue; cleared by the task that wakes the workers.
         self.stored = asyncio.Event()
 
     async def account(self, supplier_id: UUID, token: str) -> Known:
         """The account whose address this is. Raises NotFound."""
-        # No query for who does not know the address. What was right once is compared alone: it is right for ever.
+        # No query for callers that do not know the address. What was valid once stays valid: a comparison suffices.
         right = self._tokens.get(supplier_id)
         is_known = right is not None and crypto.constant_time_equal(right, token)
         if not is_known and not addresses.is_token(self._token_key, supplier_id, token):

@@ -1,10 +1,10 @@
-"""A worker's part in suppliers' callbacks: read by the supplier's own file, and handed to where receipts and messages
-from handsets of every supplier go.
+"""Processing of suppliers' callbacks by a worker: parsed by the supplier's own module, and passed on to where all
+suppliers' receipts and messages from handsets go.
 
-A batch is callbacks of one account, locked while it is processed and deleted in the commit that stores what handsets
-wrote. Receipts are committed before that, by the batch writer of answers and receipts: the same one again changes
-nothing. A worker that is killed leaves the callbacks as they were. One that cannot be read gets a row of its own, so
-that those that came with it are done with.
+A batch contains callbacks of one account; it is locked while it is processed and deleted in the commit that stores the
+messages from handsets. Receipts are committed before that, by the batch writer of answers and receipts: processing one
+again changes nothing. A worker that is killed leaves the callbacks as they were. A callback that cannot be read gets a
+row of its own, so that those that came with it can be finished.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger()
 
-#: Rows of one batch; each may hold `intake.MOST` callbacks, and each of those a hundred receipts.
+#: Rows per batch; each may hold `intake.MOST` callbacks, and each of those a hundred receipts.
 ROWS = 32
-#: Seconds until a callback is looked at again that this worker cannot open.
+#: Seconds until a callback that this worker cannot open is tried again.
 LATER_SECONDS = 60.0
 
 TAKE = """
@@ -63,8 +63,8 @@ class CallbackProcessing:
         on_inbound: Callable[[], None],
         backlog: Backlog,
     ) -> None:
-        """`key`: of `suppliers.seal_key`. `account`: a supplier as this worker has it. `on_receipts` returns once they
-        are committed; `on_inbound` is called after messages from handsets were stored."""
+        """`key`: from `suppliers.seal_key`. `account`: looks up this worker's instance of a supplier. `on_receipts`
+        returns once they are committed; `on_inbound` is called after messages from handsets have been stored."""
         self._pool = pool
         self._key = key
         self._account = account
@@ -75,7 +75,7 @@ class CallbackProcessing:
         self.wake = asyncio.Event()
 
     async def round(self) -> int:
-        """A batch of each account that has some; returns how many callbacks that were."""
+        """Process one batch of each account that has any; returns the number of callbacks."""
         async with self._pool.acquire() as conn:
             await self._backlog.look(conn, intake.KIND)
             done = 0
@@ -85,7 +85,9 @@ class CallbackProcessing:
                 except Exception as error:
                     if is_down(error):
                         raise
-                    log.exception("supplier's callbacks failed", supplier=str(supplier_id))  # those of others go on
+                    log.exception(
+                        "supplier's callbacks failed", supplier=str(supplier_id)
+                    )  # the other suppliers' callbacks continue
         return done
 
     async def _batch(self, conn: Connection, supplier_id: UUID) -> int:
@@ -161,6 +163,6 @@ class CallbackProcessing:
 
     @staticmethod
     def _not_read(supplier_id: UUID, error: Exception) -> None:
-        # Never the error's text: it may quote what somebody wrote. It stays until retention takes it, so that a mended
-        # file or setting reads it after all.
+        # Never the error's text: it may quote what somebody wrote. The callback stays until retention removes it, so
+        # that it can still be read after the module or setting has been fixed.
         log.error("supplier's callback not read", supplier=str(supplier_id), error=type(error).__name__)

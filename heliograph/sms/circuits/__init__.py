@@ -1,5 +1,5 @@
-"""Which suppliers are avoided for a while, or asked more slowly: what a worker sees (`breaker`), and what all of them
-know (`sharing`, the table `supplier_health`).
+"""Circuit breakers: which suppliers are avoided or slowed down for a while, as seen by one worker (`breaker`) and as
+shared by all (`sharing`, the table `supplier_health`).
 
-The rule nobody may break: nothing here writes for a message, only when something changed.
+The rule nobody may break: nothing here writes per message, only when something changed.
 """

@@ -1,4 +1,4 @@
-"""When a supplier is avoided for a while: what one worker sees of it. Pure.
+"""A circuit breaker for one supplier, as seen by one worker. Pure.
 
 A failing supplier is skipped (a circuit breaker) and probed with single messages until one succeeds.
 
@@ -16,9 +16,9 @@ _NEVER = float("inf")
 class Breaker:
     """Tracks a supplier's failures. Open after 20 failures in a row, or when over half of at least 20 answers within 60
     s failed; then one message every 15 s is let through, and the first success closes it. Messages that were already on
-    their way when it opened no longer count: at a supplier that fails seven times in ten, some of them succeed.
+    their way when it opened no longer count: with a supplier that fails seven times in ten, some of them succeed.
 
-    Where workers share it (`sharing.py`), a probe needs a grant, which one of them has at a time."""
+    If workers share its state (`sharing.py`), a probe needs a grant, which only one of them has at a time."""
 
     IN_A_ROW = 20
     WINDOW = 60.0
@@ -34,13 +34,13 @@ class Breaker:
         self._answers: deque[tuple[float, bool]] = deque()
         self._failures = 0
         self._next_probe = 0.0
-        # Whether a message is out, or was put off; since when nothing was accepted or refused; when the last one was
-        # sent.
+        # Whether a message is unanswered, or was put off; since when nothing has been accepted or refused; when the
+        # last one was sent.
         self._waits = False
         self._since = self._asked = clock()
         self._put_off = self._moved = -self.WINDOW
         self.open = False
-        #: It is open for all workers: probes are granted.
+        #: True if it is open for all workers: probes need a grant.
         self.shared = False
         #: When it opened, by `clock`.
         self._opened = 0.0
@@ -48,15 +48,16 @@ class Breaker:
         self.openings = 0
 
     def usable(self) -> bool:
-        """True if a message may go there now; in the open state, when it is time for a probe."""
+        """True if a message may be sent now; in the open state, if it is time for a probe."""
         return not self.open or self._clock() >= self._next_probe
 
     def begin_probe(self) -> None:
-        """A message is sent as a probe; the next one may follow after PROBE seconds, or when it is granted."""
+        """Note that a message is sent as a probe; the next may follow after PROBE seconds, or when granted."""
         self._next_probe = _NEVER if self.shared else self._clock() + self.PROBE
 
     def record(self, *, ok: bool, sent_in: int | None = None) -> None:
-        """An answer came, or did not. `sent_in`: `openings` when the message went out; None: just now."""
+        """Note that an answer arrived (`ok`), or did not. `sent_in`: `openings` when the message was sent; None: just
+        now."""
         if sent_in not in (None, self.openings):
             return
         at = self._clock()
@@ -77,24 +78,24 @@ class Breaker:
             self.trip()
 
     def trip(self, *, since: float = 0.0) -> None:
-        """Open the circuit. `since`: seconds since when it is open."""
+        """Open the circuit. `since`: seconds for which it has been open."""
         self.open, self.shared = True, False
         self._opened = self._clock() - since
         self.openings += 1
         self._next_probe = self._clock() + self.PROBE
 
     def close(self) -> None:
-        """It works, and what was seen before no longer counts."""
+        """Close the circuit; earlier failures no longer count."""
         self.open = self.shared = False
         self._row = self._failures = 0
         self._answers.clear()
 
     def share(self) -> None:
-        """It is open for all workers: no probe without a grant."""
+        """Note that it is open for all workers: no probe without a grant."""
         self.shared, self._next_probe = True, _NEVER
 
     def grant(self) -> None:
-        """This worker may send the next probe."""
+        """Allow this worker to send the next probe."""
         self._next_probe = self._clock()
 
     def open_for(self) -> float:
@@ -102,18 +103,18 @@ class Breaker:
         return self._clock() - self._opened
 
     def asked(self) -> None:
-        """A message goes out."""
+        """Note that a message is sent."""
         at = self._clock()
         if not self._waits or at - self._asked > self.IDLE:
             self._waits, self._since = True, at
         self._asked = at
 
     def moved(self) -> None:
-        """A message was accepted, or refused permanently: the supplier works."""
+        """Note that a message was accepted, or refused permanently: the supplier works."""
         self._waits, self._moved = False, self._clock()
 
     def put_off(self) -> None:
-        """It throttles, or its session is in trouble."""
+        """Note that the supplier throttles, or that its session is in trouble."""
         self._put_off = self._clock()
 
     def is_slow(self) -> bool:
@@ -122,11 +123,11 @@ class Breaker:
         return at - self._put_off < self.WINDOW or (self._waits and at - self._since > self.SLOW)
 
     def moves(self) -> bool:
-        """True if it took or refused something in the last seconds."""
+        """True if it accepted or refused something in the last PROBE seconds."""
         return self._clock() - self._moved < self.PROBE
 
     def stalls(self, patience: float) -> bool:
-        """True if for that many seconds it has only put messages off, or not answered."""
+        """True if for that many seconds it has only put messages off, or not answered at all."""
         return self._waits and self._clock() - self._since > patience
 
 
@@ -141,7 +142,7 @@ class Senders:
         self._breakers: OrderedDict[str, Breaker] = OrderedDict()
 
     def refused(self, sender: str) -> None:
-        """The sender, or a message from it, was refused."""
+        """Note that the sender, or a message from it, was refused."""
         breaker = self._breakers.setdefault(sender, Breaker(self._clock))
         self._breakers.move_to_end(sender)
         breaker.record(ok=False)
@@ -149,12 +150,12 @@ class Senders:
             self._breakers.popitem(last=False)
 
     def taken(self, sender: str) -> None:
-        """A message from it was accepted."""
+        """Note that a message from it was accepted."""
         if self._breakers:
             self._breakers.pop(sender, None)
 
     def avoided(self, sender: str) -> bool:
-        """True while others should be asked first; one message every Breaker.PROBE seconds may still probe."""
+        """True while other suppliers should be asked first; one message every Breaker.PROBE seconds may still probe."""
         breaker = self._breakers.get(sender) if self._breakers else None
         if breaker is None or not breaker.open:
             return False

@@ -1,14 +1,14 @@
-"""What workers tell each other of a supplier, in one row of it: that its circuit is open, and that it asks for less.
+"""State of suppliers shared by workers, in one row each: that its circuit is open, and that it throttles.
 
     a worker's breaker ── opens ──► supplier_health ── once a second ──► every other worker's breaker and rate
 
-It is exchanged in the look at the suppliers that each worker takes every second anyway. Who opens a circuit opens it
-for all. One worker at a time may send a probe, and its success closes it for all.
+It is exchanged when each worker reads the suppliers, every second. A worker that opens a circuit opens it for all. One
+worker at a time may send a probe, and its success closes the circuit for all.
 
-A worker whose circuit another one's probe has closed, and that opens it again, has a trouble of its own: for a while it
-keeps to itself what it finds.
+If another worker's probe closes a worker's circuit and that worker opens it again, the trouble is its own: for a while
+it does not share its state.
 
-The rule nobody may break: rows are written when something changed, never for a message.
+The rule nobody may break: rows are written when something changed, never per message.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from heliograph.suppliers.contract import Connector
 
 log = structlog.get_logger()
 
-#: Seconds for which a worker keeps its circuit to itself after it was contradicted.
+#: Seconds for which a worker does not share its circuit after it was contradicted.
 ALONE = 300.0
-#: A throttle longer ago than this says nothing to a worker that hears of it, seconds, unless a pause still lasts.
+#: Seconds after which a worker ignores another one's throttling, unless a pause is still in effect.
 RECENT = 5.0
-#: The longest pause that a supplier is granted, seconds.
+#: The longest pause that a supplier can ask for, in seconds.
 LONGEST = 60.0
 
-# What was found under settings that have changed since says nothing.
+# Findings from before the settings last changed are ignored.
 READ = """
 SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END AS opened_at,
        extract(epoch FROM now() - h.opened_at)::float8 AS open_for, h.probe_at <= now() AS probe_due, h.probed_by,
@@ -47,7 +47,7 @@ SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END
        extract(epoch FROM h.paused_until - now())::float8 AS pause
   FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
 """
-# When it was open is kept, for charts.
+# The times when it was open are kept, for charts.
 OPEN = f"""
 WITH opened AS (
     INSERT INTO supplier_health AS known (supplier_id, opened_at, opened_by, probe_at)
@@ -95,19 +95,19 @@ ON CONFLICT (supplier_id) DO UPDATE
 
 
 class Told(msgspec.Struct):
-    """What a worker last told or heard of a supplier."""
+    """What a worker last shared or learned about a supplier."""
 
-    #: Since when its circuit is open for all, as the row said; None: it is not.
+    #: When its circuit opened for all, according to the row; None: it is not open.
     opened_at: datetime | None = None
-    #: Until then it keeps its own circuit to itself, by its loop's clock.
+    #: Until this time, by its event loop's clock, it does not share its own circuit.
     alone_until: float = 0.0
-    #: How often its own connector was throttled, and when another one was.
+    #: How often its own connector was throttled, and when another worker's was.
     throttles: int = 0
     throttled_at: datetime | None = None
 
 
 class Avoidable(Protocol):
-    """A supplier as a worker uses it."""
+    """A supplier as used by a worker."""
 
     supplier: Supplier
     connector: Connector
@@ -116,15 +116,15 @@ class Avoidable(Protocol):
 
 
 async def read(conn: Connection) -> dict[UUID, asyncpg.Record]:
-    """What workers told of suppliers."""
+    """The shared state, by supplier."""
     return {row["supplier_id"]: row for row in await conn.fetch(READ)}
 
 
 async def exchange(
     conn: Connection, worker_id: UUID, accounts: Mapping[UUID, Avoidable], rows: Mapping[UUID, asyncpg.Record]
 ) -> None:
-    """Tell what changed here, and take up what changed elsewhere. `accounts`: this worker's suppliers; `rows`: what was
-    just read."""
+    """Share what changed here, and apply what changed elsewhere. `accounts`: this worker's suppliers; `rows`: the
+    result of `read`."""
     at = asyncio.get_running_loop().time()
     opened: list[Avoidable] = []
     closed: list[tuple[UUID, datetime]] = []
@@ -154,10 +154,10 @@ async def exchange(
 def _hear_open(
     one: Avoidable, row: asyncpg.Record, worker_id: UUID, closed: list[tuple[UUID, datetime]], probes: list[UUID]
 ) -> None:
-    """Its circuit is open for all."""
+    """Handle a circuit that is open for all."""
     breaker, told = one.breaker, one.told
     if told.opened_at == row["opened_at"] and not breaker.open:
-        # This worker's probe was taken.
+        # This worker's probe was accepted.
         closed.append((one.supplier.id, row["opened_at"]))
         told.opened_at = None
         return
@@ -168,7 +168,7 @@ def _hear_open(
         told.opened_at = row["opened_at"]
         breaker.share()
     if row["probed_by"] != worker_id or not breaker.shared:
-        breaker.share()  # a grant that was not used has passed on
+        breaker.share()  # a grant that was not used has passed to another worker
     if row["probe_due"] and one.connector.capacity() > 0:
         probes.append(one.supplier.id)
 
@@ -176,7 +176,7 @@ def _hear_open(
 def _hear_closed(
     one: Avoidable, row: asyncpg.Record | None, worker_id: UUID, opened: list[Avoidable], at: float
 ) -> None:
-    """Its circuit is open here, and not for all."""
+    """Handle a circuit that is open here but not for all."""
     told = one.told
     if told.opened_at is not None:
         told.opened_at = None
@@ -191,7 +191,7 @@ def _hear_closed(
 async def _throttles(
     conn: Connection, worker_id: UUID, accounts: Mapping[UUID, Avoidable], rows: Mapping[UUID, asyncpg.Record]
 ) -> None:
-    """Who was told to slow down says so; the others slow down."""
+    """Share that a supplier throttled this worker; slow down if it throttled another."""
     told: list[tuple[UUID, float]] = []
     for id, one in accounts.items():
         health, row = one.connector.health(), rows.get(id)
@@ -219,15 +219,15 @@ SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END
 
 
 class Avoided(msgspec.Struct, frozen=True):
-    """What all workers know of a supplier, for operators."""
+    """The shared state of a supplier, for operators."""
 
     opened_at: datetime | None
-    #: In the last minute, or its pause still lasts.
+    #: Set if within the last minute, or if its pause is still in effect.
     throttled_at: datetime | None
 
 
 async def avoided(conn: Connection) -> dict[UUID, Avoided]:
-    """By supplier, those of which there is something to say."""
+    """The suppliers that are avoided or throttle, by id."""
     rows: Iterable[asyncpg.Record] = await conn.fetch(SAID)
     return {
         row["supplier_id"]: Avoided(row["opened_at"], row["throttled_at"])

@@ -1,7 +1,9 @@
-"""Shares of adaptive routes: measured from what suppliers reported, priced from their rate cards, moved by one timer.
+"""Shares of adaptive routes: based on quality from suppliers' reports and on prices from their rate cards, adjusted by
+one timer.
 
-A route's state stands in `route_suppliers`, so all workers share it; they take shares for weights (`rules.active`). The
-rule nobody may break: what is measured is old enough for its receipts, and messages are never counted, only sums.
+A route's state is stored in `route_suppliers`, so all workers share it; they use shares as weights (`rules.active`).
+The rule nobody may break: only hours old enough for their receipts are measured, and only sums are read, never
+messages.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ from heliograph.routes.lookup import Candidates, Route
 from heliograph.routes.rules import Share, StoredRoute
 from heliograph.sms.charges import everywhere
 
-#: Seconds between two evaluations, and when there is something to evaluate.
+#: Seconds between two evaluations, and an SQL condition: there is something to evaluate.
 EVERY = 300.0
 ANY = "EXISTS (SELECT FROM routes WHERE adaptive AND state = 'active')"
-#: How far back a supplier's own week goes, and how many single hours are read.
+#: The period for a supplier's own average, and how many individual hours are read.
 WEEK, HOURS = timedelta(days=7), 3
-#: What is assumed of a message of no class.
+#: The class assumed for routes without one.
 CLASS = "transactional"
 TOO_LITTLE = said("too little was sent to this network, shares return to the country's")
 
-# A week by supplier, country and network, with its last hours one by one.
+# A week by supplier, country and network, with its last hours individually.
 MEASURED = """
 SELECT supplier_id, country, network, CASE WHEN hour >= $3 THEN hour END AS hour, what, sum(count)::bigint AS count,
        histogram_sum(to_receipt) AS to_receipt
@@ -49,10 +51,10 @@ SELECT supplier_id, country, network, CASE WHEN hour >= $3 THEN hour END AS hour
  GROUP BY 1, 2, 3, 4, 5
 """
 
-#: Of how many full hours workers say how a supplier delivered, after so many seconds anew.
+#: The period of full hours for which workers report a supplier's quality, and the seconds until it is refreshed.
 SAID_OF, SAID_EVERY = timedelta(hours=24), 300.0
 
-# The hour before the present one is left out, too: its receipts may be on their way.
+# The hour before the current one is excluded too: its receipts may still be on their way.
 QUALITY = """
 SELECT supplier_id, country, network,
        coalesce(sum(CASE what WHEN 'accepted' THEN count WHEN 'recipient' THEN -count END), 0)::bigint AS count,
@@ -72,7 +74,7 @@ class _Sum(msgspec.Struct):
 
     def add(self, row: asyncpg.Record) -> None:
         if row["what"] != "delivered":
-            # What failed for a reason of the recipient's says nothing of the supplier.
+            # A failure caused by the recipient says nothing about the supplier.
             self.count += row["count"] if row["what"] == "accepted" else -row["count"]
             return
         self.delivered += row["count"]
@@ -89,22 +91,23 @@ class _Sum(msgspec.Struct):
 
 
 class Facts:
-    """What a worker says of suppliers beside their names when it keeps why it chose one: "0.021 USD, 97 % in 6 s".
+    """Facts about suppliers that a worker records next to their names with each routing decision: "0.021 USD, 97 % in 6
+    s".
 
-    The price is what the supplier's rate card has for a segment to the route's destination; the quality, of how many
-    messages to the route's country were delivered in SAID_OF, and in which time 95 % of the receipts came. What nobody
-    entered, or was measured of fewer than `adaptive.PROVEN` messages, is not said.
+    The price is that of a segment to the route's destination in the supplier's rate card; the quality is the share of
+    messages to the route's country that were delivered in SAID_OF, and the time within which 95 % of the receipts
+    arrived. Prices that nobody entered, and quality measured on fewer than `adaptive.PROVEN` messages, are left out.
     """
 
     def __init__(self, book: Book) -> None:
         self._book = book
-        #: By supplier, country and network; None: of the whole country.
+        #: By supplier, country and network; None: the whole country.
         self._quality: dict[tuple[UUID, str, str | None], Sentence] = {}
         self._refreshed_at = float("-inf")
 
     async def refresh(self, conn: Connection | Pool, *, suppliers: Collection[UUID] | None = None) -> bool:
-        """Take up what was measured since, if that was not done within SAID_EVERY; True: it was. `suppliers`: only of
-        these; None: of all."""
+        """Load new measurements, unless that was done within SAID_EVERY; returns True if they were loaded. `suppliers`:
+        only these; None: all."""
         if monotonic() - self._refreshed_at < SAID_EVERY:
             return False
         at = monotonic()
@@ -117,7 +120,7 @@ class Facts:
         return True
 
     def of(self, found: Candidates) -> dict[UUID, Sentence]:
-        """What to say of each candidate; nothing where no route chose them."""
+        """The facts about each candidate; empty if no route chose them."""
         route = found.route
         if route is None:
             return {}
@@ -144,12 +147,13 @@ def _delivered(row: asyncpg.Record) -> Sentence:
 
 
 def _short(amount: int) -> str:
-    """Millionths without the last places that say nothing: "0.021", "1"."""
+    """Millionths as a decimal without trailing zeros: "0.021", "1"."""
     return decimal(amount).rstrip("0").rstrip(".")
 
 
 async def step(conn: Connection) -> int:
-    """Evaluate every adaptive route, and move its shares; returns how many moved. In the caller's transaction."""
+    """Evaluate every adaptive route and adjust its shares; returns how many changed. Runs in the caller's
+    transaction."""
     routes = [one for one in await rules.load(conn) if one.route.adaptive and one.state == "active"]
     if not routes:
         return 0
@@ -172,7 +176,7 @@ async def step(conn: Connection) -> int:
 
 
 def country_of(route: Route) -> str | None:
-    """The ISO region that a route is for; None: it is for several."""
+    """The ISO region of a route; None if it covers several."""
     if route.country is not None:
         return route.country
     if route.network is not None:
@@ -183,7 +187,7 @@ def country_of(route: Route) -> str | None:
 
 
 def destination(route: Route) -> Destination:
-    """What a route's messages cost is the rate for this."""
+    """The destination whose rate is the cost of a route's messages."""
     network = route.network or route.shared_for or ""
     return everywhere(country=country_of(route) or "", network=network, prefix=route.prefix or "")
 
@@ -191,7 +195,7 @@ def destination(route: Route) -> Destination:
 def _evaluated(
     one: StoredRoute, measured: Mapping[UUID, list[asyncpg.Record]], book: Book, at: datetime
 ) -> list[Share]:
-    """What a route's suppliers have from now on, in its country and in those networks where that differs."""
+    """The new shares of a route's suppliers, in its country and in those networks where they differ."""
     country = country_of(one.route)
     rows = {
         choice.supplier_id: [row for row in measured.get(choice.supplier_id, ()) if country in (None, row["country"])]
@@ -226,8 +230,8 @@ def _there(
     book: Book,
     at: datetime,
 ) -> list[Share]:
-    """What the suppliers have in a network of the route's country: judged by it if enough was sent there, and else on
-    the way back to what they have in the country."""
+    """The suppliers' shares in one network of the route's country: judged by its own traffic if there is enough,
+    otherwise moving back towards those of the country."""
     hour = _hour(at, BOUNDS[route.traffic_class or CLASS])
     sent = (_sums([row for row in some if row["network"] == network], hour)[0].count for some in rows.values())
     if max(sent, default=0) >= adaptive.PROVEN:
@@ -254,7 +258,7 @@ def _judged(
     book: Book,
     at: datetime,
 ) -> list[Share]:
-    """`known`: what they have now; `rows`: what was measured of each in the route's country."""
+    """`known`: the current shares; `rows`: each supplier's measurements in the route's country."""
     name = route.traffic_class or CLASS
     bounds = BOUNDS[name]
     hour = _hour(at, bounds)
@@ -264,7 +268,7 @@ def _judged(
     for id in rest:
         last, week = _sums(rows[id], hour)
         if route.network is not None:
-            # Of the network that the route is for, unless too little went there to say anything of it.
+            # For the network of the route, unless too little was sent there to judge it.
             here = [row for row in rows[id] if row["network"] == route.network]
             there = _sums(here, hour)
             few = _sums([row for row in here if row["hour"] is not None and row["hour"] <= hour], None)[0].measured()
@@ -300,7 +304,7 @@ def _judged(
 
 
 def _sums(rows: Iterable[asyncpg.Record], hour: datetime | None) -> tuple[_Sum, _Sum]:
-    """The hour that is judged (None: all of them), and the supplier's week before it."""
+    """The sums of the judged hour (None: all hours), and of the supplier's week before it."""
     last, week = _Sum(), _Sum()
     for row in rows:
         if hour is not None and (row["hour"] is None or row["hour"] < hour):
@@ -311,7 +315,7 @@ def _sums(rows: Iterable[asyncpg.Record], hour: datetime | None) -> tuple[_Sum, 
 
 
 def _prices(route: Route, message_class: str, book: Book, at: datetime) -> dict[UUID, int]:
-    """What suppliers charge for a segment, if they do so in one currency: amounts of two cannot be compared."""
+    """Suppliers' charges per segment, if all are in one currency: amounts in different ones cannot be compared."""
     found = {}
     for choice in route.choices:
         card = book.card(choice.supplier_id)

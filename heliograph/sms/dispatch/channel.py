@@ -1,10 +1,11 @@
-"""SMS as a channel of the engine: what is picked, what decides about it, and the effects of answers and receipts.
+"""SMS as a channel of the engine: picking rows, deciding about messages, and the effects of answers and receipts.
 
-Rows wait in lines (`selection`): new work in UNROUTED, what a full supplier is to carry in that supplier's line. How
-many are picked follows from how many the connectors can take, so a supplier's window, its rate and the CPU are the only
+Rows wait in lines (`selection`): new work in UNROUTED, messages meant for a full supplier in that supplier's line. The
+number picked follows from how many the connectors can take, so a supplier's window, its rate and the CPU are the only
 limits. Whatever was checked when a message was accepted is checked again.
 
-The rule nobody may break: an attempt of unknown outcome waits for a receipt, and then the send's own guarantee decides.
+The rule nobody may break: an attempt with an unknown outcome waits for a receipt, and then the send's guarantee
+decides.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ log = structlog.get_logger()
 
 #: Pause before a message of a suspended organization is examined again, seconds.
 SUSPENDED_PAUSE = 60.0
-#: The same of a message whose organization's key for texts does not open.
+#: The same for a message whose organization's text key cannot be opened.
 LOCKED_PAUSE = 60.0
-#: Seconds between looks into suppliers' lines that seem to be empty.
+#: Seconds between looks into suppliers' lines that seem empty.
 LOOK = 1.0
 
 
@@ -72,15 +73,15 @@ class SmsChannel:
         book: Callable[[], Book] = Book,
         lookups: Lookups | None = None,
     ) -> None:
-        """`accounts`: the suppliers of this worker now. `grace`: seconds an unknown outcome waits for its receipt.
-        `patience`: seconds that a message waits for a supplier that is slow before the next one is asked. `backlog`:
-        the worker's; None: its own. `routes`: those in force. `charges`: what suppliers charge.
-        `book`: their rules for senders and numbers. `lookups`: who says which network a number is in; None: nobody."""
+        """`accounts`: returns this worker's current suppliers. `grace`: seconds an unknown outcome waits for its
+        receipt. `patience`: seconds that a message waits for a slow supplier before the next one is tried. `backlog`:
+        the worker's; None: its own. `routes`: the active ones. `charges`: suppliers' charges. `book`: their rules for
+        senders and numbers. `lookups`: looks up a number's network; None: no look-ups."""
         self._lookups = lookups
         self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace
         self.is_full = False
-        #: Set when another round may be worth it: new work, room that came free, a new supplier.
+        #: Set when another round may be worthwhile: new work, freed capacity, a new supplier.
         self.wake = asyncio.Event()
         self._accounts = accounts
         self._selection = Selection(accounts, patience=patience, routes=routes, charges=charges, book=book)
@@ -90,11 +91,11 @@ class SmsChannel:
         #: Live messages that the suppliers can take in this round.
         self._room = 0
         self._look_at = 0.0
-        #: Most rows of the last round were left to other workers.
+        #: True if most rows of the last round were left to other workers.
         self._passes_on = False
         #: Set when rows were left to other workers, to notify them.
         self.passed_on = asyncio.Event()
-        #: Whose receipts decide a message of several parts, by supplier.
+        #: Which receipts decide the status of a message with several parts, by supplier.
         self.policies: dict[UUID, str] = {}
 
     # -- a round -------------------------------------------------------------------------------------------------------
@@ -103,9 +104,9 @@ class SmsChannel:
         self._room = self._selection.make_room()
 
     async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
-        """First what waits in the suppliers' own lines, then new work for the remaining capacity.
+        """First rows in the suppliers' own lines, then new work for the remaining capacity.
 
-        The line of a supplier that cannot be used now is read as well, for what another one could carry.
+        The line of a supplier that cannot be used now is read too, for messages that another one could carry.
         """
         room = max(0, min(self._room, limit))
         at = asyncio.get_running_loop().time()
@@ -115,9 +116,9 @@ class SmsChannel:
             self._look_at = at + LOOK
             selection.parked.update(accounts)
         usable = {supplier.id for supplier in selection.usable}
-        # If nothing can be carried at all, an occasional look still ends what has expired.
+        # If nothing can be carried at all, an occasional look still ends expired messages.
         reroute = REROUTE if usable or looking else 0
-        # Also the lines of full suppliers, for what has waited long enough for another one to be tried.
+        # Also the lines of full suppliers, for messages that have waited long enough to try another one.
         overflow = selection.overflow if looking and room > 0 else 0
         elsewhere = {supplier.id for supplier in selection.elsewhere}
         fed = {id for id in usable if accounts[id].fed}
@@ -132,7 +133,7 @@ class SmsChannel:
         rows = await self._backlog.pick(conn, self.kind, parked)
         found = {lease.line for lease in rows}
         selection.parked -= {id for id, places in parked.items() if places > 0 and id not in found}
-        # A backlog in the lines must not keep new single sends from their turn.
+        # A backlog in the lines must not delay new single sends.
         left = max(room - len(rows), min(room, NEW)) if usable else reroute
         if self._passes_on:
             left = min(left, NEW)
@@ -164,14 +165,14 @@ class SmsChannel:
             unknown = await self._lookups.before(conn, fresh)
         for message in messages:
             if message.lease.id in held:
-                # It waits for an operator, out of everybody's way.
+                # It waits for an operator, in a line of its own.
                 steps.append(Postponed(message.lease, PARKED.total_seconds(), GUARDED, counts=False))
                 continue
             step = self._decide(message, unknown.get(message.lease.id))
             if isinstance(step, datetime):
                 lease = message.lease
                 waiting.append((lease.organization_id, lease.id, step))
-                # A little later than that, whatever is lost in rounding.
+                # A little later, to make up for rounding.
                 step = Postponed(lease, (step - message.at).total_seconds() + 0.001, UNROUTED, counts=False)
             if isinstance(step, End) and step.move is not None and message.was_unknown:
                 # It will not be tried again, and it is unknown whether one of its tries reached the handset.
@@ -179,7 +180,7 @@ class SmsChannel:
             steps.append(step)
         if waiting:
             await daytime.note(conn, waiting)
-        # Lines whose rows all stay where they are: no need to look in the next round.
+        # Lines whose rows all stay where they are need no look in the next round.
         back = [one for one in steps if isinstance(one, Postponed)]
         usable = {supplier.id for supplier in self._selection.usable}
         stuck = {one.line for one in back if one.line == one.lease.line} - usable
@@ -187,8 +188,8 @@ class SmsChannel:
         return steps
 
     async def _suspicious(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> set[UUID]:
-        """Those that the guard holds. It looks at what nobody was asked to take yet, except campaigns, whose audience
-        the organization chose, and test messages, which cost nothing."""
+        """The messages that the guard holds. It examines those not yet offered to any supplier, except campaigns, whose
+        audience the organization chose, and test messages, which cost nothing."""
         fresh = [
             Outgoing(one.lease.organization_id, one.lease.id, one.recipient, one.traffic_class)
             for one in messages
@@ -201,24 +202,24 @@ class SmsChannel:
         return await self._judge.judge(conn, fresh, at=messages[0].at) if fresh else set()
 
     async def share(self, pool: Pool) -> None:
-        """Tell other workers what the guard has seen here."""
+        """Share what the guard has seen here with other workers."""
         await self._judge.share(pool)
 
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         return (await move_many(conn, moves)).deliveries
 
     async def measure(self, conn: Connection | Pool) -> None:
-        """Take up how suppliers deliver, which is said with what is decided from now on."""
+        """Load suppliers' quality, which is recorded with routing decisions from now on."""
         if await self._selection.facts.refresh(conn):
             self._selection.decisions.renew()
 
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[ClaimedMessage]]) -> None:
-        """Why each goes where it goes."""
+        """Record the routing decision of each attempt."""
         decided = {one.decision for one in attempts}
         await self._selection.decisions.store(conn, decided, at=attempts[0].message.at)
 
     def submit(self, attempt: Attempt[ClaimedMessage]) -> None:
-        # The supplier may be gone by now; then its connector answers that nothing was sent.
+        # The supplier may have been removed by now; then its connector answers that nothing was sent.
         account: PooledSupplier = attempt.context.account
         account.breaker.asked()
         account.connector.submit(attempt.submission)
@@ -231,8 +232,8 @@ class SmsChannel:
         return True
 
     def _decide(self, message: ClaimedMessage, unknown: float | None) -> Step | datetime:
-        """What to do with one message whose earlier attempts, if any, are known to have ended; a time: it is quiet
-        where its recipient is until then. `unknown`: seconds for which it waits for its number's network."""
+        """The next step for a message whose earlier attempts, if any, are known to have ended; a time is the end of the
+        recipient's quiet hours. `unknown`: seconds for which it waits for its number's network."""
         lease = message.lease
         id = (lease.organization_id, lease.id)
         if not message.is_unsent:
@@ -249,7 +250,7 @@ class SmsChannel:
             return End(Move(*id, "rejected", message.at, "sender_not_approved", unsent=True))
         if message.organization_state in ("suspended", "closed"):
             return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
-        # Simulators wake nobody.
+        # Quiet hours do not apply to simulators.
         opens = None if self._selection.is_simulated else self._daytime.opens(message)
         if opens is None and unknown is not None:
             return Postponed(lease, unknown, lease.line, counts=False)

@@ -1,7 +1,7 @@
-"""A claimed message with everything that decides about it, read for a whole claim at once.
+"""A claimed message with everything needed to decide about it, read for a whole claim at once.
 
 The rule nobody may break: what was checked when a message was accepted is read again here, and nothing is cached from
-an earlier one.
+an earlier read.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from heliograph.sealing import text_keys
 
 #: Status of a message that no supplier is known to have accepted.
 UNSENT = "accepted"
-#: Messages with no longer validity than this are as urgent as one-time codes, whatever their class.
+#: Messages valid for no longer than this are as urgent as one-time codes, whatever their class.
 SHORT_LIVED = timedelta(minutes=15)
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A claimed message. Fields that begin with `attempt` describe its last attempt; attempt 0: it has none."""
+    """A claimed message. Fields that begin with `attempt` describe its last attempt; attempt 0 means that it has
+    none."""
 
     lease: Lease
     status: str | None
@@ -45,35 +46,35 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     attempt_state: str | None
     started_at: datetime | None
     reference: int | None
-    #: The first attempt of the series, when it began, and the segments of the whole message there.
+    #: The first attempt of the series, when it began, and the number of segments of the whole message in it.
     series: int
     series_at: datetime | None
     parts: int
-    #: Segments that were written and not answered; None: all that the attempt was to send.
+    #: Segments that were written but not answered; None: all that the attempt was to send.
     doubtful: Sequence[int] | None
     #: Segments that the supplier has.
     taken: Sequence[int] | None
     #: When the last attempt's supplier first put the message off.
     busy_since: datetime | None
-    #: Who refused the message, in all its attempts.
+    #: Suppliers that refused the message in any of its attempts.
     refused: Sequence[UUID] | None
-    #: One of its attempts ended without an answer, so that a supplier may have the message whatever came later.
+    #: One of its attempts ended without an answer, so a supplier may have the message, whatever happened later.
     was_unknown: bool
-    #: When its organization's marketing waits.
+    #: Its organization's quiet hours for marketing.
     quiet_hours: str
     #: Suppliers that an operator passed over.
     passed: Sequence[UUID] = ()
-    #: Its text is there and cannot be opened now: it waits, whatever its time is.
+    #: Its text exists but cannot be opened now: it waits, whatever its validity.
     is_locked: bool = False
 
     @property
     def is_unsent(self) -> bool:
-        """No supplier is known to have accepted it."""
+        """True if no supplier is known to have accepted it."""
         return self.status == UNSENT
 
     @property
     def may_leave(self) -> bool:
-        """Nothing that stands with it keeps it from a supplier."""
+        """True if nothing read with it forbids sending it."""
         return (
             self.is_unsent
             and self.body is not None
@@ -84,13 +85,13 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_short_lived(self) -> bool:
-        """As urgent as a one-time code, or one."""
+        """True for a one-time code, or a message as urgent as one."""
         return self.traffic_class == "otp" or (
             self.expires_at is not None and self.expires_at - self.accepted_at <= SHORT_LIVED
         )
 
     def waited(self, since: datetime | None) -> float:
-        """Seconds that it has waited: since it was due, or since its supplier puts it off; None: it does not."""
+        """Seconds since a given time: when it became due, or when its supplier first put it off; 0 for None."""
         return 0.0 if since is None else (self.at - since).total_seconds()
 
     @property
@@ -132,7 +133,7 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
         WHERE a.parts > 1 AND message_id = item.id AND parts > 1 AND attempt = a.series) taken ON true
  ORDER BY item.n
 """
-# Asked only of what is tried again: passing a supplier over counts as a try.
+# Read only for messages tried again: passing over a supplier counts as a try.
 PASSED = "SELECT id, passed FROM queue WHERE id = ANY ($1) AND kind || '' = 'sms' AND passed IS NOT NULL"
 
 

@@ -1,6 +1,6 @@
-"""Why a message would go to a supplier, said to operators before it is sent.
+"""Explains to operators, before a message is sent, to which supplier it would go and why.
 
-The rule nobody may break: what is said comes from the look-up that workers use, over the same tables.
+The rule nobody may break: explanations come from the same look-up that workers use, over the same tables.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ KNOWN_BY_LOOKUP, KNOWN_BY_RECEIPT = said("known by a look-up"), said("known by a
 
 
 class Hindrance(msgspec.Struct, frozen=True):
-    """Why a supplier is not asked now."""
+    """Why a supplier is currently not used."""
 
     #: "paused", "draining", "held", "circuit" or "unbound".
     code: str
     since: datetime | None = None
-    #: What its last session ended with.
+    #: The error that ended its last session.
     error: Sentence = quoted("")
 
     @property
     def said(self) -> Sentence:
-        """In a few words."""
+        """A short description."""
         match self.code:
             case "held":
                 return said("held by an operator")
@@ -62,7 +62,7 @@ class Hindrance(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """What would be done with a message now."""
+    """What would happen to a message now."""
 
     decision: Sentence
     #: The number's network (MCC-MNC) and how it is known, or that it is looked up first; None: neither.
@@ -71,15 +71,15 @@ class Explanation(msgspec.Struct, frozen=True):
     route: str | None
     #: Names in the order in which they would be asked; those of equal priority by their share.
     suppliers: list[str]
-    #: Routes that fit and lose to that one, in their order.
+    #: Routes that match but lose to that one, in order.
     passed_over: list[str]
-    #: What is done to the message on its way, by supplier: another sender, a number written another way.
+    #: Changes made to the message on its way, by supplier: another sender, another form of the number.
     changes: list[Sentence]
-    #: From when it may leave, if it waits for the end of quiet hours there; None: now.
+    #: When it may leave, if it waits for the end of quiet hours; None: now.
     quiet_until: datetime | None
 
 
-# What workers hold in memory of all numbers (`networks.directory`), of one; and what they no longer believe.
+# For one number, what workers hold in memory for all (`networks.directory`); also entries that they no longer trust.
 KNOWN = """
 SELECT network, source, learned_at, learned_at > now() - $2::interval AS counts FROM number_networks WHERE number = $1
  ORDER BY learned_at DESC LIMIT 1
@@ -119,8 +119,8 @@ async def explain(
     traffic_class: str,
     network: str | None = None,
 ) -> Explanation:
-    """What would be done with a message to `to` (E.164). `network`: MCC-MNC, taken for certain; None: as
-    workers know it."""
+    """Explain what would happen to a message to `to` (E.164). `network`: MCC-MNC, taken as certain; None: as known to
+    workers."""
     active = await rules.active(conn)
     is_certain, how = network is not None, said("as given")
     if network is None:
@@ -211,7 +211,7 @@ def _refusing(
 
 
 async def _unrated(conn: Connection, found: Candidates, to: str, traffic_class: str, network: str | None) -> list[UUID]:
-    """Suppliers without a price for the number, on a route that asks for one."""
+    """Suppliers without a price for the number, on a route that requires one."""
     if found.route is None or not found.route.rated:
         return []
     book, at = Book(), clock.now()
@@ -227,7 +227,7 @@ async def _unrated(conn: Connection, found: Candidates, to: str, traffic_class: 
 
 
 async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> datetime | None:
-    """From when a message of this class may leave, by the organization's quiet hours."""
+    """When a message of this class may leave, by the organization's quiet hours; None: now."""
     if not CLASSES[traffic_class].waits_for_day:
         return None
     chosen = await send_defaults.get(conn, organization_id=organization_id)
@@ -235,7 +235,7 @@ async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class
 
 
 async def _facts(conn: Connection, found: Candidates) -> dict[UUID, Sentence]:
-    """Price and quality of the candidates, as workers say them with what they decide."""
+    """Price and quality of the candidates, as workers record them with their decisions."""
     book = Book()
     await book.refresh(conn)
     facts = Facts(book)
@@ -244,14 +244,14 @@ async def _facts(conn: Connection, found: Candidates) -> dict[UUID, Sentence]:
 
 
 def place(route: Route) -> tuple[int, str, int, int, str]:
-    """Where a route stands in a list of all: the most specific destinations first."""
+    """The sort key of a route in a list: the most specific destinations first."""
     level = 0 if route.network else 1 if route.prefix else 2 if route.country else 3
     where = route.network or route.prefix or route.country or ""
     return (level, where, route.priority, -route.conditions, route.name)
 
 
 async def hindered(conn: Connection, known: Sequence[Supplier]) -> dict[UUID, Hindrance]:
-    """Those of some suppliers that are not asked now, and why."""
+    """Those of these suppliers that are currently not used, and why."""
     return _hindered(known, await suppliers.sessions(conn), await sharing.avoided(conn))
 
 

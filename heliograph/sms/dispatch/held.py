@@ -1,6 +1,6 @@
-"""Messages that the guard holds, past their time: they end as expired, and so whoever sent them is told.
+"""Messages held by the guard beyond their deadline: they expire, so that whoever sent them is notified.
 
-The rule nobody may break: what is held ends only by its own deadline, by whoever sent it, or by an operator.
+The rule nobody may break: a held message ends only by its own deadline, by its sender, or by an operator.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.status import Move, move_many
 
-#: An SQL condition: there is anything to look at.
+#: An SQL condition: there are held messages.
 ANY = f"EXISTS (SELECT FROM queue WHERE kind = 'sms' AND line = '{GUARDED}')"
-#: A one-time code that was held for so long is of no use any more.
+#: A one-time code held for this long is no longer of any use.
 CODES = timedelta(minutes=10)
 #: Messages of one step.
 STEP = 1000
@@ -42,7 +42,7 @@ SEGMENTS = "SELECT id, segments FROM messages WHERE organization_id = $1 AND id 
 
 
 async def expire(conn: Connection) -> int:
-    """End what is held and past its deadline; returns how many. In the caller's transaction."""
+    """Expire held messages past their deadline; returns how many. Runs in the caller's transaction."""
     rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES)
     if not rows:
         return 0
@@ -57,7 +57,7 @@ async def expire(conn: Connection) -> int:
 
 
 async def withdraw(conn: Connection, hold_id: UUID, *, at: datetime, by: Who) -> int:
-    """Cancel what is held for a range, and refund it; returns how many. Raises NotFound."""
+    """Cancel and refund the messages of one hold; returns how many. Raises NotFound."""
     gone = 0
     one = await holds.get(conn, hold_id)
     while ids := await holds.waiting(conn, one, limit=STEP):

@@ -45,7 +45,7 @@ async def record(
     grace: float,
     policies: Mapping[UUID, str],
 ) -> list[Move]:
-    """Record ends of attempts; returns the moves that follow, which are the caller's to make in the same transaction.
+    """Record outcomes of attempts; returns the moves that follow, which the caller must make in the same transaction.
 
     `grace`: seconds that an unknown outcome waits for its receipt.
     """
@@ -63,7 +63,7 @@ async def record(
 
 
 async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) -> None:
-    """The test supplier's receipts are queued work, so that they come even if this worker dies."""
+    """Queue the test supplier's receipts as work, so that they arrive even if this worker dies."""
     items = []
     for one in answered:
         lease = one.attempt.lease
@@ -75,8 +75,9 @@ async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) 
         await leases.put(conn, "test", items)
 
 
-# Of messages that these attempts did not move: who has them, and whether another attempt was taken. Each by its whole
-# key: joined, a plan that was made while a month had few messages went through all of them for each attempt.
+# For messages that these attempts did not move: which supplier has them, and whether another attempt was accepted. Each
+# is looked up by its whole key: with a join, a plan made while a month had few messages scanned all of them for each
+# attempt.
 BESIDES = """
 SELECT item.message_id, item.attempt, m.supplier_id, m.mode, m.segments, m.country, m.network,
        EXISTS (SELECT FROM attempts
@@ -90,8 +91,8 @@ SELECT item.message_id, item.attempt, m.supplier_id, m.mode, m.segments, m.count
 
 
 async def reconcile(conn: Connection, answered: Sequence[Answered], moved: Collection[UUID]) -> None:
-    """Count answers that are no yes, and messages that were taken besides; what else was taken is counted by its move.
-    In the same transaction, after the moves of `record`. `moved`: the messages that did."""
+    """Count answers other than acceptance, and messages accepted a second time; all others are counted by their move.
+    Runs in the same transaction, after the moves of `record`. `moved`: the messages that moved."""
     at = now()
     events: list[tuple[UUID, str, str, int]] = []
     late: list[Answered] = []
@@ -115,8 +116,8 @@ async def reconcile(conn: Connection, answered: Sequence[Answered], moved: Colle
 
 
 async def suppress(conn: Connection, answered: Sequence[Answered]) -> int:
-    """Opt out the recipients who told a supplier that they want no more messages, for the organization whose message
-    it refused for that. In the same transaction; returns how many webhook deliveries were queued."""
+    """Opt out recipients who told a supplier that they want no more messages, for the organization whose message it
+    refused because of that. Runs in the same transaction; returns how many webhook deliveries were queued."""
     at = now()
     told = {
         (one.attempt.lease.organization_id, "+" + one.attempt.submission.to)
@@ -131,8 +132,9 @@ def _country(one: Answered) -> str:
 
 
 async def _besides(conn: Connection, late: Sequence[Answered], at: datetime) -> list[tuple[UUID, str, str, int]]:
-    """Count attempts that were taken although their message is another attempt's, or had ended: their supplier charges
-    for them. Returns what that changes of other counts; where a receipt had shown the same, that is nothing."""
+    """Count attempts that were accepted although their message was delivered by another attempt, or had ended: their
+    supplier charges for them. Returns the resulting changes of other counts; none where a receipt had already shown
+    this."""
     rows = await conn.fetch(
         BESIDES,
         [one.attempt.lease.organization_id for one in late],
@@ -165,7 +167,7 @@ async def _besides(conn: Connection, late: Sequence[Answered], at: datetime) -> 
 
 
 def _ids(one: Answered) -> list[PartId]:
-    """The ids that a supplier gave."""
+    """The ids assigned by a supplier."""
     attempt, to = one.attempt, one.attempt.submission.to
     total, end = one.outcome.total or len(attempt.submission.segments), keys.suffix(to)
     return [
@@ -227,7 +229,8 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
 
 
 def _unsent(due: ClaimedMessage, at: datetime, status: str, code: str | None = None) -> Move:
-    """The end of a message that is not tried again. If an earlier try had no answer, somebody may have it after all."""
+    """The final move of a message that is not tried again. If an earlier try had no answer, a supplier may have it
+    after all."""
     if due.was_unknown:
         status, code = "unknown", OUTCOME_UNKNOWN
     else:
@@ -240,7 +243,7 @@ def deadline(accepted_at: datetime, expires_at: datetime | None) -> datetime:
     return expires_at or accepted_at + timedelta(seconds=SUBMIT_HORIZON)
 
 
-#: An SQL condition on a row of `queue`: the deadline of its message is over.
+#: An SQL condition on a row of `queue`: the deadline of its message has passed.
 EXPIRED = f"""
 (SELECT coalesce(m.expires_at, m.accepted_at + interval '{SUBMIT_HORIZON:.0f} seconds') <= now() FROM messages m
   WHERE m.organization_id = queue.organization_id AND m.id = queue.id LIMIT 1)

@@ -1,7 +1,7 @@
-"""Suppliers as their rows say. Pure, apart from loading the table.
+"""Suppliers, as described by their rows. Pure, apart from loading the table.
 
-Who may carry a message, and in which order, is looked up in `routes/lookup.py`. When one is avoided for a while is in
-`sms/circuits/`.
+Which suppliers may carry a message, and in which order, is looked up in `routes/lookup.py`; temporary avoidance of a
+supplier is in `sms/circuits/`.
 
 The rule nobody may break: routing never sends a message elsewhere while its last attempt may have reached somebody.
 """
@@ -19,7 +19,7 @@ from heliograph.base.database.pool import Connection
 
 
 class Supplier(msgspec.Struct, frozen=True):
-    """One account, as its row says. `secret` is still sealed."""
+    """One account, as described by its row. `secret` is still sealed."""
 
     id: UUID
     name: str
@@ -27,7 +27,7 @@ class Supplier(msgspec.Struct, frozen=True):
     settings: dict[str, Any]
     secret: bytes
     state: str
-    #: E.164 digits without `+`; empty: everything.
+    #: E.164 digits without `+`; empty: all numbers.
     prefixes: tuple[str, ...]
     priority: int
     weight: int
@@ -35,9 +35,9 @@ class Supplier(msgspec.Struct, frozen=True):
     parts: str
     created_at: datetime
     changed_at: datetime
-    #: An operator holds whatever would go through it (`queue.holds`).
+    #: An operator holds everything that would go through it (`queue.holds`).
     held: bool = False
-    #: Partial holds: of an organization, of ids below this one, or of both.
+    #: Partial holds: by organization, by ids below this one, or by both.
     holds: tuple[tuple[UUID | None, UUID | None], ...] = ()
     #: A simulator: used only while there is no other supplier.
     simulated: bool = False
@@ -59,7 +59,7 @@ SELECT id, name, kind, settings::text, secret, state, prefixes, priority, weight
 
 
 async def load(conn: Connection) -> list[Supplier]:
-    """All suppliers that were not removed, by priority and name."""
+    """All suppliers except removed ones, by priority and name."""
     return [
         Supplier(
             **{
@@ -77,7 +77,7 @@ SIMULATORS = "SELECT name FROM suppliers WHERE simulated"
 
 
 async def simulators(conn: Connection) -> frozenset[str]:
-    """Names of all simulators, those that were removed too: no name is given twice."""
+    """Names of all simulators, including removed ones: names are never reused."""
     return frozenset(row["name"] for row in await conn.fetch(SIMULATORS))
 
 
@@ -95,7 +95,7 @@ def covers(supplier: Supplier, recipient: str) -> bool:
 
 
 def holds_back(supplier: Supplier, organization_id: UUID, message_id: UUID) -> bool:
-    """True if an operator holds this message if it would go through this supplier."""
+    """True if this message is on hold should it go through this supplier."""
     return any(
         (organization is None or organization == organization_id) and (before is None or message_id < before)
         for organization, before in supplier.holds
@@ -103,7 +103,7 @@ def holds_back(supplier: Supplier, organization_id: UUID, message_id: UUID) -> b
 
 
 def serving(suppliers: Iterable[Supplier]) -> list[Supplier]:
-    """Those that carry live messages: simulators only if there is nothing else, paused or not."""
+    """The suppliers that carry live messages, paused or not: simulators only if there are no others."""
     known = list(suppliers)
     return [one for one in known if not one.simulated] or known
 

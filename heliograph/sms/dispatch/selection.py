@@ -1,4 +1,4 @@
-"""Which supplier carries a message now, as far as this worker can tell: called once for each claimed message.
+"""Chooses the supplier that carries a message now, as far as this worker can tell: called once per claimed message.
 
 Rows wait in lines. New work is in the line UNROUTED; work for a supplier that is currently full moves to that
 supplier's line, where it delays nobody else.
@@ -41,12 +41,12 @@ log = structlog.get_logger()
 
 #: How many times a supplier may answer "later" before another one is tried.
 PATIENCE = 2
-#: For how long missing segments of a long message follow those that a supplier has; after that it is sent again as a
-#: whole.
+#: How long missing segments of a long message may follow those that a supplier has; after that the whole message is
+#: sent again.
 CONTINUED = timedelta(hours=1)
-#: How many rows of lines with unusable suppliers are moved in one round.
+#: How many rows are moved per round out of lines of unusable suppliers.
 REROUTE = 200
-#: How many rows of new work are examined in each round, however much waits in the suppliers' lines.
+#: How many rows of new work are examined per round, however much is waiting in the suppliers' lines.
 NEW = 32
 NOBODY: frozenset[UUID] = frozenset()
 
@@ -55,13 +55,13 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     """The chosen supplier for a message."""
 
     account: PooledSupplier
-    #: How often its circuit had opened by then.
+    #: How often its circuit had opened by then (`Breaker.openings`).
     openings: int
-    #: The recipient's network (MCC-MNC); empty: not known.
+    #: The recipient's network (MCC-MNC); empty if unknown.
     network: str = ""
-    #: What the supplier charges for it; None: not known.
+    #: The supplier's charge; None if unknown.
     cost: Charge | None = None
-    #: The name of the route that chose it; None: none did.
+    #: The name of the route that chose it; None if no route did.
     route: str | None = None
 
 
@@ -77,24 +77,24 @@ class Selection:
         charges: Charges | None = None,
         book: Callable[[], Book] = Book,
     ) -> None:
-        """`accounts`: the suppliers of this worker now. `patience`: seconds that a message waits for a supplier that is
-        slow before the next one is asked. `routes`: those in force; the same object while nothing has changed.
-        `charges`: what suppliers charge; None: nobody knows. `book`: their rules for senders and numbers."""
+        """`accounts`: returns this worker's current suppliers. `patience`: seconds that a message waits for a slow
+        supplier before the next one is tried. `routes`: the active ones; the same object while nothing has changed.
+        `charges`: suppliers' charges; None: unknown. `book`: their rules for senders and numbers."""
         self._book = book
-        #: As it is in this round.
+        #: The rules in this round.
         self._rules = Book()
         self._charges = charges or Charges()
         self._accounts = accounts
         self._routes = routes
-        #: What `_table` was compiled from.
+        #: The input from which `_table` was compiled.
         self._compiled: tuple[list[Supplier], Sequence[Route]] = [], ()
         self._table = Table([])
-        #: Why messages go where they go.
+        #: What is recorded about the choice of suppliers.
         self.facts = Facts(self._charges.book)
         self.decisions = Decisions(
             lambda: {id: one.supplier.name for id, one in accounts().items()}, facts=self.facts.of
         )
-        #: What a message may be given to in this round: usable here, or at another worker.
+        #: Suppliers that may get messages in this round: usable here, or by another worker.
         self._known: dict[UUID, Supplier] = {}
         self._patience = patience
         self._references = References(20_000)
@@ -102,23 +102,24 @@ class Selection:
         self._serving: list[Supplier] = []
         #: Suppliers that can be used in this round.
         self.usable: list[Supplier] = []
-        #: Suppliers that only other workers can use now: a message that belongs there waits in their line.
+        #: Suppliers that only other workers can use now: a message for one of them waits in its line.
         self.elsewhere: list[Supplier] = []
-        #: How many rows are examined when the lines of full suppliers are checked for what has waited long enough.
+        #: How many rows are examined when the lines of full suppliers are checked for messages that have waited long
+        #: enough.
         self.overflow = NEW
         #: Suppliers' lines with waiting rows, as far as this worker knows.
         self.parked: set[UUID] = set()
         #: Rows left to other workers in this round.
         self.left_to_others = 0
-        #: Only simulators carry live messages.
+        #: True if only simulators carry live messages.
         self.is_simulated = False
 
     def make_room(self) -> int:
-        """Ask every account what it can take in this round; returns the total number of live messages."""
+        """Ask every account how much it can take in this round; returns the total number of live messages."""
         self.usable, self.elsewhere = [], []
         self._rules = self._book()
         total = 0
-        # Once a round, and not for each message in it.
+        # Once per round rather than per message.
         self._serving = serving(one.supplier for id, one in self._accounts().items() if id != test_mode.SUPPLIER)
         self.is_simulated = all(one.simulated for one in self._serving) and bool(self._serving)
         serve = {one.id for one in self._serving} | {test_mode.SUPPLIER}
@@ -145,7 +146,8 @@ class Selection:
                 self.usable.append(account.supplier)
         self.left_to_others = 0
         total -= self._leave_alone_what_stalls()
-        # Only a worker that can use a supplier leaves work to others: otherwise it would be in nobody's way here.
+        # Only a worker that can use some supplier leaves work to others: otherwise there would be nothing here to
+        # delay.
         self._known = {one.id: one for one in self.usable + self.elsewhere} if self.usable else {}
         return total
 
@@ -158,7 +160,7 @@ class Selection:
             account = accounts[supplier.id]
             others = [one for one in self.usable if one is not supplier and overlap(one, supplier)]
             if account.moves_elsewhere:
-                continue  # another worker's messages are answered: it is not the supplier that stalls
+                continue  # another worker's messages are answered, so the supplier does not stall
             if others and not account.breaker.open and account.breaker.stalls(self._patience):
                 account.breaker.trip()
                 log.warning("supplier circuit", supplier=supplier.name, open=True, stalled=True)
@@ -168,7 +170,7 @@ class Selection:
         return gone
 
     def route(self, due: ClaimedMessage) -> Step:
-        """For a message that may be sent: its supplier, when to look at it again, or how it ends."""
+        """The next step for a message that may be sent: its supplier, when to look at it again, or how it ends."""
         accounts = self._accounts()
         lease = due.lease
         if due.mode == "test":
@@ -180,7 +182,7 @@ class Selection:
             others: Iterable[UUID] = found.order(lease.id)
             barred = self._barred(due, found.suppliers) if self._rules.judges else NOBODY
             if barred and len(barred) == len(found.suppliers):
-                # By all who carry there, as it is known from the start.
+                # Refused by all suppliers that carry there, which is known beforehand.
                 return End(
                     Move(lease.organization_id, lease.id, "rejected", due.at, "sender_not_approved", unsent=True)
                 )
@@ -188,7 +190,7 @@ class Selection:
             barred |= unrated
             if due.refused or barred:
                 # A supplier that refused it is not tried twice; and a message that a held supplier could carry waits
-                # for the operator, unless it has refused it.
+                # for the operator, unless that supplier has refused it.
                 active = {id for id, one in accounts.items() if one.supplier.state == "active"}
                 refused = due.refused or ()
                 others = [id for id in others if id in active and id not in refused and id not in barred]
@@ -202,11 +204,11 @@ class Selection:
                 supplier, skipped = self._choose(due, found, barred, unrated)
                 decision = self.decisions.number(found, skipped) if supplier else None
             if supplier is None:
-                # Nobody can carry it now. It waits in the line of one that would, out of the way of others; if there is
-                # nothing to be in the way of, it stays where it is.
+                # No supplier can carry it now. It waits in the line of one that would, where it delays no others; if
+                # there is nothing to delay, it stays where it is.
                 line = next(iter(others), lease.line) if self.usable else lease.line
-                # It stays due: a worker with a session may be about to look, and must not find nothing each time. It
-                # keeps its place, so that it is known how long it has waited.
+                # It stays due: a worker with a session may be about to look, and must not keep finding nothing. It
+                # keeps its place, so that its waiting time is known.
                 pause = -due.waited(lease.due_at) if line == lease.line else HOLD
                 return Postponed(lease, pause, line, counts=False)
         assert supplier is not None
@@ -221,22 +223,22 @@ class Selection:
                     self.overflow = REROUTE
                     return self._out(due, accounts[other.id], self.decisions.number(found, skipped), route)
             self.parked.add(supplier.id)
-            # It keeps its due time, so that it is known how long it has waited.
+            # It keeps its due time, so that its waiting time is known.
             return Postponed(lease, -waited, supplier.id, counts=False)
         return self._out(due, account, decision, route)
 
     def _overflows(self, due: ClaimedMessage, account: PooledSupplier) -> bool:
-        """True if a message that has waited too long for its supplier may go to the next one. Only short-lived messages
-        do not wait for one that is merely full."""
+        """True if a message that has waited too long for its supplier may go to the next one. If that one is merely
+        full, this applies to short-lived messages only."""
         return due.lease.lane == SINGLE and (due.is_short_lived or account.breaker.is_slow())
 
     def _patience_of(self, due: ClaimedMessage) -> float:
-        """Seconds that a message waits for a supplier that is slow."""
+        """Seconds that a message waits for a slow supplier."""
         own = CLASSES[due.traffic_class].patience
         return self._patience * (min(own, CLASSES["otp"].patience) if due.is_short_lived else own)
 
     def _put_off(self, due: ClaimedMessage) -> bool:
-        """True if the supplier of the last attempt has used up its tries, or an operator passed it over."""
+        """True if the supplier of the last attempt has used up its tries, or was passed over by an operator."""
         if due.attempt_state == "unreachable" or due.attempt_supplier in due.passed:
             return True
         if due.attempt_state != "busy":
@@ -244,12 +246,12 @@ class Selection:
         return due.lease.tries >= PATIENCE or due.waited(due.busy_since) > self._patience_of(due)
 
     def _barred(self, due: ClaimedMessage, suppliers: Iterable[UUID]) -> frozenset[UUID]:
-        """Those that do not send as this sender there."""
+        """The suppliers that do not accept this sender there."""
         network = self._charges.directory.place(due.recipient).network
         return frozenset(id for id in suppliers if self._spoken(due, id, network) is None)
 
     def _unrated(self, due: ClaimedMessage, found: Candidates) -> frozenset[UUID]:
-        """Those without a price for it, on a route that asks for one."""
+        """The suppliers without a price for it, on a route that requires one."""
         if found.route is None or not found.route.rated:
             return NOBODY
         priced = self._charges.cost
@@ -290,9 +292,9 @@ class Selection:
         *,
         with_room: bool = False,
     ) -> tuple[Supplier | None, tuple[tuple[UUID, str], ...]]:
-        """The first of the candidates that may be given the message now, and why those before it may not. One that put
-        it off, or that refuses its sender, is taken only if there is no other; one that is only full for the moment is
-        waited for."""
+        """The first candidate that can take the message now, and why those before it cannot. One that put it off, or
+        that refuses its sender, is chosen only if there is no other; one that is only full at the moment is waited
+        for."""
         accounts, lease = self._accounts(), due.lease
         put_off = due.attempt_supplier if due.attempt_supplier is not None and self._put_off(due) else None
         last: Supplier | None = None
@@ -332,7 +334,7 @@ class Selection:
         return words.UNBOUND
 
     def _begun_at(self, due: ClaimedMessage, usable: Mapping[UUID, Supplier]) -> Supplier | None:
-        """Who has, or may have, some segments of a long message, if the others may follow there."""
+        """The supplier that has, or may have, some segments of a long message, if the rest may follow there."""
         if due.parts == 1 or due.series_at is None or due.attempt_supplier is None or self._put_off(due):
             return None
         if due.attempt_state not in ("busy", "unknown") or due.at - due.series_at > CONTINUED:
@@ -340,7 +342,7 @@ class Selection:
         one = usable.get(due.attempt_supplier)
         if one is None or one.id in (due.refused or ()) or holds_back(one, due.lease.organization_id, due.lease.id):
             return None
-        # If its settings have changed since, it may get the message in other segments than before.
+        # If its settings have changed since then, the message may be split differently.
         return one if one.changed_at < due.series_at else None
 
     def _out(

@@ -1,7 +1,7 @@
-"""The suppliers as this worker uses them: a connector for each, kept in sync with the table, and leased sessions.
+"""A worker's suppliers: a connector for each, kept in sync with the table, and leased sessions.
 
 An account allows a total number of sessions. Each is a slot with a lease; a worker opens as many sessions as it holds
-slots, and workers share them evenly. The rule nobody may break: no session without its slot.
+slots, and workers share them evenly. The rule nobody may break: no session without a slot.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from heliograph.suppliers.contract import (
 
 log = structlog.get_logger()
 
-#: A slot is free again after this long without renewal, seconds; renewed every second.
+#: Seconds after which a slot that was not renewed is free again.
 SLOT_LEASE = 5.0
-#: A lease is renewed once this many seconds are left: with a check every second, every other time.
+#: A lease is renewed once this many seconds are left: with a check every second, at every other check.
 SLOT_RENEWED = 3.5
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TEST_ACCOUNT = Supplier(
@@ -74,7 +74,7 @@ SELECT supplier_id, slot, worker_id = $1 AS mine, extract(epoch FROM lease_until
   FROM supplier_sessions ORDER BY slot
 """
 LOOK = f"SELECT ({LIVING}) AS workers, {pdus.WATCHED} AS watched"
-# In the commit of the reads, which there is anyway. A lease that ended is another worker's to take.
+# In the transaction of the reads, which commits anyway. An expired lease may be taken by another worker.
 RENEW = """
 UPDATE supplier_sessions SET lease_until = now() + make_interval(secs => $2)
  WHERE (supplier_id, slot) IN (
@@ -117,7 +117,7 @@ UPDATE supplier_sessions
                          coalesce((report.wires::jsonb -> (slot.n - 1)::int)::text, ''))
 """
 
-# Work for suppliers that no longer exist goes back to be routed again.
+# Work for suppliers that no longer exist is routed again.
 ORPHANED = """
 UPDATE queue SET line = $2, due_at = greatest(due_at, now()), since = coalesce(since, due_at) WHERE (id, line) IN (
     SELECT id, line FROM queue WHERE kind = 'sms' AND line = ANY ($1)
@@ -126,7 +126,7 @@ UPDATE queue SET line = $2, due_at = greatest(due_at, now()), since = coalesce(s
 
 
 class PooledSupplier(msgspec.Struct):
-    """A supplier as this worker uses it."""
+    """A supplier as used by this worker."""
 
     supplier: Supplier
     connector: Connector
@@ -134,13 +134,13 @@ class PooledSupplier(msgspec.Struct):
     senders: Senders = msgspec.field(default_factory=lambda: Senders(time.monotonic))
     #: How many segments may still be handed over in this round.
     room: int = 0
-    #: Another worker has it bound and uses it.
+    #: Another worker has a session bound and uses it.
     elsewhere: bool = False
-    #: Other workers do not have it, and may leave messages for it in its line.
+    #: Other workers have no session, and may leave messages for it in its line.
     fed: bool = False
     #: The circuit is open, and this round may send one probe.
     probe: bool = False
-    #: Another worker's messages are taken or refused there.
+    #: Another worker's messages are accepted or refused there.
     moves_elsewhere: bool = False
     told: Told = msgspec.field(default_factory=Told)
 
@@ -160,12 +160,12 @@ class SupplierPool:
         on_inbound: Callable[[UUID, Sequence[Inbound]], Any],
         backlog: Backlog | None = None,
     ) -> None:
-        """`factories` by the kind of supplier; `account`: what a connector is given, its secret opened. `backlog`: the
-        worker's; None: its own."""
+        """`factories`: by the kind of supplier. `account`: builds what a connector gets, with its secret opened.
+        `backlog`: the worker's; None: its own."""
         self._pool = pool
         self._worker_id = worker_id
         self._backlog = backlog or Backlog(cycle=0.0)
-        #: Nobody else does.
+        #: True if nobody else looks for work in its backlog.
         self._looks = backlog is None
         self._factories = factories
         self._account = account
@@ -181,7 +181,7 @@ class SupplierPool:
         #: The last reported state of the sessions, with their slots.
         self._told: tuple[Any, ...] | None = None
         self._rates = sessions.Rates()
-        #: What is seen of each account every second; the worker stores it.
+        #: Observations of each account, taken every second; the worker stores them.
         self.hours = hours.Hours()
         #: Connectors being closed, by supplier.
         self._leaving: dict[asyncio.Task[None], UUID] = {}
@@ -196,11 +196,11 @@ class SupplierPool:
         self._accounts[test_mode.SUPPLIER] = PooledSupplier(TEST_ACCOUNT, connector, Breaker(time.monotonic))
 
     def accounts(self) -> Mapping[UUID, PooledSupplier]:
-        """Active and paused suppliers by id, and the one of test keys."""
+        """Active and paused suppliers by id, and that of test keys."""
         return self._accounts
 
     def routes(self) -> tuple[Route, ...]:
-        """The routes in force: the same object until one changes."""
+        """The active routes: the same object until one changes."""
         return self._routes
 
     def book(self) -> Book:
@@ -208,7 +208,7 @@ class SupplierPool:
         return self._book
 
     def policies(self) -> dict[UUID, str]:
-        """Which parts' receipts decide a message of several parts, by supplier."""
+        """Which parts' receipts decide the status of a message with several parts, by supplier."""
         return {id: account.supplier.parts for id, account in self._accounts.items()}
 
     async def refresh(self, *, grace: float) -> None:
@@ -234,11 +234,11 @@ class SupplierPool:
                     self._absent(supplier, "")
                 elif supplier != before:
                     if supplier.changed_at != before.changed_at:
-                        # As for all workers (`sharing.READ`): what was found before says nothing.
+                        # As for all workers (`sharing.READ`): earlier findings no longer apply.
                         self._accounts[id].breaker.close()
                     self._accounts[id].supplier = supplier
             for id, supplier in wanted.items():
-                # The sessions of the old connector count until they are closed.
+                # The old connector's sessions count until they are closed.
                 if (id not in self._accounts or self._is_absent(id)) and id not in self._leaving.values():
                     await self._open(supplier)
             for id in wanted.keys() - self._accounts.keys():
@@ -250,13 +250,13 @@ class SupplierPool:
             await self._reroute(conn, wanted.keys())
 
     async def stop(self, *, grace: float) -> None:
-        """Close all connectors: each gets `grace` seconds for its open answers."""
+        """Close all connectors: each gets `grace` seconds for outstanding answers."""
         for id, account in self._accounts.items():
             self._leave(id, account.connector, grace)
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
     async def give_back(self) -> None:
-        """Release this worker's slots at once, rather than when their leases end."""
+        """Release this worker's slots at once, rather than when their leases expire."""
         await self._pool.execute("DELETE FROM supplier_sessions WHERE worker_id = $1", self._worker_id)
 
     async def _open(self, supplier: Supplier) -> None:
@@ -276,7 +276,7 @@ class SupplierPool:
             )
             await connector.start()
         except Exception as error:
-            # One account with a broken configuration must not stop the others. It is retried each time, and logged
+            # One account with a broken configuration must not stop the others. It is retried every time, but logged
             # once.
             known = self._accounts.get(supplier.id)
             if known is None or known.connector.health().last_error != str(error):
@@ -333,7 +333,7 @@ class SupplierPool:
         for id, account in self._accounts.items():
             if id == test_mode.SUPPLIER:
                 continue
-            # One that drains still takes answers and receipts.
+            # A draining supplier still gets answers and receipts.
             active = account.supplier.state != "paused" and not self._is_absent(id)
             allowed = account.supplier.sessions if active else 0
             held = mine.get(id, [])
@@ -357,7 +357,7 @@ class SupplierPool:
         for id, account in self._accounts.items():
             if id != test_mode.SUPPLIER:
                 account.connector.set_sessions(held_now.get(id, 0))
-        # A slot is released once its session is closed: for the supplier it counts until then.
+        # A slot is released only once its session is closed: until then the supplier counts it.
         closed = [
             (id, slot) for id, slot in extra if self._accounts[id].connector.health().sessions <= held_now.get(id, 0)
         ]
@@ -382,7 +382,7 @@ class SupplierPool:
         for id, account in self._accounts.items():
             if id != test_mode.SUPPLIER:
                 self.hours.look(id, account.connector, account.connector.health())
-        # With the rows that it is written to: what another worker left in one of them is not ours.
+        # Compared together with the rows to write: another worker may have left its own report in one of them.
         if (told := (reports, take, mine)) != self._told:
             await conn.execute(REPORT, self._worker_id, *(list(column) for column in zip(*reports, strict=True)))
             self._told = told

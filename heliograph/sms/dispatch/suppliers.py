@@ -31,7 +31,7 @@ class SupplierExists(Refusal):
 
 
 def seal_key(settings: Settings) -> Key:
-    """The key that suppliers' secrets are sealed under."""
+    """The key with which suppliers' secrets are sealed."""
     return derive_key(settings.secret_keys, "suppliers")
 
 
@@ -120,7 +120,7 @@ async def change(
     secret: str | None = None,
     by: Who = SYSTEM,
 ) -> None:
-    """Change a supplier to `after`; `secret`: its new password, None: unchanged. `before`: what it was.
+    """Change a supplier from `before` to `after`. `secret`: its new password; None: unchanged.
 
     Workers follow within a second, and reconnect if settings or password changed. It remains the same supplier, so that
     receipts for earlier messages match. Raises SupplierExists.
@@ -164,7 +164,7 @@ async def reconfigure(
 
 
 def _told(one: Supplier) -> dict[str, Any]:
-    """A supplier for the audit log: what operators set, each setting separately."""
+    """A supplier for the audit log: everything that operators set, each setting separately."""
     names = ("name", "prefixes", "priority", "weight", "sessions", "parts", "simulated")
     settings = {f"settings.{name}": value for name, value in one.settings.items()}
     return {name: getattr(one, name) for name in names} | settings
@@ -202,8 +202,8 @@ RESET = "UPDATE suppliers SET changed_at = now() WHERE id = $1"
 
 
 async def reset_circuit(conn: Connection, *, supplier: str, by: Who = SYSTEM) -> UUID:
-    """Have all workers forget what they found of a supplier: its circuit closes within a second, and opens again if it
-    still fails. By name or id. Raises NotFound."""
+    """Make all workers forget a supplier's failures: its circuit closes within a second, and opens again if it still
+    fails. By name or id. Raises NotFound."""
     async with conn.transaction():
         found = await conn.fetchrow(STATE, supplier)
         if found is None:
@@ -218,7 +218,7 @@ ID = "SELECT id FROM suppliers WHERE (name = $1 OR id::text = $1) AND state <> '
 
 
 async def id_of(conn: Connection, reference: str) -> UUID:
-    """A supplier's id, by its name or its id. Raises NotFound."""
+    """A supplier's id, given its name or id. Raises NotFound."""
     id: UUID | None = await conn.fetchval(ID, reference)
     if id is None:
         raise NotFound(f"There is no supplier {reference!r}.", resource="supplier", id=reference)
@@ -232,7 +232,7 @@ SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
 """
 
 
-#: What `sessions` has of a supplier that no worker holds sessions of.
+#: The entry of `sessions` for a supplier with no sessions held by any worker.
 UNHELD = (0, 0, quoted(""))
 
 

@@ -1,4 +1,4 @@
-"""Test keys: the whole process without supplier and quota. The recipient's last four digits choose the outcome.
+"""Test keys: the whole process without a supplier or quota. The recipient's last four digits choose the outcome.
 
     0000 delivered          0004 no receipt
     0001 undelivered        0005 delivered after 60 s
@@ -6,8 +6,8 @@
     0003 expired            0007 delivered, with the receipt before the submit's answer
     anything else: delivered
 
-The connector takes the place of a supplier's. Its receipts are rows in the queue (kind "test"), so they come even if
-the worker that sent the message dies.
+The connector stands in for a supplier's. Its receipts are rows in the queue (kind "test"), so they arrive even if the
+worker that sent the message dies.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from heliograph.suppliers.contract import (
     Verdict,
 )
 
-#: Stands for the supplier of test messages; there is no such row in `suppliers`.
+#: Stands for the supplier of test messages, which has no row in `suppliers`.
 SUPPLIER = UUID(int=1)
-#: Messages taken at once.
+#: Messages taken at a time.
 WINDOW = 500
 
 STATES = {
@@ -45,7 +45,7 @@ SILENT, LATE, TWICE, EARLY = "0004", "0005", "0006", "0007"
 
 
 def receipt_after(to: str) -> float | None:
-    """Seconds from the submit's answer to the receipt; None: no receipt comes from the queue."""
+    """Seconds from the submit's answer to the receipt; None: there is no receipt from the queue."""
     match to[-4:]:
         case "0004" | "0007":
             return None
@@ -83,10 +83,10 @@ class Connector:
         task.add_done_callback(self._open.discard)
 
     def set_sessions(self, count: int) -> None:
-        """It has none."""
+        """Does nothing: it has no sessions."""
 
     def slow(self, pause: float) -> None:
-        """Nobody throttles it."""
+        """Does nothing: it is never throttled."""
 
     def health(self) -> Health:
         return Health(sessions=1, in_flight=len(self._open))
@@ -101,7 +101,7 @@ class Connector:
             try:
                 await self._on_receipts(receipts)
             except Exception:
-                # The database is away. Every submission has an outcome, or its message would wait for ever.
+                # The database is unavailable. Every submission needs an outcome, or its message would wait for ever.
                 self._on_outcome(submission, Outcome(Verdict.UNREACHABLE))
                 return
         parts = tuple(

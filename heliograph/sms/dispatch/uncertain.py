@@ -1,4 +1,4 @@
-"""Attempts of unknown outcome: searched for in the receipts, waited for, and then decided by the send's own guarantee.
+"""Attempts with unknown outcomes: look for receipts, wait for them, and then let the send's guarantee decide.
 
     a receipt for each segment in doubt     the supplier has them: the receipts' ids replace the lost answers
     fewer, and the grace is not over        wait
@@ -29,9 +29,9 @@ from heliograph.sms.status import OUTCOME_UNKNOWN, Move, Taken
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
 
-#: How it is known that an attempt of unknown outcome was accepted.
+#: How it is known that an attempt with an unknown outcome was accepted.
 SHOWN = said("a receipt shows that the supplier has it")
-# It is no longer in doubt: the attempt has now ended as accepted.
+# No longer in doubt: these attempts now end as accepted.
 TAKEN = f"""
 UPDATE attempts SET state = 'accepted', ended_at = now(), detail = '{SHOWN}',
                     supplier_message_id = v.id_key, recipient_suffix = v.suffix
@@ -44,7 +44,7 @@ RETURNING attempts.message_id, cost, cost_currency, cost_due
 
 
 async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Mapping[UUID, str]) -> Found:
-    """What receipts say about messages whose last attempt is of unknown outcome."""
+    """What receipts say about messages whose last attempt has an unknown outcome."""
     found = await waiting.find_for_uncertain(
         conn,
         [
@@ -61,7 +61,7 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
         lease, in_doubt = due.lease, due.in_doubt
         if not ids and in_doubt:
             if due.attempt_supplier in due.passed:
-                # An operator does not want to wait for its receipt, and has said that it may arrive twice.
+                # An operator does not want to wait for its receipt, and has accepted that it may arrive twice.
                 known[lease.id] = due
             continue
         adopted += [(due, number, id) for number, id in zip(in_doubt, ids, strict=True)]
@@ -73,7 +73,7 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
             known[lease.id] = msgspec.structs.replace(due, taken=taken, doubtful=(), attempt_state="busy")
     if adopted or whole:
         moves += await _adopt(conn, adopted, whole, policies)
-        # They were counted as answered with nothing; their moves count them as taken.
+        # They were counted as unanswered; their moves count them as accepted.
         counted = [
             (due.attempt_supplier, phones.country(due.recipient), Verdict.UNKNOWN.value, -1)
             for due in whole.values()
@@ -90,7 +90,7 @@ def _wanted(due: ClaimedMessage) -> int:
 
 
 def unknown(due: ClaimedMessage) -> Move:
-    """The end of a message that may or may not have arrived, and is not sent again."""
+    """The final move of a message that may or may not have arrived, and is not sent again."""
     return Move(due.lease.organization_id, due.lease.id, "unknown", due.at, OUTCOME_UNKNOWN, unsent=True)
 
 
@@ -100,8 +100,8 @@ async def _adopt(
     whole: Mapping[UUID, ClaimedMessage],
     policies: Mapping[UUID, str],
 ) -> list[Move]:
-    """There are receipts for these segments, so the supplier has them: their ids replace the lost answers. `whole`: the
-    messages of which it has all. Returns the moves that follow."""
+    """Adopt receipts for these segments: the supplier has them, so the receipts' ids replace the lost answers. `whole`:
+    the messages of which it has all segments. Returns the moves that follow."""
     at = now()
     ids = [
         PartId(

@@ -1,5 +1,5 @@
-"""What an operator does with one message, whichever organization's it is: give it up, send it by another supplier, say
-how it ended.
+"""Operators' interventions on a single message of any organization: give it up, send it through another supplier, or
+decide how it ended.
 
-The rule nobody may break: each is done for a reason, which the organization reads in its audit log.
+The rule nobody may break: each needs a reason, which the organization can read in its audit log.
 """

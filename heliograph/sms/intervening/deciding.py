@@ -1,6 +1,6 @@
-"""Saying how a message ended when no supplier says so: an operator knows it from elsewhere.
+"""Deciding how a message ended if no supplier reports it and an operator knows from elsewhere.
 
-Its money, its event and its place in the figures follow as from a receipt: it is the same move.
+Its amounts, its event and its statistics follow as from a receipt: it is the same move.
 
 The rule nobody may break: what a real receipt could not do, an operator cannot either. A status never goes back.
 """
@@ -27,9 +27,9 @@ from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, Taken, may_
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
 
-#: How a message may be said to have ended.
+#: The statuses that an operator can choose.
 ENDS = ("delivered", "undelivered", "failed", "expired", "rejected", "unknown")
-#: How an attempt is known to have been taken.
+#: How an attempt is known to have been accepted.
 SAID = said("an operator says that the supplier has it")
 
 
@@ -46,11 +46,11 @@ SELECT attempt, target_id, state, cost, cost_currency, cost_due FROM attempts
 
 
 async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
-    """End a message that a supplier has, or may have, as `status`, one of ENDS. Idempotent.
+    """End a message that a supplier has, or may have, with `status`, one of ENDS. Idempotent.
 
-    One that was tried and still waits is taken out of the queue. A late receipt still moves it where it would have
-    moved it after a receipt of the same. `reason`: as of `giving_up.give_up`. Returns the status. Raises NotFound,
-    Invalid (fields `reason` and `status`), StatusNotDecided.
+    One that was tried and still waits is removed from the queue. A late receipt has the same effect as after a receipt
+    of this status. `reason`: as for `giving_up.give_up`. Returns the status. Raises NotFound, Invalid (fields `reason`
+    and `status`), StatusNotDecided.
     """
     reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)
@@ -75,19 +75,18 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
 
 
 async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, move: Move, country: str) -> Move:
-    """The move of a message that waits for another try, once its work is ended. Raises StatusNotDecided."""
+    """End the work of a message that waits for another try; returns its move. Raises StatusNotDecided."""
     last = await conn.fetchrow(TRIED, organization_id, id)
     if last is None or id not in await leases.withdraw(conn, "sms", [id], only="ended"):
         raise StatusNotDecided
     if last["state"] != "unknown":
         if move.status not in ("failed", "expired", "rejected"):
-            # Every supplier that was asked put it off, refused it or was not reached.
+            # Every supplier that was tried put it off, refused it or could not be reached.
             raise StatusNotDecided
         return move
     if move.status == "unknown":
         return move
-    # As a receipt would say it: that supplier has it. It was counted as answered with nothing; its move counts it as
-    # taken.
+    # As with a receipt: that supplier has it. It was counted as unanswered; its move counts it as accepted.
     await attempts.mark_taken(conn, "sms", [(organization_id, id)], detail=SAID)
     await reconciliation.count(conn, [(last["target_id"], country, Verdict.UNKNOWN.value, -1)], move.at)
     taken = Taken(cost=charge_of(last["cost"], last["cost_currency"], last["cost_due"]))
@@ -95,7 +94,7 @@ async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, m
 
 
 def _code(status: str, before: str) -> str | None:
-    """Why it failed, as customers read it: as of a receipt of this status."""
+    """The failure code that customers see: the same as for a receipt of this status."""
     if status == "delivered":
         return None
     return {"sent": NO_RECEIPT, "accepted": OUTCOME_UNKNOWN}[before] if status == "unknown" else status

@@ -1,4 +1,4 @@
-"""Giving a message up by hand: an operator ends one that no supplier has yet, whichever organization's it is."""
+"""Giving up a message by hand: an operator cancels one that no supplier has yet, of any organization."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from heliograph.sms.messages import Message
 
 
 async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> Message:
-    """End a message that waits to be sent, as canceled, and refund it, by the rule by which its sender cancels it.
+    """Cancel a message that waits to be sent, and refund it, by the same rule as when its sender cancels it.
 
-    `reason`: 1 to 500 characters, which its organization reads in its audit log. One that was canceled before is left
-    as it is. Raises Invalid, NotFound, and MessageNotCancelable once it is on its way or has ended: what a supplier
-    may have is not given up, for it may be delivered.
+    `reason`: 1 to 500 characters, which its organization can read in its audit log. One that was canceled before is
+    left as it is. Raises Invalid, NotFound, and MessageNotCancelable once it is on its way or has ended: what a
+    supplier may have may still be delivered, so it cannot be given up.
     """
     reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)

@@ -1,10 +1,11 @@
-"""Sending a message by another supplier now: an operator passes over the one that it waits for, or that may have it.
+"""Sending a message through another supplier now: an operator passes over the one that it waits for, or that may have
+it.
 
-The suppliers that were passed over stand in the message's queue row and end with it. Dispatch asks them only if nobody
-else can take the message, so passing over never loses one.
+The passed-over suppliers are stored in the message's queue row and forgotten with it. Dispatch uses them only if no
+other supplier can take the message, so passing over never loses one.
 
-The rule nobody may break: what may arrive twice is sent again only if whoever sent it allows that, and the operator has
-said so.
+The rule nobody may break: a message that may arrive twice is sent again only if its sender allows that and the operator
+has confirmed it.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class NoOtherSupplier(Refusal):
     code, status = "no_other_supplier", 409
 
 
-# The look-up goes by id, as those of `queue.leases`. A worker that is just deciding about it is waited for.
+# Looked up by id, as in `queue.leases`. Waits for a worker that is deciding about it right now.
 WAITING = """
 SELECT queue.ctid AS place, line, attempt, target_id, passed FROM queue
  WHERE id = $1 AND organization_id = $2 AND kind || '' = 'sms' AND begun_at IS NULL
    AND (lease_until IS NULL OR lease_until < now())
    FOR UPDATE
 """
-# In question: whether it arrived, or whether the segments that it has will be complete there.
+# True if in doubt: whether it arrived, or whether the segments that the supplier has will be completed there.
 LAST = """
 SELECT a.state = 'unknown' OR EXISTS (SELECT FROM sms_parts
                                        WHERE message_id = $2 AND attempt = coalesce(a.continues, a.attempt)) AS doubtful
@@ -56,7 +57,7 @@ REFUSED = """
 SELECT target_id FROM attempts WHERE organization_id = $1 AND message_id = $2 AND state = 'refused'
 """
 NAMES = "SELECT id, name FROM suppliers WHERE id = ANY ($1)"
-# One try more: that is how a worker knows that there may be more to know of it than its messages and attempts say.
+# Counts one more try: this tells a worker that there may be more to read than the message and its attempts.
 TO_OTHERS = """
 UPDATE queue SET passed = $2, line = $3, due_at = now(), since = NULL, lease_until = NULL, lease_token = NULL,
                  tries = least(tries, 9999) + 1
@@ -67,11 +68,11 @@ UPDATE queue SET passed = $2, line = $3, due_at = now(), since = NULL, lease_unt
 async def send_elsewhere(
     conn: Connection, by: Who, *, id: UUID, reason: str, may_arrive_twice: bool = False
 ) -> tuple[str, list[str]]:
-    """Have a message that waits for a supplier, or whose attempt there is in question, sent by another one now.
+    """Send a message that waits for a supplier, or whose attempt there is in doubt, through another one now.
 
-    `reason`: as of `giving_up.give_up`. `may_arrive_twice`: needed if the supplier may have it. Returns the name of the
-    supplier that is passed over, and those that can take the message, in their order. Raises NotFound, Invalid (fields
-    `reason` and `may_arrive_twice`), MessageNotWaiting, MayNotArriveTwice, NoOtherSupplier.
+    `reason`: as for `giving_up.give_up`. `may_arrive_twice`: required if the supplier may have it. Returns the names of
+    the passed-over supplier and of those that can take the message, in order. Raises NotFound, Invalid (fields `reason`
+    and `may_arrive_twice`), MessageNotWaiting, MayNotArriveTwice, NoOtherSupplier.
     """
     reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)
@@ -111,7 +112,7 @@ async def send_elsewhere(
 
 
 async def _waited_for(conn: Connection, line: UUID, target_id: UUID | None) -> tuple[UUID, str] | None:
-    """The supplier that a message waits for, with its name; None: none. The line says it before the last attempt: it
-    is where a worker put it since."""
+    """The supplier that a message waits for, with its name; None if there is none. Its line takes precedence over the
+    last attempt: a worker has put it there since."""
     names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, [line, *filter(None, [target_id])])}
     return next(((one, names[one]) for one in (line, target_id) if one is not None and one in names), None)

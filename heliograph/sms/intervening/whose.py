@@ -1,4 +1,4 @@
-"""Whose a message is that an operator names by its id alone, and the reason that is asked for."""
+"""Finds a message that an operator refers to by its id alone, and its organization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Named(msgspec.Struct, frozen=True):
 
     actor: Actor
     organization: str
-    #: As it is stored: `accepted` also while it is being handed over.
+    #: As stored: `accepted` also while it is being handed over.
     status: str
     sent: bool
     guarantee: str
@@ -25,7 +25,7 @@ class Named(msgspec.Struct, frozen=True):
     traffic_class: str
 
 
-# By id alone, an organization at a time: see `sending.timeline.by_id`.
+# By id alone, one organization at a time: see `sending.timeline.by_id`.
 WHOSE = """
 SELECT o.id, o.state, o.name, found.*
   FROM organizations o
@@ -36,7 +36,7 @@ SELECT o.id, o.state, o.name, found.*
 
 
 async def find(conn: Connection, by: Who, *, id: UUID) -> Named:
-    """The SMS of an id. Raises NotFound."""
+    """The SMS with an id. Raises NotFound."""
     row = await conn.fetchrow(WHOSE, id)
     if row is None:
         raise NotFound(resource="message", id=str(id))

@@ -1,5 +1,5 @@
-"""Numbers are looked up before they are sent to, where a route asks for their network: the accounts of look-up
-suppliers (`accounts`), and what a worker does with them (`asking`).
+"""Number look-ups, made before a message is sent if a route depends on the network: the accounts of look-up suppliers
+(`accounts`), and their use by a worker (`asking`).
 
     dispatch ── asks, and the message waits ──► number_lookups ──► a worker asks the supplier
         ▲                                                                  │

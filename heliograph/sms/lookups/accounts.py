@@ -1,4 +1,4 @@
-"""The table `lookup_suppliers`: accounts by which numbers are looked up, which operators add, change and remove."""
+"""The table `lookup_suppliers`: accounts for looking up numbers, which operators add, change and remove."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from heliograph.suppliers.settings import SettingError
 
 
 class Account(msgspec.Struct, frozen=True):
-    """One account, as its row says. `secret` is still sealed."""
+    """One account, as described by its row. `secret` is still sealed."""
 
     id: UUID
     name: str
     kind: str
-    #: As stored, and with the defaults of the others.
+    #: The stored settings, and all settings including defaults.
     values: dict[str, Any]
     settings: LookupSettings
     secret: bytes
@@ -43,13 +43,13 @@ SELECT id, name, kind, settings::text, secret, state, changed_at FROM lookup_sup
 
 
 async def load(conn: Connection | Pool) -> list[Account]:
-    """All that were not removed, by name."""
+    """All accounts except removed ones, by name."""
     return [_account(row) for row in await conn.fetch(LOAD)]
 
 
 def parsed(kind: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """Settings of a kind as `KEY=VALUE`; lists separated by commas, nothing: None, the default. Raises Invalid, which
-    names the setting."""
+    """Parse settings of a kind, given as `KEY=VALUE`; lists are separated by commas, and an empty value is None, the
+    default. Raises Invalid, which names the setting."""
     hints = get_type_hints(kinds.KINDS[kind].settings)
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -70,20 +70,20 @@ def parsed(kind: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def serving(accounts: Sequence[Account], country: str) -> Account | None:
-    """Who looks up numbers of a country: the first that names it, else the first that names none; None: nobody, or it
-    is not worth its price."""
+    """The account that looks up numbers of a country: the first that names it, otherwise the first that names none;
+    None: no account, or it is not worth its price."""
     able = [one for one in accounts if one.state == "active" and country in one.settings.countries]
     able += [one for one in accounts if one.state == "active" and not one.settings.countries]
     return able[0] if able and able[0].settings.is_worth_it else None
 
 
 def open_secret(key: Key, account: Account) -> str:
-    """Its secrets as they are sealed together. Raises Unsealable."""
+    """Open its secrets, which are sealed together. Raises Unsealable."""
     return unseal(key, account.secret, context(account.id)).decode()
 
 
 def context(id: UUID) -> str:
-    """What its secrets are sealed for."""
+    """The context with which its secrets are sealed."""
     return f"lookup_suppliers/{id}"
 
 
@@ -133,8 +133,8 @@ async def change(
     secrets: Mapping[str, str] | None = None,
     by: Who = SYSTEM,
 ) -> Account:
-    """Change settings of the account with this name or id; one that is None returns to its default. `secrets`: new ones
-    in place of all; None: unchanged. Raises NotFound, Invalid."""
+    """Change settings of the account with this name or id; None restores a default. `secrets`: replace all secrets;
+    None: unchanged. Raises NotFound, Invalid."""
     async with conn.transaction():
         before = await _locked(conn, account)
         after = {name: value for name, value in (before.values | dict(values)).items() if value is not None}
@@ -157,7 +157,7 @@ UPDATE lookup_suppliers SET state = $2, changed_at = clock_timestamp(),
 async def set_state(
     conn: Connection, *, account: str, state: Literal["active", "paused", "removed"], by: Who = SYSTEM
 ) -> Account:
-    """Pause, resume or remove an account; what it told is kept. A removed one keeps its row without its secrets, since
+    """Pause, resume or remove an account; its results are kept. A removed one keeps its row without its secrets, since
     look-ups refer to it. Raises NotFound."""
     async with conn.transaction():
         before = await _locked(conn, account)

@@ -1,7 +1,7 @@
-"""What a worker does with look-ups: which messages wait for one, and asking suppliers for what waits.
+"""Look-ups by a worker: which messages wait for one, and the queries to suppliers.
 
-The rule nobody may break: where no route names a network of the recipient's country, nobody is asked and no message
-waits. Numbers are looked up for their network alone; what the supplier says of a handset is not kept.
+The rule nobody may break: if no route names a network of the recipient's country, nothing is looked up and no message
+waits. Numbers are looked up for their network alone; what the supplier says about a handset is not stored.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ STEP = 0.25
 
 
 def countries(routes: Collection[Route]) -> set[str]:
-    """ISO regions in which the network of a number decides about its route."""
+    """ISO regions in which a number's network affects its route."""
     known = plan.networks()
     return {known[one.network].country for one in routes if one.network in known}
 
 
 async def try_once(key: Key, one: Account, number: str) -> str:
-    """Look a number (E.164) up now, which the supplier charges; returns its network (MCC-MNC), empty if the supplier
-    knows none. Nothing is stored. Raises Invalid (to) if there is no answer."""
+    """Look up a number (E.164) now, for which the supplier charges; returns its network (MCC-MNC), empty if the
+    supplier knows none. Nothing is stored. Raises Invalid (to) if there is no answer."""
     try:
         secret = accounts.open_secret(key, one)
     except Unsealable:
@@ -58,30 +58,30 @@ class Lookups:
     """Look-ups within one worker."""
 
     def __init__(self, pool: Pool, key: Key, directory: Directory) -> None:
-        """`directory`: the worker's, which hears of what is found."""
+        """`directory`: the worker's, which is told about results."""
         self._pool, self._key, self._directory = pool, key, directory
-        #: Who looks up numbers of a country, of those where it decides anything.
+        #: The account for each country in which look-ups affect routing.
         self._serving: dict[str, Account] = {}
         self._accounts: list[Account] = []
         self._askers: dict[UUID, tuple[Account, Asker]] = {}
-        #: Set when something was asked for here.
+        #: Set when a look-up was requested here.
         self.wake = asyncio.Event()
 
     @property
     def is_used(self) -> bool:
-        """Numbers of some country are looked up."""
+        """True if numbers of any country are looked up."""
         return bool(self._serving)
 
     async def refresh(self, conn: Connection | Pool, routes: Collection[Route]) -> None:
-        """Take up accounts and routes."""
+        """Load accounts and apply routes."""
         where = countries(routes)
         self._accounts = await accounts.load(conn) if where else []
         found = {country: accounts.serving(self._accounts, country) for country in where}
         self._serving = {country: one for country, one in found.items() if one is not None}
 
     async def before(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> dict[UUID, float]:
-        """Those of live messages that wait for a look-up, and for how many seconds; asks for what nobody asked for.
-        In the caller's transaction, which puts them off."""
+        """The live messages that wait for a look-up, and for how many seconds; requests missing look-ups. Runs in the
+        caller's transaction, which postpones them."""
         wanted: dict[int, Account] = {}
         of: dict[UUID, int] = {}
         for one in messages:
@@ -109,7 +109,7 @@ class Lookups:
         return waiting
 
     async def round(self) -> int:
-        """Ask suppliers for what waits; returns how many numbers were asked for."""
+        """Send waiting look-ups to suppliers; returns how many numbers that were."""
         done = 0
         await asked.give_up(self._pool)
         for account in [one for one in self._accounts if one.state == "active"]:

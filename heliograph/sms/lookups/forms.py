@@ -1,6 +1,6 @@
-"""Settings of look-up suppliers as fields of a form, and what was typed as settings.
+"""Settings of look-up suppliers as fields of a form, and typed values as settings.
 
-The rule nobody may break: an API key is no field here.
+The rule nobody may break: API keys are not fields here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.sms.lookups.accounts import Account
 from heliograph.sms.management.forms import Field
 from heliograph.suppliers.lookups import kinds
 
-#: What is said of an empty field that has no default.
+#: The error for an empty field without a default.
 REQUIRED = "This is required: it has no default."
 
 
@@ -38,13 +38,13 @@ def fields(kind: str) -> list[Field]:
 
 
 def shown(one: Account) -> dict[str, str]:
-    """What each field shows: what is in force."""
+    """The value shown in each field: the one in effect."""
     return {name: written(value) for name, value in msgspec.structs.asdict(one.settings).items()}
 
 
 def read(kind: str, before: Mapping[str, str], given: Mapping[str, str]) -> dict[str, Any]:
-    """Settings that become different by what was typed; None: its default. `before`: as fields showed them. Raises
-    Invalid with all that is wrong of single settings."""
+    """The settings that typed values change; None: the default. `before`: the values that the fields showed. Raises
+    Invalid with all errors of individual settings."""
     values: dict[str, Any] = {}
     wrong: list[tuple[str, str, str]] = []
     for one in fields(kind):
@@ -62,5 +62,5 @@ def read(kind: str, before: Mapping[str, str], given: Mapping[str, str]) -> dict
 
 
 def written(value: Any) -> str:
-    """A value as it is typed."""
+    """A value as it would be typed."""
     return ",".join(value) if isinstance(value, tuple) else str(value)

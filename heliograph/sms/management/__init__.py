@@ -1,2 +1,2 @@
-"""What operators do with suppliers, from a shell and in the console: typed options, changes with their differences,
-trials, and what becomes of traffic meanwhile."""
+"""Management of suppliers, from a shell and in the console: typed options, changes with their differences, trials, and
+effects on traffic."""

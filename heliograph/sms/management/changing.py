@@ -1,4 +1,4 @@
-"""Changing a supplier: what becomes different is known before it is done, and in the audit log with it."""
+"""Changing a supplier: the differences are shown beforehand, and recorded in the audit log with the change."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from heliograph.sms.reports import diagnosis
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET
 
-#: What becomes of a supplier, and new secrets by name.
+#: Maps a supplier to its changed version, and new secrets by name.
 Wanted = Callable[[Supplier], tuple[Supplier, Mapping[str, str]]]
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A change: setting, before, after of each difference."""
+    """A change: setting, before and after for each difference."""
 
     supplier: Supplier
     differences: list[dict[str, Any]]
@@ -38,8 +38,8 @@ def secrets(kind: str) -> dict[str, str]:
 async def change(
     conn: Connection, key: Key, *, supplier: str, wanted: Wanted, seen_at: datetime | None = None, by: Who = SYSTEM
 ) -> Changed:
-    """Change the supplier of this name or id, which workers follow within a second. `seen_at`: as of when the
-    difference was looked at; None: it does not matter.
+    """Change the supplier with this name or id; workers follow within a second. `seen_at`: when the difference was
+    reviewed; None: not checked.
 
     Raises NotFound, Invalid (names the setting) and SupplierExists.
     """
@@ -66,7 +66,7 @@ async def change(
 
 
 def given_secrets(kind: str, given: Mapping[str, str]) -> dict[str, str]:
-    """New secrets as typed, without those that are to stay as they are. Raises Invalid (names the secret)."""
+    """New secrets as typed, without those to be left unchanged. Raises Invalid (names the secret)."""
     wanted = {name: given[name] for name in secrets(kind) if given.get(name)}
     if not wanted:
         raise Invalid((SECRET, "required", "Type the new one."))

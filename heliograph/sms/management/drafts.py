@@ -1,7 +1,7 @@
-"""Suppliers that are being added: what was typed so far, step by step, and what trying it found.
+"""Drafts of suppliers: what has been typed so far, step by step, and the results of trying it.
 
-A draft stands in a table of its own, so nothing that carries messages ever sees it; finishing it adds the supplier. The
-rule nobody may break: its password is sealed like a supplier's, and the number of a test is kept masked.
+A draft is stored in a table of its own, so nothing that carries messages ever sees it; finishing it adds the supplier.
+The rule nobody may break: its password is sealed like a supplier's, and the number of a test is stored masked.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from heliograph.sms.management.following import Followed
 from heliograph.suppliers import kinds
 from heliograph.suppliers.probing import Step
 
-#: Drafts that may be there at once, and days for which one that nobody touches is kept.
+#: Maximum number of drafts, and days for which an untouched one is kept.
 MOST, DAYS = 50, 30
-#: Columns of a supplier before anything was chosen.
+#: Initial values of a supplier's columns.
 PLACE: Mapping[str, Any] = {
     "prefixes": (),
     "priority": 10,
@@ -41,48 +41,48 @@ PLACE: Mapping[str, Any] = {
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A test message. `to`: masked. `until`: when it has ended at the latest."""
+    """A test message. `to`: masked. `until`: when it will have ended at the latest."""
 
     to: str
     until: datetime
     followed: Followed
-    #: It is one of several parts; and how it arrived on the handset, as somebody said who looked: "joined", "apart",
-    #: "cut", or "" as long as nobody did.
+    #: Whether it has several parts; and how it arrived on the handset, as reported by a person: "joined", "apart",
+    #: "cut", or "" until then.
     is_long: bool = False
     arrived: str = ""
 
 
 def long_ended(one: Trial | None) -> Trial | None:
-    """A long message, once it is followed no more and the supplier took it."""
+    """A long message, once it is no longer followed and the supplier has accepted it; otherwise None."""
     if one is None or not one.is_long or one.followed.phase != "done" or one.followed.verdict != "accepted":
         return None
     return one
 
 
 def mended(one: Trial) -> Trial:
-    """A test message once the settings that cure its ids are set."""
+    """A test message after the settings that fix its ids have been applied."""
     fitting = tuple(msgspec.structs.replace(receipt, fits=True) for receipt in one.followed.receipts)
     return msgspec.structs.replace(one, followed=msgspec.structs.replace(one.followed, receipts=fitting, cure={}))
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """One of them."""
+    """A draft."""
 
     id: UUID
     name: str
     kind: str
     settings: dict[str, Any]
-    #: Sealed; empty: none was given yet.
+    #: Sealed; empty: none has been given yet.
     secret: bytes
     place: dict[str, Any]
-    #: What the last test of the connection found.
+    #: The results of the last connection test.
     steps: list[Step]
     trial: Trial | None
     changed_at: datetime
 
     @property
     def is_complete(self) -> bool:
-        """It has all that a supplier needs."""
+        """True if it has everything that a supplier needs."""
         try:
             options.check(self.kind, self.settings)
         except Invalid:
@@ -100,7 +100,7 @@ VALUES ($1, $2, $3, '{}', $4::text::jsonb, now())
 
 
 async def begin(conn: Connection, *, name: str, kind: str) -> UUID:
-    """Begin one; those that nobody has touched for DAYS go. Raises Invalid (name, kind)."""
+    """Begin a draft; deletes those untouched for DAYS. Raises Invalid (name, kind)."""
     name = name.strip()
     if kind not in kinds.SETTINGS:
         raise Invalid(("kind", "enum", "Choose one of these kinds."))
@@ -120,12 +120,12 @@ ONE = f"SELECT {COLUMNS} FROM supplier_drafts WHERE id = $1"
 
 
 async def list_all(conn: Connection) -> list[Draft]:
-    """The last touched first."""
+    """All drafts, most recently touched first."""
     return [_draft(row) for row in await conn.fetch(LIST)]
 
 
 async def get(conn: Connection, id: UUID) -> Draft:
-    """One of them. Raises NotFound."""
+    """One draft. Raises NotFound."""
     row = await conn.fetchrow(ONE, id)
     if row is None:
         raise NotFound(resource="supplier draft", id=str(id))
@@ -140,7 +140,7 @@ UPDATE supplier_drafts SET name = $2, settings = $3::text::jsonb, place = $4::te
 
 
 async def save(conn: Connection, key: Key, draft: Draft, *, secret: str | None = None) -> None:
-    """Keep what was typed. `secret`: a new one; None: as it was."""
+    """Save what was typed. `secret`: a new one; None: unchanged."""
     await conn.execute(
         SAVE,
         draft.id,
@@ -158,38 +158,38 @@ ENDS = "SELECT now() + make_interval(secs => $1)"
 
 
 async def keep_steps(conn: Connection, id: UUID, steps: list[Step]) -> None:
-    """What a test of the connection found."""
+    """Save the results of a connection test."""
     await conn.execute(FOUND, id, encoded(steps))
 
 
 async def forget_trial(conn: Connection, id: UUID) -> None:
-    """Its last test message says nothing any more: it went by other settings."""
+    """Forget its last test message, which was sent with other settings."""
     await conn.execute(FORGET_TRIAL, id)
 
 
 async def keep_trial(conn: Connection, id: UUID, one: Trial) -> None:
-    """How far a test message has come."""
+    """Save the progress of a test message."""
     await conn.execute(FOLLOWED, id, encoded(one))
 
 
 async def ends(conn: Connection, seconds: float) -> datetime:
-    """The database's time after so many seconds."""
+    """The database's time plus this many seconds."""
     at: datetime = await conn.fetchval(ENDS, seconds)
     return at
 
 
 def open_secret(key: Key, draft: Draft) -> str:
-    """Its password; empty: none was given yet. Raises Unsealable."""
+    """Its password; empty: none has been given yet. Raises Unsealable."""
     return unseal(key, draft.secret, context(draft.id)).decode() if draft.secret else ""
 
 
 def context(id: UUID) -> str:
-    """Where its password is kept."""
+    """The context with which its password is sealed."""
     return f"supplier_drafts/{id}"
 
 
 def masked(number: str) -> str:
-    """What is kept of the number of a test."""
+    """A test's number in the masked form that is stored."""
     return phones.masked(number)
 
 
@@ -198,12 +198,13 @@ LOCK = f"SELECT {COLUMNS} FROM supplier_drafts WHERE id = $1 FOR UPDATE"
 
 
 async def drop(conn: Connection, id: UUID) -> None:
-    """Discard one."""
+    """Discard a draft."""
     await conn.execute(DROP, id)
 
 
 async def finish(conn: Connection, key: Key, id: UUID, *, by: Who = SYSTEM) -> UUID:
-    """Make it a supplier, which carries from now on. Raises NotFound, Invalid (names the setting), SupplierExists."""
+    """Turn a draft into a supplier, which carries messages from now on. Raises NotFound, Invalid (names the setting),
+    SupplierExists."""
     async with conn.transaction():
         row = await conn.fetchrow(LOCK, id)
         if row is None:

@@ -1,8 +1,8 @@
-"""A test message on an account that carries nothing yet, followed through attempt, answer and receipt, with a check of
-its ids: what the supplier answered against what its receipt names, and the setting that makes them one.
+"""A test message through an account not yet in use, followed through attempt, answer and receipt, with a check of its
+ids: the supplier's answer against its receipt, and the setting that makes them match.
 
-The session is this process's own, and takes receipts. The rule nobody may break: a receipt that is not of the test
-message is not acknowledged, so it comes again to whom it belongs.
+The session is this process's own, and takes receipts. The rule nobody may break: a receipt that does not belong to the
+test message is not acknowledged, so that it is delivered again to where it belongs.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ from heliograph.suppliers.contract import Account, Inbound, Outcome, Receipt, Su
 from heliograph.suppliers.smpp import bases
 from heliograph.suppliers.smpp import connector as smpp
 
-#: How long a receipt is waited for, how long those of other parts are after one, and what is closed at the end gets;
-#: seconds.
+#: Seconds to wait for a receipt, for those of other parts after one has arrived, and for closing at the end.
 WAIT, REST, GRACE = 60.0, 20.0, 1.0
 POLL = 0.02
-#: Receipts of a test message that are kept.
+#: Maximum number of receipts kept per test message.
 MOST = 20
 
 
 class ForeignError(Exception):
-    """What came is not of the test message: it is not acknowledged, and comes again."""
+    """A message or receipt that does not belong to the test: it is not acknowledged, and will be delivered again."""
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """A receipt, with the ids it names."""
+    """A receipt, with the ids that it contains."""
 
     ids: tuple[str, ...]
     state: str
     error: str = ""
     fits: bool = False
-    #: All parts that it counts as sent and delivered; 0: it counts none, or not all.
+    #: The number of parts, if it counts all as sent and delivered; otherwise 0.
     counted: int = 0
 
     @property
     def is_final(self) -> bool:
-        """Nothing more comes for what it is of."""
+        """True if no further receipt will follow for the same part."""
         return self.state != "pending"
 
 
 class Followed(msgspec.Struct, frozen=True, kw_only=True):
-    """How far it has come."""
+    """The progress of a test message."""
 
     #: "connecting", "sent", "answered" or "done".
     phase: str
@@ -59,10 +58,10 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     detail: Sentence = quoted("")
     ids: tuple[str, ...] = ()
-    #: Submits that it took; 0: none was answered.
+    #: Number of submits that it took; 0: none was answered.
     parts: int = 0
     receipts: tuple[Heard, ...] = ()
-    #: Settings with which its receipts would name its ids; empty: they do, or no others help.
+    #: Settings with which its receipts would match its ids; empty: they do already, or no settings help.
     cure: dict[str, str] = {}
     #: Why it ended without a receipt: "unreached", "refused", "elsewhere" (receipts come by callbacks) or "silent".
     note: str = ""
@@ -89,10 +88,11 @@ def submission(number: str, text: str, sender: str) -> Submission:
 async def follow(
     kind: str, account: Account, message: Submission, told: Told, *, wait: float = WAIT, rest: float = REST
 ) -> Followed:
-    """Send it and wait for its receipt, telling each step. Raises SettingsError (names the field).
+    """Send a test message and wait for its receipt, reporting each step to `told`. Raises SettingsError (names the
+    field).
 
-    Of a message of several parts the others' receipts are waited for `rest` seconds after each that comes. Over HTTP
-    receipts come to the address of an account that is there: they are not waited for.
+    For a message with several parts, the wait continues for `rest` seconds after each receipt. Over HTTP, receipts go
+    to the address of an existing account: they are not waited for.
     """
     await told(Followed(phase="connecting"))
     if kind in kinds.HTTP:
@@ -140,7 +140,7 @@ async def _smpp(account: Account, message: Submission, told: Told, wait: float, 
         await told(answered(outcome, phase="answered"))
         end = until = loop.time() + wait
         while True:
-            # Before the look, so that what comes while it is told wakes this up again.
+            # Cleared before the check, so that a receipt that arrives during the report wakes this again.
             came.clear()
             found = _checked(account, outcome, heard)
             if found.receipts:
@@ -159,7 +159,7 @@ async def _smpp(account: Account, message: Submission, told: Told, wait: float, 
 
 
 def is_whole(found: Followed) -> bool:
-    """Every id that was answered has its receipt, or one receipt counts them all."""
+    """True if every id in the answer has its receipt, or one receipt counts them all."""
     final = [one for one in found.receipts if one.is_final]
     if any(one.counted >= found.parts for one in final):
         return True
@@ -167,7 +167,7 @@ def is_whole(found: Followed) -> bool:
 
 
 def answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
-    """What was answered to it."""
+    """The progress after an answer."""
     return Followed(
         phase=phase,
         verdict=outcome.verdict.value,
@@ -195,19 +195,19 @@ def _checked(account: Account, outcome: Outcome, heard: Sequence[Receipt]) -> Fo
 
 
 def counted(submitted: int | None, delivered: int | None) -> int:
-    """All parts that a receipt counts as sent and delivered; 0: it counts none, or not all."""
+    """The number of parts, if a receipt counts all as sent and delivered; otherwise 0."""
     return submitted if submitted and submitted == delivered else 0
 
 
 def checked(account: Account, found: Followed, receipts: tuple[Heard, ...]) -> Followed:
-    """The answer with its receipts, and what would make their ids one."""
+    """The answer with its receipts, and the settings that would make their ids match."""
     cure = cured(account.settings, found.ids, [one.ids for one in receipts])
     return msgspec.structs.replace(found, receipts=receipts, cure=cure)
 
 
 def cured(settings: dict[str, Any], ids: Sequence[str], named: Sequence[Sequence[str]]) -> dict[str, str]:
-    """The settings with the fewest changes under which a receipt names one of these ids; empty: there are none, or one
-    names one as it is."""
+    """The settings with the fewest changes under which a receipt names one of these ids; empty: there are none, or a
+    receipt already does."""
     if any(set(keys) & set(ids) for keys in named):
         return {}
     now, *others = bases.ways(settings)

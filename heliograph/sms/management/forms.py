@@ -1,7 +1,7 @@
-"""Suppliers' settings as fields of a form, made from the typed struct of each kind, and what was typed as settings.
+"""Suppliers' settings as fields of a form, derived from the typed struct of each kind, and typed values as settings.
 
-A field shows what is in force; one that is emptied goes back to its default. The rule nobody may break: a password is
-no field here.
+A field shows the value in effect; emptying it restores the default. The rule nobody may break: passwords are not fields
+here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from heliograph.sms.management import options
 from heliograph.suppliers import kinds
 
 Control = Literal["text", "number", "choice", "switch", "lines", "entries"]
-#: Settings whose text may be of several lines.
+#: Settings whose text may have several lines.
 LONG = frozenset({"body", "item", "reply"})
-#: What leads to the account, beside all that begins with `tls`; and what is asked of a new one first.
+#: Settings of the connection, besides those that begin with `tls`; a new account asks for these first.
 CONNECTION = frozenset({"host", "port", "base_url", "system_id", "system_type", "address_range", "bind"})
 
 
@@ -34,7 +34,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     #: "connection", "limits", "times" or "protocol".
     group: str
     choices: tuple[str, ...] = ()
-    #: As it would be typed.
+    #: In the form in which it would be typed.
     default: str = ""
     is_required: bool = False
 
@@ -62,13 +62,13 @@ def fields(kind: str) -> list[Field]:
 
 
 def shown(kind: str, settings: Mapping[str, Any]) -> dict[str, str]:
-    """What each field shows."""
+    """The value shown in each field."""
     return {name: _typed(value) for name, value in options.effective(kind, settings).items()}
 
 
 def read(kind: str, settings: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """The settings after what was typed; a field that was not sent stays as it is. Raises Invalid, with all that is
-    wrong."""
+    """The settings after applying typed values; a field that was not sent stays as it is. Raises Invalid with all
+    errors."""
     after, before = dict(settings), shown(kind, settings)
     wrong: list[tuple[str, str, str]] = []
     for name, (of, _) in options.fields(kind).items():
@@ -95,17 +95,17 @@ ROW = ("name", "prefixes", "priority", "weight", "sessions", "parts", "simulated
 
 
 def shown_row(one: Supplier) -> dict[str, str]:
-    """What the fields of a supplier's columns show."""
+    """The values shown in the fields for a supplier's columns."""
     return {name: options.written(getattr(one, name)) for name in ROW}
 
 
 def changed(before: Supplier, given: Mapping[str, str]) -> Supplier:
-    """The supplier after what was typed. Raises Invalid, with all that is wrong."""
+    """The supplier after applying typed values. Raises Invalid with all errors."""
     now = shown_row(before)
     wrong: list[tuple[str, str, str]] = []
     after = before
     try:
-        # Settings with names of columns have these fields to themselves.
+        # Settings with the same names as columns are kept apart by a prefix.
         settings = {name.removeprefix(OPTION): text for name, text in given.items() if name.startswith(OPTION)}
         after = msgspec.structs.replace(after, settings=read(before.kind, before.settings, settings))
     except Invalid as refusal:
@@ -122,7 +122,7 @@ def changed(before: Supplier, given: Mapping[str, str]) -> Supplier:
     return after
 
 
-#: Before the names of settings in forms that hold columns too: SMPP has a `priority` of its own.
+#: Prefix of the names of settings in forms that also contain columns: SMPP has a `priority` of its own.
 OPTION = "option."
 
 
@@ -153,7 +153,7 @@ def _group(name: str, *, is_required: bool) -> str:
 
 
 def _typed(value: Any) -> str:
-    """A value as it is typed: entries one a line."""
+    """A value as it would be typed: one entry per line."""
     if isinstance(value, dict):
         return "\n".join(f"{name}={one}" for name, one in value.items())
     return options.written(value)

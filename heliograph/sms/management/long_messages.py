@@ -1,8 +1,8 @@
-"""A long test message: of which of its parts receipts came, whether a handset joined them, and the settings that follow
-from both. Pure.
+"""A long test message: which parts got receipts, whether a handset joined them, and the settings that follow from both.
+Pure.
 
-The rule nobody may break: nothing is said of receipts before all that were waited for came, or were waited for in vain;
-and what is set is what is computed here from what was kept, never what a form says.
+The rule nobody may break: no conclusion is drawn before all receipts have arrived, or were waited for in vain; and the
+settings applied are those computed here from stored results, never those submitted in a form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from heliograph.sms.management.following import Followed
 from heliograph.suppliers import kinds
 
-#: Three parts of 153 characters, to the last one: whoever reads it sees which numbers are missing, or out of order.
+#: Three parts of 153 characters, completely filled: a reader can see which numbers are missing or out of order.
 TEXT = "Heliograph: " + "".join(f"{n:03d} " for n in range(1, 112)) + "END"
 #: Ways of joining parts, each with the one to try after it.
 NEXT: Mapping[str, str] = {"udh8": "sar", "sar": "udh16", "udh16": "payload", "payload": "udh8"}
@@ -24,19 +24,19 @@ Seen = Literal["", "each", "whole", "summary", "first", "last", "some", "same", 
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """What its receipts were of, with the setting of `parts` that fits them; empty: the present one does."""
+    """What its receipts refer to, with the setting of `parts` that fits; empty: the current one does."""
 
     #: "whole": it has one id and one receipt; "summary": one receipt counts all parts; "same": all parts have one id;
-    #: "failed": it did not arrive, so nothing follows. Empty: nothing is known.
+    #: "failed": it did not arrive, so nothing follows. Empty: unknown.
     seen: Seen
     parts: str = ""
-    #: Of how many parts, of how many.
+    #: Number of parts with receipts, and of all parts.
     heard: int = 0
     of: int = 0
 
 
 def reported(found: Followed, parts: str) -> Reported:
-    """What came of it. `parts`: the setting that is in force, of whose receipts decide."""
+    """What its receipts show. `parts`: the current setting, which says whose receipts decide."""
     ids = found.ids
     final = [one for one in found.receipts if one.is_final]
     named = {number for number, id in enumerate(ids, 1) for one in final if id in one.ids}
@@ -64,7 +64,7 @@ def _policy(ids: int, named: set[int], parts: int) -> tuple[Seen, str]:
 
 
 def joining(kind: str, settings: Mapping[str, Any], arrived: str) -> str:
-    """The way of joining parts to try next; empty: they were joined, or it is the supplier that cuts texts."""
+    """The way of joining parts to try next; empty: they were joined, or it is the supplier that splits texts."""
     if kind != kinds.SMPP or arrived not in ("apart", "cut"):
         return ""
     return NEXT[settings.get("long_messages", "udh8")]

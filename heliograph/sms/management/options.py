@@ -1,4 +1,4 @@
-"""Suppliers' settings as operators write them: `KEY=VALUE`, parsed according to the field's type.
+"""Suppliers' settings as typed by operators: `KEY=VALUE`, parsed according to the field's type.
 
 The rule nobody may break: a password is not a setting, and is never shown, not even in part.
 """
@@ -21,7 +21,7 @@ from heliograph.suppliers.settings import SettingError, worded
 
 #: Stands for a password.
 HIDDEN = "(hidden)"
-#: Names that options of `supplier add` have.
+#: Names of options of `supplier add`.
 ALIASES = {"prefix": "prefixes", "rate": "submits_per_second"}
 
 
@@ -50,7 +50,7 @@ def fields(kind: str) -> dict[str, tuple[Any, str]]:
 
 
 def is_mapping(of: Any) -> bool:
-    """A setting of this type has entries."""
+    """True if a setting of this type has entries."""
     return get_origin(of) is dict
 
 
@@ -92,7 +92,7 @@ def apart(kind: str, pairs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
 
 def with_secrets(kind: str, known: str | None, new: dict[str, str]) -> str | None:
     """An account's secrets, sealed, with new ones merged in. `known`: the previous ones; None if they cannot be
-    open."""
+    opened."""
     if not new:
         return known
     if kind not in kinds.HTTP:
@@ -119,7 +119,7 @@ def row_changed(before: Supplier, pair: str) -> Routing:
 
 
 def checked_place(row: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Columns of a supplier that is being added, after what was typed. Raises Invalid, with all that is wrong."""
+    """Columns of a supplier that is being added, after applying typed values. Raises Invalid with all errors."""
     known = dict(row) | {"prefixes": tuple(row["prefixes"])}
     wrong: list[tuple[str, str, str]] = []
     for name, text in given.items():
@@ -159,13 +159,13 @@ def check(kind: str, settings: dict[str, Any]) -> None:
 
 
 def _missing(text: str) -> str:
-    """The field of "Object missing required field `host`"."""
+    """The field named in "Object missing required field `host`"."""
     found = re.search(r"`(\w+)`", text)
     return found[1] if found else "settings"
 
 
 def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
-    """The differences: setting, before, after. A setting that is not set has its default."""
+    """The differences: setting, before, after. A setting that is not stored has its default."""
     rows = [
         (name, getattr(before, name), getattr(after, name))
         for name in Routing.__struct_fields__
@@ -177,8 +177,8 @@ def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
 
 
 def effective(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a kind with what is in force: as stored, else the default; of what is required and not there,
-    None."""
+    """All settings of a kind with their effective values: as stored, otherwise the default; None for required ones that
+    are missing."""
     defaults = {one.name: _default(one) for one in kinds.fields(kind)}
     return {name: _plain(settings.get(name, default)) for name, default in defaults.items()}
 
@@ -216,9 +216,11 @@ def _split(pair: str) -> tuple[str, str, str]:
 
 
 def _converted(key: str, text: str, kind: Any) -> Any:
-    """Convert to the type of the field: as written, else as JSON, else as a list; yes and no are booleans."""
+    """Convert to the field's type: as written, otherwise as JSON, otherwise as a list; yes and no are booleans."""
     if "," in text and any(get_origin(one) is tuple for one in get_args(kind)):
-        return [one.strip() for one in text.split(",") if one.strip()]  # several, where one alone would do
+        return [
+            one.strip() for one in text.split(",") if one.strip()
+        ]  # several values where a single one is allowed too
     if kind is bool:
         text = {"yes": "true", "no": "false"}.get(text.lower(), text)
     try:

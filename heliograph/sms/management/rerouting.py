@@ -1,6 +1,6 @@
-"""A change of routes before it is made, and after: what it would move, and how an earlier state comes back.
+"""Changes of routes, before and after: what traffic they would move, and how to undo them.
 
-The rule nobody may break: a preview does what the change does, in a transaction that is taken back.
+The rule nobody may break: a preview performs the same change in a transaction that is rolled back.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from heliograph.sms.management import shifts
 from heliograph.sms.management.shifts import Moved
 
 T = TypeVar("T")
-#: Actions of the audit log that can be taken back.
+#: Actions in the audit log that can be undone.
 ACTIONS = ("route.changed", "route.removed")
-#: Entries of a route, or of all of them, that are looked through for one.
+#: Maximum number of entries, of one route or of all, to search.
 HISTORY = 200
 
 
 async def tried(conn: Connection, work: Callable[[Connection], Awaitable[T]]) -> tuple[T, Moved]:
-    """Do it, see what it would have moved of yesterday's traffic, and take it back. Raises what `work` raises."""
+    """Perform `work`, determine how much of yesterday's traffic it would have moved, and roll back. Raises what `work`
+    raises."""
     before = await shifts.in_force(conn)
     transaction = conn.transaction()
     await transaction.start()
@@ -45,13 +46,13 @@ async def tried(conn: Connection, work: Callable[[Connection], Awaitable[T]]) ->
 
 
 def mark(one: StoredRoute) -> str:
-    """What is another one once somebody has changed the route; shares that move are no such change."""
+    """A value that differs once somebody has changed the route; adjusted shares do not count as changes."""
     told = msgspec.json.encode((msgspec.to_builtins(one.route), one.note, one.state), order="deterministic")
     return hashlib.sha256(told).hexdigest()[:32]
 
 
 def check_mark(one: StoredRoute, seen: str) -> None:
-    """Raises Invalid if the route is not as it was when somebody looked at it."""
+    """Raises Invalid if the route has changed since it was displayed."""
     if mark(one) != seen:
         raise Invalid(
             ("name", "moved", "Somebody has changed this route in the meantime. Review the difference again.")
@@ -59,13 +60,13 @@ def check_mark(one: StoredRoute, seen: str) -> None:
 
 
 async def history(conn: Connection, *, route_id: UUID | None = None, limit: int = HISTORY) -> list[Recorded]:
-    """What was done to a route, or to all of them, newest first."""
+    """The audit log of a route, or of all routes, newest first."""
     wanted = Filter(object=str(route_id)) if route_id is not None else Filter(action="route")
     return (await reading.list_page(conn, wanted, limit=limit)).entries
 
 
 async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = None) -> Recorded:
-    """An entry that can be taken back; `route_id`: of this route. Raises NotFound."""
+    """An entry that can be undone; `route_id`: it must belong to this route. Raises NotFound."""
     for one in await history(conn, route_id=route_id):
         if one.id == entry_id and one.action in ACTIONS and one.before:
             return one
@@ -73,10 +74,10 @@ async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = 
 
 
 async def take_back(conn: Connection, entry: Recorded, *, seen: str | None = None, by: Who = SYSTEM) -> UUID:
-    """Give a route back what an entry of the audit log says that it had before; a removed one is added anew. Returns
-    its id. `seen`: its mark when the difference was looked at; None: it does not matter.
+    """Restore a route to its state before an entry of the audit log; a removed one is added again. Returns its id.
+    `seen`: its mark when the difference was reviewed; None: not checked.
 
-    Raises NotFound (it was removed since) and Invalid.
+    Raises NotFound (it has since been removed) and Invalid.
     """
     told: Mapping[str, Any] = msgspec.json.decode(entry.before or "{}")
     async with conn.transaction():
@@ -98,7 +99,7 @@ async def take_back(conn: Connection, entry: Recorded, *, seen: str | None = Non
 
 
 async def _restored(conn: Connection, route: Route, told: Mapping[str, Any]) -> Route:
-    """A route with what was recorded of it. Raises Invalid."""
+    """A route with its recorded values. Raises Invalid."""
     values = {("traffic_class" if name == "class" else name): value for name, value in told.items()}
     known = {name: values[name] for name in Route.__struct_fields__ if name in values and name != "id"}
     try:
@@ -115,7 +116,7 @@ async def _restored(conn: Connection, route: Route, told: Mapping[str, Any]) -> 
 
 
 def differences(before: StoredRoute | None, after: StoredRoute) -> list[tuple[str, Any, Any]]:
-    """(field, before, after) of what differs; of a new route, all that is set."""
+    """(field, before, after) for each difference; for a new route, all fields that are set."""
     empty = Route(id=after.route.id, name="", priority=-1)
     old = empty if before is None else before.route
     pairs = [

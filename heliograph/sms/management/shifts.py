@@ -1,6 +1,6 @@
-"""What a change of suppliers or routes would do with yesterday's traffic, before it is made.
+"""The effect that a change of suppliers or routes would have had on yesterday's traffic.
 
-The rule nobody may break: it is judged by the look-up that workers use, from sums that are kept; no message is read.
+The rule nobody may break: it is computed by the look-up that workers use, from stored sums; no message is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.lookups import accounts, asking
 from heliograph.sms.lookups.accounts import Account
 
-# Of the installation as a whole: operators ask.
+# For the installation as a whole: this is for operators.
 YESTERDAY = """
 SELECT organization_id, country, sender, sum(count)::bigint AS messages
   FROM traffic_days
@@ -37,12 +37,12 @@ SELECT organization_id, country, sender, sum(count)::bigint AS messages
  GROUP BY 1, 2, 3 HAVING sum(count) > 0
 """
 
-#: Stands for all organizations that nothing names.
+#: Stands for all organizations that no rule names.
 NOBODY = UUID(int=0)
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """Messages that one supplier would have had, and another one would have; None: nobody."""
+    """Messages that would move from one supplier to another; None: no supplier."""
 
     giver: UUID | None
     taker: UUID | None
@@ -50,8 +50,8 @@ class Flow(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Messages from a sender to a country that nobody would send any more: no supplier that is left sends as the
-    sender, or none has a price where a route asks for one."""
+    """Messages from a sender to a country that could no longer be sent: none of the remaining suppliers accepts the
+    sender, or has a price where a route requires one."""
 
     sender: str
     country: str
@@ -59,62 +59,62 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class LookedUp(msgspec.Struct, frozen=True):
-    """A country whose numbers would be looked up, or no longer."""
+    """A country whose numbers would now be looked up, or no longer."""
 
     country: str
     begins: bool
     #: Name of the look-up supplier.
     by: str
-    #: Numbers of a day, at most: each is asked for once in 90 days.
+    #: At most this many numbers per day: each is looked up once in 90 days.
     numbers: int
-    #: Of so many, millionths.
+    #: The cost of these, in millionths.
     cost: int
     currency: str
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """What a change would do with yesterday's traffic. Counts are of messages by country, so what depends on a number's
-    further digits, its network or the class is a range."""
+    """The effect of a change on yesterday's traffic. Messages are counted by country, so anything that depends on a
+    number's further digits, its network or the class is a range."""
 
     messages: int
-    #: Shares of them that go elsewhere, 0 to 1.
+    #: Share of messages that would go elsewhere, 0 to 1.
     least: float
     most: float
-    #: From whom to whom, the most first; of countries whose cases differ, by their calling code alone.
+    #: From which supplier to which, largest first; for countries whose cases differ, by their calling code alone.
     flows: Sequence[Flow] = ()
     refused: Sequence[Refused] = ()
     lookups: Sequence[LookedUp] = ()
 
     @property
     def said(self) -> str:
-        """In one sentence."""
+        """A one-sentence summary."""
         if not self.messages:
             return "there was no traffic yesterday"
         return f"these rules move {self.share} of yesterday's traffic ({self.messages:,} messages)"
 
     @property
     def share(self) -> str:
-        """Such as "41%", or "0% to 41%"."""
+        """The share, such as "41%" or "0% to 41%"."""
         low, high = f"{self.least:.0%}", f"{self.most:.0%}"
         return low if low == high else f"{low} to {high}"
 
 
 class Carriage(msgspec.Struct, frozen=True):
-    """Who carries, and by which routes."""
+    """A configuration: which suppliers carry, and by which routes."""
 
     suppliers: Sequence[Supplier]
     routes: Sequence[Route]
-    #: Suppliers that are not asked; while they are there, simulators are not asked either.
+    #: Suppliers that are not used; while they exist, simulators are not used either.
     paused: frozenset[UUID] = frozenset()
-    #: Who looks up numbers before they are sent to, by country.
+    #: The account that looks up numbers before sending, by country.
     lookups: Mapping[str, Account] = {}
 
     def pausing(self, id: UUID) -> Carriage:
-        """Were a supplier paused."""
+        """The configuration if a supplier were paused."""
         return msgspec.structs.replace(self, paused=self.paused | {id})
 
     def without(self, id: UUID) -> Carriage:
-        """Were a supplier removed."""
+        """The configuration if a supplier were removed."""
         routes = [
             msgspec.structs.replace(one, choices=tuple(two for two in one.choices if two.supplier_id != id))
             for one in self.routes
@@ -123,12 +123,12 @@ class Carriage(msgspec.Struct, frozen=True):
 
     @property
     def table(self) -> Table:
-        """The look-up of workers. Simulators carry only while there is nothing else."""
+        """The look-up table that workers use. Simulators carry only while there are no other suppliers."""
         return Table([one for one in routing.serving(self.suppliers) if one.id not in self.paused], self.routes)
 
 
 async def in_force(conn: Connection) -> Carriage:
-    """As it is configured now, whoever is paused."""
+    """The current configuration, regardless of pauses."""
     routes = await rules.active(conn)
     where = asking.countries(routes)
     known = await accounts.load(conn) if where else []
@@ -137,19 +137,19 @@ async def in_force(conn: Connection) -> Carriage:
 
 
 async def now(conn: Connection) -> Carriage:
-    """As it is now, without those that are paused or drain."""
+    """The current configuration, without suppliers that are paused or draining."""
     known = await in_force(conn)
     return msgspec.structs.replace(known, paused=frozenset(one.id for one in known.suppliers if one.state != "active"))
 
 
 async def moved(conn: Connection, before: Carriage, after: Carriage) -> Moved:
-    """What would have gone elsewhere of yesterday's messages, from the roll-ups."""
+    """How much of yesterday's traffic would have gone elsewhere, according to the roll-ups."""
     book = await loading.load(conn)
     prices = Prices()
     if any(route.rated for one in (before, after) for route in one.routes):
         await prices.refresh(conn)
     rows = await conn.fetch(YESTERDAY)
-    # Many prefixes and organizations take a while, in which pages are answered.
+    # Many prefixes and organizations take a while, so run in a thread while pages are served.
     return await asyncio.to_thread(_compared, before, after, book, prices, rows)
 
 
@@ -191,8 +191,8 @@ def _compared(before: Carriage, after: Carriage, book: Book, prices: Prices, row
 def _grouped(
     rows: Iterable[asyncpg.Record], book: Book, *carriages: Carriage
 ) -> dict[tuple[str, UUID, str], dict[str, int]]:
-    """Messages by sender, under a country, organization and sender that are treated as they are: of thousands of
-    organizations, few are named by any rule."""
+    """Messages grouped by country, organization and sender that are treated alike: of thousands of organizations, few
+    are named by any rule."""
     routes = [route for one in carriages for route in one.routes]
     organizations = {route.organization_id for route in routes}
     senders = {route.sender.casefold() for route in routes if route.sender is not None}
@@ -208,8 +208,8 @@ def _grouped(
 
 
 def cases(old: Table, new: Table, country: str) -> list[tuple[str, str, str | None, bool]]:
-    """Numbers, classes and networks of a country that either table may tell apart, and whether the network is certain;
-    the plainest first."""
+    """Numbers, classes and networks of a country that either table may distinguish, and whether the network is certain;
+    the simplest case first."""
     codes = [code for code, region in phones.REGIONS.items() if region == country] or ["0"]
     heads = {head for code in codes for head in {code, *old.under(code), *new.under(code)}}
     plans = plan.networks()
@@ -227,12 +227,12 @@ Shares = Mapping[UUID | None, float]
 
 
 def _share(before: Shares, after: Shares) -> float:
-    """The share of messages whose first supplier is another one."""
+    """The share of messages whose first supplier changes."""
     return sum(abs(before.get(id, 0.0) - after.get(id, 0.0)) for id in before.keys() | after.keys()) / 2
 
 
 def _flows(before: Shares, after: Shares) -> dict[tuple[UUID | None, UUID | None], float]:
-    """What each one that has less gives to each one that has more, by their shares of what moves."""
+    """How much each supplier that loses traffic passes to each one that gains, in proportion."""
     change = {id: after.get(id, 0.0) - before.get(id, 0.0) for id in before.keys() | after.keys()}
     gains = {id: value for id, value in change.items() if value > 0}
     total = sum(gains.values())
@@ -245,28 +245,28 @@ def _flows(before: Shares, after: Shares) -> dict[tuple[UUID | None, UUID | None
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """Who is asked first, by share."""
+    """The suppliers tried first, by share."""
 
     shares: Shares
-    #: Nobody of those who carry there sends as this sender, or has a price that the route asks for.
+    #: True if none of the suppliers that carry there accepts this sender, or has a price that the route requires.
     is_refused: bool
 
 
 class _Judge:
-    """What one carriage does with messages."""
+    """Computes what one configuration does with messages."""
 
     def __init__(self, carriage: Carriage, book: Book, prices: Prices) -> None:
         self.table, self._book, self._prices = carriage.table, book, prices
         self._lookups, self._at = carriage.lookups, clock.now()
-        #: With the candidates, so that nothing else can have their identity.
+        #: Keeps the candidates alive, so that no other object can get their identity.
         self._known: dict[int, tuple[Candidates, _Asked]] = {}
 
     def asked(
         self, country: str, organization_id: UUID, sender: str, case: tuple[str, str, str | None, bool]
     ) -> _Asked:
-        """Who is asked first for such messages."""
+        """The suppliers tried first for such messages."""
         number, traffic_class, network, is_certain = case
-        # What is looked up before it is sent is certain.
+        # A network looked up before sending is certain.
         is_certain = is_certain or country in self._lookups
         found = self.table.candidates(
             number,

@@ -1,7 +1,7 @@
-"""What each supplier of a route gets now, beside what is configured: shares of adaptive routes, circuits, pauses, lost
-sessions and rates counted in.
+"""The current share of each supplier of a route, next to the configured one: takes into account adaptive shares,
+circuits, pauses, lost sessions and rates.
 
-The rule nobody may break: shares are worked out from the choices that workers compile, never from what was sent.
+The rule nobody may break: shares are computed from the choices that workers compile, never from what was sent.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from heliograph.sms.dispatch.routing import Supplier
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """One supplier of a route, or of what no route decides."""
+    """One supplier of a route, or of traffic without a route."""
 
     supplier_id: UUID
     name: str
     is_simulated: bool
     priority: int
     weight: int
-    #: Of an adaptive route that was evaluated, of a hundred, and why.
+    #: Points out of a hundred and their reason, for an adaptive route that has been evaluated.
     points: int | None
     reason: str
-    #: Shares of messages that are handed to it first, 0 to 1: if everybody could be asked, and now.
+    #: Shares of messages that are handed to it first, 0 to 1: if all suppliers could be used, and now.
     configured: float
     now: float
-    #: Why it is not asked now: as `Hindrance`, with "simulator" (others are there), "elsewhere" (it does not carry
-    #: there) and "removed"; None: it is asked.
+    #: Why it is not used now: a `Hindrance`, with the additional codes "simulator" (there are others), "elsewhere" (it
+    #: does not carry there) and "removed"; None: it is used.
     hindrance: Hindrance | None
-    #: It asked for less within the last minute.
+    #: True if it throttled within the last minute.
     is_throttled: bool
-    #: Messages a second that it takes at most, over all its sessions; None: no limit is set.
+    #: Its maximum rate in messages per second, over all sessions; None: no limit is set.
     limit: float | None
 
 
 class Standings(msgspec.Struct, frozen=True):
-    """How suppliers are now."""
+    """The current state of suppliers."""
 
     suppliers: Sequence[Supplier]
     hindrances: Mapping[UUID, Hindrance]
     throttled: frozenset[UUID]
 
     def of(self, one: StoredRoute) -> list[Place]:
-        """The suppliers of a route, first those that are asked first."""
+        """The suppliers of a route, in the order in which they are tried."""
         known = {two.id: two for two in self.suppliers}
         why = {choice.supplier_id: self._why(known.get(choice.supplier_id), one.route) for choice in one.route.choices}
         return self._placed(one.route.choices, rules.adapted(one), why, one)
 
     @property
     def without_route(self) -> list[Place]:
-        """The suppliers by their own priorities and weights, as where no route decides."""
+        """The suppliers by their own priorities and weights, as used where no route applies."""
         choices = [Choice(one.id, one.priority, one.weight) for one in self.suppliers]
         why = {one.id: self._why(one, None) for one in self.suppliers}
         return self._placed(choices, None, why, None)
@@ -81,7 +81,7 @@ class Standings(msgspec.Struct, frozen=True):
         why: Mapping[UUID, Hindrance | None],
         stored: StoredRoute | None,
     ) -> list[Place]:
-        # Who never carries there is none of the choices of a worker's table.
+        # Suppliers that never carry there are not among the choices in a worker's table.
         able = {id for id, one in why.items() if one is None or one.code not in ("removed", "simulator", "elsewhere")}
         rest = shares(one for one in configured if one.supplier_id in able)
         asked = [id for id, one in why.items() if one is None]
@@ -116,7 +116,7 @@ class Standings(msgspec.Struct, frozen=True):
 
 
 async def standings(conn: Connection) -> Standings:
-    """How all suppliers are now."""
+    """The current state of all suppliers."""
     known = await routing.load(conn)
     avoided = await sharing.avoided(conn)
     throttled = frozenset(id for id, one in avoided.items() if one.throttled_at is not None)
@@ -124,7 +124,7 @@ async def standings(conn: Connection) -> Standings:
 
 
 def shares(choices: Iterable[Choice]) -> dict[UUID, float]:
-    """Of those that are asked first, each one's share by weight."""
+    """The shares, by weight, of the suppliers that are tried first."""
     listed = list(choices)
     first = min((one.priority for one in listed), default=0)
     group = [one for one in listed if one.priority == first]
@@ -133,13 +133,13 @@ def shares(choices: Iterable[Choice]) -> dict[UUID, float]:
 
 
 def limit(one: Supplier) -> float | None:
-    """Messages a second that a supplier takes at most."""
+    """A supplier's maximum rate in messages per second."""
     each = one.settings.get("submits_per_second") or one.settings.get("requests_per_second")
     return None if not each else float(each) * one.sessions
 
 
 def _carries(one: Supplier, route: Route) -> bool:
-    """Whether its own prefixes leave anything of where the route leads."""
+    """Whether its own prefixes cover any part of the route's destination."""
     if not one.prefixes:
         return True
     if route.prefix is not None:

@@ -1,8 +1,7 @@
-"""A test message through a supplier that carries already, followed through answer and receipt beside its workers.
+"""A test message through a supplier in use, followed through answer and receipt alongside its workers.
 
-Its session is a transmitter, so nobody's receipts come to it: those of the test message come to a worker, or to the
-callback address, match nothing and are read from there. Nothing of it is stored but how far it has come, with its
-number masked.
+Its session is a transmitter, so it receives no receipts: those of the test message go to a worker, or to the callback
+address, match nothing and are read from the table. Only its progress is stored, with its number masked.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from heliograph.sms.reports.keys import SUFFIX, suffix
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Submission, Verdict
 
-#: Seconds between two looks for its receipts, and how long they are waited for.
+#: Seconds between two looks for its receipts, and seconds to wait for them.
 LOOK, WAIT = 0.5, 120.0
-#: Receipts of it that are kept.
+#: Maximum number of receipts kept.
 MOST = 20
 
 FreshReceipts = Callable[[tuple[str, ...]], Awaitable[list[Heard]]]
@@ -39,7 +38,7 @@ READ = "SELECT trial::text FROM suppliers WHERE id = $1 AND state <> 'removed'"
 KEEP = "UPDATE suppliers SET trial = $2::text::jsonb WHERE id = $1"
 FORGET = "UPDATE suppliers SET trial = NULL WHERE id = $1"
 NOW = "SELECT now()"
-# Those that match nothing: by the handset's number, in whatever base its id is written.
+# Unmatched receipts, found by the handset's number, whatever base their ids are written in.
 HEARD = f"""
 SELECT keys, state, error, submitted, delivered FROM receipts
  WHERE message_id IS NULL AND supplier_id = $1 AND received_at >= $2 AND (right(recipient, {SUFFIX}) = $3 OR keys && $4)
@@ -48,7 +47,7 @@ SELECT keys, state, error, submitted, delivered FROM receipts
 
 
 async def last(conn: Connection, *, supplier_id: UUID) -> Trial | None:
-    """How far the last test message of a supplier has come; None: there was none. Raises NotFound."""
+    """The progress of a supplier's last test message; None: there was none. Raises NotFound."""
     row = await conn.fetchrow(READ, supplier_id)
     if row is None:
         raise NotFound("There is no such supplier.")
@@ -56,23 +55,23 @@ async def last(conn: Connection, *, supplier_id: UUID) -> Trial | None:
 
 
 async def keep(conn: Connection, one: Trial, *, supplier_id: UUID) -> None:
-    """How far it has come."""
+    """Save its progress."""
     await conn.execute(KEEP, supplier_id, encoded(one))
 
 
 async def forget(conn: Connection, *, supplier_id: UUID) -> None:
-    """It was sent by a setting that is another one now."""
+    """Forget a test message that was sent with a setting that has since changed."""
     await conn.execute(FORGET, supplier_id)
 
 
 async def begins(conn: Connection) -> datetime:
-    """The time from which on its receipts come."""
+    """The earliest time at which its receipts can arrive."""
     at: datetime = await conn.fetchval(NOW)
     return at
 
 
 async def demand_session(conn: Connection, supplier: Supplier) -> None:
-    """Raises Invalid (`session`) if workers hold all sessions that an SMPP account is said to allow."""
+    """Raises Invalid (`session`) if workers hold all sessions configured for an SMPP account."""
     leased = (await suppliers.sessions(conn)).get(supplier.id, suppliers.UNHELD)[0]
     if supplier.kind == kinds.SMPP and leased >= supplier.sessions:
         raise Invalid(("session", "taken", "Workers hold all of its sessions. Bind one more, or pause it first."))
@@ -81,7 +80,7 @@ async def demand_session(conn: Connection, supplier: Supplier) -> None:
 async def heard(
     conn: Connection, supplier: Supplier, message: Submission, ids: tuple[str, ...], *, since: datetime
 ) -> list[Heard]:
-    """Receipts for the handset of a test message since it was sent, oldest first. `ids`: those of its answer."""
+    """Receipts for the handset of a test message since it was sent, oldest first. `ids`: those in its answer."""
     rows = await conn.fetch(HEARD, supplier.id, since, suffix(message.to), list(ids))
     return [
         Heard(
@@ -105,10 +104,11 @@ async def follow(
     wait: float = WAIT,
     rest: float = following.REST,
 ) -> Followed:
-    """Send it and wait for its receipt, telling each step. `receipts`: those of it so far, by the answer's ids.
+    """Send it and wait for its receipt, reporting each step. `receipts`: returns its receipts so far, given the
+    answer's ids.
 
-    Of a message of several parts the others' receipts are waited for `rest` seconds after each that comes. Raises
-    SettingsError (names the field).
+    For a message with several parts, the wait continues for `rest` seconds after each receipt. Raises SettingsError
+    (names the field).
     """
     await told(Followed(phase="connecting"))
     done = await trial.attempt(supplier.kind, account, message)
@@ -135,9 +135,10 @@ async def follow(
 
 
 async def cure(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
-    """Set what makes the ids of the last test message's answer and receipt one; False: nothing is to be set.
+    """Apply the settings that make the ids in the last test message's answer and receipt match; False: nothing to
+    change.
 
-    Workers follow within a second, and receipts that match nothing are read anew. Raises NotFound, Invalid.
+    Workers follow within a second, and unmatched receipts are read again. Raises NotFound, Invalid.
     """
     async with conn.transaction():
         one = await last(conn, supplier_id=supplier_id)
@@ -149,14 +150,14 @@ async def cure(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTE
 
 
 async def arrived(conn: Connection, *, supplier_id: UUID, how: str) -> None:
-    """How the last long message arrived on the handset: "joined", "apart" or "cut"."""
+    """Record how the last long message arrived on the handset: "joined", "apart" or "cut"."""
     one = drafts.long_ended(await last(conn, supplier_id=supplier_id))
     if one is not None:
         await keep(conn, msgspec.structs.replace(one, arrived=how), supplier_id=supplier_id)
 
 
 async def decide(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
-    """Let those receipts decide about long messages that came of the last one; False: nothing is to be set.
+    """Let the kind of receipts that arrived for the last long message decide; False: nothing to change.
 
     Raises NotFound, Invalid.
     """
@@ -171,8 +172,8 @@ async def decide(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYS
 
 
 async def join(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
-    """Have parts joined in the next way, and forget the last message, which says nothing of it; False: nothing is to be
-    set. Raises NotFound, Invalid."""
+    """Switch to the next way of joining parts, and forget the last message, which no longer applies; False: nothing to
+    change. Raises NotFound, Invalid."""
     async with conn.transaction():
         one = drafts.long_ended(await last(conn, supplier_id=supplier_id))
         before = await suppliers.lock(conn, supplier=str(supplier_id))

@@ -1,4 +1,4 @@
-"""How a supplier does now, for operators: its sessions, its circuit, and its last hours, from facts that are kept."""
+"""A supplier's current condition, for operators: its sessions, its circuit, and its last hours, from stored facts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from heliograph.suppliers.contract import Wire
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Line, Query
 
-#: Sums are by the hour: those of the hour that runs and of the one before it say how it goes.
+#: Sums are hourly: those of the current hour and the one before it show the current condition.
 RECENT = timedelta(hours=1)
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A session that a worker may have at an account."""
+    """A session that a worker may have with an account."""
 
     worker: str
     number: int
     is_bound: bool
     since: datetime | None
-    #: Open submits, of this session where it has a wire of its own, else of all of its worker's, with the first one.
+    #: Open submits: of this session if it has a connection of its own, otherwise of all sessions of its worker, shown
+    #: with the first.
     in_flight: int
     error: Sentence
     wire: Wire | None
@@ -38,11 +39,11 @@ class Session(msgspec.Struct, frozen=True):
 class Watched(msgspec.Struct, frozen=True):
     """A supplier's last hours."""
 
-    #: Of what is in `line`.
+    #: Beginning of the period covered by `line`.
     since: datetime
-    #: None: nothing was handed to it, and nothing heard of it.
+    #: None: nothing was handed to it, and nothing was received from it.
     line: Line | None
-    #: Of all that was handed to suppliers; None: nothing was.
+    #: Its share of everything handed to suppliers; None: nothing was.
     share: float | None
     avoided: Avoided | None
 
@@ -53,7 +54,7 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 async def watch(conn: Connection) -> Mapping[UUID, Watched]:
-    """By supplier, those of which there is something to say."""
+    """By supplier, those with any facts."""
     since = reconciliation.hour_of(clock.now() - RECENT)
     until = since + 3 * RECENT
     lines = {
@@ -77,7 +78,7 @@ SELECT w.name AS worker, s.slot + 1 AS number, s.bound AS is_bound, s.bound_at A
 
 
 async def sessions(conn: Connection, supplier_id: UUID) -> list[Session]:
-    """Those that workers hold, in their order."""
+    """The sessions held by workers, in order."""
     found = []
     for row in await conn.fetch(SESSIONS, supplier_id):
         wire = wires.read(row["wire"])
@@ -87,6 +88,6 @@ async def sessions(conn: Connection, supplier_id: UUID) -> list[Session]:
 
 
 async def hours(conn: Connection, supplier_id: UUID, *, since: datetime, until: datetime) -> list[Line]:
-    """The hours of a supplier of which something is kept, oldest first."""
+    """The hours of a supplier with any stored facts, oldest first."""
     query = Query(date_from=reconciliation.hour_of(since), date_to=until, by=("hour",), supplier_id=supplier_id)
     return await reconciliation.read(conn, query)

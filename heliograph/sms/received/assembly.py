@@ -2,7 +2,7 @@
 
 Parts belong together by account, both addresses, reference and number of parts. References are small numbers that are
 reused, and handsets, networks and suppliers repeat parts. The rule nobody may break: no part is in two messages, and
-what arrived is shown, even if the rest never comes.
+what has arrived is shown, even if the rest never comes.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from uuid import UUID
 
 import msgspec
 
-#: An incomplete message is shown as it is after this; the rest may come until `LATEST`.
+#: An incomplete message is shown as it is after this time; the rest may arrive until `LATEST`.
 PATIENCE = timedelta(minutes=10)
 LATEST = timedelta(hours=24)
-#: An equal message within this time is a repetition, unless our answer to the first was sent.
+#: An identical message within this time is a repetition, unless our reply to the first was sent.
 AGAIN = timedelta(minutes=10)
-#: Stands in for missing parts.
+#: Replaces missing parts.
 GAP = " [...] "
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """What a supplier handed over: a message, or a part of one."""
+    """A message from a supplier, or a part of one."""
 
     id: UUID
     supplier_id: UUID
     sender: str
     recipient: str
-    #: By which `body` is read; empty: it is text.
+    #: The form in which `body` is encoded; empty: text.
     form: str
     body: bytes
     #: (reference, total, number), or None.
@@ -40,22 +40,22 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     #: Types of number: see `handsets`.
     sender_ton: int = 0
     recipient_ton: int = 0
-    #: Whose it is, once that is known; whether it is stored sealed, and cannot be opened now.
+    #: Its organization, once known; whether it is stored sealed; whether it cannot be opened now.
     organization_id: UUID | None = None
     is_sealed: bool = False
     is_locked: bool = False
 
 
 class Group(msgspec.Struct):
-    """A message: its parts by number. `id` is that of the part that came first."""
+    """A message: its parts by number. `id` is that of the first part to arrive."""
 
     id: UUID
     first: Row
     total: int
     parts: dict[int, Row]
-    #: It was shown before, with missing parts.
+    #: True if it was shown before, with missing parts.
     shown: bool = False
-    #: A part of it came now.
+    #: True if one of its parts arrived now.
     changed: bool = False
 
     @property
@@ -65,12 +65,12 @@ class Group(msgspec.Struct):
 
     @property
     def until(self) -> datetime:
-        """When it is shown as it is."""
+        """When it will be shown as it is."""
         return self.first.received_at + PATIENCE
 
 
 def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], list[Row]]:
-    """Add new parts to the known ones. Both in the order in which they came.
+    """Add new parts to the known ones. Both in order of arrival.
 
     Returns all groups, and which of the new rows are repetitions. A single message is a group of its own.
     """
@@ -101,15 +101,15 @@ def assemble(known: Sequence[Row], new: Sequence[Row]) -> tuple[list[Group], lis
             if there.body == row.body and (group.missing or row.received_at - there.received_at < AGAIN):
                 repeated.append(row)
                 continue
-        # No message to belong to, or the reference was reused: another message begins.
+        # It belongs to no known message, or the reference was reused: a new message begins.
         groups[row.id] = newest[_key(row)] = Group(row.id, row, total, {number: row}, changed=True)
     return list(groups.values()), repeated
 
 
 def text_of(group: Group, read: Callable[[bytes, str], str | None]) -> str | None:
-    """Its text, with gaps where parts are missing; None if it is not text. `read`: octets of a form (`kinds.read`).
+    """Its text, with gaps where parts are missing; None if it is not text. `read`: decodes octets (`kinds.read`).
 
-    Neighbouring parts are joined before they are read: some senders cut characters in two.
+    Neighbouring parts are joined before decoding: some senders split characters.
     """
     pieces: list[str] = []
     run: list[Row] = []

@@ -1,7 +1,7 @@
-"""Parts at rest: what a supplier delivered is stored as it came, and sealed once it is known whose it is, if they want
-that. The rule nobody may break: `inbound_messages.body` is read through `opened`.
+"""Parts at rest: stored as delivered by the supplier, and sealed once their organization is known, if it wants that.
+The rule nobody may break: `inbound_messages.body` is read through `opened`.
 
-A part whose organization is not known yet lies open, and so does one that belongs to several or to nobody.
+A part whose organization is not yet known is stored unsealed, as is one that belongs to several or to none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BODY, _RAW = "inbound_messages/body", "inbound_messages/raw"
 
 
 async def opened(conn: Connection, rows: Sequence[Row]) -> list[Row]:
-    """Rows with their octets opened: none where the key was thrown away, and `is_locked` where it does not open."""
+    """Rows with their octets opened: empty if the key was destroyed, and `is_locked` if it does not open them."""
     shut = [row for row in rows if row.is_sealed]
     if not shut:
         return list(rows)
@@ -33,7 +33,7 @@ async def opened(conn: Connection, rows: Sequence[Row]) -> list[Row]:
 
 
 async def bodies(conn: Connection, items: Sequence[tuple[UUID, UUID, bytes]]) -> list[bytes | None]:
-    """Sealed octets, as (organization, id, octets), opened; None: they do not open."""
+    """Open sealed octets, given as (organization, id, octets); None: they cannot be opened."""
     return (await text_keys.read_octets(conn, _BODY, items))[0]
 
 
@@ -46,8 +46,8 @@ UPDATE inbound_messages SET body = v.body, raw = v.raw, sealed = v.sealed
 
 
 async def keep(conn: Connection, rows: Sequence[tuple[Row, UUID | None]], sealing: Sealing) -> None:
-    """Store opened parts as the organizations want it that they belong to now, if they are stored otherwise: sealed,
-    or not at all where a key does not open."""
+    """Store opened parts in the form that their current organizations want, if that differs: sealed, or not at all if a
+    key does not open."""
     changed = [(row, whose) for row, whose in rows if not row.is_locked and _is_other(row, whose, sealing)]
     if not changed:
         return

@@ -1,10 +1,10 @@
-"""Whose number a supplier gave with a message: E.164, or nobody's. Pure.
+"""The handset's number as given by a supplier: E.164, or unusable. Pure.
 
-Suppliers write handsets' numbers internationally or nationally, and say which with the type of number (TON), sometimes
-wrongly. Their account has a country and a rule for prefixes.
+Suppliers write handsets' numbers in international or national form, and indicate which by the type of number (TON),
+sometimes wrongly. Their account has a country and a rule for prefixes.
 
-The rule nobody may break: a number is never guessed. 841234567 is a Mozambican where the account is Mozambique's, and
-nobody otherwise: a STOP attributed to somebody else silences a stranger, and its sender keeps getting messages.
+The rule nobody may break: a number is never guessed. 841234567 is a Mozambican number if the account is Mozambique's,
+and unusable otherwise: a STOP attributed to somebody else silences a stranger, while its sender keeps getting messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ UNKNOWN, INTERNATIONAL, NATIONAL, SUBSCRIBER = 0, 1, 2, 4
 
 
 class Numbering(msgspec.Struct, frozen=True):
-    """How one account writes numbers."""
+    """How an account writes numbers."""
 
     #: ISO region of its national numbers; empty: it has none.
     country: str = ""
@@ -46,5 +46,5 @@ def e164(address: str, ton: int, numbering: Numbering) -> str | None:
             return home
     if ton == INTERNATIONAL:
         return abroad
-    # Its type is unknown: only an unambiguous number is taken for an international one.
+    # Its type is unknown: only an unambiguous number is treated as an international one.
     return abroad if abroad is not None and phones.is_valid(abroad) else None

@@ -1,7 +1,6 @@
-"""Messages from handsets as suppliers hand them over: stored as received, before the supplier is answered. `inbox.py`
-processes them.
+"""Storing messages from handsets: exactly as received, before the supplier is answered. `inbox.py` processes them.
 
-The rule nobody may break: what was acknowledged is stored, octet for octet, whoever it turns out to be for.
+The rule nobody may break: what was acknowledged is stored, octet for octet, whoever it turns out to belong to.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ON CONFLICT (supplier_id, key) WHERE key IS NOT NULL DO NOTHING
 
 
 async def store(conn: Connection, supplier_id: UUID, received: Sequence[Inbound]) -> list[UUID]:
-    """Store inbound messages of one supplier; returns their ids. One whose key is known already is not stored again."""
+    """Store inbound messages of one supplier; returns their ids. One whose key is already known is not stored again."""
     none = (0, 0, 0)
     ids = [uuid7() for _ in received]
     await conn.execute(
@@ -68,7 +67,7 @@ UPDATE inbound_messages SET acknowledged = true WHERE id = ANY (ARRAY(SELECT id 
 
 
 async def acknowledged(conn: Connection, ids: Sequence[UUID]) -> None:
-    """The supplier got our answer for these: an equal one is another message, not a repetition."""
+    """Record that the supplier got our answer for these: an identical message is then a new one, not a repetition."""
     await conn.execute(ACKNOWLEDGED, ids)
 
 
@@ -107,7 +106,7 @@ SELECT m.id, m.received_at, NULL::uuid AS organization_id, s.name AS supplier, m
 async def received(
     conn: Connection, *, organization_id: UUID, limit: int, with_text: bool = True, by: Who = SYSTEM
 ) -> list[Listed]:
-    """What an organization received, newest first. Showing texts is recorded in the audit log."""
+    """An organization's received messages, newest first. Showing texts is recorded in the audit log."""
     if with_text:
         await audit.record(
             conn,
@@ -123,7 +122,7 @@ async def received(
 
 
 async def unassigned(conn: Connection, *, limit: int) -> list[Listed]:
-    """What belongs to no organization, or to several, part by part, newest first."""
+    """Messages that belong to no organization, or to several, part by part, newest first."""
     return [Listed(*row.values()) for row in await conn.fetch(UNASSIGNED, limit)]
 
 
@@ -186,7 +185,7 @@ SELECT {", ".join(Received.__struct_fields__)} FROM received_messages WHERE orga
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Received]:
-    """Those of the messages that are there."""
+    """Those of these messages that exist."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids))
     return await _opened(conn, actor, [Received(*row.values()) for row in rows])
 
@@ -205,7 +204,7 @@ SELECT coalesce((SELECT extract(epoch FROM now() - due_at) FROM inbound_messages
 
 
 async def standing(conn: Connection) -> tuple[float, int]:
-    """For how many seconds the oldest message has been due, and how many are unassigned."""
+    """Seconds for which the oldest message has been due, and the number of unassigned ones."""
     row = await conn.fetchrow(STANDING)
     assert row is not None
     return row[0], row[1]

@@ -1,8 +1,9 @@
-"""The inbox: processing of stored messages from handsets, in the order in which they came.
+"""The inbox: processing of stored messages from handsets, in order of arrival.
 
-One transaction a batch, and one worker at a time, because the order matters: STOP and then START is not START and then
-STOP, and parts that two workers hold would never meet. In that transaction a message gets its text, its organization,
-its event, and the effect of its keyword: an opt-out, its end, a reply. Work that is killed half way never happened.
+One transaction per batch, and one worker at a time, because order matters: STOP followed by START is not START followed
+by STOP, and parts held by two workers would never meet. In that transaction a message gets its text, its organization,
+its event, and the effect of its keyword: an opt-out or its end, and a reply. Work that is killed half way leaves no
+trace.
 
 The rule nobody may break: a message stops being due only in the commit that contains its consequences.
 
@@ -44,24 +45,24 @@ from heliograph.webhooks.recording import events
 
 log = structlog.get_logger()
 
-#: Whoever holds this timer's row processes the inbox.
+#: The worker that holds this timer's row processes the inbox.
 TIMER = "inbound"
-#: Characters of a text that an event repeats: with all of them escaped, its body is still below 20 kB.
+#: Maximum length of a text in an event: even with all characters escaped, its body stays below 20 kB.
 SHOWN_TEXT = 3000
-#: A reply to anything older than this would surprise more than inform: workers were down, or it had no owner.
+#: A reply to anything older than this would surprise rather than inform: workers were down, or it had no owner.
 REPLY_WITHIN = timedelta(hours=1)
 #: How many parts under one reference are examined: two messages with the maximum number of parts.
 MOST_PARTS = 510
-#: How many messages that came before are compared with one, where they have to be opened for that.
+#: How many earlier messages are compared with one, if they have to be opened for that.
 MOST_SAME = 100
-#: A message that cannot be stored because its organization's key for texts does not open waits for so long.
+#: Wait of a message that cannot be stored because its organization's text key cannot be opened.
 LOCKED_PAUSE = timedelta(minutes=1)
 
 
 class Done(msgspec.Struct, frozen=True):
     """The result of a batch."""
 
-    #: Rows processed; 0: nothing was due, or another worker is at it.
+    #: Rows processed; 0: nothing was due, or another worker is processing the inbox.
     rows: int = 0
     #: Webhook deliveries, and replies, queued.
     deliveries: int = 0
@@ -87,11 +88,11 @@ class _Message(msgspec.Struct, gc=False):
     text: str | None
     #: E.164; None: not a number in the supplier's format.
     phone: str | None
-    #: It was shown before and is still incomplete: its text grows, and nobody is notified.
+    #: It was shown before and is still incomplete: its text is extended, and nobody is notified.
     quiet: bool
-    #: The supplier answers words itself.
+    #: The supplier answers keywords itself.
     answered: bool
-    #: Other organizations have this number, too.
+    #: Other organizations have this number too.
     shared: bool
     keyword: str | None = None
     word: str = ""
@@ -108,7 +109,7 @@ class _Message(msgspec.Struct, gc=False):
 
     @property
     def person(self) -> Pair:
-        """The message's owner: the number in the form that all its spellings share."""
+        """The organization, and the number in the form shared by all its spellings."""
         organization_id, phone = self.pair
         return organization_id, phones.person(phone)
 
@@ -121,8 +122,8 @@ SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_a
   FROM inbound_messages WHERE id = ANY (ARRAY(SELECT id FROM due)) ORDER BY id FOR UPDATE
 """
 
-# Messages that came before and to which our answer may not have got through: an equal one, and those that have to be
-# opened to be compared.
+# Earlier messages to which our answer may not have got through: an identical one, and those that must be opened to be
+# compared.
 SAME = """
 SELECT item.id, earlier.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[],
                                       $7::timestamptz[], $8::timestamptz[])
@@ -135,7 +136,7 @@ SELECT item.id, earlier.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::te
         ORDER BY received_at DESC LIMIT $9) earlier
 """
 
-# The newest message under a reference is the one that a part may belong to.
+# A part may belong to the newest message under its reference.
 PARTS = """
 SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::timestamptz[])
        AS item (supplier_id, sender, recipient, reference, total, after) CROSS JOIN LATERAL (
@@ -148,7 +149,7 @@ SELECT part.* FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5:
         ORDER BY received_at DESC LIMIT $7) part
 """
 
-# A word such as STOP is meant for all who share a number.
+# A word such as STOP applies to all organizations that share a number.
 OWNERS = """
 SELECT item.value, owner.* FROM unnest($1::text[]) AS item (value) CROSS JOIN LATERAL (
        SELECT s.organization_id, s.id, s.value AS sender, o.opt_out_words, o.country
@@ -165,8 +166,8 @@ SELECT id, kind, settings::text AS settings, coalesce((settings->>'handles_stop'
   FROM suppliers WHERE id = ANY ($1)
 """
 
-# Messages have no index by recipient: it is looked for among the newest of the organization. This is checked only for
-# senders of a word that may be an answer, or to a number that several organizations share.
+# Messages have no index by recipient: the organization's newest ones are searched. This is done only for words that may
+# be an answer, or if several organizations share the number.
 LAST = """
 SELECT item.n, last.campaign_id IS NOT NULL AS campaign
   FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, person, n) CROSS JOIN LATERAL (
@@ -176,7 +177,7 @@ SELECT item.n, last.campaign_id IS NOT NULL AS campaign
         WHERE person_of(recent.recipient) = item.person ORDER BY recent.id DESC LIMIT 1) last
 """
 
-# One that was shown with parts missing is completed by its late parts.
+# A message shown with missing parts is completed by its late parts.
 RECEIVE = """
 INSERT INTO received_messages AS known (organization_id, id, supplier_id, sender, recipient, sender_id, segments,
                                         missing, keyword, received_at, body)
@@ -195,7 +196,7 @@ UPDATE inbound_messages SET state = v.state, due_at = v.due_at, message_id = v.m
 
 
 async def work_through(conn: Connection, *, limit: int = 500) -> Done:
-    """One batch, in its own transaction."""
+    """Process one batch, in its own transaction."""
     async with conn.transaction():
         if not await timers.hold(conn, TIMER):
             return Done()
@@ -225,7 +226,7 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
     owners = await _owners(conn, {name for names in called_by.values() for name in names})
     holders = {id: next((owners[name] for name in names if name in owners), []) for id, names in called_by.items()}
     sealing = await Sealing.of(conn, {one.organization_id for some in holders.values() for one in some})
-    # What cannot be read or stored for want of a key stays as it is, until there is one.
+    # What cannot be read or stored for lack of a key stays as it is until there is one.
     stuck = {group.id for group in ready if any(row.is_locked for row in group.parts.values())}
     messages = []
     for group in ready:
@@ -236,7 +237,7 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
 
     deliveries, wanted = await _obey(conn, messages, at)
     messages = [one for one in messages if one.is_somebodys]  # YES is a keyword only from somebody who had opted out
-    # A word counts whether its text can be stored or not: STOP does not wait for an operator.
+    # A keyword takes effect whether or not its text can be stored: STOP does not wait for an operator.
     stuck |= {one.group.id for one in messages if one.keyword is None and sealing.is_locked(one.owner.organization_id)}
     messages = [one for one in messages if one.group.id not in stuck]
     await _receive(conn, messages, sealing)
@@ -253,7 +254,7 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
         return mine[0].organization_id if len(mine) == 1 else None
 
     def sealed_for(row: Row, owner: UUID | None) -> UUID | None:
-        """What a part says of its owner that is nobody's message yet: whose key seals it."""
+        """The organization whose key seals a part that does not yet belong to a message."""
         if row.is_locked or owner is None or not sealing.seals(owner) or sealing.is_locked(owner):
             return row.organization_id
         return owner
@@ -288,7 +289,7 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
 
 
 async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
-    """Those that a supplier repeated because our answer was lost."""
+    """Those that a supplier repeated because our answer got lost."""
     if not rows:
         return set()
     found = await conn.fetch(
@@ -313,7 +314,7 @@ async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
 
 
 async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
-    """The known parts of these parts' messages, in the order in which they came."""
+    """The known parts of these parts' messages, in order of arrival."""
     oldest: dict[tuple[UUID, str, str, int, int], datetime] = {}
     for row in rows:
         assert row.concatenation is not None
@@ -324,7 +325,7 @@ async def _parts(conn: Connection, rows: Sequence[Row]) -> list[Row]:
     columns = [list(column) for column in zip(*oldest, strict=True)]
     found = await conn.fetch(PARTS, *columns, [at - LATEST for at in oldest.values()], MOST_PARTS)
     parts = await at_rest.opened(conn, list(map(row_of, found)))
-    # This includes those whose time is up, however much came after them.
+    # This includes those whose time is up, however much has arrived since.
     known = {row.id: row for row in [*parts, *(row for row in rows if row.state == "waiting")]}
     return [known[id] for id in sorted(known)]
 
@@ -343,14 +344,15 @@ def _numbering(supplier: asyncpg.Record | None) -> Numbering:
 
 
 def called(recipient: str, ton: int, supplier: asyncpg.Record | None) -> list[str]:
-    """The forms that our number may have as a sender ID: as the supplier (a row of SUPPLIERS) wrote it, and in full."""
+    """The forms that our number may have as a sender ID: as written by the supplier (a row of SUPPLIERS), and in
+    full."""
     whole = handsets.e164(recipient, ton, _numbering(supplier))
     return [_number(recipient), *([whole[1:]] if whole else [])]
 
 
 def reading(supplier: asyncpg.Record | None) -> Callable[[bytes, str], str | None]:
-    """How octets that a supplier (a row of SUPPLIERS) handed over become text. One that is gone spoke SMPP, if any of
-    them have a form."""
+    """The function that decodes octets from a supplier (a row of SUPPLIERS). One that no longer exists is assumed to
+    have used SMPP, if the octets have a form."""
     if supplier is None:
         return partial(kinds.read, kinds.SMPP, {})
     return partial(kinds.read, supplier["kind"], msgspec.json.decode(supplier["settings"]))
@@ -382,7 +384,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
     campaign = await _last(conn, [one for one in saying if one.shared or one.keyword == "doubtful"])
     for one in saying:
         if one.keyword == "doubtful":
-            # The answer to a campaign, or a word that needs to be asked about: HELP says what to write.
+            # Either the answer to a campaign, or a word that needs clarification: HELP says what to write.
             one.keyword = "stop" if campaign.get(one.person) else "help"
     opted_out = await optouts.current(conn, {message.person for message in saying})
     deliveries = 0
@@ -391,7 +393,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
         out, back = [], []
         for one in turn:
             if one.keyword == "start" and one.person not in opted_out:
-                # There is nothing to confirm, and YES answers something else.
+                # There is nothing to confirm, and YES is an answer to something else.
                 one.keyword = None if one.word in keywords.ONLY_OPTED_OUT else one.keyword
                 continue
             if one.keyword == "stop":
@@ -400,7 +402,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
             elif one.keyword == "start":
                 said_at = one.group.first.received_at
                 back.append(Statement(*one.pair, said_at, optouts.KEYWORD, one.word, one.group.id))
-            # Of the organizations that share a number, those that have written to the person reply.
+            # If organizations share a number, only those that have written to the person reply.
             silent = one.answered or (one.shared and one.person not in campaign)
             if not silent and at - one.group.first.received_at < REPLY_WITHIN:
                 wanted.append(Wanted(*one.pair, one.keyword or "", one.owner.sender_id, at))
@@ -412,7 +414,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
 
 
 async def _last(conn: Connection, messages: Sequence[_Message]) -> dict[Pair, bool]:
-    """For those whom the organization has recently written to: whether the last message was a campaign's."""
+    """For people to whom the organization has recently written: whether the last message was a campaign's."""
     people = list(dict.fromkeys(one.person for one in messages))
     if not people:
         return {}
@@ -421,7 +423,7 @@ async def _last(conn: Connection, messages: Sequence[_Message]) -> dict[Pair, bo
 
 
 def _turns(messages: Sequence[_Message]) -> list[list[_Message]]:
-    """Messages in the order in which they came, each number at most once per turn."""
+    """Messages in order of arrival, each number at most once per turn."""
     turns: list[list[_Message]] = []
     said: dict[Pair, int] = {}
     for message in messages:
@@ -464,7 +466,7 @@ async def _receive(conn: Connection, messages: Sequence[_Message], sealing: Seal
 
 
 def _stored(one: _Message, sealing: Sealing) -> str | None:
-    """Its text as it is stored; None: it has none, or is a word whose text cannot be sealed now."""
+    """Its text as stored; None: it has none, or it is a keyword whose text cannot be sealed now."""
     whose = one.owner.organization_id
     if one.text is None or sealing.is_locked(whose):
         return None
@@ -498,7 +500,7 @@ def _event(one: _Message, at: datetime) -> events.Event:
 
 
 def _number(address: str) -> str:
-    """An address for comparison: without the prefix of an international number."""
+    """An address normalized for comparison: without an international prefix."""
     return address.lower().removeprefix("+").removeprefix("00")
 
 

@@ -1,6 +1,6 @@
-"""What came from handsets lately, part by part, to whomever it came: whether anything comes at all, and what of it.
+"""The newest messages from handsets, part by part, for all organizations: shows whether anything arrives at all.
 
-The rule nobody may break: no text and no whole number of a handset is read here.
+The rule nobody may break: neither texts nor complete handset numbers are read here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Heard(msgspec.Struct, frozen=True):
     id: UUID
     received_at: datetime
     supplier: str
-    #: The last digits of the handset's number; the number that it wrote to, as the supplier writes it.
+    #: The last digits of the handset's number; the number that it wrote to, in the supplier's form.
     tail: str
     recipient: str
     #: inbound_messages.state
@@ -28,7 +28,7 @@ class Heard(msgspec.Struct, frozen=True):
     organization: str | None
 
 
-# By key: ids are times.
+# By key, since ids contain times.
 HEARD = """
 SELECT m.id, m.received_at, coalesce(s.name, '') AS supplier, right(m.sender, 4) AS tail, m.recipient, m.state,
        m.organization_id, o.name AS organization
@@ -41,5 +41,5 @@ _LAST = UUID(int=2**128 - 1)
 
 
 async def heard(conn: Connection, *, after: UUID | None = None, limit: int) -> list[Heard]:
-    """Parts that came, of all suppliers and to all organizations, newest first, older than `after`."""
+    """Received parts, from all suppliers and for all organizations, newest first, older than `after`."""
     return [Heard(**row) for row in await conn.fetch(HEARD, after or _LAST, limit)]

@@ -1,4 +1,4 @@
-"""A worker's part in messages from handsets: taking them from suppliers, processing the inbox, accepting replies.
+"""Messages from handsets within a worker: taking them from suppliers, processing the inbox, accepting replies.
 
 The rule nobody may break: `receive` returns only after the commit, because the supplier is then answered.
 """
@@ -33,8 +33,8 @@ class Reception:
         on_messages: Callable[[], None],
         backlog: Backlog | None = None,
     ) -> None:
-        """`on_deliveries`, `on_messages`: called after webhook deliveries, or messages, were queued. `backlog`: the
-        worker's; None: its own."""
+        """`on_deliveries`, `on_messages`: called after webhook deliveries, or messages, have been queued. `backlog`:
+        the worker's; None: its own."""
         self._pool = pool
         self._lease_seconds = lease_seconds
         self._backlog = backlog or Backlog(cycle=0.0)
@@ -42,7 +42,7 @@ class Reception:
         self._on_messages = on_messages
         self._acceptor = Acceptor(pool)
         self._answered: Batcher[Sequence[UUID], None] = Batcher(self._record_answered, indivisible=is_down)
-        #: Set when something came, and when a reply is wanted.
+        #: Set when something has arrived, and when a reply is wanted.
         self.wake, self.wake_replies = asyncio.Event(), asyncio.Event()
 
     async def receive(self, supplier_id: UUID, received: Sequence[Inbound]) -> OnAnswered:
@@ -63,19 +63,19 @@ class Reception:
         return done.rows
 
     async def reply(self) -> int:
-        """Accept replies that are wanted; returns how many were looked at."""
+        """Accept wanted replies; returns how many were examined."""
         done = await replies.send(self._pool, self._acceptor, self._backlog, seconds=self._lease_seconds)
         if done:
             self._on_messages()
         return done
 
     async def drain(self) -> None:
-        """Wait until what was answered is on record."""
+        """Wait until all answers are recorded."""
         await self._answered.drain()
 
     def _was_answered(self, ids: Sequence[UUID]) -> None:
         if ids:
-            # Nobody waits for it: at worst, a lost mark makes an equal message within ten minutes count as a
+            # Nothing waits for it: at worst, a lost mark makes an identical message within ten minutes count as a
             # repetition.
             self._answered.put(ids)
 

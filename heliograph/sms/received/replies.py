@@ -1,11 +1,13 @@
 """Automatic replies: one confirmation of STOP or START, one answer to HELP.
 
-A reply is queued in the transaction that acts on the word (kind "reply"), and then accepted like every other message:
-it costs one unit of quota, and an organization that is suspended or has none left sends none, while the opt-out itself
-counts. Its message id is chosen beforehand, so that it is accepted once however often that is tried.
+A reply is queued in the transaction that acts on the keyword (kind "reply"), and then accepted like any other message:
+it costs one unit of quota, and an organization that is suspended or has no quota left sends none, although the opt-out
+itself takes effect. Its message id is chosen beforehand, so that it is accepted exactly once however often that is
+tried.
 
-The rule nobody may break: a number gets one reply of a kind in 24 hours. So two machines that answer each other stop
-after one round. `automatic_replies.message_id` names the only message that may go to a number that opted out.
+The rule nobody may break: a number gets at most one reply of each kind in 24 hours, so two machines that answer each
+other stop after one round. `automatic_replies.message_id` names the only message that may be sent to a number that has
+opted out.
 """
 
 from __future__ import annotations
@@ -36,18 +38,18 @@ from heliograph.sms.accepting.accept import Acceptor, Send
 log = structlog.get_logger()
 
 KIND = "reply"
-#: The line of replies that are not accepted yet; the resulting messages have their own lines.
+#: The line of replies that are not yet accepted; the resulting messages have their own lines.
 LINE = UUID(int=2)
-#: A number gets one reply of a kind in this time.
+#: A number gets at most one reply of each kind within this time.
 AGAIN = timedelta(hours=24)
-#: A reply that is not delivered by then is not worth delivering, seconds. Shorter than AGAIN, so that no reply still
-#: waits when the next one is allowed.
+#: Seconds for which a reply is worth delivering. Shorter than AGAIN, so that no reply is still waiting when the next
+#: one is allowed.
 VALIDITY = 3600
-#: Pause before a reply that could not be stored is tried again, seconds.
+#: Seconds before a reply that could not be stored is tried again.
 PAUSE = 2.0
-#: The organization's name is cut after so many characters, so that a default text stays one segment.
+#: The organization's name is truncated to this many characters, so that a default text fits into one segment.
 NAME = 30
-#: By language, for organizations that have no text of their own. Without letters that would make it UCS-2.
+#: By language, for organizations without a text of their own. They contain no letters that would require UCS-2.
 TEXTS = {
     "en": {
         "stop": "{name}: you will get no more messages from us. Reply START to get them again.",
@@ -83,12 +85,12 @@ class Wanted(msgspec.Struct, frozen=True, gc=False):
     organization_id: UUID
     recipient: str
     kind: str
-    #: The number that the word was sent to.
+    #: The number that the keyword was sent to.
     sender_id: UUID
     at: datetime
 
 
-# An existing row forbids another reply until it is old; then it becomes the new one's.
+# An existing row forbids another reply until it is old enough; then the new reply takes it over.
 WANT = """
 INSERT INTO automatic_replies AS last (organization_id, recipient, kind, message_id, sender_id, replied_at)
 SELECT organization_id, recipient, kind, message_id, sender_id, replied_at
@@ -142,7 +144,7 @@ UPDATE automatic_replies SET refusal = v.refusal
 
 
 async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: float, limit: int = 200) -> int:
-    """Accept replies that are due, under leases of `seconds`; returns how many were looked at."""
+    """Accept replies that are due, under leases of `seconds`; returns how many were examined."""
     async with pool.acquire() as conn:
         await backlog.look(conn, KIND)
         claimed = await backlog.claim(conn, KIND, {LINE: limit}, seconds=seconds)
@@ -179,8 +181,8 @@ async def send(pool: Pool, acceptor: Acceptor, backlog: Backlog, *, seconds: flo
 
 
 def text_of(kind: str, own: str | None, name: str, country: str | None, language: str | None) -> str:
-    """The text of a reply: the organization's own, or the default in the language that it chose, or else its
-    country's; empty: none."""
+    """The text of a reply: the organization's own, or the default in the language that it chose or that of its country;
+    empty: no reply."""
     if own is not None:
         return own
     if language is not None:
@@ -190,7 +192,7 @@ def text_of(kind: str, own: str | None, name: str, country: str | None, language
 
 
 def _traced(sends: dict[UUID, Send]) -> dict[UUID, Span]:
-    """Begin a trace with each reply whose id says that it is traced. The sends have it then."""
+    """Begin a trace for each reply whose id says that it is traced, and put it into the send."""
     if not spans.on():
         return {}
     begun: dict[UUID, Span] = {}
@@ -203,7 +205,7 @@ def _traced(sends: dict[UUID, Send]) -> dict[UUID, Span]:
 
 
 def _send(lease: Lease, row: Any) -> Send | None:
-    if row is None:  # another reply has taken its place
+    if row is None:  # another reply has replaced it
         return None
     text = text_of(row["kind"], row["own"], row["name"], row["country"], row["reply_language"])
     if not text:

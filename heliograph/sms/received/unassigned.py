@@ -1,7 +1,7 @@
-"""Messages from handsets that are nobody's: to which numbers they came, why they belong to no organization, and what
-can be done; and who writes more often than people do.
+"""Unassigned messages from handsets: to which numbers they were sent, why they belong to no organization, and what can
+be done; also, floods from handsets that write more often than people do.
 
-The rule nobody may break: what is looked at is bounded, and texts are shown to nobody who gave no reason.
+The rule nobody may break: scans are bounded, and texts are shown only for a stated reason.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ from heliograph.sms.accepting import sender_ids
 from heliograph.sms.received import at_rest, inbox
 from heliograph.sms.received.assembly import Group, Row, text_of
 
-#: Messages that are looked at, the newest ones; those whose text is shown.
+#: How many of the newest messages are scanned, and how many have their text shown.
 LOOK, TEXTS = 1000, 50
-#: A handset that writes more often within the time is a flood; how many are told of, and messages that are looked at.
+#: A handset that writes at least OFTEN times WITHIN this time is a flood; the maximum number of floods reported, and of
+#: messages scanned.
 OFTEN, WITHIN, FLOODS, SCANNED = 20, timedelta(hours=1), 20, 20_000
-#: Keywords are counted over so long, among so many messages.
+#: Keywords are counted over this time, among at most this many messages.
 COUNTED, KEYWORDS = timedelta(days=1), 10_000
 
 Why = Literal["nobody", "not_approved", "several"]
 
 
 class Nobodys(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages to one number, by one supplier."""
+    """Unassigned messages to one number from one supplier."""
 
     supplier_id: UUID
     supplier: str
-    #: As the supplier writes it.
+    #: In the supplier's form.
     recipient: str
-    #: As a sender ID it would be called: digits with the country's code, where that is known.
+    #: Its form as a sender ID: digits with the country code, where known.
     number: str
     why: Why
     #: Names of organizations that have it, approved or not.
     organizations: Sequence[str]
     count: int
     last_at: datetime
-    #: The last digits of who wrote last.
+    #: The last digits of the latest sender.
     tail: str
 
 
@@ -66,7 +67,7 @@ SUPPLIERS = "SELECT id, name FROM suppliers WHERE id = ANY ($1)"
 
 
 async def listed(conn: Connection) -> list[Nobodys]:
-    """Numbers to which the newest LOOK unassigned messages came, the latest first."""
+    """Numbers to which the newest LOOK unassigned messages were sent, latest first."""
     rows = await conn.fetch(NEWEST, LOOK)
     if not rows:
         return []
@@ -105,11 +106,12 @@ PLACED = "SELECT supplier_id, recipient_ton FROM inbound_messages WHERE state = 
 
 
 async def assign(conn: Connection, actor: Actor, *, recipient: str) -> int | None:
-    """Give a number that messages came to, as a supplier writes it, to an organization: as its approved sender ID. What
-    came to it is processed anew; returns how many parts that are. None: another operator has to approve it too, and
-    until then what came to it stays nobody's.
+    """Assign a number that received messages, in the supplier's form, to an organization: as its approved sender ID.
+    Messages to it are processed again; returns the number of parts. None: a second operator has to approve it, and
+    until then they stay unassigned.
 
-    Raises NotFound if nothing waits for it, Invalid if it is no sender ID, or another organization has it.
+    Raises NotFound if no message to it is waiting, Invalid if it is not a valid sender ID, or another organization has
+    it.
     """
     async with conn.transaction():
         row = await conn.fetchrow(PLACED, recipient)
@@ -144,7 +146,7 @@ class Words(msgspec.Struct, frozen=True):
     received_at: datetime
     sender: str
     recipient: str
-    #: None: it is no text.
+    #: None: it is not text.
     text: str | None
 
 
@@ -156,7 +158,8 @@ SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_a
 
 
 async def words(conn: Connection, *, by: Who = SYSTEM) -> list[Words]:
-    """The newest TEXTS of them with text and numbers, which the audit log records with the reason that `by` gives."""
+    """The newest TEXTS unassigned messages with text and numbers; this is recorded in the audit log with the reason
+    given in `by`."""
     async with conn.transaction():
         rows = await at_rest.opened(conn, [inbox.row_of(row) for row in await conn.fetch(LATEST, TEXTS)])
         suppliers = {
@@ -193,12 +196,12 @@ SELECT right(found.sender, 4) AS tail, found.recipient, coalesce(s.name, '') AS 
 
 
 async def floods(conn: Connection) -> list[Flood]:
-    """Handsets that wrote at least OFTEN times WITHIN the last time, the most eager first."""
+    """Handsets that wrote at least OFTEN times during the last WITHIN, the most frequent first."""
     since = uuid7_floor(clock.now() - WITHIN)
     return [Flood(**row) for row in await conn.fetch(OFTEN_SEEN, since, SCANNED, OFTEN, FLOODS)]
 
 
-# Of all organizations, by blocks of the last day.
+# For all organizations, by scanning the blocks of the last day.
 SAID = """
 SELECT keyword, sum(count)::bigint AS count, count(*) AS organizations
   FROM (SELECT coalesce(keyword, '') AS keyword, organization_id, count(*) AS count
@@ -210,7 +213,7 @@ SELECT keyword, sum(count)::bigint AS count, count(*) AS organizations
 
 
 class Said(msgspec.Struct, frozen=True):
-    """How often a keyword came, to how many organizations; "": messages without one."""
+    """How often a keyword was received, and by how many organizations; "": messages without one."""
 
     keyword: str
     count: int
@@ -218,9 +221,9 @@ class Said(msgspec.Struct, frozen=True):
 
 
 async def keywords(conn: Connection) -> list[Said]:
-    """What handsets said within COUNTED, among KEYWORDS messages at most."""
+    """Keywords received within COUNTED, among at most KEYWORDS messages."""
     since = uuid7_floor(clock.now() - COUNTED - timedelta(hours=1))
-    # By key, each row would be looked up in the order of organizations: three times as long.
+    # By key, each row would be looked up in the order of organizations, which takes three times as long.
     async with conn.transaction():
         await conn.execute(RANGED)
         return [Said(**row) for row in await conn.fetch(SAID, COUNTED, since, KEYWORDS)]

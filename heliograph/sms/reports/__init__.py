@@ -1,1 +1,1 @@
-"""What suppliers report about messages: receipts, including those without an id, and advice on how they report."""
+"""Suppliers' reports about messages: receipts, including those without an id, and advice about faulty ones."""

@@ -1,6 +1,6 @@
-"""The receipts of a day, mailed to operators on the next: whoever watches suppliers need not remember to look.
+"""A daily mail to operators about the previous day's receipts, so that nobody has to remember to look.
 
-The rule nobody may break: an operator gets one mail about a day, whichever worker runs this, and however often.
+The rule nobody may break: an operator gets one mail per day, whichever worker runs this, and however often.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from heliograph.sms.reports import reconciliation
 from heliograph.sms.reports.reconciliation import Reconciled
 from heliograph.traffic.reconciliation import Query
 
-#: How often a worker looks, seconds; and from which hour of the next day (UTC) on the mail goes out: most receipts of
-#: the evening have come by then.
+#: Seconds between two looks of a worker; and the hour of the next day (UTC) from which the mail is sent: most receipts
+#: of the evening have arrived by then.
 TIMER, EVERY, HOUR = "receipts mail", 600.0, 6
 KIND = "report"
-#: Given up after this: the next one is near.
+#: Given up after this: the next one is due soon.
 WITHIN = timedelta(hours=12)
 DAY = timedelta(days=1)
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """Who is mailed, and how they read. None: not chosen."""
+    """An addressee and their preferences; None: not chosen."""
 
     email: str
     language: str | None
     zone: str | None
 
 
-#: Writes a mail: to whom, what the installation is called, the day, a line for each supplier.
+#: Writes a mail, given the reader, the installation's name, the day, and a line for each supplier.
 Writes = Callable[[Reader, str, date, Sequence[Reconciled]], Letter]
 
 READERS = """
@@ -50,9 +50,9 @@ TOLD = "SELECT DISTINCT subject_id FROM mails WHERE subject_id = ANY ($1) AND cr
 
 
 async def tell(conn: Connection, *, box: Outbox | None, writes: Writes, at: datetime | None = None) -> int:
-    """Put in what operators were not mailed yet about the day before `at`, in the caller's transaction; how many mails.
-    None where the installation does not want them, sends no mails (`box`), or handed nothing to a supplier. Only one
-    worker at a time may run this."""
+    """Queue the mails about the day before `at` that operators have not been sent yet, in the caller's transaction;
+    returns how many. There are none if the installation does not want them, sends no mail (`box`), or handed nothing to
+    a supplier. Only one worker at a time may run this."""
     at = clock.now() if at is None else at
     if box is None or at.hour < HOUR:
         return 0

@@ -1,4 +1,4 @@
-"""Diagnosis of receipts that match nothing, for operators: ids in another number base.
+"""Diagnosis of unmatched receipts, for operators: ids in another number base.
 
 A supplier may write an id in hex in its answer and in decimal in the receipt. Nothing is ever matched by guessing,
 since decimal 10 is not hexadecimal 10; but where unmatched receipts would match in another base, that is reported, with
@@ -88,7 +88,7 @@ SELECT received_on, fingerprint, keys, supplier_id, recipient, received_at, next
    AND cardinality(keys) > 0
  ORDER BY received_at DESC LIMIT {WAITING_MOST}
 """
-# They are checked again at once, and after that as often as new ones.
+# They are checked again at once, and from then on like new ones.
 RENAME = """
 UPDATE receipts SET keys = string_to_array(v.keys, chr(31)), next_try_at = now(), tries = 0
   FROM unnest($2::date[], $3::uuid[], $4::text[]) AS v (received_on, fingerprint, keys)
@@ -100,7 +100,7 @@ UPDATE receipts SET keys = string_to_array(v.keys, chr(31)), next_try_at = now()
 async def reread(conn: Connection, before: Supplier, after: Supplier) -> int:
     """Reparse the ids of unmatched receipts by the changed settings, and have them checked again.
 
-    They are for messages sent before, whose ids are stored in the old base. Returns their number.
+    They belong to messages sent before the change, whose ids are stored in the old base. Returns their number.
     """
     old, new = bases.ways(before.settings)[0], bases.ways(after.settings)[0]
     if before.kind != "smpp" or old == new:
@@ -110,14 +110,14 @@ async def reread(conn: Connection, before: Supplier, after: Supplier) -> int:
     renamed = [(row["received_on"], row["fingerprint"], "\x1f".join(keys)) for row, keys in named if keys]
     if renamed:
         await conn.execute(RENAME, before.id, *(list(column) for column in zip(*renamed, strict=True)))
-        # What is checked from the beginning is counted anew if it is given up again.
+        # A receipt whose checks start over is counted again if it is given up again.
         await waiting.no_orphans(conn, [row for row, keys in named if keys])
     return len(renamed)
 
 
 async def cure(conn: Connection, key: Key, *, supplier: str, settings: Mapping[str, str], by: Who = SYSTEM) -> int:
-    """Change how a supplier's ids are read, as `advise` and `cures` say, and have what waits checked again at once.
-    Returns how many receipts that are. Raises NotFound, Invalid (settings)."""
+    """Change how a supplier's ids are read, as suggested by `advise` and `cures`, and have waiting receipts checked
+    again at once. Returns their number. Raises NotFound, Invalid (settings)."""
     async with conn.transaction():
         before = await suppliers.lock(conn, supplier=supplier)
         _, *others = bases.ways(before.settings) if before.kind == "smpp" else [{}]
@@ -129,7 +129,7 @@ async def cure(conn: Connection, key: Key, *, supplier: str, settings: Mapping[s
 
 
 class Adviser:
-    """Logs what `advise` finds: at once when it is new, and then every ten minutes while it persists."""
+    """Logs the results of `advise`: at once when they are new, and then every ten minutes while they persist."""
 
     AGAIN = 600.0
 
@@ -169,7 +169,7 @@ async def _advise(conn: Connection, supplier: Supplier, rows: Sequence[asyncpg.R
 
 async def cures(conn: Connection, supplier: Supplier, rows: Sequence[asyncpg.Record]) -> dict[int, dict[str, str]]:
     """For each of these unmatched receipts (keys, recipient, sender) that would match in another number base, by its
-    place: the settings of the way with the fewest changes."""
+    position: the settings that achieve this with the fewest changes."""
     if supplier.kind != "smpp":
         return {}
     now, *others = bases.ways(supplier.settings)
@@ -181,9 +181,9 @@ async def cures(conn: Connection, supplier: Supplier, rows: Sequence[asyncpg.Rec
 
 
 async def _in_other_bases(conn: Connection, supplier: Supplier, rows: Sequence[asyncpg.Record]) -> dict[int, set[int]]:
-    """Which of these receipts would match in which other way, by the places of both."""
+    """Which of these receipts would match with which other settings, by the positions of both."""
     now, *others = bases.ways(supplier.settings)
-    # Which ways, and which receipts, a key with these two ends of addresses speaks for.
+    # Which settings, and which receipts, a key with these two address suffixes stands for.
     wanted: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     for place, row in enumerate(rows):
         for number, way in enumerate(others):

@@ -1,8 +1,8 @@
-"""Keys for matching receipts to messages: the supplier's id, the ends of addresses, a fingerprint.
+"""Keys for matching receipts to messages: the supplier's id, address suffixes, a fingerprint.
 
 A supplier's id is stored in the attempt that got it (`attempts.supplier_message_id`) or, for a message of several
-parts, in a row of `sms_parts` each. The rule nobody may break: every id that is compared was normalized by the same
-function, or stored ones would not be found.
+parts, in one row of `sms_parts` per part. The rule nobody may break: every id that is compared has been normalized by
+the same function, or stored ones would not be found.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7_floor, uuid_of
 from heliograph.suppliers.contract import Receipt
 
-#: How many digits of an address are compared: national and international forms agree in them.
+#: Number of digits of an address that are compared: national and international forms have them in common.
 SUFFIX = 8
-#: Receipts come at most this long after the answer; networks send none after a week.
+#: Receipts arrive at most this long after the answer; networks send none after a week.
 LATEST = timedelta(days=10)
-#: An attempt has its message's age, by which its table is partitioned: the id of a message that was accepted longer
-#: before its answer than this is kept in `sms_parts`, so that receipts are looked for among the attempts of a few days.
+#: Attempts are partitioned by their message's age: if a message was accepted longer than this before its answer, its id
+#: is kept in `sms_parts`, so that receipts are searched for only among the attempts of a few days.
 RECENT = timedelta(days=2)
 
 
@@ -32,14 +32,14 @@ class ReceivedReceipt(msgspec.Struct, frozen=True, gc=False):
 
     supplier_id: UUID
     receipt: Receipt
-    #: When it came; None: now.
+    #: When it arrived; None: now.
     at: datetime | None = None
-    #: Its fingerprint if it is in `receipts` already; None: it comes from the supplier.
+    #: Its fingerprint if it is already in `receipts`; None: it has just come from the supplier.
     fingerprint: UUID | None = None
 
 
 class PartId(NamedTuple):
-    """The id that a supplier gave one part of a message."""
+    """The id that a supplier assigned to one part of a message."""
 
     supplier_id: UUID
     id_key: str
@@ -52,41 +52,41 @@ class PartId(NamedTuple):
     recipient_suffix: str
 
     def is_in_attempt(self, answered_at: datetime) -> bool:
-        """True if the attempt's own row keeps it; otherwise `sms_parts` does."""
+        """True if it is stored in the attempt's own row; otherwise it is in `sms_parts`."""
         made = (self.message_id.int >> 80) / 1000  # as `ids.time_of`, without the objects
         return self.parts == 1 and answered_at.timestamp() - made < RECENT.total_seconds()
 
 
 def suffix(address: str) -> str:
-    """The part of an address that is compared: its last digits, or a name as it is."""
+    """The part of an address that is compared: its last SUFFIX characters."""
     return address[-SUFFIX:]
 
 
 def weak_key(recipient: str) -> str:
-    """Stands in for the id of a submit that was accepted without one."""
+    """Replaces the id of a submit that was accepted without one."""
     return f"to:{suffix(recipient)}"
 
 
 def id_of(supplier_message_id: str | None, recipient: str) -> str:
-    """The id under which the answer to a submit is kept."""
+    """The id under which the answer to a submit is stored."""
     return storable(supplier_message_id or "") or weak_key(recipient)
 
 
 def look(at: datetime) -> tuple[UUID, UUID, date, date]:
-    """Where ids that a receipt of `at` may name are kept: from and before which message in `attempts`, from and before
-    which day in `sms_parts`. The ends lie in the future, in case another clock is ahead."""
+    """Where ids that a receipt of `at` may name are stored: the bounds of message ids in `attempts`, and of days in
+    `sms_parts`. The upper bounds lie in the future, in case another clock is ahead."""
     ahead = timedelta(days=1)
     return uuid7_floor(at - LATEST - RECENT), uuid7_floor(at + ahead), (at - LATEST).date(), (at + 2 * ahead).date()
 
 
 def ids(receipt: Receipt) -> tuple[str | None, str | None]:
-    """The ids that a receipt names, the most trusted first."""
+    """The ids that a receipt names, most trusted first."""
     one, two, *_ = (*(storable(key) for key in receipt.keys), None, None)
     return one, two
 
 
 def fingerprint(one: ReceivedReceipt, at: datetime) -> UUID:
-    """A repeated receipt has the same one; the day distinguishes recycled ids."""
+    """A receipt's fingerprint: a repeated receipt has the same one; the day distinguishes recycled ids."""
     if one.fingerprint is not None:
         return one.fingerprint
     receipt = one.receipt

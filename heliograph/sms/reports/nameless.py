@@ -1,8 +1,8 @@
-"""Receipts of messages whose submit was answered without an id: empty, absent, or a NUL.
+"""Receipts for messages whose submit was answered without an id: empty, absent, or a NUL.
 
-They are matched by account, recipient, sender, time, and our reference where the supplier echoes it. The rule nobody
-may break: if a receipt could be for several messages, none gets it. A waiting receipt is checked again, and matches
-once the others have theirs.
+They are matched by account, recipient, sender, time, and our reference if the supplier echoes it. The rule nobody may
+break: a receipt that could be for several messages is assigned to none. A waiting receipt is checked again, and matches
+once the other messages have theirs.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.sms.reports.keys import look
 
-#: A receipt is for a message sent at most this long before it, and our clock may be behind by the second value.
+#: A receipt is for a message sent at most this long before it; our clock may be behind by the second value.
 SINCE, AHEAD = "4 days", "2 minutes"
 
 
 class Nameless(msgspec.Struct, frozen=True, gc=False):
-    """A stored receipt that fits no id. `key` stands for the id of a message to its recipient that has none."""
+    """A stored receipt that matches no id. `key` stands for the id of a message to its recipient that has none."""
 
     supplier_id: UUID
     key: str
-    #: Its end, which has to be that of the message's sender; "": it names none.
+    #: The suffix of its sender, which has to be that of the message's; "": it names none.
     sender: str
     reference: int | None
     received_on: date
@@ -34,8 +34,8 @@ class Nameless(msgspec.Struct, frozen=True, gc=False):
     fingerprint: UUID
 
 
-# Of one message the parts that nothing was heard of yet, in order: the first that no other receipt takes. A message of
-# one part has its state in `messages`.
+# For each message the parts without a receipt, in order: the first that no other receipt takes. A single-part message
+# has its state in `messages`.
 CANDIDATES = f"""
 SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, part.parts
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::timestamptz[]) WITH ORDINALITY
@@ -63,7 +63,7 @@ SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, p
           AND reference <> item.reference)
  ORDER BY item.n, part.message_id, part.part
 """
-# Another look at the same time, or the receipt's own repetition, may have come first.
+# A concurrent check, or a repetition of the receipt, may have come first.
 CLAIM = """
 UPDATE receipts SET organization_id = v.organization_id, message_id = v.message_id, attempt = v.attempt, part = v.part,
        next_try_at = NULL
@@ -76,9 +76,9 @@ RETURNING receipts.fingerprint
 
 
 async def match(conn: Connection, receipts: Sequence[Nameless]) -> dict[UUID, asyncpg.Record]:
-    """Assign each receipt to the message that it is for, if there is exactly one candidate.
+    """Assign each receipt to its message, if there is exactly one candidate.
 
-    Returns, by fingerprint, organization_id, message_id, attempt, part and parts of those that were assigned.
+    Returns, by fingerprint, organization_id, message_id, attempt, part and parts of the assigned ones.
     """
     first, last = min(one.received_at for one in receipts), max(one.received_at for one in receipts)
     rows = await conn.fetch(

@@ -1,7 +1,6 @@
-"""Messages of several parts: how receipts of parts decide about the whole.
+"""Messages with several parts: how receipts for parts decide about the whole.
 
-The rule nobody may break: while the supplier has not all parts, nothing is decided, and one failed part fails the
-message.
+The rule nobody may break: nothing is decided until the supplier has all parts, and one failed part fails the message.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from heliograph.sms.reports.keys import PartId, ReceivedReceipt
 from heliograph.sms.status import BY_RECEIPT, Move, move_many
 from heliograph.suppliers.contract import Receipt
 
-#: A message of several parts, some delivered and none failed, counts as delivered after this long without news.
+#: A message with several parts, some delivered and none failed, counts as delivered after this long without news.
 QUIET = timedelta(minutes=15)
 
 KEEP = """
@@ -33,17 +32,17 @@ ON CONFLICT DO NOTHING
 
 
 async def keep(conn: Connection, ids: Sequence[PartId], at: datetime) -> None:
-    """Store the ids of parts that were answered now, but for those that their attempt keeps."""
+    """Store the ids of parts that have just been answered, except those stored in their attempt."""
     rows = [one for one in ids if not one.is_in_attempt(at)]
     if rows:
         await conn.execute(KEEP, at, *(list(column) for column in zip(*rows, strict=True)))
 
 
 def decide(policy: str, parts: int, states: Mapping[int, str], taken: int) -> str | None:
-    """Status of a message of `parts` parts from the final states of some of them; None: not decided yet.
+    """The status of a message of `parts` parts, from the final states of some of them; None: not yet decided.
 
-    `taken`: parts that the supplier has. While it has not all of them, nothing is decided: the rest will still be sent.
-    One failed part fails the message, since the rest cannot be read.
+    `taken`: number of parts that the supplier has. Nothing is decided until it has all of them: the rest will still be
+    sent. One failed part fails the message, since the rest cannot be read.
     """
     if taken < parts:
         return None
@@ -57,7 +56,7 @@ def decide(policy: str, parts: int, states: Mapping[int, str], taken: int) -> st
     return "delivered" if len(states) >= wanted else None
 
 
-# As with messages, the first word counts, but for `delivered` after `expired`.
+# As with messages, the first state counts, except that `delivered` replaces `expired`.
 SET_PARTS = """
 UPDATE sms_parts SET state = v.state
   FROM unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::text[]) AS v (message_id, attempt, part, state)
@@ -74,7 +73,7 @@ SELECT supplier_id, organization_id, message_id, attempt, part, parts, state FRO
 async def apply(
     conn: Connection, several: list[tuple[ReceivedReceipt, asyncpg.Record]], policies: Mapping[UUID, str], at: datetime
 ) -> list[Move]:
-    """Record receipts of parts; returns the moves of messages that they decide."""
+    """Record receipts for parts; returns the moves of the messages that they decide."""
     if not several:
         return []
     # Part 0 stands for all of them: one receipt that counts every part. An UPDATE takes one row for each part.
@@ -98,7 +97,7 @@ async def apply(
         groups.setdefault((row["message_id"], row["attempt"]), []).append(row)
     moves = []
     for rows in groups.values():
-        # A part that was sent twice has two ids, and has arrived if one of them has.
+        # A part that was sent twice has two ids, and has arrived if either has.
         states: dict[int, str] = {}
         for row in rows:
             if row["state"] is not None and states.get(row["part"]) != "delivered":
@@ -111,8 +110,8 @@ async def apply(
     return moves
 
 
-# From the parts that wait and are old enough to their messages, and what the other parts say: all of them are there,
-# or some were never sent.
+# From waiting parts that are old enough to their messages, and the states of the other parts: either all exist, or some
+# were never sent.
 QUIET_PARTS = """
 WITH waiting AS MATERIALIZED (
     SELECT DISTINCT organization_id, message_id FROM sms_parts
@@ -130,10 +129,11 @@ SELECT waiting.organization_id, waiting.message_id
 
 
 async def close_quiet(conn: Connection) -> int:
-    """End messages of several parts of which some were delivered, none failed, and no more was heard for a while."""
+    """End messages with several parts of which some were delivered, none failed, and nothing has arrived for a
+    while."""
     at = now()
     rows = await conn.fetch(QUIET_PARTS, QUIET)
-    # Parts before messages, as whoever applies receipts locks them.
+    # Parts before messages, in the same order as when receipts are applied.
     await conn.execute(
         "UPDATE sms_parts SET state = 'delivered' WHERE message_id = ANY ($1) AND parts > 1 AND state IS NULL",
         [message for _, message in rows],
@@ -151,7 +151,7 @@ def move_to(
 
 
 def overrides(old: str, new: str) -> bool:
-    """True if, of two final states of one message, the second one counts."""
+    """True if a second final state of a message replaces the first."""
     return old == "expired" and new == "delivered"
 
 

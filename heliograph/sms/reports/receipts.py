@@ -1,8 +1,8 @@
 """Receipts: matched to their message, stored and applied in one transaction, and only then acknowledged.
 
-A receipt is matched by the supplier's id for the message, together with the recipient's last digits, since suppliers
-reuse ids; where the answer had no id, by everything else (`nameless.py`). It may come before the submit's answer,
-twice, on another connection, days later or never:
+A receipt is matched by the supplier's id for the message together with the recipient's last digits, since suppliers
+reuse ids; if the answer had no id, by everything else (`nameless.py`). It may arrive before the submit's answer, twice,
+on another connection, days later or never:
 
     the first             that moves its message is recorded in the message's row, and has none of its own
     twice                 meets its own fingerprint, and the state machine moves nothing the second time
@@ -10,9 +10,9 @@ twice, on another connection, days later or never:
     matching nothing      checked again on the schedule of base/retry.py, then an orphan, which is counted
     never                 `silence.close_silent` ends the message as `unknown` when its time is up
 
-Further ones, intermediate ones and those of messages of several parts have rows in `receipts`. The bytes of all are in
-`receipt_bytes`. The rule nobody may break: nothing is acknowledged before it is committed, and nothing committed is
-lost.
+Further ones, intermediate ones and those for messages with several parts have rows in `receipts`. The raw bytes of all
+are in `receipt_bytes`. The rule nobody may break: nothing is acknowledged before it is committed, and nothing committed
+is lost.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 class Matched(msgspec.Struct, frozen=True):
-    """What follows from a batch of receipts, in the transaction that has stored them."""
+    """What follows from a batch of receipts, in the transaction that stored them."""
 
-    #: For the caller to make; its result goes to `keep`.
+    #: For the caller to make; the result goes to `keep`.
     moves: list[Move]
-    #: How many have a message.
+    #: How many matched a message.
     matched: int
-    #: Those to be recorded by their moves, and what they match, by fingerprint.
+    #: Those to be recorded by their moves, with the message that they match, by fingerprint.
     riding: Mapping[UUID, tuple[ReceivedReceipt, asyncpg.Record]]
     at: datetime
-    #: All of the batch, by fingerprint, in their order.
+    #: The whole batch, by fingerprint, in order.
     batch: Mapping[UUID, ReceivedReceipt]
 
 
 async def store(
     conn: Connection, received: Sequence[ReceivedReceipt], *, policies: Mapping[UUID, str], again: bool = False
 ) -> Applied:
-    """Store receipts, match them, and move their messages: `match` and the moves it finds."""
+    """Store receipts, match them, and move their messages: `match`, and the moves that it returns."""
     found = await match(conn, received, policies=policies, again=again)
     moved = await move_many(conn, found.moves)
     await keep(conn, found, moved)
     return Applied(moved.deliveries, found.matched, len(received) - found.matched)
 
 
-# A match needs one of the receipt's ids and an address that ends alike, where the receipt has one; of several messages
-# with a recycled id, the newest. $1 to $4 bound the look to partitions of the last days: each one more would be another
-# search. Each id is an item of its own: `supplier_message_id IN (…)` is two searches, and a plan that is made while
-# there are a few hundred attempts then prefers one search by the primary key, through all messages since $1.
+# A match needs one of the receipt's ids and, if the receipt has an address, the same suffix; of several messages with a
+# recycled id, the newest wins. $1 to $4 limit the search to partitions of the last days: each further one would cost
+# another search. Each id is an item of its own: `supplier_message_id IN (…)` is two searches, and a plan made while
+# there are a few hundred attempts would prefer one search by the primary key, through all messages since $1.
 FIND = """
 SELECT found.organization_id, found.message_id, found.attempt, found.part, found.parts
   FROM unnest($5::uuid[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY
@@ -102,12 +102,12 @@ async def match(
     again: bool = False,
     alone: bool = True,
 ) -> Matched:
-    """Match receipts, and store those that no move will note. Raises Ahead, with nothing stored, if one fits nothing
-    and answers may be being recorded meanwhile (not `alone`).
+    """Match receipts, and store those that no move will record. Raises Ahead, with nothing stored, if one matches
+    nothing and answers may be being recorded at the same time (not `alone`).
 
-    `policies`: for each supplier, whose receipts decide a message of several parts ("all", "any", "first", "last").
-    `again`: they were checked before. A receipt that names an id may be ahead of its answer, so only then can it match
-    a message that was answered without one.
+    `policies`: for each supplier, which receipts decide a message with several parts ("all", "any", "first", "last").
+    `again`: they have been checked before. A receipt that names an id may be ahead of its answer, so only then can it
+    match a message that was answered without one.
     """
     at = now()
     unique = {fingerprint(one, one.at or at): one for one in received}
@@ -117,7 +117,7 @@ async def match(
     moves = _moves(unique, found, at, by_id=True)
     riding = {move.receipt: (unique[move.receipt], found[move.receipt]) for move in moves.values() if move.receipt}
     rest = {key: unique[key] for key in sorted(unique.keys() - riding.keys())}
-    # Those that lost to another one of this batch may have moved their message before, and come again.
+    # Those that lost to another one in this batch may be repetitions of the one that moved their message.
     lost = {key for key in rest if found[key]["parts"] == 1 and rest[key].receipt.state in BY_RECEIPT}
     if lost:
         for key in await _noted(conn, {key: found[key] for key in lost}):
@@ -140,7 +140,8 @@ async def match(
 
 
 async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, policies: Mapping[UUID, str]) -> bool:
-    """Take a receipt that waits in `receipts` as one of this message (a row as of FIND). Returns whether it moved."""
+    """Assign a receipt that waits in `receipts` to this message (a row like those of FIND). Returns whether it
+    moved."""
     assert one.fingerprint is not None
     at, key = now(), one.fingerprint
     some, found = {key: one}, {key: to}
@@ -160,8 +161,8 @@ SELECT item.receipt FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS item (org
 
 
 async def keep(conn: Connection, found: Matched, moved: Moved) -> None:
-    """Store those that their moves did not record, because their messages had moved before, and the bytes of those that
-    were recorded."""
+    """Store the receipts not recorded by their moves, because their messages had moved before, and the bytes of those
+    that were recorded."""
     others = {key: found.riding[key] for key in sorted(found.riding.keys() - moved.receipts)}
     await _keep_bytes(conn, {key: one for key, (one, _) in found.riding.items() if key not in others}, found.at)
     if not others:
@@ -174,7 +175,7 @@ async def keep(conn: Connection, found: Matched, moved: Moved) -> None:
 
 
 async def _noted(conn: Connection, rows: Mapping[UUID, asyncpg.Record]) -> set[UUID]:
-    """Which of these receipts, whose messages are `rows`, stand in their messages."""
+    """Which of these receipts are recorded in their messages, `rows`."""
     places = [row["organization_id"] for row in rows.values()], [row["message_id"] for row in rows.values()]
     return {key for (key,) in await conn.fetch(NOTED, *places, list(rows))}
 
@@ -182,8 +183,8 @@ async def _noted(conn: Connection, rows: Mapping[UUID, asyncpg.Record]) -> set[U
 def _moves(
     some: Mapping[UUID, ReceivedReceipt], found: Mapping[UUID, asyncpg.Record], at: datetime, *, by_id: bool
 ) -> dict[UUID, Move]:
-    """The effect of receipts of single-part messages: for each message, the state that counts. `by_id`: they were found
-    by their ids, and have no rows yet."""
+    """The effect of receipts for single-part messages: for each message, the state that counts. `by_id`: they were
+    matched by their ids, and have no rows yet."""
     moves: dict[UUID, Move] = {}
     for key, one in some.items():
         row = found[key]
@@ -194,7 +195,7 @@ def _moves(
         known = moves.get(id)
         if known is not None and not parts.overrides(known.status, status):
             continue
-        # One that waited has a row already.
+        # One that waited already has a row.
         notes = one.fingerprint is None and by_id
         moves[id] = Move(
             row["organization_id"],
@@ -212,13 +213,13 @@ def _moves(
 
 
 def _came(batch: Mapping[UUID, ReceivedReceipt], at: datetime) -> dict[UUID, datetime]:
-    """When each came, by fingerprint. Those of one batch a microsecond apart: the first word counts also of those that
-    wait for their answer together."""
+    """When each arrived, by fingerprint. Those of one batch are a microsecond apart, so that the first state also
+    counts among those that wait for their answer together."""
     return {key: one.at or at + timedelta(microseconds=n) for n, (key, one) in enumerate(batch.items())}
 
 
 async def _find(conn: Connection, items: Sequence[ReceivedReceipt], at: datetime) -> list[asyncpg.Record]:
-    """For each receipt the message that its id names, or a row of NULLs. Its second id counts if the first names
+    """For each receipt the message that its id names, or a row of NULLs. The second id is used if the first finds
     none."""
     keys = [ids(one.receipt) for one in items]
     second = [n for n, (one, two) in enumerate(keys) if two is not None and two != one]
@@ -238,7 +239,7 @@ async def _find(conn: Connection, items: Sequence[ReceivedReceipt], at: datetime
     return found
 
 
-# A receipt that is here already is changed only if it now has a message and had none.
+# An existing receipt is changed only if it now has a message and had none.
 STORE = """
 INSERT INTO receipts AS known (received_on, supplier_id, fingerprint, keys, state, recipient, sender, reference, error,
                                received_at, organization_id, message_id, attempt, part, next_try_at, submitted,
@@ -266,7 +267,7 @@ async def _keep(
     at: datetime,
     came: Mapping[UUID, datetime],
 ) -> None:
-    """Write receipts into rows of their own: in one order, since a supplier that sends receipts again may do so on
+    """Write receipts into rows of their own, in a fixed order, since a supplier that repeats receipts may do so on
     another worker's session at the same time."""
     items = list(some.values())
     rows = [found[key] for key in some]
@@ -301,14 +302,14 @@ VALUES (($1::timestamptz AT TIME ZONE 'UTC')::date, $2, $3, $4, $1)
 
 
 async def _keep_bytes(conn: Connection, some: Mapping[UUID, ReceivedReceipt], at: datetime) -> None:
-    """Store what suppliers wrote. What comes from `receipts` was stored before."""
+    """Store the raw bytes. Those of receipts from `receipts` are stored already."""
     new = {key: one.receipt.raw for key, one in some.items() if one.fingerprint is None}
     if new:
         await conn.execute(BYTES, at, uuid7(), list(new), list(new.values()))
 
 
 def _places(some: Mapping[UUID, ReceivedReceipt], at: datetime) -> tuple[list[date], list[UUID], list[UUID]]:
-    """Where receipts are in their table."""
+    """The primary keys of receipts, as columns."""
     days = [(one.at or at).astimezone(UTC).date() for one in some.values()]
     return days, [one.supplier_id for one in some.values()], list(some)
 
@@ -321,7 +322,7 @@ async def _match_nameless(
     *,
     again: bool,
 ) -> dict[UUID, asyncpg.Record]:
-    """Those that could be matched without an id, and to what."""
+    """The receipts that could be matched without an id, and their messages."""
     wanting = [
         nameless.Nameless(
             one.supplier_id,

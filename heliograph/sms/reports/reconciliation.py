@@ -1,7 +1,8 @@
-"""What suppliers were handed and what they reported of it, beside the week before: for operators, who settle accounts.
+"""Reconciliation: what suppliers were handed and what they reported, compared with the week before, for settling
+accounts.
 
-Customers never read this. The rule nobody may break: a line adds up, so `accepted` is what was delivered, failed in one
-way or the other, never reported, and still waiting.
+For operators only. The rule nobody may break: a line adds up: `accepted` equals delivered, failed in any way, never
+reported, and still waiting together.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import STATES, Line, Query
 
 WEEK = timedelta(days=7)
-#: Columns of a report, in their order. Times to the receipt are in seconds; `owed`: taken and not delivered, which is
-#: due back from a supplier that charged for it: `due_back` is how much, by currency, as its rate cards said when each
-#: message was handed over, and `owed_unpriced` how many of them have no known cost. `charged`: for all that it took.
+#: Columns of a report, in order. Times to the receipt are in seconds. `owed`: accepted but not delivered, to be paid
+#: back by a supplier that charged for it; `due_back`: the amount, by currency, according to its rate cards when each
+#: message was handed over; `owed_unpriced`: how many of them have no known cost. `charged`: for everything that it
+#: accepted.
 COLUMNS = (
     *("supplier", "at", "country", "submitted", "answered", "accepted", "segments", "matched"),
     *(*STATES, "recipient", "late", "never", "waiting", "orphaned", "refused", "busy", "unknown", "unreachable"),
@@ -35,7 +37,7 @@ NAMES = "SELECT id, name FROM suppliers"
 
 
 class Reconciled(msgspec.Struct, frozen=True):
-    """One line, and the same a week before; None: there was nothing."""
+    """One line, and the same line a week before; None: there was nothing."""
 
     supplier: str
     line: Line
@@ -70,7 +72,7 @@ class Reconciled(msgspec.Struct, frozen=True):
 
 
 async def report(conn: Connection, query: Query, *, compared: bool = True) -> list[Reconciled]:
-    """The lines of a time, each with that of the same hour, day or time a week before, if they are to be compared."""
+    """The lines of a period, each with that of the same hour, day or period a week before if `compared`."""
     lines = await reconciliation.read(conn, query)
     earlier = msgspec.structs.replace(query, date_from=query.date_from - WEEK, date_to=query.date_to - WEEK)
     seen = await reconciliation.read(conn, earlier) if compared else []
@@ -80,7 +82,7 @@ async def report(conn: Connection, query: Query, *, compared: bool = True) -> li
 
 
 def as_csv(lines: Sequence[Reconciled]) -> str:
-    """The report as a file for spreadsheets: a line of names, then one for each."""
+    """The report as CSV for spreadsheets: a header, then one row per line."""
     out = io.StringIO()
     writer = Writer(out, COLUMNS)
     for one in lines:
@@ -94,7 +96,7 @@ def _key(one: Line, at: datetime | None) -> tuple[UUID, datetime | None, str | N
 
 
 def _money(amounts: Mapping[str, int]) -> str | None:
-    """As "0.080000 USD; 1.000000 EUR"; None: nothing."""
+    """Amounts such as "0.080000 USD; 1.000000 EUR"; None: nothing."""
     return "; ".join(f"{decimal(amount)} {currency}" for currency, amount in amounts.items()) or None
 
 

@@ -1,9 +1,8 @@
-"""What of a supplier's reports does not fit, and the setting that cures it, for every kind of supplier.
+"""What is wrong with a supplier's reports, and the setting that fixes it, for every kind of supplier.
 
-`diagnosis.py` finds ids in another number base, `words.py` unknown states; this finds receipts whose recipient does not
-fit, suppliers that report nothing, answers that nobody can read, and receipts that are hard to believe
-(`traffic/credibility.py`). The rule nobody may break: as there, it changes
-nothing, and costs a bounded number of look-ups and sums.
+`diagnosis.py` finds ids in another number base, `words.py` unknown states; this module finds receipts whose recipient
+does not match, suppliers that report nothing, unreadable answers, and implausible receipts (`traffic/credibility.py`).
+The rule nobody may break: as there, it changes nothing, and costs a bounded number of look-ups and sums.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from heliograph.traffic import credibility, reconciliation
 from heliograph.traffic.credibility import Perfect, Unheard
 from heliograph.traffic.reconciliation import Line, Query
 
-#: A supplier is judged by at least so many messages: of the last day, without the last hour, whose receipts may
-#: come; sums are by the hour, so one more is left out.
+#: A supplier is judged by at least this many messages: of the last day, without the last hour, whose receipts may still
+#: arrive; sums are hourly, so one more hour is left out.
 ENOUGH, DAY, YOUNG = 20, timedelta(hours=24), timedelta(hours=1)
-#: Share of answers that nobody could read, from which on it is no accident.
+#: Share of unreadable answers above which it is not a coincidence.
 UNREAD = 0.5
 
-# Receipts that fit nothing, and whether their id alone fits: in attempts or parts of the days that receipts are looked
-# for in. $2 to $5 as in `receipts.FIND`.
+# Unmatched receipts, and whether their id alone matches: among attempts or parts of the days in which receipts are
+# searched for. $2 to $5 as in `receipts.FIND`.
 BY_ID = f"""
 SELECT count(*)::int AS looked, count(*) FILTER (WHERE known.found)::int AS fitting
   FROM (SELECT keys FROM receipts
@@ -51,14 +50,14 @@ SELECT count(*)::int AS looked, count(*) FILTER (WHERE known.found)::int AS fitt
 
 
 class Fitting(msgspec.Struct, frozen=True):
-    """Receipts that were looked at, and how many of them fit a message by their id alone."""
+    """How many receipts were examined, and how many of them match a message by their id alone."""
 
     looked: int
     fitting: int
 
 
 async def by_id_alone(conn: Connection, supplier_id: UUID) -> Fitting:
-    """Whether unmatched receipts name known ids, so that it is their recipient that does not fit."""
+    """Whether unmatched receipts name known ids, so that only their recipient does not match."""
     row = await conn.fetchrow(BY_ID, supplier_id, *look(clock.now()))
     return Fitting(row["looked"], row["fitting"]) if row is not None else Fitting(0, 0)
 
@@ -73,13 +72,13 @@ SELECT item.id_key FROM unnest($6::text[]) AS item (id_key)
 
 
 async def known_ids(conn: Connection, supplier_id: UUID, ids: Sequence[str]) -> set[str]:
-    """Which of these ids the supplier gave to a message of the days that receipts are looked for in."""
+    """Which of these ids the supplier assigned to a message of the days in which receipts are searched for."""
     wanted = list(filter(None, ids))
     return {key for (key,) in await conn.fetch(IDS, supplier_id, *look(clock.now()), wanted)} if wanted else set()
 
 
 async def check(conn: Connection, settings: Settings, suppliers: list[Supplier]) -> list[Check]:
-    """What to do about each active supplier whose reports do not fit, or do not come."""
+    """Advice about each active supplier whose reports do not match, or do not arrive."""
     now = clock.now()
     sums = {
         one.supplier_id: one
@@ -107,8 +106,8 @@ async def check(conn: Connection, settings: Settings, suppliers: list[Supplier])
 
 
 async def compare(conn: Connection, suppliers: list[Supplier]) -> list[Check]:
-    """The active suppliers whose delivered codes nobody enters. It reads up to 50,000 messages, so whoever looks often
-    asks it seldom."""
+    """The active suppliers whose delivered codes nobody enters. Reads up to 50,000 messages, so frequent checks should
+    call it rarely."""
     found = await credibility.unheard(conn, at=clock.now())
     return [
         _unheard(one, found[one.id])
@@ -131,7 +130,7 @@ def _is_unread(line: Line | None) -> bool:
 
 
 def _unbelievable(one: Supplier, line: Line | None, perfect: Perfect | None) -> Iterable[Check]:
-    """Receipts that no handset may have written. A simulator's are none, and say so."""
+    """Receipts that may not come from handsets. Simulators are excluded: theirs never do."""
     if one.simulated:
         return
     if line is not None and (share := credibility.too_fast(line)) is not None:

@@ -1,4 +1,4 @@
-"""Messages that never get a final receipt: they become `unknown` when their time is up."""
+"""Messages that never get a final receipt: they become `unknown` after a deadline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import RANGED, Connection
 from heliograph.sms.status import NO_RECEIPT, Move, move_many
 
-# The position in time is kept with the timer; it advances in the transaction that closes what lies behind it.
+# The position in time is stored with the timer; it advances in the transaction that closes what lies before it.
 ADVANCE = """
 UPDATE timers SET done_until = least(place.start + $2::interval, now() - $1::interval)
   FROM (SELECT name, coalesce(done_until, now() - $1::interval - interval '1 day') AS start
@@ -16,7 +16,7 @@ UPDATE timers SET done_until = least(place.start + $2::interval, now() - $1::int
  WHERE timers.name = place.name
 RETURNING place.start, done_until
 """
-# By the end of the attempt that was taken. Those of WhatsApp have no message here.
+# By the end of the accepted attempt. WhatsApp attempts have no message in this table.
 SILENT = """
 SELECT DISTINCT attempt.organization_id, attempt.message_id
   FROM attempts attempt CROSS JOIN LATERAL (

@@ -1,7 +1,7 @@
-"""Receipts that match no message, for operators: what they name, the likely cause, and what can be done at once.
+"""Unmatched receipts, for operators: what they name, the likely cause, and what can be done at once.
 
-Those that a timer still checks, and orphans, which it gave up. The rule nobody may break: nothing is matched by a
-guess; a person who matches one by hand says why, and the audit log keeps it.
+This covers those that a timer still checks, and orphans, which it gave up. The rule nobody may break: nothing is
+matched by guessing; a person who matches one by hand gives a reason, which the audit log records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import diagnosis, receipts, remedies, waiting
 from heliograph.sms.reports.receipts import Applied
 
-#: Receipts of a page; those that are tried again at once.
+#: Receipts per page, and receipts tried again in one go.
 PAGE, AT_ONCE = 50, 1000
 #: Digits of a number that are shown.
 TAIL = 4
@@ -33,7 +33,7 @@ Cause = Literal["no_id", "base", "recipient", "unknown"]
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Which receipt: its key in the table."""
+    """Identifies a receipt: its key in the table."""
 
     received_on: date
     supplier_id: UUID
@@ -41,7 +41,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Unmatched(msgspec.Struct, frozen=True, kw_only=True):
-    """One that matches nothing."""
+    """An unmatched receipt."""
 
     place: Place
     supplier: str
@@ -62,7 +62,7 @@ class Unmatched(msgspec.Struct, frozen=True, kw_only=True):
 COLUMNS = (
     "received_on, supplier_id, fingerprint, keys, state, error, recipient, sender, received_at, tries, next_try_at"
 )
-# By the index of unmatched receipts, from the newest on.
+# Uses the index of unmatched receipts, from the newest on.
 LISTED = f"""
 SELECT {COLUMNS} FROM receipts
  WHERE message_id IS NULL AND ($1::uuid IS NULL OR supplier_id = $1)
@@ -80,8 +80,8 @@ async def listed(
     after: tuple[datetime, UUID] | None = None,
     limit: int = PAGE,
 ) -> list[Unmatched]:
-    """Unmatched receipts, newest first, each with its likely cause. `after`: the one that the page before ended with,
-    by when it came and its fingerprint."""
+    """Unmatched receipts, newest first, each with its likely cause. `after`: the last one of the previous page, by its
+    time of arrival and fingerprint."""
     at, fingerprint = after or (None, None)
     rows = await conn.fetch(LISTED, supplier_id, at, fingerprint, only_orphans, limit)
     if not rows:
@@ -115,7 +115,7 @@ async def listed(
 async def _causes(
     conn: Connection, supplier: Supplier, rows: Sequence[asyncpg.Record]
 ) -> dict[UUID, tuple[Cause, dict[str, str]]]:
-    """Why each of these receipts of one supplier probably matches nothing, by fingerprint."""
+    """The likely cause for each of these unmatched receipts of one supplier, by fingerprint."""
     cures = await diagnosis.cures(conn, supplier, rows)
     fitting = await remedies.known_ids(conn, supplier.id, [row["keys"][0] if row["keys"] else "" for row in rows])
     found: dict[UUID, tuple[Cause, dict[str, str]]] = {}
@@ -131,7 +131,7 @@ async def _causes(
     return found
 
 
-# Locked, so that the timer leaves them alone meanwhile; one that it has just now is being checked anyway.
+# Locked, so that the timer leaves them alone; one that the timer has locked is being checked anyway.
 TAKE = f"""
 SELECT {waiting.COLUMNS}, receipts.received_on, next_try_at FROM receipts
   JOIN unnest($1::date[], $2::uuid[], $3::uuid[]) AS asked (received_on, supplier_id, fingerprint)
@@ -173,8 +173,8 @@ async def _tried(conn: Connection, rows: Sequence[asyncpg.Record]) -> Applied:
     return applied
 
 
-# What a receipt of a supplier can be about: an attempt of a message of one part, or a part that waits for its receipt.
-# One message that its supplier cut has parts, too.
+# What a supplier's receipt can be about: an attempt of a single-part message, or a part that waits for its receipt. A
+# message split by its supplier has parts too.
 CANDIDATES = """
 SELECT found.organization_id, found.message_id, found.attempt, found.part, found.parts
   FROM organizations o CROSS JOIN LATERAL (
@@ -190,7 +190,7 @@ SELECT found.organization_id, found.message_id, found.attempt, found.part, found
 
 
 async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, reason: str, by: Who = SYSTEM) -> bool:
-    """Believe a receipt to be about this message. Returns whether the message moved: one that is final stays as it is.
+    """Assign a receipt to this message by hand. Returns whether the message moved: a final one stays as it is.
 
     Raises NotFound (receipt), Invalid (message_id: its supplier was not handed it, or the receipt has one; reason).
     """

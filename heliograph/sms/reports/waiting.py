@@ -1,4 +1,4 @@
-"""Receipts that wait for their message: ahead of the answer, or matching nothing.
+"""Receipts that wait for their message: ahead of the answer, or unmatched.
 
 Recording an answer looks for those that came before it (`early`), an attempt whose answer was lost looks for its own
 (`find_for_uncertain`), and a timer checks the others again on a schedule (`sweep`).
@@ -26,7 +26,7 @@ from heliograph.traffic import reconciliation
 
 
 class Named(msgspec.Struct, frozen=True, gc=False):
-    """A receipt that waits, and which of the ids that were asked for it names."""
+    """A waiting receipt, and which of the requested ids it names."""
 
     received_at: datetime
     id: str
@@ -34,7 +34,7 @@ class Named(msgspec.Struct, frozen=True, gc=False):
     error: str
 
 
-# The words of EARLY, so that the same indexes answer.
+# Worded like EARLY, so that the same indexes are used.
 NAMED = """
 SELECT received_at, id, state, error FROM (
        SELECT received_at, keys[1] AS id, state, error FROM receipts
@@ -47,14 +47,14 @@ SELECT received_at, id, state, error FROM (
 
 
 async def named(conn: Connection, *, supplier_id: UUID, ids: Sequence[str]) -> list[Named]:
-    """Receipts that match no message and name one of these ids, oldest first: those of a message that is not stored."""
+    """Unmatched receipts that name one of these ids, oldest first: for a message that is not stored."""
     return [Named(*row) for row in await conn.fetch(NAMED, supplier_id, list(ids))]
 
 
 COLUMNS = """supplier_id, fingerprint, keys, state, recipient, sender, reference, error, received_at, submitted,
               delivered, recipients"""
-# Receipts of these ids that came before their submit's answer, oldest first. Each of a receipt's two ids has an index
-# of its own: a supplier whose receipts match nothing must not make every answer read all of them.
+# Receipts with these ids that arrived before their submit's answer, oldest first. Each of a receipt's two ids has an
+# index of its own: a supplier whose receipts never match must not make every answer read all of them.
 EARLY = f"""
 SELECT receipt.* FROM unnest($1::uuid[], $2::text[]) AS answer (supplier_id, id_key) CROSS JOIN LATERAL (
        SELECT {COLUMNS} FROM receipts
@@ -72,8 +72,8 @@ ANY_UNMATCHED = "SELECT EXISTS (SELECT FROM receipts WHERE message_id IS NULL AN
 async def early(
     conn: Connection, answers: Sequence[tuple[UUID, str]], *, policies: Mapping[UUID, str]
 ) -> tuple[list[Move], int]:
-    """Match the receipts that came before these answers: (supplier, id key). Returns the moves that follow, for the
-    caller to make, and how many receipts have a message now."""
+    """Match the receipts that arrived before these answers, given as (supplier, id key). Returns the moves that the
+    caller must make, and how many receipts now have a message."""
     if not answers or not await conn.fetchval(ANY_UNMATCHED):
         return [], 0
     rows = await conn.fetch(EARLY, [supplier for supplier, _ in answers], [key for _, key in answers])
@@ -109,14 +109,14 @@ SELECT receipt.* FROM unnest($1::date[], $2::uuid[], $3::uuid[]) AS last (receiv
 
 
 async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 1000) -> tuple[Applied, int]:
-    """Check unmatched receipts again that are due. Returns what was applied and how many became orphans.
+    """Check unmatched receipts that are due. Returns what was applied and how many became orphans.
 
     Runs in the caller's transaction.
     """
     rows = await conn.fetch(DUE, limit)
     if not rows:
         return Applied(), 0
-    # The next check is scheduled first: what is matched now loses it again in the same transaction.
+    # The next check is scheduled first: receipts that match now lose it again in the same transaction.
     pauses = [receipt_pause(row["tries"] + 1) for row in rows]
     await conn.execute(
         WAIT,
@@ -126,7 +126,7 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
         [row["tries"] + 1 for row in rows],
         pauses,
     )
-    # In the order in which they came: of several words on one message the first counts.
+    # In order of arrival: of several states of one message the first counts.
     came = sorted(rows, key=lambda row: row["received_at"])
     applied = await store(conn, [read(row) for row in came], policies=policies, again=True)
     measures.RECEIPTS.add("late", by=applied.matched)
@@ -145,8 +145,7 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
 
 
 async def no_orphans(conn: Connection, rows: Sequence[asyncpg.Record]) -> None:
-    """Those of these receipts (supplier_id, recipient, received_at, next_try_at) that were counted as orphans are none
-    any more."""
+    """Stop counting as orphans those of these receipts (supplier_id, recipient, received_at, next_try_at) that were."""
     await _count_orphans(conn, [row for row in rows if row["next_try_at"] is None], -1)
 
 
@@ -189,9 +188,9 @@ class Uncertain(msgspec.Struct, frozen=True, gc=False):
 async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) -> list[list[str]]:
     """For each attempt, the ids of `count` unmatched receipts for it, or none. No receipt is assigned twice.
 
-    They match by account, recipient, time and, where the supplier echoes it, our reference. An attempt of which several
-    answers were lost gets receipts only if there are exactly as many, and they match no other attempt: assigned to the
-    wrong segment or message, they would hide one that never arrived.
+    They match by account, recipient, time and, if the supplier echoes it, our reference. An attempt with several lost
+    answers gets receipts only if there are exactly as many, and they match no other attempt: assigned to the wrong
+    segment or message, they would hide one that never arrived.
     """
     rows = await conn.fetch(
         UNCERTAIN,
@@ -219,7 +218,7 @@ async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) ->
 
 
 def read(row: asyncpg.Record) -> ReceivedReceipt:
-    """A receipt as it was stored. Its bytes are kept elsewhere."""
+    """A stored receipt. Its raw bytes are stored elsewhere."""
     receipt = Receipt(
         keys=tuple(row["keys"]),
         state=ReceiptState(row["state"]),

@@ -1,8 +1,9 @@
-"""Words of suppliers, counted for operators, who say what they mean: unknown states and error codes in receipts, and
-the codes of answers that were no yes.
+"""Suppliers' states and codes, counted for operators, who define their meaning: unknown states and error codes in
+receipts, and the codes of negative answers.
 
-What a state means is a setting of its supplier, and decides about messages from then on. What an error code means is a
-note for people: the state beside it decides. The rule nobody may break: no receipt waits for its words to be counted.
+The meaning of a state is a setting of its supplier, and decides about messages from then on. The meaning of an error
+code is a note for people: the state next to it decides. The rule nobody may break: no receipt waits for its words to be
+counted.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from heliograph.suppliers.smpp.codec.statuses import STATUSES
 
 log = structlog.get_logger()
 
-#: How many distinct words of each kind are kept per supplier, and of each in memory, before they are stored.
+#: Maximum number of distinct words of each kind stored per supplier, and held in memory before they are stored.
 WORDS, PENDING = 100, 1000
-#: Characters of a code that are kept, and of what it means.
+#: Maximum length of a code, and of its meaning, in characters.
 LONGEST, LONGEST_MEANING = 100, 500
-#: Settings that say what states mean, of accounts over SMPP and of those over HTTP that are configuration alone.
+#: Settings that define the meaning of states, for SMPP accounts and for HTTP accounts that are pure configuration.
 STATES = ("final_states", "receipt_states")
-#: What a state may mean.
+#: Possible meanings of a state.
 MEANINGS = tuple(state.value for state in ReceiptState if state is not ReceiptState.UNKNOWN)
 
 
@@ -47,7 +48,7 @@ class Word(msgspec.Struct, frozen=True):
     count: int
     first_at: datetime
     last_at: datetime
-    #: Of an error code, as an operator explained it; "": nobody did.
+    #: An operator's explanation of an error code; "": there is none.
     meaning: str = ""
 
 
@@ -76,14 +77,14 @@ class Words:
         self._said: dict[str, set[tuple[UUID, str, str]]] = {"state": set(), "error": set(), "answer": set()}
 
     def add(self, supplier_id: UUID, receipt: Receipt) -> None:
-        """Count what of a receipt is not understood, or says why its message did not arrive."""
+        """Count a receipt's unknown state, and the code that says why its message did not arrive."""
         if receipt.unknown_word:
             self._add((supplier_id, "state", receipt.unknown_word))
         if receipt.error and receipt.state not in _FINE:
             self._add((supplier_id, "error", receipt.error[:LONGEST]))
 
     def answer(self, supplier_id: UUID, outcome: Outcome) -> None:
-        """Count the code of an answer that is no yes, with what it was taken for."""
+        """Count the code of a negative answer, with its interpretation."""
         if outcome.code:
             self._add((supplier_id, "answer", f"{outcome.verdict.value} {outcome.code}"[:LONGEST]))
 
@@ -98,13 +99,13 @@ class Words:
         self._counts[key] += 1
 
     async def store(self, conn: Connection) -> None:
-        """Store what was counted since the last time."""
+        """Store what has been counted since the last time."""
         counts, self._counts = self._counts, Counter()
         if not counts:
             return
         kept: Counter[tuple[UUID, str, str]] = Counter()
         for (supplier_id, kind, word), number in counts.items():
-            # Some suppliers write the number into what went wrong.
+            # Some suppliers include the phone number in the error.
             kept[supplier_id, kind, word if kind == "state" else cleaned(storable(word))] += number
         try:
             await conn.execute(COUNT, *(list(column) for column in zip(*kept, strict=True)), list(kept.values()))
@@ -113,7 +114,7 @@ class Words:
             raise
 
 
-#: States whose receipts say nothing of what went wrong.
+#: States whose receipts carry no error.
 _FINE = (ReceiptState.DELIVERED, ReceiptState.PENDING)
 
 
@@ -139,10 +140,10 @@ async def error_codes(conn: Connection) -> dict[UUID, list[Word]]:
 
 
 class Code(msgspec.Struct, frozen=True):
-    """The code of answers that were no yes, of the last seven days."""
+    """The code of negative answers in the last seven days."""
 
     code: str
-    #: What it is to us: a verdict, and of SMPP its class (`codec.statuses`); "": none.
+    #: Our interpretation: a verdict and, for SMPP, its class (`codec.statuses`); "": none.
     verdict: str
     kind: str
     count: int
@@ -150,7 +151,7 @@ class Code(msgspec.Struct, frozen=True):
 
 
 async def answer_codes(conn: Connection, supplier: Supplier) -> list[Code]:
-    """Those of a supplier, most frequent first."""
+    """The answer codes of a supplier, most frequent first."""
     own = supplier.settings.get("statuses", {}) if supplier.kind == kinds.SMPP else {}
     classes = {code: kind for code, (_, kind) in STATUSES.items()} | {int(code, 16): kind for code, kind in own.items()}
     found = []
@@ -170,14 +171,14 @@ async def _listed(conn: Connection, kind: str) -> list[tuple[UUID, Word]]:
 
 
 def state_setting(supplier: Supplier) -> str | None:
-    """The setting that says what a state in its receipts means; None: only its file does."""
+    """The setting that defines the meaning of states in its receipts; None: its module does."""
     if supplier.kind == kinds.SMPP:
         return "final_states"
     return "receipt_states" if supplier.kind == kinds.GENERIC else None
 
 
 async def say_state(conn: Connection, key: Key, *, supplier: str, word: str, meaning: str, by: Who = SYSTEM) -> None:
-    """From now on a state of this supplier means one of MEANINGS. Raises NotFound, Invalid."""
+    """Define the meaning of a state of this supplier, one of MEANINGS, from now on. Raises NotFound, Invalid."""
     if meaning not in MEANINGS:
         raise Invalid(("meaning", "enum", f"`meaning` must be one of {', '.join(MEANINGS)}"))
     if not 1 <= len(word) <= LONGEST:
@@ -203,7 +204,7 @@ UPDATE receipt_words SET meaning = $3 WHERE supplier_id = $1 AND kind = 'error' 
 
 
 async def say_error(conn: Connection, *, supplier: str, word: str, meaning: str, by: Who = SYSTEM) -> None:
-    """Note what an error code of this supplier means, or with "" that nobody knows. Raises NotFound, Invalid."""
+    """Note the meaning of an error code of this supplier, or "" if nobody knows. Raises NotFound, Invalid."""
     meaning = meaning.strip()
     if len(meaning) > LONGEST_MEANING:
         raise Invalid(("meaning", "length", f"`meaning` must have at most {LONGEST_MEANING} characters"))

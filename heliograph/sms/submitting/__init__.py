@@ -1,2 +1,1 @@
-"""What suppliers are given of a message: made for the dispatcher (`written`), and made again for operators
-(`rebuilding`)."""
+"""Submissions to suppliers: built for the dispatcher (`written`), and rebuilt for operators (`rebuilding`)."""

@@ -1,8 +1,8 @@
-"""What suppliers were given of a message, octet by octet, for operators: written again by what wrote it then, from the
-message, its attempts, and the suppliers' settings.
+"""Rebuilds what suppliers were sent for a message, octet by octet, for operators: by the code that built it then, from
+the message, its attempts, and the suppliers' settings.
 
-The rule nobody may break: what may have been otherwise is said beside it, and nothing of a text or a whole number is
-shown unless whoever looks may see them.
+The rule nobody may break: possible differences are pointed out, and texts and complete numbers are shown only to those
+who may see them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Rebuilt
 from heliograph.webhooks.timeline import Entry, known
 
-#: Attempts of a message that are written again, the latest ones; most messages have one.
+#: Maximum number of attempts to rebuild, the latest ones; most messages have one.
 MOST = 20
-#: Workers know of a change a few seconds later.
+#: Workers learn of a change a few seconds later.
 MARGIN = timedelta(minutes=1)
 
-#: Why an attempt may have been written otherwise, or that it cannot be written.
+#: Why an attempt may have been built differently, or cannot be rebuilt.
 SETTINGS = said("the supplier's settings were changed since")
 NUMBERS = said("rules for numbers were changed since")
 SENDER = said("its worker ended: another sender may have been named")
@@ -45,7 +45,7 @@ NO_SETTINGS = said("the supplier's settings of now are not complete")
 MESSAGE = """
 SELECT recipient, sender, encoding, class, expires_at, body FROM messages WHERE organization_id = $1 AND id = $2
 """
-# An unreachable supplier was given nothing. The settings of one that was removed stay.
+# An unreachable supplier was sent nothing. A removed supplier's settings are kept.
 ATTEMPTS = f"""
 SELECT a.attempt, a.state, a.detail, a.started_at, a.reference, a.continues, a.parts, a.sent_as, a.target_id,
        s.name AS supplier, s.kind, s.settings::text
@@ -55,13 +55,13 @@ SELECT a.attempt, a.state, a.detail, a.started_at, a.reference, a.continues, a.p
  WHERE s.kind = ANY ($3)
  ORDER BY a.attempt
 """
-# What a series had when another attempt went on with it.
+# The parts that a series had when another attempt continued it.
 TAKEN = "SELECT attempt, part, created_at FROM sms_parts WHERE message_id = $1 AND organization_id = $2 AND parts > 1"
 
 
 async def of_message(conn: Connection, organization_id: UUID, id: UUID, *, whole: bool) -> list[Entry]:
-    """An entry for each segment that suppliers were given, as far as their kind can be written again. `whole`: with
-    phone numbers, and with all octets."""
+    """An entry for each segment sent to suppliers, for kinds that can be rebuilt. `whole`: with phone numbers, and with
+    all octets."""
     tried = await conn.fetch(ATTEMPTS, organization_id, id, list(kinds.REBUILT))
     message = await conn.fetchrow(MESSAGE, organization_id, id) if tried else None
     if message is None:
@@ -69,7 +69,7 @@ async def of_message(conn: Connection, organization_id: UUID, id: UUID, *, whole
     text = (await text_keys.opened_of(conn, organization_id, "messages", [(id, message["body"])]))[id]
     continued = any(one["continues"] is not None for one in tried)
     taken = await conn.fetch(TAKEN, id, organization_id) if continued else []
-    # As whom it was sent is kept, so of the book only the rules for numbers matter, which are few.
+    # The sender actually used is stored, so only the book's rules for numbers are needed, which are few.
     book, numbers_at = Book(numbers=await numbers.load(conn)), await loading.numbers_changed_at(conn)
     changed_at = {
         supplier: await audit.last(conn, object_id=supplier, action="supplier.changed")
@@ -142,7 +142,7 @@ def _doubts(one: Mapping[str, Any], changed_at: datetime | None, numbers_at: dat
 
 
 def _held(one: Mapping[str, Any], taken: Sequence[asyncpg.Record]) -> set[int]:
-    """Segments that its supplier had before it began."""
+    """Segments that the supplier already had when the attempt began."""
     if one["continues"] is None:
         return set()
     return {

@@ -1,6 +1,6 @@
-"""What a supplier is given of a message: one place, for whoever hands it over and for whoever looks at it later. Pure.
+"""Builds the submission for a supplier: in one place, for sending and for inspecting it later. Pure.
 
-The rule nobody may break: it is made of what is stored and of nothing else, so that it can be made again.
+The rule nobody may break: it is built only from what is stored, so that it can be rebuilt.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def submission(
     at: datetime,
     held: Sequence[int] = (),
 ) -> Submission:
-    """One attempt that begins at `at`. `recipient`: E.164. `sender`: as the supplier's rules have it. `address`: how
-    the supplier wants the number written."""
+    """The submission of an attempt that begins at `at`. `recipient`: E.164. `sender`: according to the supplier's
+    rules. `address`: the form of number that the supplier wants."""
     validity = None if expires_at is None else max(1, int((expires_at - at).total_seconds()))
     return Submission(
         message_id=id,

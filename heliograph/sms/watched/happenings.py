@@ -1,5 +1,5 @@
-"""What happened to a supplier: when its circuit was open, when operators paused it, when it had no session. What a dip
-of its charts may come from.
+"""A supplier's history: when its circuit was open, when operators paused it, when it had no session. This may explain a
+dip in its charts.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import said
 
-#: The latest that are told, and for how long circuits are kept: longer than charts go back.
+#: Maximum number of entries returned, the latest; and how long circuits' history is kept: longer than charts go back.
 MOST, KEPT = 30, timedelta(days=60)
 Kind = Literal["opened", "closed", "active", "paused", "draining", "lost", "bound"]
 
 
 class Happening(msgspec.Struct, frozen=True):
-    """Of one supplier."""
+    """One entry in a supplier's history."""
 
     at: datetime
     kind: Kind
 
 
-# Each by an index, the latest of each: a circuit may open and close all day.
+# Each part uses an index and reads only the latest rows: a circuit may open and close all day.
 HAPPENINGS = """
 (SELECT opened_at AS at, 'opened' AS kind FROM supplier_circuits
   WHERE supplier_id = $1 AND opened_at >= $3 AND opened_at < $4 ORDER BY opened_at DESC LIMIT $5)
@@ -52,13 +52,13 @@ ORDER BY at DESC LIMIT $5
 
 
 async def between(conn: Connection, *, id: UUID, name: str, since: datetime, until: datetime) -> list[Happening]:
-    """Of a supplier, in [since, until), oldest first; the latest MOST."""
+    """A supplier's history in [since, until), oldest first; the latest MOST entries."""
     check = str(said("supplier %(name)s", name=name))
     rows = await conn.fetch(HAPPENINGS, id, check, since, until, MOST)
     return [Happening(*row) for row in reversed(rows)]
 
 
-# Of retention: $1 is before when, $2 how many at once.
+# For retention: deletes those before $1, at most $2 at once.
 FORGET = """
 DELETE FROM supplier_circuits WHERE (supplier_id, opened_at) IN (
     SELECT supplier_id, opened_at FROM supplier_circuits WHERE opened_at < $1 LIMIT $2)

@@ -1,6 +1,6 @@
 """When a supplier last sent a receipt, for operators: noted in memory, and stored every few seconds.
 
-The rule nobody may break: no receipt waits for it, and none is counted here; a batch of them is one note.
+The rule nobody may break: no receipt waits for it, and none is counted here; a batch of receipts is one note.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import UUID
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 
-# The account of test keys is none that is stored.
+# The account of test keys is not stored.
 KEEP = """
 INSERT INTO supplier_health AS known (supplier_id, receipt_at)
 SELECT id, at FROM unnest($1::uuid[], $2::timestamptz[]) AS item (id, at)
@@ -29,11 +29,11 @@ class Heard:
         self._at: dict[UUID, datetime] = {}
 
     def note(self, supplier_id: UUID) -> None:
-        """Receipts of a supplier came just now."""
+        """Note that receipts from a supplier have just arrived."""
         self._at[supplier_id] = clock.now()
 
     async def store(self, conn: Connection) -> None:
-        """Store what was noted since the last time."""
+        """Store what has been noted since the last time."""
         noted, self._at = self._at, {}
         if not noted:
             return
@@ -45,5 +45,5 @@ class Heard:
 
 
 async def last(conn: Connection) -> Mapping[UUID, datetime]:
-    """When each supplier last sent receipts, as far as any ever came."""
+    """When each supplier last sent receipts, for those that ever did."""
     return {row["supplier_id"]: row["receipt_at"] for row in await conn.fetch(LAST)}

@@ -1,7 +1,7 @@
-"""How full a supplier's window was, and how long its answers took, by the hour, for charts.
+"""Hourly statistics for charts: how full a supplier's window was, and how long its answers took.
 
-Each worker adds up in memory what it sees in its look of every second, and adds that to the row of the hour once a
-minute. The rule nobody may break: a message pays nothing for it.
+Each worker takes a sample every second, sums them in memory, and adds the sums to the row of the hour once a minute.
+The rule nobody may break: this costs nothing per message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DELETE FROM supplier_hours WHERE (supplier_id, hour) IN (
 
 
 class Hour(msgspec.Struct, frozen=True):
-    """What was seen in an hour: sums over all looks."""
+    """The sums of an hour's samples."""
 
     hour: datetime
     in_flight: int
@@ -44,28 +44,28 @@ class Hour(msgspec.Struct, frozen=True):
 
     @property
     def used(self) -> float | None:
-        """The share of the window that was in use, on average; None: there was none."""
+        """The average share of the window that was in use; None: there was no window."""
         return self.in_flight / self.room if self.room else None
 
     def seconds(self, share: float) -> float | None:
-        """Within which `share` (0 to 1) of the answers came; None: none did."""
+        """The time within which `share` (0 to 1) of the answers arrived; None: there were none."""
         return percentile(self.answers, share)
 
 
 class Hours:
-    """What a worker has seen and not stored yet."""
+    """A worker's samples that have not been stored yet."""
 
     def __init__(self) -> None:
         self._sums: dict[UUID, tuple[int, int, list[int]]] = {}
 
     def look(self, supplier_id: UUID, connector: Connector, health: Health) -> None:
-        """Add what a connector says now."""
+        """Take a sample from a connector."""
         took = connector.answers() if isinstance(connector, Wired) else []
         if health.window or any(took):
             self._add(supplier_id, health.in_flight, health.window, took)
 
     async def store(self, conn: Connection) -> None:
-        """Add what was seen since the last time to the hour."""
+        """Add the samples since the last time to the hour's row."""
         sums, self._sums = self._sums, {}
         if not sums:
             return
@@ -85,5 +85,5 @@ class Hours:
 
 
 async def read(conn: Connection, supplier_id: UUID, *, since: datetime, until: datetime) -> list[Hour]:
-    """The hours of a supplier of which something was seen, oldest first."""
+    """The hours of a supplier that have any samples, oldest first."""
     return [Hour(**row) for row in await conn.fetch(READ, supplier_id, since, until)]

@@ -1,9 +1,10 @@
-"""Watching a supplier's wire: an operator asks for minutes, workers write what goes over it, and the last is read.
+"""Watching a supplier's traffic: an operator starts a watch for minutes, workers record exchanges, and the latest can
+be read.
 
     begin ──► supplier_watches ──► each worker's look of a second ──► a batch a second into supplier_pdus ──► seen
 
-Nothing is kept, and nothing is asked, for a message while nobody watches: workers read who is watched in a statement
-that they run every second anyway. The rule nobody may break: what is written here was masked by its connector.
+While nobody watches, nothing is stored or queried per message: workers read which suppliers are watched in a statement
+that they run every second anyway. The rule nobody may break: everything written here has been masked by its connector.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from heliograph.suppliers.contract import LAST, Connector, Exchanged, Watchable
 
 #: The longest watch.
 LONGEST = timedelta(minutes=15)
-#: For how long they can be read; then retention deletes them.
+#: How long exchanges can be read; then retention deletes them.
 KEPT = timedelta(hours=1)
 
-#: In the list of a SELECT: the suppliers that are watched now.
+#: For the list of a SELECT: the suppliers currently being watched.
 WATCHED = "ARRAY(SELECT supplier_id FROM supplier_watches WHERE until > now())"
 
 BEGIN = """
@@ -59,13 +60,13 @@ SELECT id, at, is_sent, command, sequence, status, fields FROM supplier_pdus WHE
 
 
 class Kept(Exchanged, frozen=True):
-    """An exchange as it is stored; ids grow."""
+    """An exchange as stored; ids increase."""
 
     id: UUID
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What is known of a supplier's wire; `until`: when its watch ends, None: nobody watches it."""
+    """What was recorded of a supplier's traffic; `until`: when its watch ends; None: it is not being watched."""
 
     until: datetime | None
     #: Newest first, at most LAST, of the last hour.
@@ -73,7 +74,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 async def begin(conn: Connection, *, supplier: str, lasts: timedelta, by: Who) -> tuple[UUID, datetime]:
-    """Watch a supplier, by name or id, from now on; a watch that lasts already ends when this one does.
+    """Watch a supplier, by name or id, from now on; a watch already running will end when this one does.
 
     Returns its id, and when the watch ends. Raises NotFound, and Invalid (minutes).
     """
@@ -88,7 +89,7 @@ async def begin(conn: Connection, *, supplier: str, lasts: timedelta, by: Who) -
 
 
 async def exchange(conn: Connection, connectors: Mapping[UUID, Connector], watched: Collection[UUID]) -> None:
-    """A worker's part, once a second: keep what those of its connectors say that are watched, and begin and end it."""
+    """Run by each worker once a second: store exchanges of watched connectors, and start and stop their recording."""
     taken: list[tuple[UUID, Exchanged]] = []
     for id, connector in connectors.items():
         if isinstance(connector, Watchable):
@@ -99,7 +100,7 @@ async def exchange(conn: Connection, connectors: Mapping[UUID, Connector], watch
 
 
 async def keep(conn: Connection, taken: list[tuple[UUID, Exchanged]]) -> None:
-    """Store exchanges, of each supplier in their order, and forget all but the last of each. One worker at a time."""
+    """Store exchanges, in order for each supplier, and delete all but the latest of each. One worker at a time."""
     of = sorted({id for id, _ in taken})
     rows = [
         (id, uuid7(), one.at, one.is_sent, one.command, one.sequence, one.status, _json(one.fields))
@@ -112,7 +113,7 @@ async def keep(conn: Connection, taken: list[tuple[UUID, Exchanged]]) -> None:
 
 
 async def seen(conn: Connection, supplier_id: UUID) -> Seen:
-    """Whether a supplier is watched, and what was kept of its wire."""
+    """Whether a supplier is being watched, and what was recorded of its traffic."""
     until = await conn.fetchval(UNTIL, supplier_id)
     rows = await conn.fetch(SEEN, supplier_id)
     return Seen(until, [Kept(**dict(row) | {"fields": msgspec.json.decode(row["fields"])}) for row in rows])
