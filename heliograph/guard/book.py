@@ -1,8 +1,8 @@
-"""The ranges that a web process refuses: those held for organizations that chose `refuse` or `ask`.
+"""The ranges that web processes refuse: those held for organizations that chose `refuse` or `ask`.
 
-All of them are read together, once a second at most and only while messages come in; who sends does not wait for it.
+All of them are read together, at most once a second and only while messages arrive; sends do not wait for it.
 
-The rule nobody may break: a message to a range that is not held costs a look into a dictionary here, and no statement.
+The rule nobody may break: a message to a range that is not held costs a dictionary look-up here, and no statement.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _refusal(policy: str, until: datetime) -> Refusal:
 async def look(
     conn: Connection, organization_id: UUID, to: str, traffic_class: str, *, challenged: bool = False
 ) -> bool:
-    """Whether a message of this class to this number would be held now, read anew. Raises
+    """Check whether a message of this class to this number would be held now, by a fresh query. Raises
     DestinationSuspicious, ChallengeRequired where `Book.refusal` would return them."""
     for policy, until in await holds.of_number(conn, organization_id, to, traffic_class):
         if policy == "refuse" or (policy == "ask" and not challenged):
@@ -69,7 +69,7 @@ class Book:
     ) -> Refusal | None:
         """Why a message of this class to this number (E.164) is refused, or None.
 
-        Contacts and safe ranges never are; `challenged`: a person was, which is what `ask` demands.
+        Contacts and safe ranges are never refused; `challenged`: a person was challenged, as `ask` requires.
         """
         if asyncio.get_running_loop().time() >= self._next and self._reading is None:
             self._reading = asyncio.create_task(self._read())
@@ -91,7 +91,7 @@ class Book:
             self._known = await holds.refusing(conn)
 
     async def close(self) -> None:
-        """Wait for a reading that is under way."""
+        """Wait for a read that is in progress."""
         if self._reading is not None:
             await self._reading
 
@@ -99,7 +99,7 @@ class Book:
         try:
             await self.read()
         except Exception as error:
-            # Until then the last list counts.
+            # Until the next attempt the last list applies.
             if not is_down(error):
                 log.exception("ranges that are refused were not read")
         finally:

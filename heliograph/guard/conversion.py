@@ -1,12 +1,12 @@
-"""The rule of conversion: codes that nobody enters. No I/O and no clock, as in `windows`.
+"""The conversion rule: codes that nobody enters. No I/O and no clock, as in `windows`.
 
-An organization that says which messages were converted (`POST /v1/sms/messages/{messageId}/converted`) gives a measure
-that a receipt cannot fake. Where a block of numbers converts far worse than the rest of the organization's traffic,
-nobody there is waiting for a code. Judged with confidence: the upper end of the Wilson interval has to lie below half
+An organization that reports which messages converted (`POST /v1/sms/messages/{messageId}/converted`) provides a measure
+that receipts cannot fake. If a block of numbers converts far worse than the rest of the organization's traffic, nobody
+there is waiting for a code. This is judged with confidence: the upper end of the Wilson interval has to lie below half
 of the baseline, so a few messages prove nothing.
 
-The rule nobody may break: a message counts once it has had time to be converted, and not before; otherwise whatever is
-new would look bad. And no good conversion buys a range free from the rules of `windows`: it can be faked.
+The rule nobody may break: a message counts only once it has had time to convert; otherwise all new traffic would look
+bad. And good conversion never exempts a range from the rules of `windows`: it can be faked.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from uuid import UUID
 
 import msgspec
 
-#: Seconds after which a message that was not converted counts as such, and in which it counts.
+#: Seconds after which a message that has not converted counts as such, and seconds for which it counts.
 MATURE, SPAN = 300.0, 3600.0
-#: Messages of a block from which it is judged, and of the organization's others that make a baseline.
+#: Minimum number of messages of a block to be judged, and of the organization's other messages to form a baseline.
 LEAST, BASELINE = 20, 100
-#: A block below this part of the baseline is bad.
+#: A block below this fraction of the baseline is bad.
 PART = 0.5
 #: 95 %, one-sided.
 Z = 1.645
-#: Messages of all organizations that are remembered.
+#: Maximum number of messages remembered, for all organizations.
 MOST = 100_000
 
 
@@ -38,7 +38,7 @@ class _Sent(msgspec.Struct, gc=False):
 
 
 class _Rates(msgspec.Struct):
-    """What an organization's mature messages came to: [sent, converted], by block and in all."""
+    """Results of an organization's mature messages: [sent, converted], by block and in all."""
 
     blocks: dict[str, list[int]] = {}
     total: list[int] = msgspec.field(default_factory=lambda: [0, 0])
@@ -46,7 +46,7 @@ class _Rates(msgspec.Struct):
 
 
 class Conversions:
-    """Of organizations that report conversions; the others cost nothing."""
+    """Tracks organizations that report conversions; the others cost nothing."""
 
     def __init__(self, *, most: int = MOST) -> None:
         self._most = most
@@ -55,7 +55,7 @@ class Conversions:
         self._mature: deque[_Sent] = deque()
 
     def sent(self, organization_id: UUID, number: str, *, at: float) -> None:
-        """A message went out."""
+        """Note that a message was sent."""
         rates = self._of.get(organization_id)
         self._turn(at)
         if rates is None:
@@ -65,7 +65,7 @@ class Conversions:
         self._waiting.append(one)
 
     def converted(self, organization_id: UUID, number: str, *, at: float) -> None:
-        """The latest message to this number did what it was for."""
+        """Note that the latest message to this number converted."""
         rates = self._of.setdefault(organization_id, _Rates())
         self._turn(at)
         one = rates.latest.get(number)
@@ -89,7 +89,7 @@ class Conversions:
         return wilson_upper(converted, sent) < PART * baseline
 
     def _turn(self, at: float) -> None:
-        """Count what has become mature, and forget what is old."""
+        """Count messages that have become mature, and forget old ones."""
         waiting, mature = self._waiting, self._mature
         while waiting and (waiting[0].at <= at - MATURE or len(waiting) > self._most):
             one = waiting.popleft()

@@ -1,11 +1,11 @@
-"""What the guard found, and what was held for it.
+"""The guard's findings, and the messages held because of them.
 
-A hold names a range for a while: fifteen minutes, and twice as long each time the range comes back within a day. What
-is held for it waits in a line of its own that no worker serves (`queue.leases.GUARDED`), until an operator lets it go
-or takes it out, or until it is past its time.
+A hold covers a range for a while: fifteen minutes, and twice as long each time the range recurs within a day. Held
+messages wait in a line of their own that no worker serves (`queue.leases.GUARDED`), until an operator releases or
+withdraws them, or until they expire.
 
-The rule nobody may break: the queue is what is true of a message that waits, `guard_held` only says why. So whatever
-may be done with queued work, such as canceling it, may be done with what is held.
+The rule nobody may break: the queue is the truth about a waiting message, `guard_held` only says why. So everything
+that can be done with queued work, such as canceling it, can be done with held messages.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Hold(msgspec.Struct, frozen=True):
     id: UUID
     organization_id: UUID
     organization: str
-    #: What its numbers begin with, a country's ISO code, a whole number, or a class of messages.
+    #: A prefix of numbers, a country's ISO code, a complete number, or a class of messages.
     range: str
     kind: str
-    #: Words of the rules that added up.
+    #: Names of the rules whose points added up.
     rules: list[str]
     score: int
-    #: What the organization's policy was when it began.
+    #: The organization's policy when it began.
     policy: str
     begun_at: datetime
     until: datetime
-    #: When an operator released it; its range is left alone for a day.
+    #: When an operator released it; its range is then left alone for a day.
     released_at: datetime | None
-    #: Messages that met it, and of those, messages that are waiting now.
+    #: Number of messages that met it, and of those that are waiting now.
     met: int
     waiting: int
 
@@ -53,7 +53,7 @@ STANDING = "SELECT organization_id, range, id FROM guard_holds WHERE until > now
 
 
 async def standing(conn: Connection) -> list[tuple[UUID, str, UUID]]:
-    """All holds now: (organization, range, id)."""
+    """All current holds: (organization, range, id)."""
     return [(row["organization_id"], row["range"], row["id"]) for row in await conn.fetch(STANDING)]
 
 
@@ -66,7 +66,7 @@ SELECT h.organization_id, h.range, h.until, {POLICY} AS policy
 
 
 async def refusing(conn: Connection) -> dict[UUID, dict[str, tuple[str, datetime]]]:
-    """Ranges that organizations refuse now, of each organization: the policy, and until when."""
+    """Ranges currently refused, by organization: the policy, and until when."""
     found: dict[UUID, dict[str, tuple[str, datetime]]] = {}
     for row in await conn.fetch(REFUSING):
         found.setdefault(row["organization_id"], {})[row["range"]] = (row["policy"], row["until"])
@@ -81,13 +81,14 @@ SELECT EXISTS (SELECT FROM contacts WHERE organization_id = $1 AND phone = $2 AN
 
 
 async def is_known(conn: Connection, organization_id: UUID, number: str) -> bool:
-    """Whether it is a contact of the organization, or in a range that is never held."""
+    """Whether the number is a contact of the organization, or in a range that is never held."""
     known: bool = await conn.fetchval(KNOWN, organization_id, number)
     return known
 
 
 def ranges(to: str, traffic_class: str) -> tuple[str, str, str, str]:
-    """What a hold of a message to this number (E.164) may be of: its block, the number, its country, the class."""
+    """The ranges whose hold applies to a message to this number (E.164): its block, the number, its country, the
+    class."""
     return to[1:-4], to[1:], phones.country(to), traffic_class
 
 
@@ -117,12 +118,12 @@ SELECT item.organization_id, item.message_id, now()
 
 
 async def challenged(conn: Connection, passed: Sequence[tuple[UUID, UUID]]) -> None:
-    """Messages (organization, id) that are about to be accepted, and whose people were challenged: under the policy
-    `ask` they are not held."""
+    """Record messages (organization, id) that are about to be accepted and whose people were challenged: under the
+    policy `ask` they are not held."""
     await conn.execute(CHALLENGED, *(list(column) for column in zip(*passed, strict=True)))
 
 
-# Some become visible after others that are later: a few seconds are read again, which changes nothing.
+# Some become visible after later ones: a few seconds are read again, which is harmless.
 CONVERTED = """
 SELECT organization_id, recipient, converted_at FROM guard_conversions
  WHERE converted_at > coalesce($1, now() - interval '1 hour') - interval '5 seconds' AND mode = 'live'
@@ -131,13 +132,13 @@ SELECT organization_id, recipient, converted_at FROM guard_conversions
 
 
 async def converted(conn: Connection, *, since: datetime | None, limit: int = 5000) -> list[tuple[UUID, str, datetime]]:
-    """Live messages that were converted: (organization, E.164, when), in the order of time."""
+    """Live messages that converted: (organization, E.164, when), in chronological order."""
     rows = await conn.fetch(CONVERTED, since, limit)
     return [(row["organization_id"], row["recipient"], row["converted_at"]) for row in rows]
 
 
-# A range that was released is left alone for a day, and one that is safe always. A range that was held before is held
-# for longer. Whoever is second finds the first one's hold, or makes another that says the same.
+# A released range is left alone for a day, a safe one always. A range that was held before is held for longer. A second
+# worker finds the first one's hold, or creates another with the same content.
 BEGIN = f"""
 INSERT INTO guard_holds (organization_id, id, range, kind, rules, score, policy, begun_at, until)
 SELECT item.organization_id, item.id, item.range, item.kind, string_to_array(item.rules, ' '), item.score, {POLICY},
@@ -182,9 +183,9 @@ async def begin(conn: Connection, found: Sequence[Found]) -> dict[tuple[UUID, st
     return {(row["organization_id"], row["range"]): row["id"] for row in rows}
 
 
-# Whom the organization knows, what an operator let go before, and what is safe passes. Where holds are only noted, the
-# message is let go as it is noted. A hold that was never committed, because its transaction ended otherwise, holds
-# nothing.
+# Contacts of the organization, messages that an operator released before, and safe ranges pass. If holds are only
+# recorded (`monitor`), the message is released as it is recorded. A hold whose transaction was rolled back has no
+# effect.
 MEET = f"""
 INSERT INTO guard_held (organization_id, message_id, hold_id, held_at, released_at)
 SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {POLICY} = 'monitor' THEN now() END
@@ -204,13 +205,13 @@ RETURNING message_id, released_at IS NULL AS is_held
 
 
 async def meet(conn: Connection, met: Sequence[tuple[UUID, UUID, str, UUID]]) -> set[UUID]:
-    """Messages that are about to go out to a held range: (organization, message, E.164, hold). Returns those that are
-    to be held, having noted why. Runs in the caller's transaction, which puts them into the line GUARDED."""
+    """Handle messages that are about to be sent to a held range: (organization, message, E.164, hold). Records why, and
+    returns those to be held. Runs in the caller's transaction, which puts them into the line GUARDED."""
     rows = await conn.fetch(MEET, *(list(column) for column in zip(*met, strict=True)))
     return {row["message_id"] for row in rows if row["is_held"]}
 
 
-# How many of those who are suspected are contacts, of each list of them.
+# For each list of suspected numbers, how many are contacts.
 ACQUAINTED = """
 SELECT item.n, count(*) AS known
   FROM unnest($1::int[], $2::uuid[], $3::text[]) AS item (n, organization_id, phone)
@@ -222,7 +223,7 @@ SELECT item.n, count(*) AS known
 
 async def acquainted(conn: Connection, suspected: Sequence[tuple[UUID, Sequence[str]]]) -> list[bool]:
     """For each list of suspected numbers (organization, E.164), whether at least half of them are contacts of the
-    organization: then it is its own people who are being written to."""
+    organization: then it is writing to its own people."""
     rows = await conn.fetch(
         ACQUAINTED,
         [n for n, (_, numbers) in enumerate(suspected) for _ in numbers],
@@ -238,17 +239,17 @@ SELECT coalesce(sum(count), 0) >= $3 FROM traffic
  WHERE organization_id = $1 AND channel = 'sms' AND mode = 'live' AND country = $2 AND count > 0
    AND hour < date_trunc('hour', now(), 'UTC')
 """
-#: Messages that a country must have had, before this hour, not to be new.
+#: Number of messages above which, before this hour, a country is not new.
 FEW = 20
 
 
 async def used_to(conn: Connection, organization_id: UUID, country: str) -> bool:
-    """Whether the organization has sent to this country before this hour, and more than a few messages."""
+    """Whether the organization has sent more than a few messages to this country before this hour."""
     known: bool = await conn.fetchval(USED_TO, organization_id, country, FEW)
     return known
 
 
-# The median of the same hour of the days before, as far as there were any. An announced event allows ten times as many.
+# The median of the same hour on previous days, if there are any. An announced event allows ten times as many.
 USUAL = """
 SELECT item.organization_id, item.country,
        coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY past.count), 0) / 6
@@ -268,7 +269,7 @@ SELECT item.organization_id, item.country,
 
 
 async def usual(conn: Connection, wanted: Sequence[tuple[UUID, str]]) -> list[tuple[UUID, str, float]]:
-    """Of organizations and countries ("": all), how many messages are usual in ten minutes of this hour."""
+    """For organizations and countries ("": all), the usual number of messages in ten minutes of this hour."""
     rows = await conn.fetch(USUAL, *(list(column) for column in zip(*wanted, strict=True)))
     return [(row["organization_id"], row["country"], row["messages"]) for row in rows]
 
@@ -290,23 +291,23 @@ SELECT h.id, h.organization_id, o.name AS organization, h.range, h.kind, h.rules
 async def list_all(
     conn: Connection, *, organization_id: UUID | None = None, id: UUID | None = None, limit: int = 200
 ) -> list[Hold]:
-    """Holds, newest first; also those that are over, for as long as they are kept."""
+    """Holds, newest first; including those that have ended, for as long as they are kept."""
     return [Hold(**row) for row in await conn.fetch(LIST, organization_id, GUARDED, limit, id)]
 
 
-# Counted no further than somebody reads.
+# Counted only as far as anybody reads.
 HELD = f"""
 SELECT count(*)::int FROM (
        SELECT FROM guard_held d
         WHERE d.organization_id = $1 AND d.released_at IS NULL
           AND EXISTS (SELECT FROM queue q WHERE q.id = d.message_id AND q.line = '{GUARDED}') LIMIT $2) one
 """
-#: Messages that are counted.
+#: Maximum number of messages counted.
 MANY = 1000
 
 
 async def held(conn: Connection, organization_id: UUID) -> int:
-    """How many of the organization's messages wait for the operator; MANY stands for that many and more."""
+    """How many of the organization's messages wait for the operator; MANY means that many or more."""
     count: int = await conn.fetchval(HELD, organization_id, MANY)
     return count
 
@@ -320,7 +321,7 @@ SELECT d.organization_id, d.message_id FROM guard_held d
 
 
 async def waiting(conn: Connection, one: Hold, *, limit: int = 1000) -> list[UUID]:
-    """Ids of messages that are held for it, oldest first."""
+    """Ids of the messages held by it, oldest first."""
     rows = await conn.fetch(WAITING, one.organization_id, one.id, GUARDED, limit)
     return [row["message_id"] for row in rows]
 
@@ -340,9 +341,9 @@ SELECT count(*)::int FROM queued
 
 
 async def release(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> tuple[Hold, int]:
-    """End a hold, and let go what waits for it; its range is left alone for a day.
+    """End a hold, and release its messages; its range is left alone for a day.
 
-    Returns it, and how many messages go on. Raises NotFound.
+    Returns it, and how many messages were released. Raises NotFound.
     """
     async with conn.transaction():
         one = await get(conn, id)
@@ -360,7 +361,7 @@ async def release(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> tuple[Hold
 
 
 async def get(conn: Connection, id: UUID) -> Hold:
-    """One hold, or NotFound."""
+    """One hold. Raises NotFound."""
     found = await list_all(conn, id=id, limit=1)
     if not found:
         raise NotFound("There is no such hold.", resource="hold", id=str(id))

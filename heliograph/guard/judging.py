@@ -1,12 +1,12 @@
-"""The rules, applied by a worker to what is about to go out: where money is spent, and where every door's messages
-come through.
+"""The detection rules, applied by a worker to messages about to be sent: here money is spent, and here the messages
+from every interface pass.
 
-A message that meets no suspicion costs its place in the windows (3 to 5 µs) and no statement. The windows are in each
-worker's memory; what it saw it tells the others once a second (`sharing`), so a range comes to notice as if one worker
-had seen everything, a second or two later, and a worker that starts knows what went out before. The holds are rows: a
-range that one worker finds is held for all of them.
+A message that raises no suspicion costs its place in the windows (3 to 5 µs) and no statement. The windows are in each
+worker's memory; it shares what it saw with the others once a second (`sharing`), so a range is noticed as if one worker
+had seen everything, a second or two later, and a worker that starts knows what was sent before. Holds are rows: a range
+found by one worker is held for all of them.
 
-The rule nobody may break: what is not suspicious never waits for the database here.
+The rule nobody may break: a message that is not suspicious never waits for the database here.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from heliograph.guard.windows import Suspicion, Windows
 
 #: Seconds for which the list of holds is used.
 FRESH = 1.0
-#: Seconds for which it counts what was found to be usual at this hour.
+#: Seconds for which the usual numbers for this hour are used.
 USUAL_FOR = 300.0
-#: Seconds for which a block is left alone whose people are the organization's contacts.
+#: Seconds for which a block is left alone because its people are the organization's contacts.
 VOUCHED = 600.0
-#: Blocks that are remembered for that.
+#: Maximum number of such blocks remembered.
 MOST_VOUCHED = 10_000
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A live single message that no supplier was asked to take yet."""
+    """A live single message that has not been offered to any supplier yet."""
 
     organization_id: UUID
     id: UUID
@@ -54,18 +54,18 @@ class Judge:
         self._windows = windows or Windows()
         self._conversions = Conversions()
         self._shared = Shared()
-        #: Conversions until then have been taken in.
+        #: Conversions up to this time have been applied.
         self._converted_until: datetime | None = None
         self._standing: dict[UUID, dict[str, UUID]] = {}
         self._read_at = float("-inf")
-        #: What is usual was found out for as long.
+        #: When the usual numbers expire.
         self._usual_until = float("-inf")
-        #: Ranges that are not to be suspected until then.
+        #: Ranges that are not suspected, and until when.
         self._vouched: dict[tuple[UUID, str], float] = {}
 
     async def judge(self, conn: Connection, outgoing: Sequence[Outgoing], *, at: datetime) -> set[UUID]:
-        """Those of these messages that are to wait in the line GUARDED, having noted why. Runs in the caller's
-        transaction; `at`: now, by the database's clock."""
+        """Returns the messages that are to wait in the line GUARDED, and records why. Runs in the caller's transaction;
+        `at`: now, by the database's clock."""
         if asyncio.get_running_loop().time() - self._read_at > FRESH:
             await self._read(conn)
         moment = at.timestamp()
@@ -92,16 +92,17 @@ class Judge:
         return await holds.meet(conn, met) if met else set()
 
     async def share(self, pool: Pool) -> None:
-        """Tell the other workers what this one has seen since the last time; nothing: no statement."""
+        """Share what this worker has seen since the last time with the others; if there is nothing, runs no
+        statement."""
         await self._shared.tell(pool)
 
     def refresh(self) -> None:
-        """Read the holds and conversions anew with the next messages."""
+        """Make the next messages read the holds and conversions again."""
         self._read_at = float("-inf")
 
     def _look(self, one: Outgoing, moment: float) -> Suspicion | None:
         country = phones.country(one.to)
-        # Not the time of its acceptance: messages that were committed together share that, and would be one.
+        # Not its time of acceptance: messages committed together share that, and would count as one.
         place = place_of(one.id)
         self._shared.saw(one.organization_id, one.to, one.traffic_class, place)
         self._conversions.sent(one.organization_id, one.to, at=moment)
@@ -128,8 +129,8 @@ class Judge:
         if wanted := self._windows.unusual():
             for organization_id, country, messages in await holds.usual(conn, wanted):
                 self._windows.usual(organization_id, country, messages)
-        # First whose conversions are known: what was sent counts only for those. Then what others sent, and what of
-        # that was converted.
+        # First the organizations whose conversions are known: sent messages count only for those. Then what others
+        # sent, and which of that converted.
         converted = await holds.converted(conn, since=self._converted_until)
         self._convert(converted)
         told = await self._shared.hear(conn)
@@ -147,7 +148,8 @@ class Judge:
             self._converted_until = at
 
     async def _begin(self, conn: Connection, found: dict[tuple[UUID, str], Suspicion], moment: float) -> None:
-        """Hold what is suspicious, unless the organization knows those people, or has long sent to that country."""
+        """Hold suspicious ranges, unless the organization knows those people, or has long been sending to that
+        country."""
         begun: list[Found] = []
         acquainted = await self._acquainted(conn, [key for key, one in found.items() if one.kind == "block"])
         for (organization_id, range), suspicion in found.items():
@@ -170,7 +172,7 @@ class Judge:
                 self._standing.setdefault(one.organization_id, {})[one.range] = id
 
     async def _acquainted(self, conn: Connection, blocks: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-        """Of these blocks, those of people whom the organization knows."""
+        """Those of these blocks whose people the organization knows."""
         if not blocks:
             return set()
         known = await holds.acquainted(conn, [(one[0], self._windows.members(*one)) for one in blocks])

@@ -1,6 +1,6 @@
-"""How many messages of one class an organization sent in the last ten minutes. No I/O and no clock.
+"""The number of messages of one class that an organization sent in the last ten minutes. No I/O and no clock.
 
-The rule nobody may break: adding a message costs the same however many there were, and a pace has at most STEPS + 1
+The rule nobody may break: adding a message costs the same however many there are, and a pace has at most STEPS + 1
 counts.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-#: The window moves in so many steps of so many seconds.
+#: The window moves in this many steps of this many seconds.
 STEPS, STEP = 20, 30.0
 
 
@@ -25,7 +25,7 @@ class Pace:
         self._last = self._before = 0
 
     def add(self, at: float) -> None:
-        """One more, at this time in seconds; what comes late counts as now."""
+        """Add one message, at this time in seconds; late ones count as now."""
         step = int(at / STEP)
         if step > self._step:
             self._turn(step)

@@ -1,6 +1,6 @@
-"""An organization's own rules: what is done with what the guard finds, and which numbers are never held.
+"""An organization's own rules: how the guard's findings are handled, and which numbers are never held.
 
-The rule nobody may break: a change stands in the audit log, which holds no whole number.
+The rule nobody may break: a change is recorded in the audit log, which contains no complete number.
 """
 
 from __future__ import annotations
@@ -19,38 +19,39 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.classes import kinds
 
-#: What an organization has done with what the rules find: only noted; held for an operator; refused to whoever sends;
-#: or refused with the request to challenge the person first.
+#: How findings are handled: only recorded; held for an operator; the send is refused; or it is refused with the request
+#: to challenge the person first.
 POLICIES = ("monitor", "hold", "refuse", "ask")
-#: Days in which a new organization's holds are only noted, unless it chose a policy.
+#: Days during which a new organization's holds are only recorded, unless it chose a policy.
 LEARNING = 14
 #: How far ahead an announced event may end.
 EVENT = timedelta(days=14)
-#: Entries of a list of safe ranges, and digits of one: a country's code would switch the guard off.
+#: Maximum number of safe ranges, and minimum number of digits: a country's code would switch the guard off.
 MOST_SAFE, LEAST_DIGITS = 500, 5
 
-#: The largest limit of a class: messages in ten minutes.
+#: The highest limit of a class, in messages per ten minutes.
 MOST_LIMIT = 10_000_000
 
-#: What is done now, in SQL: `s` is the organization's row of guard_settings, if any, `o` its own.
+#: The effective policy, in SQL: `s` is the organization's row of guard_settings, if any, `o` its row of organizations.
 POLICY = f"""
 coalesce(s.policy, CASE WHEN o.created_at > now() - interval '{LEARNING} days' THEN 'monitor' ELSE 'hold' END)
 """
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What an organization decided."""
+    """An organization's choices."""
 
     organization_id: UUID
     #: One of POLICIES.
     policy: str
-    #: Nobody chose it: it is `monitor` for the first LEARNING days, and `hold` from then on.
+    #: True if nobody chose it: it is `monitor` for the first LEARNING days, and `hold` from then on.
     by_default: bool
-    #: Digits that begin numbers which are never held, or are whole numbers; without `+`.
+    #: Prefixes of numbers that are never held, or complete numbers; without `+`.
     safe: list[str]
-    #: An event was announced: until then ten times as many messages are usual. None: none, or it is over.
+    #: The end of an announced event: until then ten times as many messages are considered usual. None: there is none,
+    #: or it is over.
     event_until: datetime | None
-    #: Messages of a class that are allowed in ten minutes; a class that is left out has no limit.
+    #: Messages allowed in ten minutes, by class; a class that is left out has no limit.
     limits: dict[str, int]
 
 
@@ -71,7 +72,7 @@ LOCK = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
 
 async def rules_of(conn: Connection, organization_id: UUID) -> Rules:
-    """What the organization decided, or what holds by default. Raises NotFound."""
+    """The organization's choices, or the defaults. Raises NotFound."""
     row = await conn.fetchrow(SETTINGS, organization_id)
     if row is None:
         raise NotFound(resource="organization", id=str(organization_id))
@@ -86,7 +87,7 @@ SELECT o.id AS organization_id, o.name, {POLICY} AS policy, s.policy IS NULL AS 
 
 
 async def list_all(conn: Connection, *, limit: int) -> list[tuple[Rules, str]]:
-    """(rules, name) of organizations that chose something, by name."""
+    """(rules, name) of organizations that made choices, by name."""
     rows = [dict(row) for row in await conn.fetch(CHOSEN, limit)]
     names = [row.pop("name") for row in rows]
     found = [Rules(**row | {"limits": msgspec.json.decode(row["limits"])}) for row in rows]
@@ -115,9 +116,9 @@ async def configure(
     limits: Mapping[str, int | None] | msgspec.UnsetType = msgspec.UNSET,
     by: Who = SYSTEM,
 ) -> Rules:
-    """Choose what is done with what the rules find (None: the default), which ranges are never held, and until when an
-    event is announced, at most EVENT ahead, and how many messages of a class go out in ten minutes before the rest of
-    it is suspicious (None: as many as there are). What is left out stays, a class too. Raises Invalid, NotFound."""
+    """Set how findings are handled (None: the default), which ranges are never held, until when an event is announced,
+    at most EVENT ahead, and how many messages of a class may be sent in ten minutes before the rest of it is suspicious
+    (None: no limit). Whatever is left out stays unchanged, as do classes. Raises Invalid, NotFound."""
     if isinstance(policy, str) and policy not in POLICIES:
         raise Invalid(("policy", "enum", f"`policy` must be one of {', '.join(POLICIES)}"))
     listed = None if isinstance(safe, msgspec.UnsetType) else _checked(safe)
@@ -153,7 +154,7 @@ async def configure(
 
 
 def _told(rules: Rules) -> dict[str, Any]:
-    """Ranges may be whole numbers, which the log does not keep."""
+    """For the audit log. Ranges are shortened: they may be complete numbers, which the log must not contain."""
     told = {"policy": rules.policy, "by_default": rules.by_default, "safe": [one[:-4] + "…" for one in rules.safe]}
     if rules.event_until is not None:
         told["event_until"] = clock.iso(rules.event_until)

@@ -1,12 +1,12 @@
-"""What workers tell each other: the numbers that each has just seen, for the windows of all of them.
+"""Sharing between workers: the numbers that each has just seen, for the windows of all of them.
 
     a worker's messages ── in memory ──► rows of organization and class, once a second ──► every other worker's windows
 
-It is written by a timer, outside of any transaction that hands messages over, and read with the holds. What stands in
-the table is what the windows hold, for as long: ten minutes.
+Written by a timer, outside of any transaction that hands messages over, and read with the holds. The table contains
+what the windows contain, for as long: ten minutes.
 
-The rule nobody may break: this only makes the windows complete. A row that is lost, late or read twice delays what is
-noticed, and changes nothing else.
+The rule nobody may break: this only completes the windows. A row that is lost, late or read twice delays detection, and
+changes nothing else.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.guard.windows import MOST, SPAN
 
-#: Seconds between two tellings.
+#: Seconds between two writes.
 EVERY = 1.0
-#: A row is visible when its transaction ends: so long afterwards rows are looked for again.
+#: A row becomes visible when its transaction ends: rows of this period are read again.
 LATE = timedelta(seconds=5)
 
-# What is older than the windows goes, a bounded number with each telling, and the rest with retention.
+# Rows older than the windows are deleted, a bounded number with each write, and the rest by retention.
 TELL = f"""
 WITH old AS (
     DELETE FROM guard_seen WHERE (organization_id, id) IN (
@@ -40,7 +40,7 @@ SELECT item.organization_id, item.id, $1, item.class, now(),
   FROM unnest($2::uuid[], $3::uuid[], $6::int[], $7::int[], $8::text[])
        AS item (organization_id, id, first, last, class)
 """
-# The newest, as many as the windows hold: ten minutes of full load would take a worker that starts seconds to read.
+# The newest, as many as the windows hold: ten minutes of full load would take a starting worker seconds to read.
 HEAR = f"""
 SELECT organization_id, id, class, at, numbers, places
   FROM (SELECT *, sum(cardinality(numbers)) OVER (ORDER BY at DESC, id DESC) AS heard
@@ -59,31 +59,31 @@ class Seen(msgspec.Struct, frozen=True, gc=False):
     #: E.164 with `+`.
     to: str
     traffic_class: str
-    #: As `Windows.see` has it.
+    #: As in `Windows.see`.
     place: int
-    #: When the other worker said so.
+    #: When the other worker shared it.
     at: datetime
 
 
 class Shared:
-    """One per worker: what it has to tell, and what it was told."""
+    """One per worker: what it has to share, and what it has read."""
 
     def __init__(self) -> None:
         self._id = uuid7()
         self._untold: dict[tuple[UUID, str], list[tuple[int, int]]] = {}
         self._count = 0
-        #: Rows up to then were read; those of the last LATE by their ids too.
+        #: Rows up to this time have been read; those of the last LATE are also remembered by id.
         self._until: datetime | None = None
         self._read: dict[UUID, datetime] = {}
 
     def saw(self, organization_id: UUID, to: str, traffic_class: str, place: int) -> None:
-        """To be told to the others. What the windows could not hold is left out."""
+        """Note a message to be shared. What the windows could not hold is left out."""
         if self._count < MOST:
             self._count += 1
             self._untold.setdefault((organization_id, traffic_class), []).append((int(to), place))
 
     async def tell(self, pool: Pool) -> None:
-        """Write down what was seen since the last time. Without anything, no statement."""
+        """Write what was seen since the last time. If there is nothing, runs no statement."""
         if not self._untold:
             return
         untold, self._untold, self._count = self._untold, {}, 0
@@ -101,8 +101,8 @@ class Shared:
         await pool.execute(TELL, self._id, organizations, ids, numbers, places, first, last, classes)
 
     async def hear(self, conn: Connection) -> list[Seen]:
-        """What others told since the last time; at first, of the last ten minutes. The newest MOST, in the order of
-        time."""
+        """What others have shared since the last time; at first, within the last ten minutes. The newest MOST, in
+        chronological order."""
         rows = await conn.fetch(HEAR, self._until, LATE, self._id, MOST, list(self._read))
         heard: list[Seen] = []
         for row in rows:

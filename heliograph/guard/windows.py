@@ -1,16 +1,16 @@
-"""The rules of velocity, over a sliding window of ten minutes for each organization. No I/O and no clock: the caller
-says when.
+"""The velocity rules, over a sliding window of ten minutes for each organization. No I/O and no clock: the caller
+passes the time.
 
-Whoever earns from messages to a range sends to numbers that lie together, since the range is what they rent. So the
-numbers of a block are counted: of a thousand (the last three digits) and of ten thousand (the last four). Points add
-up; who has 70 is held.
+Fraudsters who earn from messages to a range send to adjacent numbers, since the range is what they rent. So the numbers
+of a block are counted: of a thousand (the last three digits) and of ten thousand (the last four). Points add up; a
+range with 70 is held.
 
-Honest traffic is dense as well where numbering is: a bank's customers in a small country fill every block. What is
-suspicious is a block that is dense while its siblings, the ten of the same hundred thousand, are not; where most of
-them are busy, what a block may hold grows with their mean.
+Honest traffic is also dense where numbering is: a bank's customers in a small country fill every block. A block is
+suspicious if it is dense while its siblings, the ten of the same hundred thousand, are not; if most of them are busy,
+its limits grow with their mean.
 
-The rule nobody may break: what a message costs does not depend on how much there is in the window, and the window is
-bounded: it ends after ten minutes or MOST numbers, whichever comes first.
+The rule nobody may break: the cost of a message does not depend on the size of the window, and the window is bounded:
+it ends after ten minutes or MOST numbers, whichever comes first.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import msgspec
 
 from heliograph.guard.pace import Pace
 
-#: Seconds that a number counts.
+#: Seconds for which a number counts.
 SPAN = 600.0
-#: Numbers in the windows of all organizations, some 400 bytes each.
+#: Maximum number of numbers in the windows of all organizations, some 400 bytes each.
 MOST = 50_000
 #: Points from which a range is held.
 HOLD = 70
@@ -36,28 +36,29 @@ THOUSAND, THOUSAND_FULL, TEN_THOUSAND = 5, 10, 10
 NEIGHBOURS, NEAR = 3, 5
 #: Messages to one number for 40 points, and for 70.
 SAME, SAME_FULL = 4, 10
-#: Distinct numbers in a country that the organization has hardly sent to, their points, and those of one in LISTED.
+#: Distinct numbers in a country that the organization has hardly sent to, the points for them, and those for a country
+#: in LISTED.
 NEW_COUNTRY, NEW_POINTS, LISTED_POINTS = 10, 55, 15
-#: Of ten siblings, how many have to be busy before a block may be as dense as they are, and by how much denser than
+#: How many of ten siblings have to be busy before a block may be as dense as they are, and how many times denser than
 #: their mean it may be.
 BUSY, DENSER = 8, 5.0
-#: Distinct numbers in a country, and in all, that are never too many; how many times as many as usual are; their
-#: points, which hold nothing without another rule.
+#: Distinct numbers, in a country and in all, that are never too many; how many times the usual number is too many; the
+#: points for that, which never suffice without another rule.
 VOLUME, COUNTRY_GROWS, GROWS, VOLUME_POINTS = 30, 5.0, 3.0, 25
-#: What is usual, of so many countries of organizations at most.
+#: Maximum number of usual counts kept, by organization and country.
 MOST_USUAL = 10_000
-#: Points of a block whose messages are not converted.
+#: Points for a block whose messages do not convert.
 UNCONVERTED = 70
 _LISTED = """
 DZ AZ BD BY BJ BG EG SV GH KZ KG LA MV MM NG PH PK PS RU LK SD SY TJ AE UZ BH IR IQ IL JO KW LB OM QA SA YE AM KM GE ID
 IT TT
 """
-#: Countries to which more such traffic goes than elsewhere (the public list of a large operator's burst protection,
-#: 2025). It holds honest customers' countries too, so it adds weight and never holds by itself.
+#: Countries that get more such traffic than others (the public list of a large operator's burst protection, 2025). It
+#: includes honest customers' countries too, so it adds points and never suffices by itself.
 LISTED = frozenset(_LISTED.split())
 
 
-#: The rules, as they are told to operators.
+#: The rules, as described to operators.
 RULES = {
     "thousand": "five or more numbers of one block of 1,000 within ten minutes",
     "thousand_full": "ten or more numbers of one block of 1,000 within ten minutes",
@@ -76,13 +77,13 @@ _Key = TypeVar("_Key", int, str)
 
 
 class Suspicion(msgspec.Struct, frozen=True, gc=False):
-    """A range that has the points to be held."""
+    """A range with enough points to be held."""
 
-    #: Digits that its numbers begin with, without `+`; a country's ISO code; all digits of one number; or a class.
+    #: A prefix of its numbers, without `+`; a country's ISO code; all digits of one number; or a class.
     range: str
     #: "block", "country", "number" or "class".
     kind: str
-    #: Words of RULES.
+    #: Keys of RULES.
     rules: tuple[str, ...]
     score: int
 
@@ -94,61 +95,62 @@ class _Window:
 
     def __init__(self, organization_id: UUID) -> None:
         self.organization_id = organization_id
-        #: Number: the place of the last message to it.
+        #: By number, the place of the last message to it.
         self.last: dict[int, float] = {}
-        #: Number: how many messages after the first.
+        #: By number, how many messages followed the first.
         self.repeats: dict[int, int] = {}
-        #: Block of a thousand, and of ten thousand: distinct numbers in it. Both are kept: a judgement asks for ten of
-        #: the latter, and adding each of them up cost 15 µs a message.
+        #: By block of a thousand, and of ten thousand, the distinct numbers in it. Both are kept: a judgement needs ten
+        #: of the latter, and adding each of them up took 15 µs per message.
         self.thousand: dict[int, int] = {}
         self.ten_thousand: dict[int, int] = {}
         self.countries: dict[str, int] = {}
-        #: Class: how many messages.
+        #: By class, the pace of messages.
         self.paces: dict[str, Pace] = {}
 
 
 class Windows:
-    """The windows of all organizations: what this worker sees, and what others tell it."""
+    """The windows of all organizations: what this worker sees, and what others share with it."""
 
     def __init__(self, *, most: int = MOST) -> None:
         self._most = most
         self._of: dict[UUID, _Window] = {}
-        #: When each number came, in that order.
+        #: When each number was seen, in chronological order.
         self._came: deque[tuple[float, _Window, int, str]] = deque()
-        #: Countries that are known not to be new to an organization.
+        #: Countries known not to be new to an organization.
         self._known: set[tuple[UUID, str]] = set()
-        #: Messages that are usual in ten minutes of this hour, by organization and country; "": in all. And whose are
-        #: not known yet, but matter.
+        #: The usual number of messages in ten minutes of this hour, by organization and country; "": in all. And the
+        #: keys for which it is not yet known but matters.
         self._usual: dict[tuple[UUID, str], float] = {}
         self._unusual: set[tuple[UUID, str]] = set()
-        #: Messages in ten minutes that an organization allows of a class.
+        #: Messages in ten minutes that an organization allows for a class.
         self._limits: Mapping[tuple[UUID, str], int] = {}
 
     def __len__(self) -> int:
         return len(self._came)
 
     def known(self, organization_id: UUID, country: str) -> None:
-        """The organization has sent to this country before."""
+        """Note that the organization has sent to this country before."""
         self._known.add((organization_id, country))
 
     def limit(self, limits: Mapping[tuple[UUID, str], int]) -> None:
-        """How many messages of a class each organization allows in ten minutes; those that are left out have no
+        """Set how many messages of a class each organization allows in ten minutes; those that are left out have no
         limit."""
         self._limits = limits
 
     def usual(self, organization_id: UUID, country: str, messages: float) -> None:
-        """How many messages the organization sends to this country in ten minutes of this hour; "": in all."""
+        """Set how many messages the organization usually sends to this country in ten minutes of this hour; "": in
+        all."""
         if len(self._usual) >= MOST_USUAL:
             self._usual.clear()
         self._usual[(organization_id, country)] = messages
         self._unusual.discard((organization_id, country))
 
     def unusual(self) -> list[tuple[UUID, str]]:
-        """Whose usual number of messages is not known, and would decide something: (organization, country)."""
+        """Those whose usual number of messages is unknown but would make a difference: (organization, country)."""
         return list(self._unusual)
 
     def forget_usual(self) -> None:
-        """Another hour began, or some minutes passed: what is usual is to be found out anew."""
+        """Forget usual numbers, since another hour has begun, or some minutes have passed."""
         self._usual.clear()
         self._unusual.clear()
 
@@ -163,19 +165,19 @@ class Windows:
         place: float,
         unconverted: bool = False,
     ) -> Suspicion | None:
-        """A message is about to go out. `number`: E.164; `at`: now, in seconds; `place`: its own in the order in which
-        messages were accepted; `unconverted`: its block converts badly (`conversion`), which is 70 points.
+        """Add a message that is about to be sent. `number`: E.164; `at`: now, in seconds; `place`: its position in the
+        order of acceptance; `unconverted`: its block converts badly (`conversion`), which gives 70 points.
 
-        A message may be seen several times: the same place counts once. Returns what is suspicious about
-        where it goes, each time anew, or None.
+        A message may be seen several times: the same place counts once. Returns what is suspicious about its
+        destination, evaluated each time, or None.
         """
         window, n = self._add(organization_id, number, country, traffic_class, at, place)
         limit = self._limits.get((organization_id, traffic_class)) if self._limits else None
-        # A class has no pace where its only message came behind a later one of another class to the same number.
+        # A class has no pace if its only message was seen after a later one of another class to the same number.
         pace = window.paces.get(traffic_class) if limit is not None else None
         if limit is not None and pace is not None and pace.count(at) > limit:
             over = Suspicion(traffic_class, "class", ("class_limit",), HOLD)
-            # What says more holds less.
+            # A more specific finding takes precedence, since it holds less.
             return self._judge(window, organization_id, n, country, UNCONVERTED if unconverted else 0) or over
         if (
             window.thousand[n // 1000] < NEIGHBOURS
@@ -190,7 +192,7 @@ class Windows:
     def told(
         self, organization_id: UUID, number: str, country: str, traffic_class: str, *, at: float, place: float
     ) -> None:
-        """Another worker saw this message. Being told of it again, or seeing it, changes nothing."""
+        """Add a message seen by another worker. Being told again, or seeing it, changes nothing."""
         self._add(organization_id, number, country, traffic_class, at, place)
 
     def _add(
@@ -222,11 +224,11 @@ class Windows:
         return window, n
 
     def members(self, organization_id: UUID, block: str) -> list[str]:
-        """The numbers in the window of a block of ten thousand, in E.164 and in their order. `block`: the digits that
-        they begin with.
+        """The numbers in the window that belong to a block of ten thousand, in E.164 and in order. `block`: their
+        prefix.
 
-        The numbers that there may be are looked up, a thousand at a time where there are any: to look through the
-        window took 13 ms with 40,000 in it, for each block, while nothing else moved.
+        All possible numbers are looked up, in those thousands that have any: scanning the window took 13 ms per block
+        with 40,000 numbers in it, during which nothing else ran.
         """
         window = self._of.get(organization_id)
         if window is None:
@@ -284,7 +286,8 @@ class Windows:
         return count > max(VOLUME, grows * usual)
 
     def _new(self, window: _Window, organization_id: UUID, country: str) -> Suspicion | None:
-        """A listed country that the organization begins to send to. Whether it is new is for the caller to say."""
+        """The suspicion for a listed country that the organization begins to send to. The caller must check whether it
+        is new."""
         if country not in LISTED or window.countries[country] <= NEW_COUNTRY:
             return None
         if (organization_id, country) in self._known:
@@ -306,7 +309,7 @@ class Windows:
 
 
 def _drop(counts: dict[_Key, int], key: _Key) -> int:
-    """One less; returns how many there are left."""
+    """Decrement a count; returns what is left."""
     left = counts[key] - 1
     if left:
         counts[key] = left
@@ -316,10 +319,10 @@ def _drop(counts: dict[_Key, int], key: _Key) -> int:
 
 
 def _density(window: _Window, n: int) -> float:
-    """By how much the limits of a block grow because its siblings are busy too."""
+    """The factor by which the limits of a block grow because its siblings are busy too."""
     own = n // 10_000
     first = own - own % 10
-    # Without the block itself, which must not raise its own limit.
+    # Excluding the block itself, which must not raise its own limit.
     ten = window.ten_thousand
     others = [ten[other] for other in range(first, first + 10) if other != own and other in ten]
     if len(others) + 1 < BUSY:

@@ -1,1 +1,1 @@
-"""The inbox: which people wrote to an organization, by either channel, and whether somebody has seen to it."""
+"""The inbox: conversations with people who wrote to an organization, on either channel, and their handling."""

@@ -1,9 +1,9 @@
 """Threads of the inbox: one for each person and line (a sender ID or WhatsApp number) that they wrote to.
 
-A thread is a maintained row, so that the list is read in the order of the last words without looking at messages. The
-rule nobody may break: it is noted in the transaction that stores the message, as one of its last statements and in the
-order of the threads' keys. Marks are light: who takes care of it, whether it was seen, whether it is done with; a new
-message opens it again.
+A thread is a maintained row, so that the list can be read in the order of the latest messages without reading messages.
+The rule nobody may break: it is updated in the transaction that stores the message, as one of its last statements and
+in the order of the threads' keys. It has a few marks: who takes care of it, whether it was seen, whether it is closed;
+a new message reopens it.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 
-#: Threads that are looked at for one page.
+#: Maximum number of threads scanned for one page.
 LOOK = 2_000
 _LAST = UUID(int=2**128 - 1)
-#: What a list may be of.
+#: The states by which a list can be filtered.
 STATES = ("open", "mine", "closed")
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False):
-    """A message that somebody wrote."""
+    """A message that somebody wrote to the organization."""
 
     organization_id: UUID
     channel: str
-    #: The sender ID or WhatsApp number that it came to.
+    #: The sender ID or WhatsApp number that it was sent to.
     line_id: UUID
-    #: Who wrote: E.164 with +, a user id, or as the supplier wrote it.
+    #: The author: E.164 with +, a user id, or in the supplier's form.
     peer: str
     message_id: UUID
     at: datetime
-    #: The thread, where the channel has one of its own; None: it follows from line and peer.
+    #: The thread, if the channel has threads of its own; None: it follows from line and peer.
     thread_id: UUID | None = None
 
 
@@ -50,7 +50,7 @@ class Thread(msgspec.Struct, frozen=True):
     channel: str
     line_id: UUID
     peer: str
-    #: Of the last message that they wrote.
+    #: The id of the last message that they wrote.
     message_id: UUID
     heard_at: datetime
     is_unread: bool
@@ -59,7 +59,7 @@ class Thread(msgspec.Struct, frozen=True):
 
 
 def id_of(line_id: UUID, peer: str) -> UUID:
-    """The thread of an SMS."""
+    """The id of the thread of an SMS."""
     return UUID(bytes=hashlib.sha256(f"{line_id} {peer}".encode()).digest()[:16])
 
 
@@ -115,8 +115,8 @@ SELECT * FROM (
 async def list_page(
     conn: Connection, actor: Actor, *, state: str = "open", after: UUID | None = None, limit: int = 50, look: int = LOOK
 ) -> tuple[list[Thread], UUID | None]:
-    """Threads whose last message is older than `after`, newest first: up to `limit` + 1, and where a look ended that
-    found fewer. `state`: one of STATES; "mine" are those assigned to the actor. Nobody writes to test keys."""
+    """Threads whose last message is older than `after`, newest first: up to `limit` + 1, and where the scan ended if it
+    found fewer. `state`: one of STATES; "mine" means assigned to the actor. Test keys have no threads."""
     if actor.mode != "live":
         return [], None
     rows = await conn.fetch(LIST, actor.organization_id, after or _LAST, look, state, actor.user_id, limit + 1)
@@ -151,7 +151,7 @@ SELECT {COLUMNS} FROM inbox_threads WHERE organization_id = $1 AND peer = ANY ($
 
 
 async def of_peers(conn: Connection, actor: Actor, *, peers: Collection[str], limit: int) -> list[Thread]:
-    """The threads of whoever has these names, the one that was written to last first."""
+    """The threads with these peers, most recent first."""
     if actor.mode != "live":
         return []
     return [_thread(row) for row in await conn.fetch(OF_PEERS, actor.organization_id, list(peers), limit)]
@@ -163,7 +163,7 @@ UPDATE inbox_threads SET seen_id = $3 WHERE organization_id = $1 AND id = $2 AND
 
 
 async def see(conn: Connection, actor: Actor, *, id: UUID, message_id: UUID) -> None:
-    """Somebody who answers has seen the thread up to a message."""
+    """Record that somebody who answers has seen the thread up to a message."""
     await conn.execute(SEE, actor.organization_id, id, message_id)
 
 
@@ -171,7 +171,7 @@ ASSIGN = "UPDATE inbox_threads SET assigned_to = $3 WHERE organization_id = $1 A
 
 
 async def assign(conn: Connection, actor: Actor, *, id: UUID, user_id: UUID | None) -> None:
-    """Somebody takes care of it, or with None nobody in particular. Raises NotFound."""
+    """Assign it to somebody, or with None to nobody in particular. Raises NotFound."""
     async with conn.transaction():
         before = await get(conn, actor, id=id)
         if before.assigned_to == user_id:
@@ -195,7 +195,7 @@ UPDATE inbox_threads
 
 
 async def close(conn: Connection, actor: Actor, *, id: UUID, is_closed: bool) -> None:
-    """It is done with, or is not. Raises NotFound."""
+    """Close or reopen it. Raises NotFound."""
     async with conn.transaction():
         before = await get(conn, actor, id=id)
         if (before.closed_at is not None) == is_closed:

@@ -148,8 +148,8 @@ class Backlog:
         self._block = 0
 
     def on_work(self, kind: str, wake: Callable[[], object]) -> None:
-        """Call `wake` when somebody else's look found work of this kind, and when it is time for a look that was asked
-        for too early."""
+        """Call `wake` when somebody else's look has found work of this kind, and when a look that was requested too
+        early is due."""
         self._wakes[kind] = wake
 
     def lines(self, kind: str, *, limit: int = 1000) -> list[UUID]:
@@ -293,9 +293,9 @@ class Backlog:
         return found
 
     def _add(self, rows: Sequence[asyncpg.Record], add: _Add) -> set[str]:
-        """Returns the kinds."""
+        """Add rows to the turns; returns their kinds."""
         found = [row for row in rows if row["kind"] is not None]
-        # Rotated, so that none of those woken together is always first.
+        # Shuffled, so that none of those woken together is always first.
         self._chance.shuffle(found)
         for row in found:
             add(self._turns[row["kind"]], row["line"], row["lane"], row["organization_id"], row["place"], row["count"])

@@ -100,7 +100,7 @@ AGO = "SELECT now() - $1::interval"
 
 
 async def ago(conn: Connection, age: timedelta) -> datetime:
-    """That long ago, by the database's clock."""
+    """The time `age` ago, by the database's clock."""
     at: datetime = await conn.fetchval(AGO, age)
     return at
 

@@ -20,13 +20,13 @@ from heliograph.base.process import measures
 log = structlog.get_logger()
 
 CHANNEL = "heliograph_queue"
-#: Pause after a failure, seconds.
+#: Pause after a failure, in seconds.
 AFTER_FAILURE = 0.5
-#: A listener whose server is silent for longer is considered disconnected, seconds.
+#: Seconds of silence from the server after which a listener is considered disconnected.
 LISTENS = 5.0
 #: Seconds between two pings.
 ASKS = 4.0
-#: NOTIFY takes a server-wide lock at commit, so everything stored within this time shares one.
+#: NOTIFY takes a server-wide lock at commit, so everything stored within this many seconds shares one.
 COALESCE = 0.05
 
 
@@ -137,8 +137,8 @@ def _end_if_cancelled() -> None:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Wait until `event` is set, at most that long. (`wait_for` of Python 3.11 loses a cancellation that coincides with
-    the event.)"""
+    """Wait until `event` is set, for at most `seconds`. (`wait_for` in Python 3.11 loses a cancellation that coincides
+    with the event.)"""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

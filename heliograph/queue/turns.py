@@ -33,7 +33,7 @@ class Group(msgspec.Struct):
     line: UUID
     lane: int
     organization_id: UUID
-    #: None of its free rows has an earlier place, as far as known.
+    #: No free row has an earlier place, as far as known.
     place: datetime
     #: The estimated number of waiting rows.
     count: int
@@ -77,7 +77,7 @@ class Turns:
         self._found: dict[UUID, None] = {}
 
     def __len__(self) -> int:
-        """Groups that seem to have waiting rows."""
+        """The number of groups that seem to have waiting rows."""
         return sum(len(ring) for line in self._lines.values() for ring in line.lanes)
 
     def lines(self, limit: int) -> list[UUID]:
@@ -89,7 +89,7 @@ class Turns:
         return lines
 
     def found(self) -> list[UUID]:
-        """Lines in which more was found since the last call."""
+        """Lines in which more work was found since the last call."""
         found, self._found = list(self._found), {}
         return found
 
@@ -98,11 +98,11 @@ class Turns:
         return min((group.place for line in self._lines.values() for group in line.lanes[lane].values()), default=None)
 
     def add(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
-        """Note that that many more rows are waiting, the first of them at `place`."""
+        """Note that `count` more rows are waiting, the first of them at `place`."""
         self._group(line, lane, organization_id, place).count += count
 
     def add_all(self, line: UUID, lane: int, organization_id: UUID, place: datetime, count: int) -> None:
-        """Note that that many rows are waiting in all, the first of them at `place`."""
+        """Note that `count` rows are waiting in all, the first of them at `place`."""
         group = self._group(line, lane, organization_id, place)
         group.count = max(group.count, count)
 

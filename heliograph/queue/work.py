@@ -82,10 +82,10 @@ class Work:
         """Open what needs no database."""
 
     async def begin(self) -> None:
-        """Read the tables for the first time; run again if the database goes away meanwhile."""
+        """Read the tables for the first time; called again if the database becomes unavailable meanwhile."""
 
     async def stop(self, *, grace: float) -> None:
-        """Take on no more work; open requests have `grace` seconds to be answered."""
+        """Take on no more work; outstanding requests have `grace` seconds to be answered."""
 
     async def drain(self) -> None:
         """Wait until all answers are recorded, and release what is held."""
@@ -94,4 +94,4 @@ class Work:
         """Renew the leases of work in progress; called every third of a lease."""
 
     async def close(self) -> None:
-        """Close what is left open."""
+        """Close whatever is still open."""

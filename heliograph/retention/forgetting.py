@@ -1,10 +1,10 @@
-"""Applying the rules of retention, without blocking anybody.
+"""Applying the retention rules without blocking anybody.
 
-Every time here is the database's. Each step is independent: one that fails or takes too long is logged, and the next
-one runs; what a round leaves, the next round continues.
+All times here are the database's. Each step is independent: one that fails or takes too long is logged, and the next
+one runs; the next round continues where a round left off.
 
 The rule nobody may break: nothing here runs in the caller's transaction, and no statement takes long. Dropping a
-partition locks its whole table, and whoever sends would wait for that until the last row is deleted.
+partition locks its whole table, and sends would have to wait until the last row is deleted.
 """
 
 from __future__ import annotations
@@ -33,24 +33,25 @@ log = structlog.get_logger()
 
 #: Rows deleted by one statement: some 50 ms of work.
 STEP = 5000
-#: A statement that takes longer than this is given up, milliseconds; a step that takes longer than that many seconds,
-#: or has forgotten so many rows, goes on in the next round.
+#: A statement is given up after this many milliseconds; a step that takes longer than this many seconds, or has deleted
+#: this many rows, continues in the next round.
 STATEMENT_MS, SECONDS, ROWS = 10_000, 60.0, 1_000_000
-#: A sweep through time begins so long before where the last one ended: ids are made before their rows are committed.
+#: A sweep through time begins this long before the end of the last one: ids are created before their rows are
+#: committed.
 OVERLAP = timedelta(minutes=10)
-#: Longest and shortest stretch of time that one statement of a sweep looks at.
+#: Longest and shortest time range of one statement of a sweep.
 LONGEST, SHORTEST = timedelta(days=1), timedelta(seconds=1)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One thing to forget. `run` returns False if it is to go on in the next round."""
+    """One thing to forget. `run` returns False if it is to continue in the next round."""
 
     name: str
     run: Callable[[Connection], Awaitable[bool]]
 
 
 class _Budget:
-    """What one step may take in one round."""
+    """The limits of one step in one round."""
 
     def __init__(self) -> None:
         self._ends = time.monotonic() + SECONDS
@@ -78,7 +79,7 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def forget_keys(conn: Connection, settings: Settings) -> int:
-    """Idempotency keys past their time; returns how many went, at most ROWS."""
+    """Delete expired idempotency keys; returns how many, at most ROWS."""
     before = await conn.fetchval("SELECT now() - make_interval(hours => $1)", settings.idempotency_hours)
     budget, gone = _Budget(), 0
     while True:
@@ -89,14 +90,14 @@ async def forget_keys(conn: Connection, settings: Settings) -> int:
 
 
 async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] = ()) -> bool:
-    """Make the partitions ahead, drop those that are wholly past, and delete what is past in the others, and what
-    `also` names. Returns False if there is more to be done soon. Commits as it goes.
+    """Create future partitions, drop those that have expired as a whole, delete expired rows in the others, and run
+    `also`. Returns False if there is more to do soon. Commits as it goes.
 
-    A round that leaves nothing is noted with the timer: what is suspended, fails or goes on is not, however often its
-    time comes.
+    A round that leaves nothing to do is recorded with the timer; a round that is suspended, fails or has to continue is
+    not, however often it runs.
 
-    Does nothing while this machine's clock and the database's differ: nobody can tell which one is wrong, and what was
-    deleted does not come back.
+    Does nothing while this machine's clock and the database's differ: nobody can tell which one is wrong, and deletions
+    cannot be undone.
     """
     if clock.differs():
         log.warning("retention suspended while the clocks differ", ahead_seconds=round(clock.ahead(), 1))
@@ -126,7 +127,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
 
 
 def bounds(settings: Settings, now: datetime) -> Bounds:
-    """What is past at `now`, as the settings say."""
+    """The times before which things have expired at `now`, according to the settings."""
     kept = timedelta(days=31 * settings.metadata_retention_months)
     return Bounds(
         now=now,
@@ -144,7 +145,7 @@ def _steps(at: Bounds, rules: Sequence[Rules]) -> list[Step]:
     return [
         Step("partitions ahead", partial(_make_partitions, now=at.now)),
         *(Step(f"days of {one.name}", partial(_drop_days, table=one.name, bound=one.bound(at))) for one in days),
-        # Rows with an id of another time are in the default partition.
+        # Rows with ids from other times are in the default partition.
         *(_deletes(f"stray {one.name}", _stray(one), one.bound(at)) for one in tables if not one.keeps_stray),
         *(Step(f"partitions of {one.name}", partial(_drop_before, table=one, bound=one.bound(at))) for one in months),
         *(
@@ -170,7 +171,7 @@ def _deletes(name: str, sql: str, *arguments: object) -> Step:
 
 
 async def _once(conn: Connection, sql: str, *arguments: object) -> int:
-    """One statement in a transaction of its own; how many rows it changed."""
+    """Run one statement in a transaction of its own; returns how many rows it changed."""
     async with conn.transaction():
         await conn.execute(RANGED)
         await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
@@ -195,14 +196,14 @@ ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = exclud
 
 
 async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime) -> bool:
-    """Erase the texts of up to `until`, from where the last sweep ended: no round looks through what is left. `place`:
-    the name under which that is kept.
+    """Erase texts up to `until`, from where the last sweep ended, so that no round scans what has been swept. `place`:
+    the name under which the position is stored.
 
-    The stretch of time that a statement looks at grows while it finds little, and halves when it finds too much.
+    The time range of a statement grows while it finds little, and halves when it finds too much.
     """
     budget = _Budget()
     last = await conn.fetchrow(PLACE, place)
-    if last is None:  # the first time, whatever there is
+    if last is None:  # the first time, start from whatever there is
         if not await _delete(conn, sql=_swept(table), arguments=(BEGINNING, until)):
             return False
         await conn.execute(MOVE, place, until, None)
@@ -228,7 +229,7 @@ async def _make_partitions(conn: Connection, *, now: datetime) -> bool:
 
 
 async def _drop_days(conn: Connection, *, table: str, bound: datetime) -> bool:
-    """Drop daily partitions that ended before `bound`. Only names that are ours go into the SQL."""
+    """Drop daily partitions that ended before `bound`. Only names of our own form are put into the SQL."""
     for row in await conn.fetch(PARTITIONS, table):
         named = re.fullmatch(rf"{table}_(\d{{4}})_(\d{{2}})_(\d{{2}})", row["relname"])
         if named is None:
@@ -242,8 +243,8 @@ async def _drop_days(conn: Connection, *, table: str, bound: datetime) -> bool:
 
 
 async def _drop_before(conn: Connection, *, table: Table, bound: datetime) -> bool:
-    """Drop monthly partitions that end before `bound`, unless one holds a row that is younger by its own time: its id
-    was made by a wrong clock. Only names that are ours go into the SQL."""
+    """Drop monthly partitions that end before `bound`, unless one contains a row that is newer by its own time: its id
+    was created with a wrong clock. Only names of our own form are put into the SQL."""
     for row in await conn.fetch(PARTITIONS, table.name):
         named = re.fullmatch(rf"{table.name}_((\d{{4}})_(\d{{2}}))", row["relname"])
         if named is None:
@@ -271,8 +272,8 @@ async def _drop_before(conn: Connection, *, table: Table, bound: datetime) -> bo
 
 
 async def _sum_up(conn: Connection, sums: Sums, partition: str, month: datetime) -> bool:
-    """Write down the sums of a partition that is about to go, from where the last round ended. Nothing reads them
-    before it is gone."""
+    """Store the sums of a partition that is about to be dropped, from where the last round ended. Nothing reads them
+    until it is gone."""
     budget, name = _Budget(), f"sums of {partition}"
     while True:
         place = await conn.fetchrow(PLACE, name)
@@ -294,19 +295,19 @@ async def _sum_up(conn: Connection, sums: Sums, partition: str, month: datetime)
 async def _holds_young(conn: Connection, partition: str, column: str, bound: datetime) -> bool:
     async with conn.transaction():
         await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
-        # An index by blocks (BRIN) of the column answers this; without sequential scans it is what is used.
+        # The column's block index (BRIN) can answer this; with sequential scans disabled it is used.
         found: bool = await conn.fetchval(f"SELECT EXISTS (SELECT FROM {partition} WHERE {column} >= $1)", bound)
         return found
 
 
 def _by_later(table: Table) -> Table:
-    """The same table by its later time, for the rows that have one."""
+    """The same table by its later time, for rows that have one."""
     return msgspec.structs.replace(table, time=table.later, later=None)
 
 
 def _swept(table: Table) -> str:
-    # By blocks: a BRIN index of the times finds those of the time range. No index contains the text, so a row that
-    # loses it stays in its page, and costs no more than its deletion would (HOT).
+    # By blocks: a BRIN index on the times finds those in the range. No index contains the text, so a row that loses it
+    # stays in its page, and costs no more than its deletion would (HOT).
     waits = f" AND ({table.later} IS NULL OR {table.later} < $2)" if table.later else ""
     return f"""
 UPDATE {table.name} SET {table.text} = NULL WHERE (organization_id, id) IN (

@@ -1,9 +1,9 @@
-"""Messages of organizations that keep them for a shorter time than the installation does: their rows, and all that
-names their numbers.
+"""Removing messages of organizations with a shorter retention than the installation's: their rows, and everything that
+contains their numbers.
 
-The rule nobody may break: what adds up still does at every commit. A message's row is its entry of the usage list, so
-the sum of its month takes its place in the commit that removes it. One that may still be sent, or still cost money,
-stays; and so does what money was moved by it.
+The rule nobody may break: sums are correct at every commit. A message's row is its entry in the usage list, so it is
+replaced by the sum of its month in the commit that removes it. A message that may still be sent, or may still cost
+money, stays; so do entries for money that it moved.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from heliograph.retention.turns import Budget, Swept
 from heliograph.whatsapp.retention import SILENT
 
 NAME = "messages of organizations"
-#: So long after its deadline Meta may still report a message as delivered, and charge for it.
+#: For this long after its deadline Meta may still report a message as delivered, and charge for it.
 CHARGED = timedelta(days=30)
 
 ORGANIZATIONS = """
 SELECT id, message_days AS days FROM organizations WHERE message_days IS NOT NULL AND id > $1 ORDER BY id
 """
-# The end of the last month whose messages are being added up, because it is about to be dropped for all: a message that
-# was counted already must not be counted again. `messages` has months alone.
+# The end of the last month whose messages are being added up because it is about to be dropped for everybody: a message
+# must not be counted twice. `messages` has only monthly partitions.
 SUMMED = """
 SELECT max(done_until) + interval '1 month' FROM retention_places
  WHERE name LIKE 'sums of messages\\_%' AND to_regclass(substr(name, length('sums of ') + 1)) IS NOT NULL
@@ -44,16 +44,16 @@ FIRST = {
     for table in ("messages", "whatsapp_messages", "received_messages", "events")
 }
 
-# $1: organization; $2, $3: ids between which it looks; $4: at most so many; $5: what happened since then is not past.
-# A row that somebody else has locked is passed over, and found when all is looked through again. Without its text,
-# because what repeats that was erased before it.
+# $1: organization; $2, $3: range of ids; $4: maximum number; $5: what happened since then has not expired. A row locked
+# by somebody else is skipped, and found when everything is scanned again. Only rows whose text is erased: whatever
+# repeats it has been erased before.
 PAST_SMS = """
 SELECT id FROM messages
  WHERE organization_id = $1 AND id >= $2 AND id < $3 AND status <> 'accepted' AND body IS NULL
    AND greatest(accepted_at, send_at, sent_at, delivered_at, failed_at, ended_at) < $5
  ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED
 """
-# $6: a deadline from which on Meta may still report.
+# $6: messages with a later deadline may still be reported on by Meta.
 PAST_WHATSAPP = """
 SELECT id FROM whatsapp_messages
  WHERE organization_id = $1 AND id >= $2 AND id < $3 AND status <> 'accepted' AND charge <> 'reserved'
@@ -61,7 +61,7 @@ SELECT id FROM whatsapp_messages
    AND (direction = 'inbound' OR coalesce(deadline_at, accepted_at) < $6)
  ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED
 """
-# $1: organization; $2: ids; $3, $4: the first and the last of them, by which partitions are chosen.
+# $1: organization; $2: ids; $3, $4: the first and last of them, to select partitions.
 _THESE = "organization_id = $1 AND {id} = ANY ($2::uuid[]) AND {id} >= $3 AND {id} <= $4"
 REMOVE_SMS = usage.stray(f"DELETE FROM messages WHERE {_THESE.format(id='id')}")
 REMOVE_WHATSAPP = f"DELETE FROM whatsapp_messages WHERE {_THESE.format(id='id')}"
@@ -73,7 +73,8 @@ DELETE FROM receipts WHERE organization_id = $1 AND message_id = ANY ($2::uuid[]
 REMOVE_SUPPLIERS_IDS = """
 DELETE FROM sms_parts WHERE organization_id = $1 AND message_id = ANY ($2::uuid[]) AND answered_on >= $3
 """
-# With the parts as the supplier delivered them, and their repetitions. $5: since when they may have come.
+# Includes the parts as delivered by the supplier, and their repetitions. $5: the earliest time at which they may have
+# arrived.
 REMOVE_RECEIVED = """
 WITH past AS MATERIALIZED (
     SELECT id FROM received_messages WHERE organization_id = $1 AND id >= $2 AND id < $3 AND received_at < $6 LIMIT $4
@@ -87,7 +88,7 @@ REMOVE_EVENTS = """
 DELETE FROM events WHERE organization_id = $1 AND id = ANY (ARRAY(
     SELECT id FROM events WHERE organization_id = $1 AND id >= $2 AND id < $3 AND created_at < $5 LIMIT $4))
 """
-# What goes with the last of the messages. $1: organization; $2: what is older is past; $3: at most so many.
+# Deleted along with the last of the messages. $1: organization; $2: older rows have expired; $3: maximum number.
 ALSO = (
     """
 DELETE FROM inbox_threads WHERE (organization_id, id) IN (
@@ -98,7 +99,7 @@ DELETE FROM inbox_threads WHERE (organization_id, id) IN (
 DELETE FROM guard_challenges WHERE (organization_id, message_id) IN (
     SELECT organization_id, message_id FROM guard_challenges WHERE organization_id = $1 AND passed_at < $2 LIMIT $3)
 """,
-    # Ids begin with their time; nobody is skipped before the campaign is made.
+    # Ids begin with their time; nobody is skipped before the campaign is created.
     """
 WITH past (id) AS (
     SELECT (lpad(to_hex((extract(epoch FROM $2::timestamptz) * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
@@ -109,17 +110,18 @@ DELETE FROM campaign_skipped WHERE (organization_id, campaign_id, reason, id) IN
 """,
 )
 
-#: Removes up to STEP rows of an organization between two times, of those that were past at a third.
+#: Removes up to STEP rows of an organization between two times that had expired at a third.
 Remove = Callable[[Connection, UUID, datetime, datetime, datetime], Awaitable[int]]
 
 
 async def forget(conn: Connection, settings: Settings) -> bool:
-    """Remove what is past in organizations that chose a time of their own; False: there is more. Commits as it goes."""
+    """Remove what has expired in organizations with a retention of their own; False: there is more. Commits as it
+    goes."""
     if clock.differs():
         return True
     present: datetime = await conn.fetchval("SELECT now()")
     whole, summed = bounds(settings, present).metadata, await conn.fetchval(SUMMED)
-    # What is past for everybody goes by whole months.
+    # What has expired for everybody is dropped by whole months.
     since = whole if summed is None else max(whole, summed)
     return await turns.in_turn(conn, NAME, ORGANIZATIONS, partial(_forget_one, conn, present, since))
 

@@ -1,4 +1,4 @@
-"""What retention deletes: what each channel declares (`sms/retention.py`, `whatsapp/retention.py`), and here what no
+"""The retention rules: those of each channel (`sms/retention.py`, `whatsapp/retention.py`), and here those for what no
 channel owns.
 
 The rule nobody may break: a statement deletes a bounded number of rows, found by an index or by blocks.
@@ -25,20 +25,20 @@ from heliograph.traces import contexts
 from heliograph.webhooks.catcher import OPEN_FOR
 from heliograph.whatsapp import retention as whatsapp_retention
 
-#: Events are fetched and replayed soon or never; the outcome of a message is in its own row.
+#: Events are fetched and replayed soon or never; a message's outcome is in its own row.
 EVENTS, WEBHOOKS = timedelta(days=90), timedelta(days=30)
-#: The course of a campaign, and forms for campaigns that nobody goes on with.
+#: A campaign's progress by minute, and abandoned drafts of campaigns.
 MINUTES, DRAFTS = timedelta(days=90), timedelta(days=30)
-#: What attempts of webhooks were answered is looked into soon after.
+#: Responses to webhook attempts are inspected soon after.
 EVIDENCE = timedelta(days=7)
 
-# An event of a received message repeats its text. What was said is forgotten, and that it was said is not.
+# The event of a received message repeats its text. The text is forgotten; the fact that there was a message is not.
 BLANK_EVENTS = """
 UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM events
      WHERE id < $1 AND kind = 'message.received' AND data LIKE '%"text":"%' LIMIT $2)
 """
-# Who was imported and what they were before is theirs as much as a text is; the import itself stays listed.
+# Imported people and their previous data are as personal as texts; the import itself stays listed.
 DELETE_IMAGES = """
 DELETE FROM contact_import_images WHERE (organization_id, import_id, batch, contact_id) IN (
     SELECT organization_id, import_id, batch, contact_id FROM contact_import_images WHERE import_id < $1 LIMIT $2)
@@ -47,7 +47,7 @@ DELETE_BATCHES = """
 DELETE FROM contact_import_batches WHERE (organization_id, import_id, batch) IN (
     SELECT organization_id, import_id, batch FROM contact_import_batches WHERE import_id < $1 LIMIT $2)
 """
-# What was uploaded is kept for as long as it may be gone on with.
+# Uploads are kept for as long as their import may be continued.
 DELETE_CHUNKS = """
 DELETE FROM contact_import_chunks WHERE (organization_id, import_id, number) IN (
     SELECT organization_id, import_id, number FROM contact_import_chunks WHERE import_id < $1 LIMIT $2)
@@ -61,7 +61,7 @@ DELETE FROM contact_imports WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM contact_imports
      WHERE id < $1 AND state IN ('uploading', 'reading', 'checking', 'checked') LIMIT $2)
 """
-# They hold people who were deleted.
+# They contain people who were deleted.
 DELETE_CHANGES = """
 DELETE FROM contact_changes WHERE (organization_id, mode, change_id, contact_id) IN (
     SELECT organization_id, mode, change_id, contact_id FROM contact_changes WHERE changed_at < $1 LIMIT $2)
@@ -70,7 +70,7 @@ DELETE_TAG_CHANGES = """
 DELETE FROM tag_changes WHERE (organization_id, mode, id) IN (
     SELECT organization_id, mode, id FROM tag_changes WHERE finished_at < $1 LIMIT $2)
 """
-# With the last of its messages a conversation is forgotten, and by which names Meta knows the user.
+# A conversation is forgotten with its last message, as are the names by which Meta knows the user.
 DELETE_THREADS = """
 DELETE FROM inbox_threads WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM inbox_threads WHERE heard_at < $1 LIMIT $2)
@@ -79,11 +79,11 @@ DELETE_REPLAYS = """
 DELETE FROM webhook_replays WHERE ctid IN (
     SELECT ctid FROM webhook_replays WHERE status <> 'running' AND created_at < $1 LIMIT $2)
 """
-# By blocks: the roll-ups of an endpoint that was disabled long ago stand among those of its time.
+# By blocks: the roll-ups of an endpoint that was disabled long ago are stored among those of its time.
 DELETE_WEBHOOK_TRAFFIC = """
 DELETE FROM webhook_traffic WHERE ctid IN (SELECT ctid FROM webhook_traffic WHERE hour < $1 LIMIT $2)
 """
-# A catcher that ends forgets what it has caught; this is for what a worker stored at that moment.
+# A catcher that ends deletes what it has caught; this is for what a worker stored at that very moment.
 DELETE_CAUGHT = """
 DELETE FROM webhook_caught WHERE ctid IN (SELECT ctid FROM webhook_caught WHERE caught_at < $1 LIMIT $2)
 """
@@ -107,11 +107,11 @@ DELETE_GUARD_SEEN = """
 DELETE FROM guard_seen WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM guard_seen WHERE at < $1 LIMIT $2)
 """
-# By blocks: a campaign's minutes stand together.
+# By blocks: a campaign's minutes are stored together.
 DELETE_CAMPAIGN_MINUTES = """
 DELETE FROM campaign_minutes WHERE ctid IN (SELECT ctid FROM campaign_minutes WHERE minute < $1 LIMIT $2)
 """
-# By blocks: who a campaign skipped stands together.
+# By blocks: the recipients skipped by a campaign are stored together.
 DELETE_SKIPPED = """
 DELETE FROM campaign_skipped WHERE ctid IN (SELECT ctid FROM campaign_skipped WHERE id < $1 LIMIT $2)
 """
@@ -137,7 +137,7 @@ SHARED = Rules(
         Table(name="message_traces", time="at", bound=lambda at: at.now - timedelta(days=contexts.DAYS), by="day"),
         Table(name="number_networks", time="learned_at", bound=lambda at: at.now - NETWORKS),
         Table(name="number_lookups", time="asked_at", bound=lambda at: at.now - NETWORKS),
-        # The audit log takes no deletions.
+        # The audit log allows no deletions.
         Table(name="audit_log", time="at", bound=lambda at: at.audit, keeps_stray=True),
     ),
     deletions=(

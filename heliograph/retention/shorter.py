@@ -1,7 +1,7 @@
-"""Texts of organizations that keep them for a shorter time than the installation does, and what repeats them.
+"""Erasing texts of organizations with a shorter retention than the installation's, and whatever repeats them.
 
-What repeats a text goes before it does, so that a round that ends in between is done again. The rule nobody may break:
-the text of a message that may still be sent stays.
+Whatever repeats a text is erased before the text itself, so that a round interrupted in between is repeated. The rule
+nobody may break: the text of a message that may still be sent stays.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from heliograph.retention import turns
 from heliograph.retention.turns import Budget, Swept
 from heliograph.sms.timeline import NEAR
 
-#: Parts of a message come so long before the last of them at most.
+#: Parts of a message arrive at most this long before the last of them.
 PARTS = timedelta(days=2)
 
-# Who removes messages after a time has erased their texts by then: a text is in more places than its message.
+# Organizations that remove messages after a time must have erased their texts by then: a text is in more places than
+# its message.
 ORGANIZATIONS = """
 SELECT id, least(text_days, message_days) AS days FROM organizations
  WHERE (text_days IS NOT NULL OR message_days IS NOT NULL) AND id > $1 ORDER BY id
 """
 NAME = "texts of organizations"
-# $1: organization; $2, $3: ids between which it looks; $4: at most so many rows; $5: since when parts may have come.
+# $1: organization; $2, $3: range of ids; $4: maximum number of rows; $5: the earliest time at which parts may have
+# arrived.
 ERASE = {
     "messages": """
 UPDATE messages SET body = NULL WHERE organization_id = $1 AND id = ANY (ARRAY(
     SELECT id FROM messages
      WHERE organization_id = $1 AND id >= $2 AND id < $3 AND body IS NOT NULL AND status <> 'accepted' LIMIT $4))
 """,
-    # An event repeats the text, and so do the parts as the supplier delivered them.
+    # An event repeats the text, and so do the parts as delivered by the supplier.
     "received_messages": """
 WITH past AS MATERIALIZED (
     SELECT id FROM received_messages WHERE organization_id = $1 AND id >= $2 AND id < $3 AND body IS NOT NULL LIMIT $4
@@ -58,8 +60,8 @@ UPDATE whatsapp_messages SET content = NULL WHERE organization_id = $1 AND id = 
      WHERE organization_id = $1 AND id >= $2 AND id < $3 AND content IS NOT NULL AND status <> 'accepted' LIMIT $4))
 """,
 }
-# What a supplier wrote in a receipt may repeat the beginning of the text. The first receipt of a message stands in its
-# row, and receipts of several organizations in one row, where those of the others stay.
+# A receipt's raw bytes may repeat the beginning of the text. The first receipt of a message is recorded in its row, and
+# the bytes of several organizations' receipts share a row, where those of the others stay.
 QUOTED = """
 WITH past AS MATERIALIZED (
     SELECT id, receipt, receipt_at FROM messages
@@ -89,7 +91,7 @@ UPDATE receipt_bytes
   FROM places
  WHERE receipt_bytes.received_on = places.received_on AND receipt_bytes.id = places.id
 """
-# What else goes: what receivers answered to webhooks, which may quote them, and to whom automatic replies went.
+# Also erased: receivers' responses to webhooks, which may quote them, and the recipients of automatic replies.
 ALSO = (
     """
 DELETE FROM webhook_attempt_evidence WHERE (organization_id, begun_on, event_id, endpoint_id, started_at) IN (
@@ -106,7 +108,7 @@ FIRST = {table: f"SELECT id FROM {table} WHERE organization_id = $1 ORDER BY id 
 
 
 async def forget(conn: Connection) -> bool:
-    """Erase what is past in organizations that chose a time of their own; False: there is more. Each statement is a
+    """Erase what has expired in organizations with a retention of their own; False: there is more. Each statement is a
     commit."""
     if clock.differs():
         return True
@@ -114,7 +116,7 @@ async def forget(conn: Connection) -> bool:
 
 
 async def _forget_one(conn: Connection, row: asyncpg.Record, budget: Budget) -> bool:
-    """False: the round is over before it is done."""
+    """Erase one organization's texts; False: the round is over before it is done."""
     organization_id: UUID = row["id"]
     until = await conn.fetchval("SELECT now()") - timedelta(days=row["days"])
     for table in ERASE:
@@ -139,7 +141,7 @@ async def _erase(
 
 
 async def _erase_quoted(conn: Connection, bounds: list[object]) -> int:
-    """Erase what suppliers wrote in the receipts of messages whose texts are erased next."""
+    """Erase the raw bytes of receipts for messages whose texts are erased next."""
     came = [(row["fingerprint"], row["at"]) for row in await conn.fetch(QUOTED, *bounds)]
     if not came:
         return 0

@@ -1,4 +1,4 @@
-"""What is kept of the tables that die by the month or day: how much, how long, and what is dropped next."""
+"""The tables that are dropped by month or day: their size, how long rows are kept, and what is dropped next."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ class Kept(msgspec.Struct, frozen=True):
     """One partitioned table."""
 
     name: str
-    #: For how long a row is kept after the end of its month or day.
+    #: How long a row is kept after the end of its month or day.
     kept: timedelta
     partitions: int
-    #: Of all partitions, with indexes.
+    #: The size of all partitions, including indexes.
     bytes: int
-    #: Where its oldest partition begins, when that is dropped, and its size; None: it has none of ours.
+    #: Where its oldest partition begins, when that is dropped, and its size; None: it has no partitions of our own
+    #: form.
     oldest: datetime | None
     next_drop: datetime | None
     next_bytes: int
 
 
-# Sizes are asked of the files: no table is read.
+# Sizes are those of the files: no table is read.
 SIZES = """
 SELECT parent.relname AS parent, child.relname AS name, coalesce(pg_total_relation_size(child.oid), 0) AS bytes
   FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid JOIN pg_class parent ON parent.oid = inhparent
@@ -40,7 +41,7 @@ _MONTH, _DAY = re.compile(r"_(\d{4})_(\d{2})"), re.compile(r"_(\d{4})_(\d{2})_(\
 
 
 async def standing(conn: Connection, settings: Settings) -> list[Kept]:
-    """All of them, the largest first."""
+    """All partitioned tables, largest first."""
     at = bounds(settings, clock.now().astimezone(UTC))
     tables = {table.name: table for one in RULES for table in one.tables}
     sizes: dict[str, dict[str, int]] = defaultdict(dict)
@@ -59,7 +60,7 @@ async def standing(conn: Connection, settings: Settings) -> list[Kept]:
 
 
 def _span(suffix: str) -> tuple[datetime, datetime] | None:
-    """From when to when a partition's rows are, by the end of its name; None: the default one."""
+    """The time range of a partition's rows, from the suffix of its name; None: the default partition."""
     if named := _DAY.fullmatch(suffix):
         begins = datetime(int(named[1]), int(named[2]), int(named[3]), tzinfo=UTC)
         return begins, begins + timedelta(days=1)

@@ -1,8 +1,9 @@
-"""Taking turns: what one round may spend on the organizations that chose a time of their own.
+"""Taking turns: the budget of one round for organizations with a retention of their own.
 
-Partitions are dropped for everybody, so what one organization forgets sooner is worked off row by row, along its own
-ids, which are in order of time, from where the last round ended. The rule nobody may break: a round reads and writes a
-bounded number of rows, and every organization has its turn, however many there are and however much one of them has.
+Partitions are dropped for everybody, so what one organization forgets sooner is processed row by row, along its own
+ids, which are in chronological order, from where the last round ended. The rule nobody may break: a round reads and
+writes a bounded number of rows, and every organization gets its turn, however many there are and however much one of
+them has.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 
-#: Rows that one statement changes; rows, statements and seconds of a round.
+#: Maximum number of rows changed by one statement; of rows, statements and seconds per round.
 STEP, ROWS, STATEMENTS, SECONDS = 2_000, 50_000, 500, 20.0
-#: Longest and shortest stretch of time that one statement looks at.
+#: Longest and shortest time range of one statement.
 LONGEST, SHORTEST = timedelta(days=1), timedelta(seconds=1)
-#: A round begins so long before where the last one ended: ids are made before their rows are committed.
+#: A round begins this long before the end of the last one: ids are created before their rows are committed.
 OVERLAP = timedelta(minutes=10)
-#: After this time all is looked through again, for what was waiting for its time.
+#: After this time everything is scanned again, for rows that were not ready before.
 AGAIN = timedelta(days=7)
 NIL = UUID(int=0)
 
 
 class Budget:
-    """What a round may take."""
+    """The budget of a round."""
 
     def __init__(self) -> None:
         self._ends = time.monotonic() + SECONDS
         self._rows, self._statements = ROWS, STATEMENTS
 
     def spend(self, rows: int) -> None:
-        """One statement, and the rows that it changed."""
+        """Account for one statement, and the rows that it changed."""
         self._rows -= rows
         self._statements -= 1
 
     @property
     def is_spent(self) -> bool:
-        """The round is over."""
+        """True if the round is over."""
         return self._rows <= 0 or self._statements <= 0 or time.monotonic() >= self._ends
 
 
@@ -51,20 +52,20 @@ class Swept(msgspec.Struct, frozen=True):
     """One organization's rows of one kind."""
 
     organization_id: UUID
-    #: Under which the place is kept that the last round came to.
+    #: The name under which the last round's position is stored.
     name: str
-    #: Its first id, in the table $1 of which is the organization.
+    #: A query for its first id; $1 is the organization.
     first: str
     #: Rows younger than this stay.
     until: datetime
-    #: Nothing before this is looked at; None: from the beginning.
+    #: Nothing before this is scanned; None: from the beginning.
     since: datetime | None = None
 
 
-#: Changes up to STEP rows between two times; returns how many of them were those that it looked for.
+#: Changes up to STEP rows between two times; returns how many it found.
 Change = Callable[[datetime, datetime], Awaitable[int]]
 
-# The last organization that a round came to the end of, and whether one before it has more.
+# The last organization that a round finished, and whether one before it has more.
 TURN = """
 SELECT (mark ->> 'last')::uuid AS last, (mark ->> 'more')::boolean AS more FROM retention_places WHERE name = $1
 """
@@ -83,17 +84,17 @@ async def in_turn(
     organizations: str,
     work: Callable[[asyncpg.Record, Budget], Awaitable[bool]],
 ) -> bool:
-    """One round over the organizations that a statement names behind the id $1, in order of their ids. `work` returns
-    False if the round ended before it was done; so does this, if there is more to do.
+    """One round over the organizations that a statement returns after the id $1, in the order of their ids. `work`
+    returns False if the round ended before it was done; so does this function, if there is more to do.
 
-    A round goes on with the organization that the last one did not come to the end of, and then the next ones.
+    A round continues with the organization that the last one did not finish, and then the next ones.
     """
     budget = Budget()
     place = await conn.fetchrow(TURN, name)
     last, more = (place["last"], place["more"]) if place is not None else (NIL, False)
     for number, row in enumerate(await conn.fetch(organizations, last)):
         if not await work(row, budget):
-            if number == 0:  # it had the whole round, and has its next one after the others
+            if number == 0:  # it had the whole round, and gets its next one after the others
                 last, more = row["id"], True
             await _pass_on(conn, name, last, more=more)
             return False
@@ -109,9 +110,10 @@ async def _pass_on(conn: Connection, name: str, last: UUID, *, more: bool) -> No
 
 
 async def sweep(conn: Connection, swept: Swept, change: Change, budget: Budget) -> bool:
-    """Go along an organization's ids from where the last round ended; False: the round is over before that is done.
+    """Process an organization's ids in order, from where the last round ended; False: the round is over before that is
+    done.
 
-    The stretch of time that `change` looks at grows while it finds little, and halves when it finds too much.
+    The time range given to `change` grows while it finds little, and halves when it finds too much.
     """
     now: datetime = await conn.fetchval("SELECT now()")
     place = await conn.fetchrow(PLACE, swept.name)
@@ -137,8 +139,8 @@ async def sweep(conn: Connection, swept: Swept, change: Change, budget: Budget) 
 
 
 async def delete(conn: Connection, sql: str, arguments: Sequence[object], budget: Budget) -> bool:
-    """Repeat a statement that deletes up to as many rows as its last parameter says; False: the round is over before
-    they are gone."""
+    """Repeat a statement whose last parameter limits the number of rows that it deletes; False: the round is over
+    before they are gone."""
     while not budget.is_spent:
         done = int((await conn.execute(sql, *arguments, STEP)).rpartition(" ")[2])
         budget.spend(done)

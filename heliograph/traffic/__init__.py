@@ -1,11 +1,11 @@
-"""Traffic roll-ups: how many messages went where, in which hour, and how fast; the basis of charts and bills.
+"""Traffic roll-ups: how many messages were sent where, in which hour, and how fast; the basis of charts and bills.
 
     accept, moves ── deltas, in the same commit ──► traffic_deltas ── folded every ten seconds ──► traffic ──► charts
 
-What suppliers were handed and told is rolled up beside it (`reconciliation.py`), for operators alone.
+What suppliers were handed and reported is rolled up separately (`reconciliation.py`), for operators only.
 
-A message counts in the hour in which it was accepted, under the status that it has now. The rule nobody may break:
-deltas are written in the commit that they describe, so that roll-ups, once folded, equal a count over messages.
+A message counts in the hour in which it was accepted, under its current status. The rule nobody may break: deltas are
+written in the commit that they describe, so that roll-ups, once folded, equal a count over messages.
 """
 
 from heliograph.base.histogram import percentile

@@ -1,10 +1,10 @@
-"""Whether a supplier's receipts can be believed: what statistics say about those that nobody's handset wrote.
+"""Credibility of suppliers' receipts: statistical signs of receipts that did not come from handsets.
 
-Some suppliers drop messages and report them as delivered. Such receipts come faster than a handset can answer, are
-better than anybody else's to the same country, or are of codes that nobody enters. Each sign needs many messages, and
-none is a proof.
+Some suppliers drop messages and report them as delivered. Such receipts arrive faster than a handset can answer, are
+better than anybody else's for the same country, or concern codes that nobody enters. Each sign needs many messages, and
+none is proof.
 
-The rule nobody may break: nothing is decided here. Operators are told, and find out.
+The rule nobody may break: nothing is decided here. Operators are notified, and investigate.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.traffic.reconciliation import Line
 
-#: Receipts from which on their speed says something; what share of them within FAST seconds is too much. Histograms
-#: have a bound there, and none at a second.
+#: Minimum number of receipts for judging their speed; the share of them within FAST seconds that is too large.
+#: Histograms have a boundary there, and none at one second.
 MANY, FAST_SHARE, FAST = 200, 0.95, 1.024
 _FAST_BUCKETS = 10
-#: Messages from which on a share says something, which share is too good, and how bad that of all others has to be.
+#: Minimum number of messages for judging a share, the share that is too good, and how bad that of all others must be.
 PERFECT_OF, PERFECT, OTHERS = 500, 0.995, 0.95
-#: Delivered codes of a supplier, and of the others, from which on conversions are compared; standard deviations
-#: between the two that are no accident.
+#: Minimum number of delivered codes, of a supplier and of the others, for comparing conversions; the difference in
+#: standard deviations that is not a coincidence.
 CODES, GAP = 100, 4.0
-#: What conversions are compared of, without the last minutes, in which codes may still be entered.
+#: The period over which conversions are compared, without the last minutes, in which codes may still be entered.
 SPAN, MATURE = timedelta(hours=24), timedelta(minutes=15)
 
 
 def too_fast(line: Line) -> float | None:
-    """The share of receipts that came faster than handsets answer, if it is too large for that; None: it is not."""
+    """The share of receipts that arrived faster than handsets answer, if it is implausibly large; otherwise None."""
     total = sum(line.to_receipt)
     if total < MANY or line["delivered"] * 2 < line.matched:
         return None
@@ -43,7 +43,7 @@ def too_fast(line: Line) -> float | None:
 
 
 class Perfect(msgspec.Struct, frozen=True):
-    """A supplier that delivers more than can be, in a country where others do not."""
+    """A supplier that delivers implausibly much, in a country where others do not."""
 
     country: str
     share: float
@@ -51,7 +51,8 @@ class Perfect(msgspec.Struct, frozen=True):
 
 
 def too_perfect(lines: Sequence[Line]) -> dict[UUID, Perfect]:
-    """Of lines by supplier and country, who delivers nearly everything where the others together do not."""
+    """From lines by supplier and country, the suppliers that deliver nearly everything where the others together do
+    not."""
     found: dict[UUID, Perfect] = {}
     for one in lines:
         share = one.delivered_share
@@ -70,14 +71,14 @@ def _ended(line: Line) -> int:
 
 
 def deviations(converted: int, of: int, others: int, of_others: int) -> float:
-    """By how many standard deviations the share of others is larger: the test of two proportions."""
+    """By how many standard deviations the others' share is larger: the two-proportion test."""
     both = (converted + others) / (of + of_others)
     error = sqrt(both * (1 - both) * (1 / of + 1 / of_others))
     return (others / of_others - converted / of) / error if error else 0.0
 
 
 class Unheard(msgspec.Struct, frozen=True):
-    """A supplier whose delivered codes are entered far less than those that others deliver to the same people."""
+    """A supplier whose delivered codes are entered far less often than those that others deliver to the same people."""
 
     country: str
     share: float
@@ -86,7 +87,8 @@ class Unheard(msgspec.Struct, frozen=True):
     deviations: float
 
 
-# Who says which codes were entered; the newest messages of each. Receipts that say otherwise accuse themselves.
+# Only organizations that report conversions; the newest messages of each. Receipts that contradict them incriminate
+# their supplier.
 CONVERTED = """
 SELECT m.organization_id, m.country, m.supplier_id, count(*)::int AS delivered, count(c.message_id)::int AS converted
   FROM (SELECT DISTINCT organization_id
@@ -104,7 +106,7 @@ SELECT m.organization_id, m.country, m.supplier_id, count(*)::int AS delivered, 
 
 
 async def unheard(conn: Connection, *, at: datetime) -> dict[UUID, Unheard]:
-    """Suppliers whose codes nobody enters, by what organizations say: of each, where it is clearest."""
+    """Suppliers whose codes nobody enters, according to organizations: for each, the clearest case."""
     bounds = at - SPAN, uuid7_floor(at - SPAN), uuid7_floor(at - MATURE)
     places: dict[tuple[UUID, str], dict[UUID, tuple[int, int]]] = {}
     for organization_id, country, supplier_id, delivered, converted in await conn.fetch(CONVERTED, *bounds):
@@ -118,7 +120,8 @@ async def unheard(conn: Connection, *, at: datetime) -> dict[UUID, Unheard]:
 
 
 def _gaps(country: str, rates: Mapping[UUID, tuple[int, int]]) -> Iterable[tuple[UUID, Unheard]]:
-    """Of the suppliers of one organization in one country, (converted, delivered) each."""
+    """The differences between the suppliers of one organization in one country; `rates`: (converted, delivered)
+    each."""
     for id, (converted, of) in rates.items():
         others = [known for other, known in rates.items() if other != id]
         theirs, of_theirs = sum(known for known, _ in others), sum(known for _, known in others)

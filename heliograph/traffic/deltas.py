@@ -1,4 +1,4 @@
-"""The changes of a batch of moves to the roll-ups: a row for each combination in it, not for each message.
+"""Roll-up deltas for a batch of moves: one row per combination in it, not per message.
 
 Accepting writes its own deltas in SQL (`accept.sql`, `bulk.sql`). The rule nobody may break: a message is subtracted
 where it was counted, under the same hour, supplier and status, and added where it is now.
@@ -20,20 +20,20 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
 from heliograph.traffic.reconciliation import Counted, Sums, add, append, hour_of
 
-#: Statuses of messages that no supplier has: one and the same for traffic.
+#: Statuses of messages that no supplier has, which traffic treats as one.
 WAITING = {"sending": "accepted", "queued": "accepted"}
-#: Statuses of messages that failed, which are counted by reason too.
+#: Statuses of failed messages, which are also counted by reason.
 LOST = ("undelivered", "failed", "expired", "rejected")
 #: The supplier of a message that none has accepted, and of all WhatsApp messages.
 NONE = UUID(int=0)
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """A message whose status changed. Those of a batch are of one channel; times are in UTC.
+    """A message whose status changed. All changes of a batch belong to one channel; times are in UTC.
 
-    `sent`, `delivered`: from acceptance (or from when it was due) to that, seconds, if it happened just now. `receipt`:
-    from when the supplier took it (`taken_at`) to the receipt that ended it, seconds, if one did; `is_late`: it came
-    too late.
+    `sent`, `delivered`: seconds from acceptance (or from when it was due) to that, if it has just happened. `receipt`:
+    seconds from when the supplier accepted it (`taken_at`) to the receipt that ended it, if one did; `is_late`: the
+    receipt arrived too late.
     """
 
     organization_id: UUID
@@ -48,16 +48,16 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     supplier_id: UUID | None = None
     sent: float | None = None
     delivered: float | None = None
-    #: Failure codes of the old and the new status, where that is among LOST.
+    #: Failure codes of the old and the new status, if that is among LOST.
     old_reason: str = ""
     new_reason: str = ""
     taken_at: datetime | None = None
     receipt: float | None = None
     is_late: bool = False
-    #: The recipient's, MCC-MNC; empty: not known. `recipients`: it did not arrive for a reason of theirs.
+    #: The recipient's network, MCC-MNC; empty if unknown. `recipients`: the recipient is the reason for its failure.
     network: str = ""
     recipients: bool = False
-    #: What its supplier charges, millionths, and when that is due ("submit", "delivered"); no currency: not known.
+    #: Its supplier's charge, in millionths, and when that is due ("submit", "delivered"); no currency: unknown.
     cost: int = 0
     cost_currency: str = ""
     cost_due: str = ""
@@ -126,7 +126,7 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
         if one.count or one.segments or one.to_sent or one.to_delivered
     ]
     for (_, _, channel, mode, *_, reason), one in sums.items():
-        # Less than none: what is known to have arrived after all.
+        # Negative: messages now known to have arrived after all.
         if reason and mode == "live" and one.count > 0:
             measures.LOST.add(channel, reason, by=one.count)
     if rows:
@@ -136,7 +136,7 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
 
 
 def _reconcile(sums: Sums, group: _Group, supplier_id: UUID) -> None:
-    """Count what a supplier took, and what its receipts say or do not say of it, in the hour in which it took it."""
+    """Count what a supplier accepted, and the outcome according to receipts, in the hour in which it accepted it."""
     change, number, segments = group.like, group.count, group.segments
     if change.taken_at is None:
         return
@@ -150,7 +150,7 @@ def _reconcile(sums: Sums, group: _Group, supplier_id: UUID) -> None:
     if change.sent is not None:
         add(sums, of("accepted"), number, segments, taking)
     elif old in ("unknown", "expired") and change.receipt is not None:
-        # It was never heard of, or said to have expired, until now.
+        # Until now it was counted as never reported, or as expired.
         add(sums, of("never" if old == "unknown" else "expired"), -number, -segments, -taking)
     if change.receipt is not None:
         one = add(sums, of(new), number, segments, arriving if new == "delivered" else taking)
@@ -164,7 +164,7 @@ def _reconcile(sums: Sums, group: _Group, supplier_id: UUID) -> None:
 
 
 def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
-    """Changes that are alike. A batch is of hundreds of messages and of few kinds, so a message costs one look-up."""
+    """Group identical changes. A batch contains hundreds of messages but few kinds, so a message costs one look-up."""
     groups: dict[tuple[Any, ...], _Group] = {}
     for change in changes:
         at, taken, sent = change.accepted_at, change.taken_at, change.sent
@@ -186,7 +186,7 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             change.recipients,
             change.cost_currency,
             change.cost_due,
-            # The day of the month is enough: nothing that is reported is a month old.
+            # The day of the month is enough: no reported message is a month old.
             None if taken is None else taken.day * 24 + taken.hour,
         )
         group = groups.get(key)
@@ -206,7 +206,7 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
 
 def _counted(histogram: list[int] | None, durations: Iterable[float]) -> list[int]:
     histogram = histogram or [0] * LENGTH
-    # A bucket is a number of binary digits: of a batch's durations there are few.
+    # A bucket is a number of binary digits, of which a batch's durations have few different ones.
     for digits, count in Counter([int(duration * 1000).bit_length() for duration in durations]).items():
         histogram[bucket_of(1 << max(digits - 1, 0))] += count
     return histogram

@@ -1,6 +1,6 @@
 """Folding deltas into the roll-ups of traffic and usage, in steps, by whichever worker's turn it is.
 
-The rule nobody may break: a delta is deleted in the very commit that adds it, so it counts once.
+The rule nobody may break: a delta is deleted in the same commit that adds it up, so it counts exactly once.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from heliograph.traffic.deltas import NONE
 TIMER, EVERY = "traffic", 10.0
 ANY = "EXISTS (SELECT FROM traffic_deltas)"
 
-# In the order of the keys, so that two who fold at once cannot deadlock. A message that moves from status to status
-# adds and takes off as much, so of usage only what was accepted and what was refunded is left.
+# In the order of the keys, so that two concurrent folds cannot deadlock. A message that moves between statuses adds and
+# subtracts equally, so for usage only acceptances and refunds remain.
 FOLD = """
 WITH gone AS (
     DELETE FROM traffic_deltas WHERE ctid = ANY (ARRAY(SELECT ctid FROM traffic_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
@@ -77,5 +77,5 @@ SELECT count(*) FROM gone
 
 
 async def fold(conn: Connection) -> int:
-    """Fold what has gathered; returns how many deltas there were."""
+    """Fold accumulated deltas; returns how many there were."""
     return await folding.fold(conn, FOLD, NONE)

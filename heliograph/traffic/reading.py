@@ -1,6 +1,6 @@
-"""Reading the roll-ups: points in time with counts by status, and how long messages took.
+"""Reading the roll-ups: points in time with counts by status, and delivery times.
 
-The rule nobody may break: no supplier is named here; customers read this.
+The rule nobody may break: no supplier is named here, since customers read this.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Failed(msgspec.Struct, frozen=True):
     count: int
 
 
-# Only rows of two statuses have durations, and adding an empty histogram costs as much as the rest of its row.
+# Only rows with one of two statuses have durations, and adding an empty histogram costs as much as the rest of its row.
 _READ = """
 SELECT at, value, jsonb_object_agg(status, count)::text AS counts, sum(segments)::bigint AS segments,
        histogram_sum(to_sent) FILTER (WHERE to_sent <> '{{}}') AS to_sent,
@@ -73,7 +73,8 @@ _COLUMNS = "organization_id, channel, mode, country, sender, status, count, segm
 READ = _READ.format(
     table=f"SELECT hour, {_COLUMNS} FROM traffic WHERE organization_id = $1 AND hour >= $2 AND hour < $3",
 )
-#: By the day: whole days, from $11 until $12, are one row where hours are 24 for each supplier; the rest is hours.
+#: By day: whole days, from $11 until $12, take one row instead of 24 hourly ones per supplier; the rest is read by
+#: hour.
 READ_DAYS = _READ.format(
     table=f"""
                 SELECT hour, {_COLUMNS} FROM traffic
@@ -119,8 +120,8 @@ async def read(conn: Connection, actor: Actor, *, query: Query) -> list[Point]:
     ]
 
 
-# Both bounds, so that a plan made before there was anything to read goes by the hours. What is not folded yet is ten
-# seconds old at most.
+# Both bounds, so that a plan made while the table was empty uses the hours. Deltas not yet folded are at most ten
+# seconds old.
 DELIVERED = """
 SELECT histogram_sum(to_delivered) FROM traffic
  WHERE hour >= $1 AND hour <= now() AND mode = 'live' AND to_delivered <> '{}'
@@ -129,13 +130,13 @@ SELECT histogram_sum(to_delivered) FROM traffic
 
 async def delivered(conn: Connection, *, since: datetime) -> list[int]:
     """How long live messages of both channels took from acceptance, or from when they were due, to the handset, in
-    buckets of `base.histogram`: those of all organizations that were accepted in the hours from `since` on."""
+    buckets of `base.histogram`: for all organizations' messages accepted in the hours from `since` on."""
     histogram: list[int] | None = await conn.fetchval(DELIVERED, since)
     return histogram or []
 
 
 def _whole(since: datetime, until: datetime) -> tuple[datetime, datetime]:
-    """From when until when a time has whole days of UTC; of one that has none, twice its end."""
+    """Start and end of the whole UTC days in a period; if it has none, its end twice."""
     first = clock.midnight(since)
     first = min(first if first == since else first + timedelta(days=1), until)
     return first, max(first, clock.midnight(until))
@@ -153,8 +154,8 @@ SELECT sender, country, jsonb_object_agg(status, count)::text AS counts
 async def by_sender(
     conn: Connection, actor: Actor, *, senders: Sequence[str], since: date
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """The SMS of the actor's mode that were accepted since a day (UTC), from these senders: of each, by country, how
-    many have which status."""
+    """SMS of the actor's mode from these senders, accepted since a day (UTC): for each sender and country, the count by
+    status."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     rows = await conn.fetch(BY_SENDER, actor.organization_id, since, actor.mode, senders)
     for sender, country, counts in rows:
@@ -173,6 +174,6 @@ SELECT channel, country, reason, sum(count)::bigint AS count FROM failure_counts
 async def failures(
     conn: Connection, actor: Actor, *, date_from: datetime, date_to: datetime, limit: int
 ) -> list[Failed]:
-    """Why messages that were accepted in [date_from, date_to) failed, the commonest first."""
+    """Why messages accepted in [date_from, date_to) failed, most frequent reason first."""
     rows = await conn.fetch(FAILED, actor.organization_id, date_from, date_to, actor.mode, limit)
     return [Failed(*row) for row in rows]

@@ -3,11 +3,11 @@
     answers, moves ── in the same commit ──► reconciliation_deltas ── folded every ten seconds ──► reconciliation, and
                                                                                                    reconciliation_days
 
-What is counted of a message counts in the hour in which the supplier took it, so that a day adds up: accepted is
-reported on, in time or late, or never, or still waiting. Answers that are no yes count in the hour in which they came,
-orphans in that of the receipt. What a supplier charges is counted with the message, by its currency: when it was taken,
-when it arrived, and again with what did not arrive, which is due back. Live SMS only. The rule nobody may break: deltas
-are written in the commit that they describe, and amounts of two currencies are never added.
+A message counts in the hour in which the supplier accepted it, so that a day adds up: every accepted message is
+reported on (in time or late), never reported, or still waiting. Negative answers count in the hour in which they
+arrived, orphans in that of the receipt. A supplier's charge is counted with the message, by currency: when it was
+accepted, when it was delivered, and again if it was not delivered and is thus due back. Live SMS only. The rule nobody
+may break: deltas are written in the commit that they describe, and amounts in different currencies are never added.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from heliograph.base.histogram import as_text, percentile
 from heliograph.base.ids import uuid7
 from heliograph.queue import folding
 
-#: How a message that was taken ended, according to receipts.
+#: How accepted messages ended, according to receipts.
 STATES = ("delivered", "undelivered", "failed", "expired", "rejected")
-#: Everything that is counted. Answers: accepted, refused, busy, unknown (none came, or none that could be read), and
-#: unreachable (nothing had left). Of what was accepted, also: late receipts, messages that never got one, and those
-#: that did not arrive for a reason of the recipient's, which is no failure of the supplier's (`recipient`). Beside what
-#: was accepted: what a supplier took after all when another one had it, or when its message had ended (`doubled`).
+#: Everything that is counted. Answers: accepted, refused, busy, unknown (none arrived, or it was unreadable), and
+#: unreachable (nothing had left). For accepted messages, also: late receipts, messages that never got one, and those
+#: that failed because of the recipient rather than the supplier (`recipient`). In addition to accepted: messages that a
+#: supplier accepted when another one had them, or when they had ended (`doubled`).
 COUNTED = (
     *("accepted", "refused", "busy", "unknown", "unreachable", *STATES, "late", "never", "orphaned", "recipient"),
     "doubled",
 )
-#: What was taken and did not arrive, or is given up.
+#: Accepted messages that were not delivered, or were given up.
 LOST = (*(one for one in STATES if one != "delivered"), "never")
-#: What the amounts of a bill are counted with; those of LOST are a part of them.
+#: The counts whose amounts make up a bill; those of LOST are part of them.
 BILLED = ("accepted", "delivered", "doubled")
-#: A receipt that comes later after the answer is late, unless the message was to be delivered until earlier.
+#: A receipt that arrives longer than this after the answer is late; the limit is shorter if the message's validity was.
 LATE = timedelta(hours=24)
 
 
 class Counted(msgspec.Struct, frozen=True, gc=False):
-    """Something that is counted, of messages that are alike."""
+    """A key for counting messages that are alike."""
 
     supplier_id: UUID
     hour: datetime
     country: str
     #: One of COUNTED.
     what: str
-    #: MCC-MNC of a message that was taken; empty: not known.
+    #: MCC-MNC of an accepted message; empty if unknown.
     network: str = ""
-    #: Of what the supplier charges; empty: that is not known.
+    #: The currency of the supplier's charge; empty if that is unknown.
     currency: str = ""
 
 
 class Sum(msgspec.Struct, gc=False):
-    """How many, with their segments, what is charged for them (millionths), and how long their receipts took."""
+    """The number of messages, their segments, the charge for them (millionths), and how long their receipts took."""
 
     count: int = 0
     segments: int = 0
@@ -79,7 +79,7 @@ SELECT $1, n, supplier_id, hour, country, what, network, currency, count, segmen
 
 
 async def append(conn: Connection, sums: Mapping[Counted, Sum]) -> None:
-    """Append what was counted, in the caller's transaction, which makes it so."""
+    """Append counts, in the caller's transaction, which makes the changes that they describe."""
     rows = [
         (*_place(key), one.count, one.segments, one.charged, as_text(one.to_receipt))
         for key, one in sums.items()
@@ -90,7 +90,7 @@ async def append(conn: Connection, sums: Mapping[Counted, Sum]) -> None:
 
 
 async def count(conn: Connection, events: Iterable[tuple[UUID, str, str, int]], at: datetime) -> None:
-    """Count what no move of a message shows: (supplier, country, one of COUNTED, how many), at this time."""
+    """Count what does not follow from a message's move: (supplier, country, one of COUNTED, how many), at this time."""
     sums: Sums = {}
     hour = hour_of(at)
     for supplier_id, country, what, number in events:
@@ -112,12 +112,12 @@ def add(sums: Sums, key: Counted, number: int, segments: int = 0, charged: int =
 
 
 def hour_of(at: datetime) -> datetime:
-    """The hour of UTC that a time is in."""
+    """The UTC hour that contains a time."""
     return at.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
 
 
 ANY = "EXISTS (SELECT FROM reconciliation_deltas)"
-# In the order of the keys, so that two who fold at once cannot deadlock.
+# In the order of the keys, so that two concurrent folds cannot deadlock.
 FOLD = """
 WITH gone AS (
     DELETE FROM reconciliation_deltas
@@ -147,7 +147,7 @@ SELECT count(*) FROM gone
 
 
 async def fold(conn: Connection) -> int:
-    """Fold what has gathered; returns how many deltas there were."""
+    """Fold accumulated deltas; returns how many there were."""
     return await folding.fold(conn, FOLD)
 
 
@@ -156,7 +156,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     date_from: datetime
     date_to: datetime
-    #: What there is a line for each of: any of "month", "day", "hour" and "country"; the supplier is always told apart.
+    #: What lines are grouped by: any of "month", "day", "hour" and "country", always in addition to the supplier.
     by: Sequence[str] = ("day", "country")
     supplier_id: UUID | None = None
     country: str | None = None
@@ -165,17 +165,17 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of what one supplier was handed. Counts are messages, but those of answers that are no yes."""
+    """The outcome of what one supplier was handed. Counts are of messages, except those of negative answers."""
 
     supplier_id: UUID
-    #: When the month, the day or the hour begins; None: the whole time.
+    #: Start of the month, day or hour; None: the whole period.
     at: datetime | None
     country: str | None
     counts: Mapping[str, int]
     segments: Mapping[str, int]
-    #: Millionths by what is counted and by currency.
+    #: Amounts in millionths, by count and currency.
     amounts: Mapping[str, Mapping[str, int]]
-    #: Those of `counts` of which it is not known what the supplier charges.
+    #: The part of `counts` for which the supplier's charge is unknown.
     unpriced: Mapping[str, int]
     to_receipt: Sequence[int]
 
@@ -189,38 +189,38 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answered(self) -> int:
-        """Those that the supplier answered."""
+        """Attempts that the supplier answered."""
         return self.submitted - self["unknown"]
 
     @property
     def matched(self) -> int:
-        """Messages whose end a receipt told."""
+        """Messages with a final receipt."""
         return sum(self[one] for one in STATES)
 
     @property
     def waiting(self) -> int:
-        """Messages that are taken, and of which nothing final was heard yet."""
+        """Accepted messages without a final receipt so far."""
         return max(0, self["accepted"] - self.matched - self["never"])
 
     @property
     def undelivered(self) -> tuple[int, int]:
-        """Messages and segments that the supplier took, and says, or lets us suppose, did not arrive: what it owes if
-        it charged for them."""
+        """Messages and segments that the supplier accepted but that, according to it or by presumption, did not arrive:
+        what it owes if it charged for them."""
         return sum(self[one] for one in LOST), sum(self.segments.get(one, 0) for one in LOST)
 
     @property
     def charged(self) -> dict[str, int]:
-        """What the supplier's rate cards say that it charges for what it took, millionths by currency."""
+        """The supplier's charges, according to its rate cards, for what it accepted, in millionths by currency."""
         return self._sums(BILLED)
 
     @property
     def due_back(self) -> dict[str, int]:
-        """What of it is for messages that did not arrive. What is charged on delivery only is never due back."""
+        """The part of that for messages that did not arrive. What is charged only on delivery is never due back."""
         return self._sums(LOST)
 
     @property
     def owed_unpriced(self) -> int:
-        """Messages that did not arrive and of which it is not known what was charged for them."""
+        """Messages that did not arrive and whose charge is unknown."""
         return sum(self.unpriced.get(one, 0) for one in LOST)
 
     def _sums(self, counted: Sequence[str]) -> dict[str, int]:
@@ -232,18 +232,18 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def delivered_share(self) -> float | None:
-        """Of the messages whose end is known or given up, those delivered."""
+        """The share of delivered messages among those whose outcome is known or given up."""
         ended = self.matched + self["never"]
         return self["delivered"] / ended if ended else None
 
     def seconds(self, share: float) -> float | None:
-        """Within which `share` (0 to 1) of the receipts came."""
+        """The time within which `share` (0 to 1) of the receipts arrived, in seconds."""
         return percentile(self.to_receipt, share)
 
 
 _decode = msgspec.json.Decoder(list[tuple[str, str, int, int, int]]).decode
 
-# What is not folded yet counts too.
+# Includes deltas that are not yet folded.
 _READ = """
 SELECT supplier_id, at, country,
        jsonb_agg(jsonb_build_array(what, currency, count, segments, charged) ORDER BY what, currency)::text AS sums,
@@ -270,7 +270,7 @@ READ = _READ.format(
                  WHERE day >= ($1::timestamptz AT TIME ZONE 'UTC')::date
                    AND day <= ($2::timestamptz AT TIME ZONE 'UTC')::date"""
 )
-#: The same of whole days, of a twenty-fourth of the rows.
+#: The same for whole days, reading a twenty-fourth of the rows.
 READ_DAYS = _READ.format(
     kept="""
                 SELECT supplier_id, day::timestamp AT TIME ZONE 'UTC' AS hour, country, what, currency, count,
@@ -282,7 +282,7 @@ READ_DAYS = _READ.format(
 
 
 async def read(conn: Connection, query: Query) -> list[Line]:
-    """The lines of a time, oldest first; those of which nothing is counted are left out."""
+    """The lines of a period, oldest first; empty ones are left out."""
     whole = all(at.astimezone(UTC).time() == time() for at in (query.date_from, query.date_to))
     statement = READ_DAYS if whole and "hour" not in query.by else READ
     rows = await conn.fetch(
