@@ -4,8 +4,8 @@ import sys
 
 __version__ = "0.1.0"
 
-# structlog takes rich where it is installed, as it is with typer, for tracebacks that are never shown here: 77 modules,
-# and 4.5 MB of each process.
+# If rich is installed, as it is with typer, structlog imports it for tracebacks that are never shown here: 77 modules,
+# and 4.5 MB per process.
 if "rich" not in sys.modules and "structlog" not in sys.modules:
     sys.modules["rich"] = None  # type: ignore[assignment]
     try:

@@ -1,6 +1,6 @@
 """Checks of the installation: the database, clocks, partitions, workers, each channel, the queue.
 
-`heliograph doctor` shows them, together with those of its own machine.
+`heliograph doctor` shows them, together with checks of its own machine.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ from heliograph.sms.dispatch import routing
 from heliograph.whatsapp import checks as whatsapp
 from heliograph.whatsapp.dispatch import holds
 
-#: The oldest PostgreSQL that everything here runs on.
+#: The oldest supported PostgreSQL.
 OLDEST_POSTGRES = 15
-#: The clocks of this machine and the database must not differ by more, seconds.
+#: Maximum difference between the clocks of this machine and the database, in seconds.
 SKEW = 2.0
 SET_CLOCKS = said(
     "Synchronize both clocks by NTP. Until then retention is suspended, and a process that ends cannot start again."
 )
-#: A statement that does nothing takes less, seconds: the database is near, and messages need many of them. From HALTING
-#: on nothing works any more. The best of several counts, so that a busy moment is no outage.
+#: Limits in seconds for a statement that does nothing: the database should be near, since messages need many
+#: statements. Above HALTING nothing works any more. The best of several tries counts, so that a busy moment is not
+#: reported as an outage.
 SLOW, HALTING, TRIES = 0.05, 0.25, 5
-#: A statement that waits for another one for so long is worth a warning, seconds.
+#: Seconds that a statement may wait for another one before a warning.
 BLOCKED = 5.0
-#: A certificate that ends within this time is worth a warning.
+#: A certificate that expires within this time is worth a warning.
 ENDING = timedelta(days=21)
 #: The checks of each channel.
 CHANNELS: tuple[Callable[[Connection, Settings], Awaitable[list[Check]]], ...] = (sms.look, whatsapp.look)
 
 
 async def compare(conn: Connection, settings: Settings) -> list[Check]:
-    """The checks that read thousands of messages: whoever looks often asks for them seldom."""
+    """The checks that read thousands of messages: frequent callers should run them rarely."""
     try:
         return await sms.compare(conn, settings)
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
-        return []  # `examine` says so
+        return []  # `examine` reports it
 
 
 async def examine(
@@ -68,9 +69,9 @@ async def examine(
     safety: Safety | None = None,
     compared: list[Check] | None = None,
 ) -> list[Check]:
-    """The checks of the database and of everything recorded in it. Ends early if its tables are missing. `far`: also of
-    what answers elsewhere, which may take seconds. `safety` of the database and what `compare` found: asked here,
-    unless they are given."""
+    """The checks of the database and of everything recorded in it. Ends early if its tables are missing. `far`: also
+    check remote services, which may take seconds. `safety` of the database and the results of `compare` are determined
+    here unless given."""
     if safety is None:
         safety = await database.safety(conn, settings)
     checks = [
@@ -95,7 +96,7 @@ async def examine(
             checks += await look(conn, settings)
         checks += await compare(conn, settings) if compared is None else compared
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):
-        return checks  # the tables are not there yet, and that was said
+        return checks  # the tables do not exist yet, which has been reported
     return checks
 
 
@@ -157,7 +158,7 @@ def _clock() -> Check:
 
 
 async def mail(conn: Connection, settings: Settings) -> list[Check]:
-    """Whether the mail server lets this service in; no mail is sent."""
+    """Whether this service can log in to the mail server; no mail is sent."""
     name, sender = said("mail"), sender_of(settings)
     if sender is None:
         return [Check(name, "ok", said("no server is set: invitations and new passwords are links to pass on"))]
@@ -179,7 +180,7 @@ async def mail(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def _standby(conn: Connection, settings: Settings) -> list[Check]:
-    """How far the standby is behind from which lists, reports and exports are read."""
+    """How far the standby from which lists, reports and exports are read lags behind."""
     if not settings.reader_database_url:
         return []
     where = database_url.shown(settings.reader_database_url)
@@ -202,7 +203,7 @@ SELECT count(*), coalesce(extract(epoch FROM max(now() - query_start)), 0)::floa
 
 
 async def _speed(conn: Connection, settings: Settings) -> list[Check]:
-    """Whether the database answers at once, and nobody waits for somebody else's transaction."""
+    """Whether the database answers at once, and no statement waits long for another transaction."""
     name, best, tries = said("speed of the database"), math.inf, 0
     while best > SLOW and tries < TRIES:
         began, tries = time.perf_counter(), tries + 1
@@ -227,7 +228,7 @@ async def _speed(conn: Connection, settings: Settings) -> list[Check]:
 
 
 def disk(room: Room | Unseen | None, settings: Settings) -> Check:
-    """How much of the database's disk is free, where that is this machine's."""
+    """How much of the database's disk is free, if it is on this machine."""
     if isinstance(room, Unseen):
         detail = said("%(place)s cannot be checked: %(error)s", place=room.place, error=room.reason)
         return Check(said("disk"), "warning", detail, said("Check its permissions."))
@@ -251,7 +252,7 @@ def disk(room: Room | Unseen | None, settings: Settings) -> Check:
 
 
 async def _certificates(conn: Connection, settings: Settings) -> list[Check]:
-    """Whether certificates in files of ours end soon: those of the database's connection, and of suppliers'."""
+    """Whether configured certificate files expire soon: those for the database's connection, and for suppliers'."""
     target = database_url.parse(settings.database_url)
     files: list[tuple[str, str]] = [
         (said("the database"), path) for name, path in target.files if name in ("sslcert", "sslrootcert")

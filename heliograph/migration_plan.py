@@ -1,7 +1,7 @@
-"""What a migration will lock, and for how long: said before it runs, from its text and the sizes of its tables.
+"""Predicts what a migration will lock, and for how long, from its text and the sizes of its tables.
 
-By PostgreSQL's documentation of explicit locking and of ALTER TABLE (chapter 13.3 and the reference). A test runs each
-kind of statement and compares the lock that it took. The rule nobody may break: a statement that is not understood is
+Based on PostgreSQL's documentation of explicit locking and of ALTER TABLE (chapter 13.3 and the reference). A test runs
+each kind of statement and compares the lock taken. The rule nobody may break: a statement that is not understood is
 reported as the worst case, never as harmless.
 """
 
@@ -17,14 +17,14 @@ import msgspec
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Connection
 
-#: Bytes a second of a table that is read in passing, and of one that is written anew with its indexes: those of a
-#: modest disk, so that what is said is rather too long.
+#: Bytes per second when a table is scanned, and when it is rewritten with its indexes: those of a modest disk, so that
+#: estimates err on the long side.
 READ, REWRITE = 100e6, 20e6
-#: A lock that only changes the catalogue, seconds.
+#: Seconds for a lock that only changes the catalogue.
 BRIEF = 0.01
 
 Blocks = Literal["nothing", "changes of definition", "writes", "reads and writes"]
-#: Modes by what waits for whoever holds them.
+#: Lock modes, by what they block.
 MODES: dict[str, Blocks] = {
     "": "nothing",
     "RowExclusiveLock": "nothing",
@@ -36,28 +36,28 @@ MODES: dict[str, Blocks] = {
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """One statement of a file that would be applied."""
+    """One statement in a file that would be applied."""
 
     file: str
     #: Its beginning.
     statement: str
-    #: The table that it locks; "": none that was there before.
+    #: The table that it locks; "": none that existed before.
     table: str
     #: As in `pg_locks`.
     mode: str
     blocks: Blocks
-    #: Of the table with its indexes and partitions.
+    #: Size of the table with its indexes and partitions.
     bytes: int
-    #: How long it holds the lock, roughly.
+    #: Roughly how long it holds the lock.
     seconds: float
-    #: It was not recognized: the worst is assumed.
+    #: It was not recognized: the worst case is assumed.
     is_guess: bool = False
 
 
 class _Kind(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str]
     mode: str
-    #: What it does with all rows under the lock.
+    #: What it does to all rows while holding the lock.
     reads: bool = False
     rewrites: bool = False
 
@@ -71,7 +71,7 @@ _ALTER = rf"ALTER TABLE (?:IF EXISTS )?{_T} "
 _ADD = r".*\bADD (?:CONSTRAINT \w+ )?"
 _COMPUTED = r"(?:\bDEFAULT\s+\w*(?:random|uuid|clock_timestamp|nextval)\w*\s*\(|\bGENERATED\b)"
 _STORAGE = r"(?:ALTER (?:COLUMN )?\w+ SET STATISTICS|SET \((?:fillfactor|autovacuum))"
-#: The first that fits counts.
+#: The first match counts.
 KINDS = (
     _kind(rf"CREATE (?:UNIQUE )?INDEX CONCURRENTLY .*? ?ON {_T}", "ShareUpdateExclusiveLock", reads=True),
     _kind(rf"CREATE (?:UNIQUE )?INDEX .*? ?ON {_T}", "ShareLock", reads=True),
@@ -83,7 +83,7 @@ KINDS = (
     _kind(rf"{_ALTER}{_ADD}(?:CHECK|UNIQUE|PRIMARY KEY|EXCLUDE)\b", "AccessExclusiveLock", reads=True),
     _kind(rf"{_ALTER}.*\bSET NOT NULL\b", "AccessExclusiveLock", reads=True),
     _kind(rf"{_ALTER}.*\bALTER (?:COLUMN )?\w+ (?:SET DATA )?TYPE\b", "AccessExclusiveLock", rewrites=True),
-    # What has to be computed for each row is stored in each row.
+    # A value computed for each row is stored in each row.
     _kind(rf"{_ALTER}.*\bADD (?:COLUMN )?.*{_COMPUTED}", "AccessExclusiveLock", rewrites=True),
     _kind(rf"{_ALTER}{_STORAGE}", "ShareUpdateExclusiveLock"),
     _kind(rf"{_ALTER}(?:ADD|DROP|RENAME|ALTER|SET|RESET|DETACH|ENABLE|DISABLE|OWNER)\b", "AccessExclusiveLock"),
@@ -101,7 +101,7 @@ SELECT name, coalesce((SELECT sum(pg_total_relation_size(relid)) FROM pg_partiti
                       pg_total_relation_size(to_regclass(name)))::bigint AS bytes
   FROM unnest($1::text[]) AS name WHERE to_regclass(name) IS NOT NULL
 """
-# An index's table is asked for, since the statement that drops it does not name it.
+# An index's table is looked up, since the statement that drops it does not name it.
 OF_INDEX = """
 SELECT index.relname AS name, owner.relname AS owner FROM pg_index
   JOIN pg_class index ON index.oid = indexrelid JOIN pg_class owner ON owner.oid = indrelid
@@ -109,7 +109,7 @@ SELECT index.relname AS name, owner.relname AS owner FROM pg_index
 """
 _DROP_INDEX = re.compile(r"DROP INDEX (?P<how>CONCURRENTLY )?(?:IF EXISTS )?\"?(?P<index>\w+)", re.IGNORECASE)
 _REFERENCED = re.compile(r"\bREFERENCES (\w+)", re.IGNORECASE)
-#: Text in which a semicolon ends nothing: comments, quoted text, bodies of functions.
+#: Text in which a semicolon does not end a statement: comments, quoted text, function bodies.
 _PIECES = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\$(\w*)\$.*?\$\1\$|;", re.DOTALL)
 
 
@@ -131,14 +131,14 @@ def statements(text: str) -> Iterator[str]:
 
 
 async def plan(conn: Connection, *, root: Traversable = migrate.ROOT) -> list[Planned]:
-    """What `heliograph migrate` would lock of what is in this database now, statement by statement. What replaces
-    functions locks no table. Raises ForeignSchema. `root`: as for `migrate`."""
+    """What `heliograph migrate` would lock in this database now, statement by statement. Replacing functions locks no
+    table. Raises ForeignSchema. `root`: as for `migrate`."""
     pending = await migrate.unapplied(conn, root=root)
     return await locks_of(conn, [(one.name, one.text) for one in pending if one.kind != "function"])
 
 
 async def locks_of(conn: Connection, scripts: Sequence[tuple[str, str]]) -> list[Planned]:
-    """The locks that these files (name, text) would take on tables that are there."""
+    """The locks that these files (name, text) would take on existing tables."""
     found: list[tuple[str, str, str, _Kind | None]] = []
     created: set[str] = set()
     indexes: list[str] = []
@@ -147,7 +147,7 @@ async def locks_of(conn: Connection, scripts: Sequence[tuple[str, str]]) -> list
             made = re.match(r"CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?(\w+)", statement, re.IGNORECASE)
             if made is not None:
                 created.add(made[1])
-                # Whoever writes what is referred to waits while the reference is made.
+                # Writers of the referenced table wait while the foreign key is created.
                 referred = sorted(set(_REFERENCED.findall(statement)) - created)
                 found += [(name, statement, table, _REFERS) for table in referred]
                 continue

@@ -1,10 +1,10 @@
-"""Changing the secret key: everything that is sealed under another key is sealed anew under the present one.
+"""Changing the secret key: everything sealed under another key is resealed under the current one.
 
-The rules nobody may break: a value is replaced only if it is still the one that was opened, so that a secret changed
-meanwhile stays as it is; and each batch is a commit, so that a run that was killed goes on where it was. What opens
-with no key that is set is counted and left alone.
+The rules nobody may break: a value is replaced only if it is still the one that was opened, so that a secret changed in
+the meantime stays as it is; and each batch is a commit, so that a killed run continues where it was. Values that no
+configured key opens are counted and left alone.
 
-What is signed (cursors, cookies, forms) is not stored, and is verified with both keys for as long as both are set.
+Signed data (cursors, cookies, forms) is not stored, and is verified with both keys for as long as both are set.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from heliograph.whatsapp.callbacks import dead_letters
 from heliograph.whatsapp.callbacks import intake as whatsapp_intake
 from heliograph.whatsapp.mirror import apps
 
-#: Values replaced by one transaction: 20 ms of work.
+#: Values replaced per transaction: 20 ms of work.
 BATCH = 500
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A column of sealed values, for the statements below. `context`: of a row's ids."""
+    """A column of sealed values, for the statements below. `context`: derives the context from a row's ids."""
 
     table: str
     column: str
@@ -50,12 +50,12 @@ class Place(msgspec.Struct, frozen=True):
     values: str = "ARRAY[{column}]"
     #: What the column becomes, from bytea[].
     written: str = "($1::bytea[])[1]"
-    #: Which rows have one.
+    #: An SQL condition: the row has a value.
     has: str = "length({column}) > 0"
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Its name, for people."""
         return f"{self.table}.{self.column}"
 
     def sql(self, text: str) -> str:
@@ -77,12 +77,12 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Rekeyed(msgspec.Struct, frozen=True):
-    """What was found in a place."""
+    """The result for a place."""
 
     place: str
-    #: Values that were sealed anew, or would be.
+    #: Values that were resealed, or would be.
     rekeyed: int
-    #: Values that no key that is set opens.
+    #: Values that no configured key opens.
     unknown: int
 
 
@@ -130,7 +130,7 @@ PLACES = (
     Place("supplier_callbacks", "body", suppliers.seal_key, lambda ids: sms_intake.context(ids[0])),
     Place("whatsapp_callbacks", "body", apps.seal_key, lambda ids: whatsapp_intake.context(ids[0])),
     Place("whatsapp_dead_letters", "body", apps.seal_key, lambda ids: dead_letters.context(ids[0])),
-    # Responses with a secret stand there as base64, the others as JSON.
+    # Responses with a secret are stored there as base64, others as JSON.
     Place(
         "idempotency",
         "body",
@@ -143,14 +143,14 @@ PLACES = (
     ),
 )
 
-# $1 is the present key's id, $2 how many rows, then the ids of the last row looked at.
+# $1 is the current key's id, $2 the maximum number of rows, followed by the ids of the last row examined.
 FOREIGN = """
 SELECT {ids}, {values} AS found FROM {table}
  WHERE {has} AND ({ids}) > ({after})
    AND EXISTS (SELECT FROM unnest({values}) AS one WHERE substring(one FROM 2 FOR 4) <> $1)
  ORDER BY {ids} LIMIT $2
 """
-# $1 is what the values become, $2 what they must still be, then the ids.
+# $1 contains the new values, $2 the values that must still be there, followed by the ids.
 REPLACE = "UPDATE {table} SET {column} = {written} WHERE {known} AND {values} = $2::bytea[]"
 _FIRST = UUID(int=0)
 
@@ -164,8 +164,8 @@ async def rekey(
     say: Callable[[str], None] = lambda line: None,
     by: Who = SYSTEM,
 ) -> list[Rekeyed]:
-    """Seal everything anew under the secret key, in batches of a commit each; safe to repeat and while the service is
-    running. `check`: only count. `say` is told of progress."""
+    """Reseal everything under the secret key, one commit per batch; safe to repeat, and while the service is running.
+    `check`: only count. `say`: called with progress."""
     found = [await _in_place(conn, place, place.key(settings), check, batch, say) for place in PLACES]
     if not check and any(one.rekeyed for one in found):
         after = {"rekeyed": sum(one.rekeyed for one in found), "unknown": sum(one.unknown for one in found)}
@@ -205,5 +205,5 @@ CALLED = "SELECT name, kind FROM suppliers WHERE state <> 'removed' ORDER BY nam
 
 
 async def called(conn: Connection) -> list[str]:
-    """Names of suppliers whose callback address is made with the secret key, so that it changes with it."""
+    """Names of suppliers whose callback address is derived from the secret key, and thus changes with it."""
     return [row["name"] for row in await conn.fetch(CALLED) if row["kind"] in kinds.HTTP]

@@ -1,11 +1,9 @@
-"""The web process: settings → pools → the API at /v1, /docs, Meta's door at /in, the dashboard, the
-console → the server.
+"""The web process: settings → pools → the API at /v1, /docs, callbacks at /in, the dashboard, the console → the server.
 
-Several of them may share a port (SO_REUSEPORT); they share nothing but the database. The rule nobody may break: a
-process that is told to stop answers what it has begun, and takes nothing new.
+Several of them may share a port (SO_REUSEPORT); they have nothing in common but the database. The rule nobody may
+break: a process that is told to stop answers the requests that it has begun, and accepts no new ones.
 
-
-It has over 400 lines because the process is put together here, part by part, and taken apart in the opposite order.
+It has over 400 lines because the process is assembled here, part by part, and shut down in the opposite order.
 """
 
 from __future__ import annotations
@@ -87,18 +85,18 @@ log = structlog.get_logger()
 
 #: Seconds to wait for the database at start.
 PATIENCE = 30.0
-#: Seconds that the server allows a statement beyond the rules' own waits.
+#: Seconds that the database server allows a statement beyond the rules' own waits.
 MARGIN = 0.5
-#: Connections for reads of pages, whose statements have a limit of their own: pages never slow the product.
+#: Connections for reads by pages, whose statements have a limit of their own: pages never slow down the product.
 PAGE_READS = 2
 #: Connections to the standby, if there is one, for lists of the API.
 LIST_READS = 4
-#: What stands beside the console at an address of its own: the guide, with its stylesheet and the pages of errors.
+#: Paths served alongside a console at an address of its own: the guide, with its stylesheet and the error pages.
 GUIDED = (GUIDE, f"{DOCS}/")
-#: Requests a second of one address, where the guide stands alone.
+#: Requests per second from one address if the guide is served alone.
 GUIDE_RATE = 1000
-#: Allocations between two looks of the garbage collector. Its default of 700 costs 2 to 15 % under load; with 10,000,
-#: accepting causes hardly a look, and with 50,000, pages left 7 MB behind between two.
+#: Allocations between two runs of the garbage collector. Its default of 700 costs 2 to 15 % under load; with 10,000,
+#: accepting hardly causes a run, and with 50,000, pages left 7 MB of garbage between two.
 GC_THRESHOLD = 10_000
 
 
@@ -112,11 +110,11 @@ async def serve(
     stop: asyncio.Event | None = None,
     own_process: bool = True,
 ) -> None:
-    """Serve until SIGTERM, SIGHUP, SIGINT or `stop`. Then report not ready for `settings.not_ready_seconds`, but accept
-    what still comes; finally finish requests in progress, for at most `settings.drain_seconds`.
+    """Serve until SIGTERM, SIGHUP, SIGINT or `stop`. Then report not ready for `settings.not_ready_seconds`, but still
+    accept requests; finally finish those in progress, for at most `settings.drain_seconds`.
 
-    `sockets`: listening already, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
-    connections are accepted. `own_process`: set signal handlers and the garbage collector. Raises OSError if the
+    `sockets`: already listening, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
+    connections are accepted. `own_process`: set signal handlers and tune the garbage collector. Raises OSError if the
     address is taken, ClockDiffers, and what asyncpg raises without a database.
     """
     crash.arm(settings.crash_at)
@@ -131,7 +129,7 @@ async def serve(
         size=settings.database_pool,
         wait=PATIENCE,
         patience=settings.database_patience_seconds,
-        # A twin that waits for the first is told so; only then is the wait itself given up.
+        # A duplicate that waits for the first request is answered as such; only then is the wait itself given up.
         statement=max(settings.database_patience_seconds, settings.idempotency_wait_seconds) + MARGIN,
     )
     try:
@@ -227,7 +225,8 @@ async def serve(
                 await apart.start([listen(*_place(settings.console_listen))])
             if own_process:
                 _tune(settings)
-                # In a thread: what the first page of a process has to know would hold the loop for 0.1 s and more.
+                # In a thread: loading what the first page of a process needs would block the event loop for 0.1 s or
+                # more.
                 running.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(languages.learn)))
             clock.running()
             on_ready(_base_url(listening[0]))
@@ -265,15 +264,15 @@ async def serve(
 
 
 def run(settings: Settings, *, host: str, port: int) -> None:
-    """A whole web process: serve on uvloop until told to stop."""
+    """Run a complete web process: serve on uvloop until told to stop."""
     uvloop.run(serve(settings, host=host, port=port))
 
 
 async def serve_guide(
     *, host: str, port: int, on_ready: Callable[[str], None], stop: asyncio.Event | None = None
 ) -> None:
-    """Serve the guide, the errors and the API reference alone, without settings or a database, until SIGTERM, SIGINT
-    or `stop`. Raises OSError if the address is taken."""
+    """Serve only the guide, the errors and the API reference, without settings or a database, until SIGTERM, SIGINT or
+    `stop`. Raises OSError if the address is taken."""
     stop = stop or asyncio.Event()
     document = Page(openapi.document(OPERATIONS, ""), "application/json", "no-cache")
     docs = Docs(Strangers(GUIDE_RATE), document=document)
@@ -302,7 +301,7 @@ def _gauges(server: Server, readers: Readers, pool: Pool) -> Iterable[Gauge]:
 
 
 async def _look(pool: Pool, settings: Settings) -> None:
-    """Write down what the checks find while no worker does: that there is none is one of the findings."""
+    """Record the results of checks while no worker does: the lack of a worker is one of them."""
     while True:
         await asyncio.sleep(heartbeat.BEAT)
         try:
@@ -310,19 +309,19 @@ async def _look(pool: Pool, settings: Settings) -> None:
                 if await findings.is_overdue(conn) and await timers.take(conn, findings.TIMER, every=findings.EVERY):
                     await findings.keep(conn, await doctor.examine(conn, settings, far=False))
         except Exception as error:
-            # A check that breaks must not take this process with it.
+            # A check that fails must not bring down this process.
             log.warning("checks not looked at", error=type(error).__name__)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    # A connection that breaks meanwhile may take the place of a cancellation, which is lost then.
+    # A connection that breaks during cancellation may replace the CancelledError, which is then lost.
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=2.0)
 
 
 def _metrics(settings: Settings, port: int | None) -> str:
-    """Where this process's metrics are; "": nowhere."""
+    """The address of this process's metrics; "": none."""
     return f"http://{settings.metrics_listen.rpartition(':')[0]}:{port}/metrics" if port is not None else ""
 
 
@@ -371,7 +370,7 @@ def _dashboard(services: Services, shared: PageServices) -> Pages:
 
 
 def _console(services: Services, shared: PageServices, reads: Pool) -> Pages:
-    """The pages of operators: other sessions, and forms that the dashboard's tokens do not open."""
+    """The pages of operators: with sessions of their own, and forms that do not accept the dashboard's tokens."""
     settings = services.settings
     address = settings.console_url or ("" if settings.console_listen else settings.public_url)
     return Pages(
@@ -379,7 +378,7 @@ def _console(services: Services, shared: PageServices, reads: Pool) -> Pages:
         msgspec.structs.replace(
             shared,
             settings=msgspec.structs.replace(settings, public_url=address),
-            # What operators look at are the primary's own activity and statistics.
+            # Operators look at the primary's own activity and statistics.
             readers=Readers(""),
             sessions=SessionBook(reads, operator_sessions.authenticate_many, operator_sessions.touch),
             form_key=derive_key(settings.secret_keys, "forms of the console"),
@@ -392,7 +391,7 @@ def _console(services: Services, shared: PageServices, reads: Pool) -> Pages:
 
 
 def _apart(settings: Settings, console: Pages, docs: Docs) -> Server | None:
-    """The server of the console's own address; None where it has none."""
+    """The server for the console's own address; None if it has none."""
     if not settings.console_listen:
         return None
     asgi = Asgi(_beside(console, docs))
@@ -406,7 +405,7 @@ def _apart(settings: Settings, console: Pages, docs: Docs) -> Server | None:
 
 
 def _beside(console: Pages, docs: Docs) -> Callable[..., Awaitable[None]]:
-    """The console with the guide: an operator reads on where the rest of the service cannot be reached."""
+    """The console with the guide, so that operators can read it where the rest of the service cannot be reached."""
 
     def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         is_read = scope["path"].startswith(GUIDED) and scope["path"] in docs.paths
@@ -423,7 +422,7 @@ def _place(listen: str) -> tuple[str, int]:
 def _front(
     guard: Guard, docs: Docs, door: Callbacks, probe: Probes, pages: Pages, console: Pages | None
 ) -> Callable[..., Awaitable[None]]:
-    """Choose who answers. Not a coroutine: a request to the API costs one comparison."""
+    """Dispatch requests to apps. Not a coroutine: a request to the API costs one comparison."""
     paths = docs.paths
 
     def app(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -447,7 +446,7 @@ def _front(
 
 def _tune(settings: Settings) -> None:
     memory.give_back()
-    # What exists now stays forever: the collector need not examine it again.
+    # Everything that exists now stays forever: the collector need not examine it again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 100)

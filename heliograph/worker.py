@@ -1,11 +1,11 @@
 """The worker process: everything behind the 202. Any number of them share one database.
 
-Its work is listed in `CHANNELS`, and for everything else in `Worker.__init__`: a part for each concern, which says what
-loops and timers it runs (`queue.work`). What belongs to no concern (its heartbeat, retention, plans) is in `_timers`.
+Its work is listed in `CHANNELS`, and everything else in `Worker.__init__`: one part for each concern, with the loops
+and timers that it runs (`queue.work`). What belongs to no concern (its heartbeat, retention, plans) is in `_timers`.
 
 The rule nobody may break: a worker may end at any instant. On SIGTERM, or when an operator tells it to drain
 (`queue.workers`), it stops claiming, lets open work finish for `drain_seconds`, records every answer, releases its
-sessions and ends; after kill -9 others take over when its leases end.
+sessions and ends; after kill -9 others take over when its leases expire.
 """
 
 from __future__ import annotations
@@ -64,21 +64,20 @@ from heliograph.whatsapp.work import WhatsAppWork
 
 log = structlog.get_logger()
 
-#: Makes a channel's part of a worker: (pool, settings, the worker's id, who delivers the events that it raises,
-#: what waits).
+#: Makes a channel's part of a worker: (pool, settings, the worker's id, what delivers its events, the backlog).
 MakesWork = Callable[[Pool, Settings, UUID, Deliveries, Backlog], Work]
 
 CHANNELS: Mapping[str, MakesWork] = {"sms": SmsWork, "whatsapp": WhatsAppWork}
 
 
 class Worker:
-    """One worker process: its parts, and their life cycle."""
+    """One worker process: its parts and their life cycle."""
 
     def __init__(self, settings: Settings, pool: Pool, *, channels: Mapping[str, MakesWork] = CHANNELS) -> None:
         self._settings = settings
         self._pool = pool
         self.id = uuid7()
-        #: It was told to drain and to stay: whoever runs it waits, and begins with a new one.
+        #: True if it was told to drain and stay idle: its runner waits, and continues with a new one.
         self.stays = False
         self._stopping = asyncio.Event()
         self._asked = False
@@ -106,15 +105,15 @@ class Worker:
         self._loops.append(Loop("watch", self._watch.step, self._watch.wake, poll=settings.poll_seconds))
 
     async def run(self, *, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Work until `stop`; returns after the orderly shutdown."""
+        """Work until `stop`; returns after an orderly shutdown."""
         for part in self._parts:
             await part.start()
-        # The database may go away again before anything has started.
+        # The database may become unavailable again before anything has started.
         await once("start", self._begin, stopping=self._stopping)
         tasks = [self._loop(one) for one in self._loops]
         tasks += [self._timer(one) for one in self._timers()]
         tasks += [asyncio.ensure_future(one) for part in self._parts for one in part.background()]
-        # Notifications come to a session, which a pooler in transaction mode does not keep.
+        # Notifications are sent to a session, which a pooler in transaction mode does not keep.
         direct = self._settings.direct_database
         notifier = Connector(getattr(self._settings, direct), current=partial(current, self._settings, direct))
         tasks.append(asyncio.create_task(listen(notifier, self._watch.wake.set)))
@@ -124,7 +123,7 @@ class Worker:
         await self._end(tasks)
 
     def gauges(self) -> Iterable[Gauge]:
-        """What its parts hold now."""
+        """The gauges of all parts."""
         for part in self._parts:
             yield from part.gauges()
 
@@ -194,8 +193,8 @@ class Worker:
         return self._loop(shared)
 
     def _shared(self, one: SharedTimer) -> Callable[[], Awaitable[int]]:
-        """Run by whichever worker moves the timer. Taking it is a commit of its own: a step that fails waits, a rare
-        one for a minute only."""
+        """The step of a timer that is run by whichever worker takes it. Taking it is a commit of its own: a step that
+        fails waits for the next time, but for no more than a minute."""
 
         async def step() -> int:
             try:
@@ -242,7 +241,7 @@ class Worker:
         await daily.tell(conn, box=outbox.of(self._settings), writes=writes)
 
     def _console(self) -> str:
-        """Its address; "" where that is not known."""
+        """The console's address; "" if unknown."""
         known = self._settings
         address = known.console_url or ("" if known.console_listen else known.public_url)
         return f"{address}/console" if address else ""
@@ -269,7 +268,7 @@ class Worker:
             forgetting.Step("recipients of campaigns", _forget_recipients),
             forgetting.Step("exports", jobs.forget),
             forgetting.Step("texts that are kept for a shorter time", shorter.forget),
-            # After the texts: a message goes once what repeats its text is gone.
+            # After the texts: a message is removed once everything that repeats its text is gone.
             forgetting.Step(
                 "messages that are kept for a shorter time", partial(removing.forget, settings=self._settings)
             ),
@@ -298,7 +297,7 @@ async def work(
     on_ready: Callable[[], None] = lambda: None,
     own_process: bool = True,
 ) -> None:
-    """Run a worker until `stop` is set. Waits for the database at the start, and lives through its absences.
+    """Run a worker until `stop` is set. Waits for the database at the start, and survives its outages.
 
     `own_process`: nothing else runs in this process, so its garbage collector is tuned. Raises ClockDiffers at the
     start.
@@ -306,7 +305,7 @@ async def work(
 
     def tune() -> None:
         if own_process:
-            # Long-lived objects are not worth looking at in every collection: 9–15 % of the time under load.
+            # Examining long-lived objects in every collection is a waste: 9–15 % of the time under load.
             gc.collect()
             gc.freeze()
             gc.set_threshold(50_000, 20, 20)

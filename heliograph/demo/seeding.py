@@ -1,7 +1,7 @@
 """What `heliograph up` creates on its first start: an organization that can send at once, with simulated suppliers.
 
-Every step checks first, so that a start that was killed half way is simply repeated. The keys' secrets are not in the
-database; they are in a file in the data directory, and a key whose secret is lost is replaced.
+Every step checks what exists, so a start that was killed half way can simply be repeated. The keys' secrets are not in
+the database but in a file in the data directory, and a key whose secret is lost is replaced.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from heliograph.whatsapp.money.rates import Rate
 
 ORGANIZATION = "Demo organization"
 SENDER = "HELIOGRAPH"
-#: Whose national numbers are read.
+#: The country by which national numbers are interpreted.
 COUNTRY = "MZ"
-#: Who owns it: in the dashboard, by a link that signs in once.
+#: The organization's owner, who signs in to the dashboard by a single-use link.
 OWNER, OWNER_NAME = "owner@example.com", "Demo owner"
-#: Who runs the installation, as long as nobody else does: in the console, by a link that signs in once.
+#: The installation's operator, until there is another, who signs in to the console by a single-use link.
 ROOT, ROOT_NAME = "operator@example.com", "Operator"
 QUOTA = 1_000_000
 SUPPLIER = "simulator"
@@ -42,14 +42,14 @@ CURRENCY = "EUR"
 PRICES = (("utility", 20_000), ("authentication", 30_000), ("service", 20_000))
 BALANCE = 1_000_000_000
 SINCE = datetime(2025, 1, 1, tzinfo=UTC)
-#: The window: the simulator is on this machine, and accepts everything.
+#: The window size: the simulator is on this machine, and accepts everything.
 WINDOW = 500
 
 
 async def ensure(
     conn: Connection, settings: Settings, *, smsc: Smsc, known: Credentials | None
 ) -> tuple[UUID, str, str]:
-    """Create organization, sender, quota, keys and supplier, as far as they are missing.
+    """Create organization, sender, quota, keys and supplier, if they are missing.
 
     `known`: the credentials of an earlier start. Returns (organization id, live key, test key).
     """
@@ -74,7 +74,7 @@ async def ensure(
 
 
 async def operators_link(conn: Connection) -> str | None:
-    """A token that leads to the setup of the first operator once; None: there is an operator with a second factor."""
+    """A single-use token for setting up the first operator; None: there is an operator with a second factor."""
     if any(one.has_factor for one in await operators.list_all(conn)):
         return None
     async with conn.transaction():
@@ -84,7 +84,7 @@ async def operators_link(conn: Connection) -> str | None:
 
 
 async def owners_link(conn: Connection, organization_id: UUID) -> str | None:
-    """A token that signs the demo organization's owner in once; None: they have chosen a password."""
+    """A single-use token that signs in the demo organization's owner; None: they have chosen a password."""
     operator = Actor(organization_id, None, "live", frozenset(), "active")
     async with conn.transaction():
         owner, _ = await users.ensure(conn, operator, email=OWNER, name=OWNER_NAME)
@@ -138,10 +138,11 @@ async def _supplier(conn: Connection, settings: Settings, smsc: Smsc) -> None:
 
 
 async def ensure_whatsapp(conn: Connection, settings: Settings, organization_id: UUID, graph: Graph) -> UUID:
-    """The simulator's account, a wallet and prices, as far as they are missing or another start knew them otherwise.
+    """Create the simulator's account, a wallet and prices, if they are missing or an earlier start created them
+    otherwise.
 
-    Returns the id of the app, which is the end of its callbacks' address. Number and templates are the mirror's to
-    fetch, once the simulator answers.
+    Returns the id of the app, which is the end of its callback address. The mirror fetches number and templates, once
+    the simulator answers.
     """
     operator = Actor(organization_id, None, "live", frozenset(), "active")
     async with conn.transaction():
@@ -201,6 +202,6 @@ SELECT n.id::text FROM whatsapp_numbers n
 
 
 async def mirrored(conn: Connection, organization_id: UUID) -> str | None:
-    """The id of the simulator's number here, once it and its templates were fetched."""
+    """The id of the simulator's number here, once it and its templates have been fetched."""
     id: str | None = await conn.fetchval(NUMBER, organization_id, CLOUD.number_id)
     return id

@@ -1,7 +1,7 @@
 """Traces of messages: one from the request over queue, attempt and receipt to the webhook.
 
-The context of a traced message is a row of `message_traces`, kept for a week; its id and those of its events say by
-some of their bits that there is one (`base/process/spans.py`), so that no other message is looked for.
+The context of a traced message is a row of `message_traces`, kept for a week; some bits of its id and of its events'
+ids indicate that there is one (`base/process/spans.py`), so that no look-up is made for other messages.
 """
 
 from heliograph.traces.contexts import Kept, find, keep

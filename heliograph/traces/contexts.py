@@ -1,4 +1,4 @@
-"""Contexts of traced messages, beside their rows."""
+"""Contexts of traced messages, stored alongside their rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process import spans
 from heliograph.base.process.spans import Context
 
-#: How long they are kept, days: a receipt may take three, and a webhook's last attempt is some five days later.
+#: Days for which they are kept: a receipt may take three, and a webhook's last attempt is some five days later.
 DAYS = 8
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """Where the trace of a message continues, and when the message was accepted, nanoseconds since 1970."""
+    """The context in which a message's trace continues, and when the message was accepted, in nanoseconds since
+    1970."""
 
     context: Context
     at: int
 
 
-# Of a message that was refused after all, or that its key already had, this is a row that nobody looks for.
+# For a message that was refused after all, or already accepted under its key, this row is never looked up.
 KEEP = """
 INSERT INTO message_traces (organization_id, message_id, trace_id, span_id, at)
 SELECT *, now() FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[])
@@ -59,7 +60,7 @@ async def find(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> dict[
 
 
 def _signed(span: int) -> int:
-    """64 bits as PostgreSQL's bigint has them."""
+    """64 bits as a signed number, for PostgreSQL's bigint."""
     return span - (1 << 64) if span >= 1 << 63 else span
 
 

@@ -1,4 +1,4 @@
-"""The steps of a message as spans: waiting, attempts, news of it, webhooks. Only for ids that are marked."""
+"""The steps of a message as spans: waiting, attempts, news about it, webhooks. Only for marked ids."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _message_of = msgspec.json.Decoder(_Body).decode
 
 
 def waited(kind: str, message_id: UUID, kept: Kept) -> None:
-    """It is claimed: the time since it was accepted is a span."""
+    """Record the time from acceptance to the claim as a span."""
     spans.begin(f"{kind} queue", kept.context, {"message_id": str(message_id)}, at=kept.at).end()
 
 
 def attempt_begun(kind: str, message_id: UUID, number: int, target_id: UUID, kept: Kept) -> Span:
-    """It is handed over. The caller ends the span when the answer comes."""
+    """Begin the span of an attempt. The caller ends it when the answer arrives."""
     said: Attributes = {"message_id": str(message_id), "attempt": number, "target_id": str(target_id)}
     return spans.begin(f"{kind} attempt", kept.context, said, kind="client")
 
 
 async def moved(conn: Connection, began: int, moves: Sequence[tuple[UUID, UUID, str, str]]) -> None:
-    """Messages (organization, message, what moved them, their new status) were moved since `began` (`spans.moment`),
-    in the caller's transaction. If that is rolled back and repeated, so is the span."""
+    """Record that messages (organization, message, what moved them, their new status) were moved since `began`
+    (`spans.moment`), in the caller's transaction. If that is rolled back and repeated, so is the span."""
     unknown = [(organization, id) for organization, id, _, _ in moves if spans.known(id) is None]
     if unknown:
         await find(conn, unknown)
