@@ -183,9 +183,9 @@ async def begin(conn: Connection, found: Sequence[Found]) -> dict[tuple[UUID, st
     return {(row["organization_id"], row["range"]): row["id"] for row in rows}
 
 
-# Contacts of the organization, messages that an operator released before, and safe ranges pass. If holds are only
-# recorded (`monitor`), the message is released as it is recorded. A hold whose transaction was rolled back has no
-# effect.
+# Contacts of the organization, safe ranges, challenged people (`ask`), and messages that were held and released before
+# pass. If holds are only recorded (`monitor`), the message is released as it is recorded. A hold whose transaction was
+# rolled back has no effect.
 MEET = f"""
 INSERT INTO guard_held (organization_id, message_id, hold_id, held_at, released_at)
 SELECT item.organization_id, item.message_id, item.hold_id, now(), CASE WHEN {POLICY} = 'monitor' THEN now() END

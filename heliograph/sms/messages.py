@@ -249,7 +249,7 @@ class Waiting(msgspec.Struct, frozen=True):
     due_at: datetime
     #: How often it was tried.
     tries: int
-    #: It is being handed over, is due later, is possibly held by the operator, or is held by the guard.
+    #: It is being handed over, is due later, is held by an operator, or is held by the guard.
     is_begun: bool
     is_later: bool
     is_held: bool

@@ -38,7 +38,8 @@ COUNTED = (
 LOST = (*(one for one in STATES if one != "delivered"), "never")
 #: The counts whose amounts make up a bill; those of LOST are part of them.
 BILLED = ("accepted", "delivered", "doubled")
-#: A receipt that arrives longer than this after the answer is late; the limit is shorter if the message's validity was.
+#: A receipt that arrives longer than this after the answer is late; for a message with a validity, one after its end
+#: is.
 LATE = timedelta(hours=24)
 
 

@@ -87,7 +87,7 @@ SELECT $4, supplier_id, $5, now() + make_interval(secs => $6), id FROM item
 async def store(
     conn: Connection, key: Key, rows: Sequence[tuple[UUID, Sequence[Content]]], *, pause: float = 0
 ) -> None:
-    """Store callbacks, one row per account and group, to be read after `pause` seconds."""
+    """Store rows of callbacks, each with its account, to be read after `pause` seconds."""
     ids = [uuid7() for _ in rows]
     sealed = [
         crypto.seal(key, msgspec.msgpack.encode(contents), context(id))

@@ -136,7 +136,7 @@ class PooledSupplier(msgspec.Struct):
     room: int = 0
     #: Another worker has a session bound and uses it.
     elsewhere: bool = False
-    #: Other workers have no session, and may leave messages for it in its line.
+    #: Some other worker has no session, and may leave messages for it in its line.
     fed: bool = False
     #: The circuit is open, and this round may send one probe.
     probe: bool = False
@@ -165,7 +165,7 @@ class SupplierPool:
         self._pool = pool
         self._worker_id = worker_id
         self._backlog = backlog or Backlog(cycle=0.0)
-        #: True if nobody else looks for work in its backlog.
+        #: True if the backlog is its own, in which nobody else looks for work.
         self._looks = backlog is None
         self._factories = factories
         self._account = account
@@ -382,7 +382,7 @@ class SupplierPool:
         for id, account in self._accounts.items():
             if id != test_mode.SUPPLIER:
                 self.hours.look(id, account.connector, account.connector.health())
-        # Compared together with the rows to write: another worker may have left its own report in one of them.
+        # Includes the rows that it is written to: a slot taken over may still contain another worker's report.
         if (told := (reports, take, mine)) != self._told:
             await conn.execute(REPORT, self._worker_id, *(list(column) for column in zip(*reports, strict=True)))
             self._told = told

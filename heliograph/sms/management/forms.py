@@ -105,7 +105,7 @@ def changed(before: Supplier, given: Mapping[str, str]) -> Supplier:
     wrong: list[tuple[str, str, str]] = []
     after = before
     try:
-        # Settings with the same names as columns are kept apart by a prefix.
+        # Fields of settings have a prefix, since some have the same names as columns.
         settings = {name.removeprefix(OPTION): text for name, text in given.items() if name.startswith(OPTION)}
         after = msgspec.structs.replace(after, settings=read(before.kind, before.settings, settings))
     except Invalid as refusal:

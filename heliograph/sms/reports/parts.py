@@ -110,8 +110,8 @@ async def apply(
     return moves
 
 
-# From waiting parts that are old enough to their messages, and the states of the other parts: either all exist, or some
-# were never sent.
+# From waiting parts that are old enough to their messages, and the states of the other parts. All parts must exist:
+# missing ones were never sent.
 QUIET_PARTS = """
 WITH waiting AS MATERIALIZED (
     SELECT DISTINCT organization_id, message_id FROM sms_parts
