@@ -196,7 +196,7 @@ async def test_a_message_that_waits_says_what_for(pool: Pool, api: Api, tenant: 
         "UPDATE queue SET lease_until = NULL, line = $2, due_at = $3 WHERE id = $1", UUID(id), line, until
     )
     await pool.execute("UPDATE messages SET quiet_since = now(), quiet_until = $2 WHERE id = $1", UUID(id), until)
-    assert "It is quiet where the recipient is" in (await root.get(here)).words
+    assert "Quiet hours where the recipient is" in (await root.get(here)).words
     await pool.execute("DELETE FROM queue WHERE id = $1", UUID(id))
     assert "What it waits for" not in (await root.get(here)).words
 

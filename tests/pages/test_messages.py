@@ -504,7 +504,7 @@ async def test_a_message_says_what_it_waits_for_and_what_stands_beside_it(
         UUID(first),
     )
     quiet = (await owner.get(f"/messages/{first}")).words
-    assert "It is quiet where the recipient is: marketing waits until" in quiet
+    assert "Quiet hours where the recipient is: marketing waits until" in quiet
     assert "Waits for the morning" in quiet
     await pool.execute("UPDATE queue SET due_at = now() - interval '1 hour' WHERE id = $1", UUID(first))
     await pool.execute("INSERT INTO queue_holds (id, kind) VALUES ($1, 'sms')", uuid.uuid4())

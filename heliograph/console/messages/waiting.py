@@ -82,7 +82,7 @@ async def _sms(
         return request.text("It is due, and waits for its turn or for a supplier."), "/console/queue"
     moment, until = request.speech.moment(waiting.due_at), message["quiet_until"]
     if until is not None and abs(waiting.due_at - until) < SAME:
-        said = request.text("It is quiet where the recipient is: marketing waits until %(time)s.", time=moment)
+        said = request.text("Quiet hours where the recipient is: marketing waits until %(time)s.", time=moment)
         return said, ""
     return _later(request, message, waiting.due_at, waiting.tries)
 

@@ -216,7 +216,7 @@ def _waits(request: Request, message: Message, waiting: Waiting) -> str:
     if waiting.is_suspicious:
         return text("It is held: unusually many messages go to numbers like this one. Your operator looks at it.")
     if waiting.is_later and message.quiet_until and abs(waiting.due_at - message.quiet_until) < SAME:
-        return text("It is quiet where the recipient is: marketing waits until %(time)s.", time=moment(waiting.due_at))
+        return text("Quiet hours where the recipient is: marketing waits until %(time)s.", time=moment(waiting.due_at))
     if message.send_at is not None and waiting.is_later and waiting.tries == 0:
         return text("It waits for its time, %(time)s.", time=moment(waiting.due_at))
     if waiting.is_later:

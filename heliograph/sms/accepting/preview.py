@@ -192,7 +192,7 @@ def _warnings(
     warnings = []
     if quiet_until is not None:
         warnings.append(
-            Warning("quiet_hours", f"It is quiet where the recipient is: it would wait until {iso(quiet_until)}.")
+            Warning("quiet_hours", f"Quiet hours where the recipient is: it would wait until {iso(quiet_until)}.")
         )
     if held:
         warnings.append(

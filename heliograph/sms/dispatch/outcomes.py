@@ -1,16 +1,16 @@
 """The effect of a supplier's answer on an attempt, its message and its queue row: one transaction for a whole batch.
 
     accepted      the message is `sent`; the ids are kept for receipts; the work is done
-    refused       another supplier once, if the answer allows it; else `rejected`. Whoever told the supplier STOP is
-                  opted out here, too
+    refused       another supplier once, if the answer allows it; otherwise `rejected`. A recipient who told the
+                  supplier STOP is opted out here too
     busy          later, on the retry schedule; throttling and session trouble cost no try
-    unreachable   nothing left this machine: again, elsewhere if need be
+    unreachable   nothing left this machine: retry, with another supplier if necessary
     unknown       wait for a receipt first; dispatch decides when the wait is over
 
 A supplier may have some segments of a long message: their ids are kept, and the rest follows in another attempt.
 
-The rule nobody may break: an answer is a fact. It is recorded even by a worker that lost its lease meanwhile; only
-the queue row then belongs to the new holder.
+The rule nobody may break: an answer is a fact. It is recorded even by a worker that has lost its lease in the
+meantime; only the queue row then belongs to the new holder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Attempts with unknown outcomes: look for receipts, wait for them, and then let the send's guarantee decide.
 
     a receipt for each segment in doubt     the supplier has them: the receipts' ids replace the lost answers
-    fewer, and the grace is not over        wait
-    the grace is over                       at_least_once: those segments are sent again; at_most_once: `unknown`
+    fewer, before the grace ends            wait
+    fewer, after the grace has ended        at_least_once: those segments are sent again; at_most_once: `unknown`
 
 Receipts do not say which segment they are for. So unless there is one for each segment in doubt, none is assigned: the
 missing one could be for the segment that never arrived.

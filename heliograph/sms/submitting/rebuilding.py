@@ -134,7 +134,7 @@ def _doubts(one: Mapping[str, Any], changed_at: datetime | None, numbers_at: dat
         yield SETTINGS
     if numbers_at is not None and numbers_at >= known_by_all:
         yield NUMBERS
-    # The end of such an attempt was not told by whoever wrote it.
+    # The outcome of such an attempt was not reported by the worker that made it.
     if one["detail"] in (LOST, deciding.SAID) and one["sent_as"] is None:
         yield SENDER
     if one["parts"] > 1 and one["state"] != "accepted":
