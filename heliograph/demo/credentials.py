@@ -12,12 +12,12 @@ import msgspec
 
 from heliograph.base.process import private_files
 
-#: The networks of this machine alone.
+#: The networks of this machine only.
 LOOPBACK = "127.0.0.0/8,::1/128"
 
 
 class Smsc(msgspec.Struct):
-    """Where the simulated SMSC listens, and who may bind."""
+    """The address of the simulated SMSC, and the credentials for binding."""
 
     host: str
     port: int
@@ -26,14 +26,14 @@ class Smsc(msgspec.Struct):
 
 
 class Graph(msgspec.Struct):
-    """Where the simulated Cloud API of Meta listens, its configuration, and the number to send from."""
+    """The address of the simulated Cloud API, its configuration, and the number to send from."""
 
     host: str
     port: int
     app_secret: str
     verify_token: str
     token: str
-    #: Id of the number here, for `phoneNumberId`; empty until the number was read from there.
+    #: The number's id here, for `phoneNumberId`; empty until the number has been fetched from there.
     phone_number_id: str = ""
 
 
@@ -48,12 +48,12 @@ class Credentials(msgspec.Struct):
     smsc: Smsc
     #: A file from a version without WhatsApp can still be read.
     whatsapp: Graph = msgspec.field(default_factory=lambda: new_graph())
-    #: Webhooks may go to LOOPBACK, which commands that check their addresses have to know.
+    #: True if webhooks may be sent to LOOPBACK, which commands that check their addresses have to know.
     has_local_webhooks: bool = False
 
 
 def new_graph() -> Graph:
-    """A simulated Cloud API with new secrets, without a port yet."""
+    """A simulated Cloud API with new secrets, but no port yet."""
     return Graph("127.0.0.1", 0, *(secrets.token_hex(16) for _ in range(3)))
 
 
@@ -71,7 +71,8 @@ def write_credentials(path: Path, credentials: Credentials) -> None:
 
 
 def write_simulators(smsc: Path, graph: Path, credentials: Credentials) -> None:
-    """What `heliograph simulate … --config` is told of each: on a command line everybody here could read it."""
+    """Write the configuration of each simulator for `heliograph simulate … --config`: on a command line everybody on
+    this machine could read it."""
     allowed = {credentials.smsc.system_id: credentials.smsc.password}
     _write(smsc, {"options": {"systems": allowed}})
     told = credentials.whatsapp
