@@ -29,6 +29,8 @@ from heliograph.privacy import naming
 #: How many messages, or typed texts, one step scans: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
+#: How many pieces of exported files one statement deletes.
+PIECES_AT_ONCE = 200
 #: All parts of a message come within this time.
 AROUND = timedelta(days=2)
 
@@ -160,6 +162,22 @@ WITH looked_at AS MATERIALIZED (
 SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
        0 AS seen, 0 AS told, NULL AS theirs
 """
+# What a key's request was answered, a contact's name and number among it, is kept to be answered again. Whoever repeats
+# such a request after its person was erased makes it anew.
+ANSWERED = """
+WITH looked_at AS MATERIALIZED (
+    SELECT key_hash, body FROM idempotency WHERE organization_id = $1 AND key_hash > $2 ORDER BY key_hash LIMIT $3
+), gone AS (
+    DELETE FROM idempotency
+     WHERE organization_id = $1
+       AND key_hash = ANY (ARRAY(SELECT key_hash FROM looked_at
+                                  WHERE EXISTS (SELECT FROM unnest($4::text[]) AS known (name)
+                                                 WHERE strpos(body, '"' || known.name || '"') > 0)))
+    RETURNING 1
+)
+SELECT (SELECT key_hash FROM looked_at ORDER BY key_hash DESC LIMIT 1) AS last,
+       (SELECT count(*) FROM gone)::int AS gone, 0 AS seen, 0 AS told, NULL AS theirs
+"""
 # What a supplier delivered contains the raw text. Parts have no index by message, but they come within a day of each
 # other, and their ids say when.
 PARTS = """
@@ -169,13 +187,22 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
-# They may be in any file: it can be asked for again. Its pieces are deleted behind it, as those of files that are past.
+# They may be in any file: it can be asked for again.
 EXPORTS = """
 WITH gone AS (
     UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL
      WHERE organization_id = $1 AND state IN ('running', 'finished') RETURNING 1
 )
 SELECT count(*)::int FROM gone
+"""
+# A piece holds a thousand rows, so few go at once.
+PIECES = """
+DELETE FROM export_chunks WHERE (organization_id, export_id, number) IN (
+    SELECT c.organization_id, c.export_id, c.number
+      FROM exports e CROSS JOIN LATERAL (
+           SELECT organization_id, export_id, number FROM export_chunks
+            WHERE organization_id = e.organization_id AND export_id = e.id LIMIT $2) c
+     WHERE e.organization_id = $1 AND e.state = 'erased' LIMIT $2)
 """
 THREADS = """
 WITH gone AS (DELETE FROM inbox_threads WHERE organization_id = $1 AND peer = ANY ($2) RETURNING 1)
@@ -224,11 +251,15 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     numbers = [one for one in names if one.startswith("+")]
     erased["networks"] = await learned.forget(conn, numbers)
     await asked.forget(conn, numbers)
-    erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
     row = await conn.fetchrow(WHATSAPP, organization_id, names)
     assert row is not None
     erased["whatsapp_messages"] = row["gone"]
     erased["texts_in_events"] += row["told"]
+    erased["stored_answers"] = (await _steps(conn, ANSWERED, actor, names))["gone"]
+    # Last: one that is asked for from here on finds nothing of them.
+    erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
+    while (await conn.execute(PIECES, organization_id, PIECES_AT_ONCE)).endswith(f" {PIECES_AT_ONCE}"):
+        pass
     kept = {
         "messages_without_text": sent["seen"] + received["seen"] + row["seen"],
         "opt_outs": await conn.fetchval(OPT_OUTS, organization_id, names),

@@ -15,8 +15,13 @@ async def names(conn: Connection, actor: Actor, address: str) -> list[str]:
 
 
 def typed_in(column: str, names: str = "$2") -> str:
-    """An SQL condition: a text that somebody typed has the last eight digits of one of the numbers among `names`,
-    whatever stands between them."""
+    """An SQL condition: a text that somebody typed has the last digits of one of the numbers among `names`, whatever
+    stands between them.
+
+    Eight; fewer, but not under six, of a number so short that it may be written with fewer at home: calling codes have
+    up to three digits.
+    """
+    digits = "right(known.name, greatest(6, least(8, length(known.name) - 4)))"
     return f"""EXISTS (SELECT FROM unnest({names}::text[]) AS known (name)
              WHERE known.name LIKE '+%'
-               AND strpos(regexp_replace({column}, '[^0-9]', '', 'g'), right(known.name, 8)) > 0)"""
+               AND strpos(regexp_replace({column}, '[^0-9]', '', 'g'), {digits}) > 0)"""

@@ -6,19 +6,24 @@ from collections import Counter
 from uuid import UUID
 
 import msgspec
+import pytest
 
+from heliograph.accounts import idempotency
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.consent import optouts, people
 from heliograph.contacts import notes, records
+from heliograph.contacts.imports import running
 from heliograph.contacts.records import Entry
+from heliograph.contacts.sheets import Row
 from heliograph.privacy import erasure, holdings
 from heliograph.queue import timers
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.received import inbound, inbox
 from heliograph.suppliers.contract import Inbound
 from tests.rules.callback_factories import Meta, message
-from tests.rules.factories import check_books, organization, send, sender
+from tests.rules.factories import check_books, key, organization, send, sender
 from tests.rules.whatsapp_factories import made
 
 ANA, ANA_8, BIA = "+5511987654321", "+551187654321", "+258841234568"
@@ -117,3 +122,41 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
     assert await pool.fetchval("SELECT count(*) FROM inbound_messages WHERE raw = ''") == 1
     assert await texts(pool, other) == 3
     await check_books(pool, [other.organization_id])
+
+
+async def test_stored_answers_that_name_a_person_go(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is used again would answer with the name and the number."""
+    monkeypatch.setattr(erasure, "STEP", 2)
+    actor, other = await organization(pool), await organization(pool)
+
+    async def answer(who: Actor, name: str, body: str) -> None:
+        async def run() -> tuple[int, bytes]:
+            return 200, body.encode()
+
+        async with pool.acquire() as conn:
+            await idempotency.once(conn, who, key=key(name), request=bytes(32), hours=72, wait_seconds=1, run=run)
+
+    for n, (who, phone) in enumerate(
+        [(actor, ANA), (actor, BIA), (actor, ANA_8), (actor, ANA + "0"), (actor, BIA), (other, ANA)]
+    ):
+        await answer(who, f"c{n}", f'{{"contact":{{"name":"Somebody","phone":"{phone}"}}}}')
+    async with pool.acquire() as conn:
+        done = await erasure.erase(conn, actor, address=ANA)
+    assert done.erased == {"stored_answers": 2}
+    left = await pool.fetch("SELECT organization_id, key_hash FROM idempotency")
+    assert {row["key_hash"] for row in left} == {key("c1"), key("c3"), key("c4"), key("c5")}
+
+
+@pytest.mark.parametrize(
+    ("number", "typed"), [("+2389911234", "991 12 34"), ("+258841234567", "84 123-4567"), ("+298212345", "21 23 45")]
+)
+async def test_rejected_rows_go_that_have_the_number_as_it_is_written_at_home(
+    pool: Pool, number: str, typed: str
+) -> None:
+    actor = await organization(pool)
+    rows = [Row(1, ["Ana", typed]), Row(2, ["Bia", typed[:-1]])]
+    async with pool.acquire() as conn:
+        await running.keep_rejects(conn, actor, id=uuid7(), rejected=[(row, "why") for row in rows])
+        done = await erasure.erase(conn, actor, address=number)
+    assert done.erased == {"rejected_rows": 1}
+    assert await pool.fetchval("SELECT array_agg(row) FROM contact_import_rejects") == [2]
