@@ -1,15 +1,25 @@
 """Taking back the staged messages of a campaign that was canceled or has failed, chunk by chunk, and returning their
 cost.
 
+What a worker has in its hands meanwhile may come back: a supplier puts it off, or a session is lost. So chunks of which
+something is still queued are looked at again, until nothing is.
+
 The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent after.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import counting
 from heliograph.campaigns.channels.contract import Due
 from heliograph.campaigns.channels.table import CHANNELS
+
+#: Pause between two looks at what is left: half the time since the last change, within these bounds.
+SOONEST, LATEST = timedelta(seconds=5), timedelta(minutes=10)
+#: Chunks of which something is left that are looked at in one step: workers have few messages in their hands.
+CHUNKS = 50
 
 # From the end: what is due last has the best chance of not having been sent.
 STAGED = """
@@ -20,7 +30,17 @@ WITHDRAWN = """
 UPDATE campaign_chunks SET withdrawn = true WHERE organization_id = $1 AND campaign_id = $2 AND first_id = $3
 """
 MORE = "UPDATE campaigns SET step_at = clock_timestamp() WHERE organization_id = $1 AND id = $2"
-NOTHING_LEFT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
+LEFT = """
+SELECT first_id, last_id FROM campaign_chunks
+ WHERE organization_id = $1 AND campaign_id = $2 AND withdrawn AND queued > 0 ORDER BY first_id DESC LIMIT $3
+"""
+# Without a chunk, nothing is left.
+AGAIN = """
+UPDATE campaigns SET step_at = (
+       SELECT clock_timestamp() + least(greatest((now() - max(changed_at)) / 2, $3::interval), $4::interval)
+         FROM campaign_chunks WHERE organization_id = $1 AND campaign_id = $2 AND queued > 0 HAVING count(*) > 0)
+ WHERE organization_id = $1 AND id = $2
+"""
 
 
 async def withdraw(conn: Connection, due: Due) -> None:
@@ -31,9 +51,19 @@ async def withdraw(conn: Connection, due: Due) -> None:
     campaign = due.organization_id, due.id
     chunk = await conn.fetchrow(STAGED, *campaign)
     if chunk is None:
-        await conn.execute(NOTHING_LEFT, *campaign)
+        await _look_again(conn, due)
         return
     await CHANNELS[due.channel].withdraw(conn, due, chunk["first_id"], chunk["last_id"])
     await conn.execute(WITHDRAWN, *campaign, chunk["first_id"])
     await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"])])
     await conn.execute(MORE, *campaign)
+
+
+async def _look_again(conn: Connection, due: Due) -> None:
+    campaign = due.organization_id, due.id
+    left = await conn.fetch(LEFT, *campaign, CHUNKS)
+    for chunk in left:
+        await CHANNELS[due.channel].withdraw(conn, due, chunk["first_id"], chunk["last_id"])
+    if left:
+        await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"]) for chunk in left])
+    await conn.execute(AGAIN, *campaign, SOONEST, LATEST)

@@ -244,10 +244,24 @@ async def withdraw(
     return {row["id"]: Lease(*row.values()) for row in await conn.fetch(WITHDRAW, kind, ids, only)}
 
 
+# As above, look-ups go by id. In one order, so that two transactions with the same rows cannot deadlock.
+HOLD_ENDED = """
+SELECT id FROM queue
+ WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) AND begun_at IS NULL
+ ORDER BY id FOR UPDATE
+"""
+
+
+async def hold_ended(conn: Connection, kind: str, ids: Sequence[UUID]) -> list[UUID]:
+    """Lock unleased rows of which no attempt is under way, until the end of the caller's transaction; returns their
+    ids."""
+    return [row["id"] for row in await conn.fetch(HOLD_ENDED, kind, ids)] if ids else []
+
+
 # As above, look-ups go by id; what a worker has leased stays as it is.
 SHIFT = """
 UPDATE queue SET due_at = due_at + $3::interval, since = NULL
- WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) AND attempt = 0
+ WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) AND begun_at IS NULL
    AND ($4::interval IS NULL OR due_at > now() + $4)
 """
 
@@ -255,7 +269,7 @@ UPDATE queue SET due_at = due_at + $3::interval, since = NULL
 async def shift(
     conn: Connection, kind: str, ids: Sequence[UUID], *, by: timedelta, only_beyond: timedelta | None = None
 ) -> None:
-    """Change when unleased work is due of which no attempt has begun.
+    """Change when unleased work is due of which no attempt is under way.
 
     `only_beyond`: only work that is due further ahead than this.
     """

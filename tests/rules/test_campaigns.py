@@ -629,8 +629,61 @@ async def test_cancel_withdraws_what_is_not_sent_and_gives_the_quota_back(pool: 
     assert (total, used) == (10, 2)
     assert await pool.fetchval("SELECT sum(quantity) FROM usage_entries") == 8
     assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE type = 'refund'") == 8
+    # What the worker puts back is not sent either.
     await run(pool)
+    assert await pool.fetchval("SELECT step_at > now() FROM campaigns")
+    await pool.execute("UPDATE queue SET lease_until = NULL, lease_token = NULL")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert (await get(pool, actor, made.id)).counts == counts(sent=1, canceled=19)
+    assert await pool.fetchval("SELECT count(*) FROM queue") == 0
     assert await pool.fetchval("SELECT step_at FROM campaigns") is None
+
+
+async def tried(pool: Pool, actor: Actor, n: int, state: str, *, part: bool = False) -> UUID:
+    """Somebody's message was tried once, with this end, and waits; `part`: a supplier has a part of it."""
+    id: UUID = await pool.fetchval("SELECT id FROM messages WHERE recipient = $1", number(n))
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " VALUES ($1, $2, 1, $2, $3, now(), now())",
+        actor.organization_id,
+        id,
+        state,
+    )
+    await pool.execute("UPDATE queue SET attempt = 1, target_id = $1 WHERE id = $1", id)
+    if part:
+        await pool.execute(
+            "INSERT INTO sms_parts (answered_on, supplier_id, id_key, message_id, attempt, part, parts,"
+            " organization_id, recipient_suffix, created_at)"
+            " VALUES (current_date, $2, 'x', $2, 1, 1, 2, $1, '', now())",
+            actor.organization_id,
+            id,
+        )
+    return id
+
+
+async def test_what_a_supplier_put_off_goes_out_neither_after_a_cancellation_nor_in_a_pause(pool: Pool) -> None:
+    """As in campaigns by WhatsApp: only what a supplier may have, or has in part, goes on."""
+    actor = await organization(pool, quota=10)
+    made = await create(pool, actor, recipients=[number(n) for n in range(6)])
+    await run(pool)
+    for n, state in ((1, "busy"), (2, "unreachable"), (3, "refused")):
+        await tried(pool, actor, n, state)
+    kept = {await tried(pool, actor, 4, "unknown"), await tried(pool, actor, 5, "busy", part=True)}
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.pause(conn, actor, id=made.id)
+    await run(pool)
+    waiting = "SELECT id FROM queue WHERE due_at < now() + interval '1 day'"
+    assert {row["id"] for row in await pool.fetch(waiting)} == kept
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.resume(conn, actor, id=made.id)
+    await run(pool)
+    assert len(await pool.fetch(waiting)) == 6
+    await cancel(pool, actor, made.id)
+    await run(pool)
+    assert {row["id"] for row in await pool.fetch("SELECT id FROM queue")} == kept
+    assert (await get(pool, actor, made.id)).counts == counts(queued=2, canceled=4)
+    assert await pool.fetchval("SELECT total - used FROM quotas") == 8
 
 
 async def test_what_has_ended_cannot_be_canceled(pool: Pool) -> None:

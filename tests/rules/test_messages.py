@@ -336,7 +336,22 @@ async def test_a_test_message_is_canceled_without_a_refund(pool: Pool) -> None:
     assert not await queued(pool, id)
 
 
-@pytest.mark.parametrize("outcome", [None, Outcome(Verdict.BUSY), Outcome(Verdict.UNKNOWN)])
+async def test_a_message_that_a_supplier_put_off_is_canceled(pool: Pool) -> None:
+    """No supplier has it, so it must not go out at the next try."""
+    actor = await organization(pool, quota=10)
+    bench = Bench(pool)
+    bench.only.script = lambda submission: Outcome(Verdict.BUSY)
+    id = await accepted(pool, actor)
+    await bench.dispatcher.round()
+    await bench.settle()
+    assert await status_of(pool, id) == "sending"
+    async with pool.acquire() as conn:
+        assert (await messages.cancel(conn, actor, id=id)).status == "canceled"
+    assert not await queued(pool, id)
+    assert await books(pool, actor) == (10, 10)
+
+
+@pytest.mark.parametrize("outcome", [None, Outcome(Verdict.UNKNOWN)])
 async def test_what_went_out_is_not_canceled(pool: Pool, outcome: Outcome | None) -> None:
     actor = await organization(pool)
     bench = Bench(pool)

@@ -477,6 +477,15 @@ async def test_cancel_releases_what_is_not_sent(pool: Pool) -> None:
     assert {row[0] for row in await pool.fetch("SELECT id FROM queue")} == {ids[number(1)], ids[number(2)]}
     assert tuple(await pool.fetchrow("SELECT available, reserved FROM wallets")) == (7 * PRICE, 3 * PRICE)
     assert await pool.fetchval("SELECT count(*) FROM wallet_movements WHERE movement = 'release'") == 7
+    # What the worker puts back is not sent either; of the other one nobody knows.
+    await pool.execute("UPDATE queue SET lease_until = NULL")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert {row[0] for row in await pool.fetch("SELECT id FROM queue")} == {ids[number(2)]}
+    assert (await get(pool, known, campaign.id)).counts == counts(queued=1, sent=1, canceled=18)
+    await pool.execute("UPDATE whatsapp_messages SET status = 'failed' WHERE status = 'accepted'")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
     assert await pool.fetchval("SELECT step_at FROM campaigns") is None
     await check_wallets(pool, [known.organization_id])
 

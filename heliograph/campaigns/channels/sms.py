@@ -147,7 +147,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of those of these messages that no supplier has."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
-        return sorted(row["id"] for row in rows)
+        return sorted(await withdrawal.not_taken(conn, [(due.organization_id, row["id"]) for row in rows]))
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
         """Cancel those of these messages that were not sent, and refund them."""

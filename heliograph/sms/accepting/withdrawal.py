@@ -30,12 +30,35 @@ class Unsent(msgspec.Struct, frozen=True, gc=False):
     segments: int
 
 
+NOT_TAKEN = """
+SELECT item.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
+  LEFT JOIN LATERAL (
+       SELECT attempt FROM attempts
+        WHERE organization_id = item.organization_id AND message_id = item.id AND state IN ('unknown', 'accepted')
+        LIMIT 1) tried ON true
+  LEFT JOIN LATERAL (SELECT part FROM sms_parts WHERE message_id = item.id LIMIT 1) known ON true
+ WHERE tried.attempt IS NULL AND known.part IS NULL
+"""
+
+
+async def not_taken(conn: Connection, ids: Sequence[tuple[UUID, UUID]]) -> list[UUID]:
+    """Which of these messages, (organization, message) each, no supplier can have, not even in part."""
+    rows = await conn.fetch(NOT_TAKEN, [organization_id for organization_id, _ in ids], [id for _, id in ids])
+    return [row["id"] for row in rows]
+
+
 async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, reason: str) -> set[UUID]:
-    """Cancel those of these messages that no worker has claimed, and refund them.
+    """Cancel those of these messages that no worker has claimed, and refund them: those that were never tried, and
+    those that wait to be tried again because every supplier asked has put them off or refused them as a whole.
 
     `reason` is recorded in the ledger. Runs in the caller's transaction. Returns their ids. Raises Overtaken.
     """
     taken = set(await leases.withdraw(conn, "sms", [one.message_id for one in unsent], only="untried"))
+    tried = {one.message_id: one for one in unsent if one.message_id not in taken}
+    if held := await leases.hold_ended(conn, "sms", list(tried)):
+        # Asked under the lock: whoever records the end of an attempt locks the queue row first.
+        free = await not_taken(conn, [(tried[id].organization_id, id) for id in held])
+        taken.update(await leases.withdraw(conn, "sms", free, only="ended"))
     canceled = [one for one in unsent if one.message_id in taken]
     moves = [Move(one.organization_id, one.message_id, "canceled", at, unsent=True) for one in canceled]
     moved = (await move_many(conn, moves)).ids
