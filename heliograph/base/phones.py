@@ -115,6 +115,17 @@ def is_valid(e164: str) -> bool:
         return False
 
 
+# Calling codes of countries where a national number is dialed with a 0 in front, which is none of its digits. Abroad it
+# is left out; who writes it nevertheless, as in +44 07911 123456, means the same subscriber. A test compares the codes
+# with phonenumbers.
+_TRUNK_ZERO = """
+20 27 31 32 33 40 41 43 44 46 49 51 53 54 55 57 58 60 61 62 63 64 66 81 82 84 86 90 91 92 93 94 95 98 211 212 213 218
+231 232 233 234 243 249 250 251 252 254 255 256 260 261 262 263 264 265 291 353 355 358 359 370 373 374 377 380 381 382
+383 385 386 387 389 421 423 508 590 591 593 594 595 596 598 686 850 855 856 880 886 961 962 963 964 966 967 970 971 972
+976 977 994 995 996
+"""
+_with_trunk_zero = re.compile(rf"\+({'|'.join(_TRUNK_ZERO.split())})0([1-9][0-9]{{6,}})").fullmatch
+
 #: The rules of `person` for countries where one subscriber's number has several forms, in this order.
 _SPELLINGS = {
     # Mobile numbers got a 9 in front of their eight digits; many people, and WhatsApp, still write them without.
@@ -134,9 +145,12 @@ _SPELLINGS = {
 def person(address: str) -> str:
     """The common form of all spellings of a phone number (E.164): the key of consent, never to be dialed.
 
-    Brazil without the ninth digit, Mexico without 1, Argentina without 9 and 15; other numbers, and user ids, are
-    their own. `person_of` in SQL is the same function.
+    Without the 0 of national numbers after the calling code, where there is one; Brazil without the ninth digit, Mexico
+    without 1, Argentina without 9 and 15. Other numbers, and user ids, are their own. `person_of` in SQL is the same
+    function.
     """
+    if "0" in address[3:5] and (match := _with_trunk_zero(address)) is not None:
+        address = f"+{match[1]}{match[2]}"
     for pattern, shorter in _SPELLINGS.get(address[:3], ()):
         match = pattern.fullmatch(address)
         if match is not None:
@@ -247,7 +261,11 @@ def spellings(number: str) -> list[str]:
     """The spellings of a number's person, in E.164: all have the same `person`."""
     key = person(number)
     longer = {"+55": key[:5] + "9" + key[5:], "+52": "+521" + key[3:], "+54": "+549" + key[3:]}.get(key[:3], key)
-    return list(dict.fromkeys((number, key, *([longer] if person(longer) == key else []))))
+    known = [number, key, longer]
+    if number.startswith("+"):
+        code = calling_code(key)
+        known += [f"+{code}0{one[len(code) + 1 :]}" for one in (key, longer)]
+    return [one for one in dict.fromkeys(known) if person(one) == key]
 
 
 @cache

@@ -803,14 +803,24 @@ COMMENT ON COLUMN tag_changes.contacts IS 'number of contacts changed so far';
 -- by it: changing the rule takes a migration that computes those columns again.
 CREATE FUNCTION person_of(p_address text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE left(p_address, 3)
-           WHEN '+55' THEN regexp_replace(p_address, '^(\+55[0-9]{2})9([6-9][0-9]{7})$', '\1\2')
+           WHEN '+55' THEN regexp_replace(regexp_replace(p_address,
+                               '^\+550([1-9][0-9]{6,})$', '+55\1'),
+                               '^(\+55[0-9]{2})9([6-9][0-9]{7})$', '\1\2')
            WHEN '+52' THEN regexp_replace(p_address, '^\+521([0-9]{10})$', '+52\1')
-           WHEN '+54' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(p_address,
+           WHEN '+54' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(p_address,
+                               '^\+540([1-9][0-9]{6,})$', '+54\1'),
                                '^\+549([0-9]{10})$', '+54\1'),
                                '^\+541115([0-9]{8})$', '+5411\1'),
                                '^\+54([0-9]{3})15([0-9]{7})$', '+54\1\2'),
                                '^\+54([0-9]{4})15([0-9]{6})$', '+54\1\2')
-           ELSE p_address END
+           ELSE CASE WHEN strpos(substr(p_address, 4, 2), '0') > 0 THEN regexp_replace(p_address,
+                               '^\+(20|27|31|32|33|40|41|43|44|46|49|51|53|54|55|57|58|60|61|62|63|64|66|81|82|84|86|90'
+                               '|91|92|93|94|95|98|211|212|213|218|231|232|233|234|243|249|250|251|252|254|255|256'
+                               '|260|261|262|263|264|265|291|353|355|358|359|370|373|374|377|380|381|382|383|385|386'
+                               '|387|389|421|423|508|590|591|593|594|595|596|598|686|850|855|856|880|886|961|962|963'
+                               '|964|966|967|970|971|972|976|977|994|995|996)0([1-9][0-9]{6,})$',
+                               '+\1\2')
+                ELSE p_address END END
 $$;
 COMMENT ON FUNCTION person_of(text) IS 'the key that all spellings of a phone number share, never to be dialed; a user id is its own';
 

@@ -24,11 +24,12 @@ from heliograph.sms.accepting.accept import Acceptor
 from tests.rules.dispatching import Bench
 from tests.rules.factories import blocked, endpoint, organization, send
 
-#: Spellings of one number each: Brazil, Mexico, Argentina.
+#: Spellings of one number each: Brazil, Mexico, Argentina, and with the 0 of numbers at home.
 SPELLINGS = [
     ("+5511987654321", "+551187654321"),
     ("+525512345678", "+5215512345678"),
     ("+5491123456789", "+541123456789"),
+    ("+27821234567", "+270821234567"),
 ]
 BOTH_WAYS = [pair for one in SPELLINGS for pair in permutations(one)]
 
@@ -51,7 +52,13 @@ async def linked(pool: Pool, actor: Actor, *names: str) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.lists(st.from_regex(r"\+(5[245][0-9]{9,12}|[1-9][0-9]{6,14})", fullmatch=True), min_size=20, max_size=50))
+@given(
+    st.lists(
+        st.from_regex(r"\+(5[245][0-9]{9,12}|[1-9][0-9]{1,2}0[0-9]{5,11}|[1-9][0-9]{6,14})", fullmatch=True),
+        min_size=20,
+        max_size=50,
+    )
+)
 async def test_python_and_postgresql_agree_on_the_key(pool: Pool, numbers: list[str]) -> None:
     rows = await pool.fetch("SELECT n, person_of(n) AS key FROM unnest($1::text[]) AS given (n)", numbers)
     assert {row["n"]: row["key"] for row in rows} == {number: phones.person(number) for number in numbers}
@@ -159,3 +166,5 @@ async def test_who_links_and_who_joins_groups_at_the_same_time_end_in_one_group(
 async def test_a_person_who_is_listed_in_two_spellings_gets_a_campaign_once() -> None:
     found = await audience.numbers(["+551187654321", "+5511987654321", "5511987654321", "+258841234567", "nobody"])
     assert found == audience.Numbers(["+551187654321", "+258841234567"], ["nobody"])
+    found = await audience.numbers(["+270821234567", "+27 82 123 4567", "+27(0)821234567"])
+    assert found == audience.Numbers(["+270821234567"], [])
