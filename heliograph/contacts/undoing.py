@@ -42,19 +42,25 @@ class Undone(msgspec.Struct):
     kept: int = 0
 
 
-LIST = """
+_BEGUN = "kind = 'contacts' AND state NOT IN ('uploading', 'reading', 'checking', 'checked')"
+LIST = f"""
 SELECT id, file, started_at, finished_at, rows, created, updated, rejected, undone_at
   FROM contact_imports
- WHERE organization_id = $1 AND state NOT IN ('uploading', 'reading', 'checking', 'checked') ORDER BY id DESC LIMIT $2
+ WHERE organization_id = $1 AND mode = $3 AND {_BEGUN} ORDER BY id DESC LIMIT $2
 """
 
 
 async def list_imports(conn: Connection, actor: Actor, *, limit: int = 50) -> list[Import]:
-    """An organization's imports, newest first."""
-    return [Import(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, limit)]
+    """An organization's imports of contacts that have begun, in the actor's mode, newest first."""
+    return [Import(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, limit, actor.mode)]
 
 
-KNOWN = "SELECT true FROM contact_imports WHERE organization_id = $1 AND id = $2"
+KNOWN = f"SELECT true FROM contact_imports WHERE organization_id = $1 AND id = $2 AND mode = $3 AND {_BEGUN}"
+# The step that a worker has begun is waited for, and it begins no other.
+STOP = """
+UPDATE contact_imports SET state = 'stopped'
+ WHERE organization_id = $1 AND id = $2 AND is_uploaded AND state = 'running'
+"""
 NEXT = """
 SELECT batch, written_at, created FROM contact_import_batches
  WHERE organization_id = $1 AND import_id = $2 ORDER BY batch DESC LIMIT 1 FOR UPDATE
@@ -97,12 +103,13 @@ UNDONE = "UPDATE contact_imports SET undone_at = now(), state = 'undone' WHERE o
 
 
 async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
-    """Undo an import; `conn` plans by key from then on. Raises NotFound. Idempotent."""
+    """Undo an import of contacts in the actor's mode; `conn` plans by key from then on. Raises NotFound. Idempotent."""
     await plan_by_key(conn)
     done = Undone()
     place = (actor.organization_id, id)
-    if not await conn.fetchval(KNOWN, *place):
+    if not await conn.fetchval(KNOWN, *place, actor.mode):
         raise NotFound("There is no such import.", resource="import", id=str(id))
+    await conn.execute(STOP, *place)
     while True:
         async with conn.transaction():
             batch = await conn.fetchrow(NEXT, *place)

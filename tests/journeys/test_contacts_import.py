@@ -15,11 +15,12 @@ import pytest
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
+from heliograph.base.ids import uuid7
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import MAX_TAGS
 from tests.journeys.test_cli import Cli
-from tests.rules.factories import organization
+from tests.rules.factories import blocked, organization
 from tests.rules.test_contacts import APART
 
 PEOPLE = """Telemóvel;Primeiro nome;Apelido;Grupos;Email
@@ -340,6 +341,53 @@ async def test_an_undone_import_leaves_what_was_there_before_and_what_was_change
     assert await contacts(pool, actor) == before | {later.phone: later}
     assert await pool.fetchval(APART) == 0
     assert await pool.fetchval("SELECT count(*) FROM contact_tags WHERE tag LIKE 'new%'") == 1
+
+
+async def test_only_an_import_of_contacts_in_the_same_mode_that_has_begun_is_undone(pool: Pool, tmp_path: Path) -> None:
+    """Of any other one, what it takes to undo it must not be lost."""
+    actor = await organization(pool)
+    trying = msgspec.structs.replace(actor, mode="test")
+    path = tmp_path / "people.csv"
+    path.write_text("phone,name\n+258841234567,Ana\n+258841234568,Bia\n")
+    tried, made = await import_(pool, trying, path), await import_(pool, actor, path)
+    others = {state: uuid7() for state in ("finished", "checked")}
+    await pool.executemany(
+        "INSERT INTO contact_imports (organization_id, id, kind, state, file, started_at)"
+        " VALUES ($1, $2, $3, $4, '', now())",
+        [
+            (actor.organization_id, others["finished"], "opt_outs", "finished"),
+            (actor.organization_id, others["checked"], "contacts", "checked"),
+        ],
+    )
+    assert tried.import_id is not None
+    async with pool.acquire() as conn:
+        assert [one.id for one in await undoing.list_imports(conn, actor)] == [made.import_id]
+        for id in (tried.import_id, *others.values()):
+            with pytest.raises(NotFound):
+                await undoing.undo(conn, actor, id=id)
+        assert await conn.fetchval("SELECT count(*) FROM contact_imports WHERE state = 'undone'") == 0
+        undone = await undoing.undo(conn, trying, id=tried.import_id)
+    assert (undone.deleted, undone.kept) == (2, 0)
+    assert len(await contacts(pool, actor)) == 2
+
+
+async def test_an_import_that_a_worker_goes_on_with_is_stopped_before_it_is_undone(pool: Pool, tmp_path: Path) -> None:
+    actor = await organization(pool)
+    path = tmp_path / "people.csv"
+    path.write_text("phone,name\n+258841234567,Ana\n")
+    made = await import_(pool, actor, path)
+    assert made.import_id is not None
+    await pool.execute("UPDATE contact_imports SET state = 'running', is_uploaded = true")
+    async with pool.acquire() as worker, pool.acquire() as conn:
+        step = worker.transaction()
+        await step.start()
+        await worker.execute("SELECT FROM contact_imports FOR UPDATE")
+        undoing_it = asyncio.create_task(undoing.undo(conn, actor, id=made.import_id))
+        await blocked(pool)
+        assert await pool.fetchval("SELECT count(*) FROM contacts") == 1
+        await step.commit()
+        assert (await undoing_it).deleted == 1
+    assert await pool.fetchval("SELECT state FROM contact_imports") == "undone"
 
 
 async def test_a_contact_is_found_by_any_spelling_and_by_its_name(pool: Pool) -> None:
