@@ -7,7 +7,6 @@ ensures that each number is in it once.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -26,8 +25,6 @@ MAX_RECIPIENTS = 10_000
 MOST_DAYS = 365
 #: Contacts looked at by one step of gathering: some 50 ms.
 GATHER = 5_000
-#: Parsing a number in a national format costs 20 µs; other tasks get their turn after this many.
-_TURN = 200
 #: Recipients deleted by one statement.
 FORGET = 5_000
 #: And in one round of forgetting.
@@ -87,42 +84,27 @@ def excluded(tags: Sequence[str] | None, *, is_listed: bool) -> list[str]:
 
 async def spelled(listed: Sequence[str]) -> list[str]:
     """The listed recipients, those that are numbers as E.164, each different one once."""
-    found: dict[str, None] = {}
-    unusual = 0
-    for text in listed:
-        number = phones.parse(text)
-        if number is None:
-            unusual += 1
-            if unusual % _TURN == 0:
-                await asyncio.sleep(0)
-            number = phones.normalize(text)
-        found[number or text] = None
-    return list(found)
+    return list(
+        dict.fromkeys(await phones.in_turns(lambda text: phones.parse(text) or phones.normalize(text) or text, listed))
+    )
 
 
 async def numbers(listed: Sequence[str]) -> Numbers:
     """The listed recipients as E.164, each person once, in the first spelling; and those that are none."""
     found = await spelled(listed)
-    valid: list[str] = []
-    invalid: list[str] = []
-    for number in found:
-        (valid if phones.parse(number) == number else invalid).append(number)
+    keys = await phones.in_turns(lambda one: phones.person(one) if phones.parse(one) == one else None, found)
     people: dict[str, str] = {}
-    for number in valid:
-        people.setdefault(phones.person(number), number)
-    return Numbers(list(people.values()), invalid)
+    for number, key in zip(found, keys, strict=True):
+        if key is not None:
+            people.setdefault(key, number)
+    return Numbers(list(people.values()), [one for one, key in zip(found, keys, strict=True) if key is None])
 
 
 async def at_home(listed: Sequence[str], *, home: str | None) -> dict[str, str | None]:
     """What people pasted, each different text once: text → the number that it is (E.164), as people of the country
     `home` (ISO) write theirs; None: none, or one that lacks its country's code where no country is known."""
-    found: dict[str, str | None] = {}
-    for n, text in enumerate(one.strip() for one in listed):
-        if text not in found:
-            found[text] = phones.read(text, region=home)
-        if n % _TURN == _TURN - 1:
-            await asyncio.sleep(0)
-    return found
+    texts = list(dict.fromkeys(one.strip() for one in listed))
+    return dict(zip(texts, await phones.in_turns(lambda text: phones.read(text, region=home), texts), strict=True))
 
 
 # One possible recipient is enough. LIMIT keeps each look-up a look-up, here and below, whatever a plan that was made

@@ -163,6 +163,25 @@ async def test_who_links_and_who_joins_groups_at_the_same_time_end_in_one_group(
         assert sorted(await people.names(one, acme.organization_id, "a")) == ["a", "b", "c", "d", "e"]
 
 
+async def test_others_have_their_turn_however_many_lists_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phones, "SLICE", 0.0)
+    read: list[str] = []
+    counted: list[int] = []
+
+    async def other() -> None:
+        while True:
+            counted.append(len(read))
+            await asyncio.sleep(0)
+
+    beating = asyncio.create_task(other())
+    lists = [[f"{name}{n}" for n in range(20)] for name in "abc"]
+    found = await asyncio.gather(*(phones.in_turns(lambda text: read.append(text) or text, one) for one in lists))
+    beating.cancel()
+    assert found == lists
+    assert max(later - earlier for earlier, later in pairwise(counted)) == 1
+    assert [text[0] for text in read[:6]] == ["a", "b", "c"] * 2
+
+
 async def test_a_person_who_is_listed_in_two_spellings_gets_a_campaign_once() -> None:
     found = await audience.numbers(["+551187654321", "+5511987654321", "5511987654321", "+258841234567", "nobody"])
     assert found == audience.Numbers(["+551187654321", "+258841234567"], ["nobody"])
