@@ -10,7 +10,8 @@ bounded number of rows, and can be repeated.
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
+from datetime import UTC, timedelta
 from uuid import UUID
 
 import msgspec
@@ -25,10 +26,13 @@ from heliograph.consent import skipped
 from heliograph.contacts import records
 from heliograph.networks import asked, learned
 from heliograph.privacy import naming
+from heliograph.sms import timeline
 
 #: How many messages, or typed texts, one step scans: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
+#: How many answers of receivers one step looks at: they have up to some kilobytes each.
+STEP_OF_ANSWERS = 1_000
 #: How many pieces of exported files one statement deletes.
 PIECES_AT_ONCE = 200
 #: All parts of a message come within this time.
@@ -129,7 +133,17 @@ WITH looked_at AS MATERIALIZED (
        AND id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
 )
 SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
-       (SELECT count(*) FROM theirs)::int AS seen, 0 AS told, NULL AS theirs
+       (SELECT count(*) FROM theirs)::int AS seen, 0 AS told, ARRAY(SELECT id FROM theirs) AS theirs
+"""
+# What suppliers wrote of them has the number, and may repeat the beginning of the text.
+RECEIPTS = """
+SELECT receipt AS fingerprint, receipt_at AS at FROM messages
+ WHERE organization_id = $1 AND id = ANY ($2) AND receipt IS NOT NULL
+UNION ALL
+SELECT later.fingerprint, later.received_at
+  FROM unnest($2::uuid[]) AS past (id) CROSS JOIN LATERAL (
+       SELECT fingerprint, received_at FROM receipts
+        WHERE message_id = past.id AND received_on >= $3::date AND organization_id = $1 OFFSET 0) later
 """
 # An event repeats the text.
 RECEIVED = """
@@ -187,6 +201,23 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
+# What a receiver answered to a webhook may repeat its text.
+ANSWERS_OF_RECEIVERS = """
+WITH looked_at AS MATERIALIZED (
+    SELECT ctid AS place, tableoid AS part, event_id, body FROM webhook_attempt_evidence
+     WHERE organization_id = $1 AND begun_on = $2 AND event_id > $3 ORDER BY event_id FETCH FIRST ($4) ROWS WITH TIES
+), gone AS (
+    DELETE FROM webhook_attempt_evidence
+     WHERE organization_id = $1 AND begun_on = $2
+       AND (tableoid, ctid) IN (SELECT part, place FROM looked_at
+                                 WHERE EXISTS (SELECT FROM unnest($5::text[]) AS known (name)
+                                                WHERE position(convert_to(ltrim(known.name, '+'), 'UTF8') IN body) > 0))
+    RETURNING 1
+)
+SELECT (SELECT event_id FROM looked_at ORDER BY event_id DESC LIMIT 1) AS last,
+       (SELECT count(*) FROM gone)::int AS gone
+"""
+DAYS = "SELECT generate_series(current_date - 9, current_date + 1, interval '1 day')::date"
 # They may be in any file: it can be asked for again.
 EXPORTS = """
 WITH gone AS (
@@ -244,8 +275,10 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     assert row is not None
     erased = Counter(dict(row.items()))
     erased["skipped_by_campaigns"] += (await _steps(conn, SKIPPED, actor, names))["gone"]
-    sent, received = await _steps(conn, SENT, actor, names), await _steps(conn, RECEIVED, actor, names)
+    sent = await _steps(conn, SENT, actor, names, also=_receipts)
+    received = await _steps(conn, RECEIVED, actor, names, also=_parts)
     erased["sms_sent"], erased["sms_received"] = sent["gone"], received["gone"]
+    erased["receipts_as_written"] = sent["receipts"]
     erased["parts_as_delivered"], erased["texts_in_events"] = received["parts"], received["told"]
     erased["conversations"] = await conn.fetchval(THREADS, organization_id, names)
     numbers = [one for one in names if one.startswith("+")]
@@ -255,6 +288,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     assert row is not None
     erased["whatsapp_messages"] = row["gone"]
     erased["texts_in_events"] += row["told"]
+    erased["answers_of_receivers"] = await _answers_of_receivers(conn, actor, names)
     erased["stored_answers"] = (await _steps(conn, ANSWERED, actor, names))["gone"]
     # Last: one that is asked for from here on finds nothing of them.
     erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
@@ -276,17 +310,45 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     return receipt
 
 
-async def _steps(conn: Connection, sql: str, actor: Actor, names: list[str]) -> Counter[str]:
-    """`gone`, `seen` and `told` of all steps, and `parts`: those of suppliers."""
+#: What else goes with messages, (kind, count): called with their ids.
+Also = Callable[[Connection, Actor, list[UUID]], Awaitable[tuple[str, int]]]
+
+
+async def _steps(
+    conn: Connection, sql: str, actor: Actor, names: list[str], *, also: Also | None = None
+) -> Counter[str]:
+    """`gone`, `seen` and `told` of all steps, and what `also` says."""
     done: Counter[str] = Counter()
     after = _FIRST
     while True:
         row = await conn.fetchrow(sql, actor.organization_id, after, STEP, names)
         assert row is not None
         done.update({name: row[name] for name in ("gone", "seen", "told")})
-        if theirs := row["theirs"]:
-            since, until = time_of(min(theirs)) - AROUND, time_of(max(theirs)) + AROUND
-            done["parts"] += await conn.fetchval(PARTS, theirs, uuid7_floor(since), uuid7_floor(until))
+        if also is not None and row["theirs"]:
+            kind, count = await also(conn, actor, row["theirs"])
+            done[kind] += count
         if row["last"] is None:
             return done
         after = row["last"]
+
+
+async def _parts(conn: Connection, actor: Actor, theirs: list[UUID]) -> tuple[str, int]:
+    since, until = time_of(min(theirs)) - AROUND, time_of(max(theirs)) + AROUND
+    return "parts", await conn.fetchval(PARTS, theirs, uuid7_floor(since), uuid7_floor(until))
+
+
+async def _receipts(conn: Connection, actor: Actor, theirs: list[UUID]) -> tuple[str, int]:
+    since = (time_of(min(theirs)) - AROUND).astimezone(UTC).date()
+    rows = await conn.fetch(RECEIPTS, actor.organization_id, theirs, since)
+    return "receipts", await timeline.erase_written(conn, [(row["fingerprint"], row["at"]) for row in rows])
+
+
+async def _answers_of_receivers(conn: Connection, actor: Actor, names: list[str]) -> int:
+    gone = 0
+    for (day,) in await conn.fetch(DAYS):
+        after = _FIRST
+        while after is not None:
+            row = await conn.fetchrow(ANSWERS_OF_RECEIVERS, actor.organization_id, day, after, STEP_OF_ANSWERS, names)
+            assert row is not None
+            gone, after = gone + row["gone"], row["last"]
+    return gone

@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.retention import turns
 from heliograph.retention.turns import Budget, Swept
-from heliograph.sms.timeline import NEAR
+from heliograph.sms import timeline
 
 #: Parts of a message arrive at most this long before the last of them.
 PARTS = timedelta(days=2)
@@ -60,8 +60,7 @@ UPDATE whatsapp_messages SET content = NULL WHERE organization_id = $1 AND id = 
      WHERE organization_id = $1 AND id >= $2 AND id < $3 AND content IS NOT NULL AND status <> 'accepted' LIMIT $4))
 """,
 }
-# A receipt's raw bytes may repeat the beginning of the text. The first receipt of a message is recorded in its row, and
-# the bytes of several organizations' receipts share a row, where those of the others stay.
+# A receipt's raw bytes may repeat the beginning of the text. The first receipt of a message is recorded in its row.
 QUOTED = """
 WITH past AS MATERIALIZED (
     SELECT id, receipt, receipt_at FROM messages
@@ -73,23 +72,6 @@ SELECT later.fingerprint, later.received_at
   FROM past CROSS JOIN LATERAL (SELECT fingerprint, received_at FROM receipts
                                  WHERE message_id = past.id AND received_on >= $5::date AND organization_id = $1
                                 OFFSET 0) later
-"""
-ERASE_QUOTED = """
-WITH places AS MATERIALIZED (
-    SELECT b.received_on, b.id, array_agg(came.fingerprint) AS theirs
-      FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::uuid[]) AS came (fingerprint, at, first, last)
-           CROSS JOIN LATERAL (
-           SELECT received_on, id, fingerprints FROM receipt_bytes
-            WHERE received_on = (came.at AT TIME ZONE 'UTC')::date AND id BETWEEN came.first AND came.last
-            ORDER BY id OFFSET 0) b
-     WHERE came.fingerprint = ANY (b.fingerprints)
-     GROUP BY b.received_on, b.id
-)
-UPDATE receipt_bytes
-   SET raw = ARRAY(SELECT CASE WHEN one.fingerprint = ANY (places.theirs) THEN '' ELSE one.raw END
-                     FROM unnest(fingerprints, raw) WITH ORDINALITY AS one (fingerprint, raw, n) ORDER BY n)
-  FROM places
- WHERE receipt_bytes.received_on = places.received_on AND receipt_bytes.id = places.id
 """
 # Also erased: receivers' responses to webhooks, which may quote them, and the recipients of automatic replies.
 ALSO = (
@@ -143,13 +125,4 @@ async def _erase(
 async def _erase_quoted(conn: Connection, bounds: list[object]) -> int:
     """Erase the raw bytes of receipts for messages whose texts are erased next."""
     came = [(row["fingerprint"], row["at"]) for row in await conn.fetch(QUOTED, *bounds)]
-    if not came:
-        return 0
-    done = await conn.execute(
-        ERASE_QUOTED,
-        [fingerprint for fingerprint, _ in came],
-        [at for _, at in came],
-        [uuid7_floor(at - NEAR) for _, at in came],
-        [uuid7_floor(at + NEAR) for _, at in came],
-    )
-    return int(done.rpartition(" ")[2])
+    return await timeline.erase_written(conn, came)

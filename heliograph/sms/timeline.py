@@ -212,3 +212,40 @@ SOURCE = Source(
     under_way="sending",
     attempts=ATTEMPTS,
 )
+
+
+# Receipts of several organizations stand in one row, where those of the others stay.
+ERASE_WRITTEN = """
+WITH places AS MATERIALIZED (
+    SELECT b.received_on, b.id, array_agg(came.fingerprint) AS theirs
+      FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[], $4::uuid[]) AS came (fingerprint, at, first, last)
+           CROSS JOIN LATERAL (
+           SELECT received_on, id, fingerprints FROM receipt_bytes
+            WHERE received_on = (came.at AT TIME ZONE 'UTC')::date AND id BETWEEN came.first AND came.last
+            ORDER BY id OFFSET 0) b
+     WHERE came.fingerprint = ANY (b.fingerprints)
+     GROUP BY b.received_on, b.id
+)
+UPDATE receipt_bytes
+   SET raw = ARRAY(SELECT CASE WHEN one.fingerprint = ANY (places.theirs) THEN '' ELSE one.raw END
+                     FROM unnest(fingerprints, raw) WITH ORDINALITY AS one (fingerprint, raw, n) ORDER BY n)
+  FROM places
+ WHERE receipt_bytes.received_on = places.received_on AND receipt_bytes.id = places.id
+   AND EXISTS (SELECT FROM unnest(fingerprints, raw) AS one (fingerprint, raw)
+                WHERE one.fingerprint = ANY (places.theirs) AND one.raw <> '')
+"""
+
+
+async def erase_written(conn: Connection, came: Sequence[tuple[UUID, datetime]]) -> int:
+    """Empty the bytes of receipts, each given by its fingerprint and when it came; returns how many rows, of receipts
+    that came together, were written anew."""
+    if not came:
+        return 0
+    done = await conn.execute(
+        ERASE_WRITTEN,
+        [fingerprint for fingerprint, _ in came],
+        [at for _, at in came],
+        [uuid7_floor(at - NEAR) for _, at in came],
+        [uuid7_floor(at + NEAR) for _, at in came],
+    )
+    return int(done.rpartition(" ")[2])

@@ -24,6 +24,7 @@ from heliograph.sms.received import inbound, inbox
 from heliograph.suppliers.contract import Inbound
 from tests.rules.callback_factories import Meta, message
 from tests.rules.factories import check_books, key, organization, send, sender
+from tests.rules.factories import message as sms
 from tests.rules.whatsapp_factories import made
 
 ANA, ANA_8, BIA = "+5511987654321", "+551187654321", "+258841234568"
@@ -160,3 +161,54 @@ async def test_rejected_rows_go_that_have_the_number_as_it_is_written_at_home(
         done = await erasure.erase(conn, actor, address=number)
     assert done.erased == {"rejected_rows": 1}
     assert await pool.fetchval("SELECT array_agg(row) FROM contact_import_rejects") == [2]
+
+
+WRITTEN = """
+INSERT INTO receipt_bytes (received_on, id, fingerprints, raw, received_at)
+VALUES ((now() AT TIME ZONE 'UTC')::date, $1, $2, $3, now())
+"""
+LATER = """
+INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, error, recipient, sender, received_at,
+                      organization_id, message_id)
+VALUES ((now() AT TIME ZONE 'UTC')::date, $2, $1, '{x}', 'delivered', '', '1', '1', now(), $3, $2)
+"""
+ANSWERED = """
+INSERT INTO webhook_attempt_evidence (organization_id, begun_on, event_id, endpoint_id, started_at, url, sent, head,
+                                      body)
+VALUES ($1, (now() AT TIME ZONE 'UTC')::date, $2, $3, now(), '', '', '', $4)
+"""
+
+
+async def test_what_suppliers_and_receivers_wrote_of_a_persons_messages_goes(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Receipts repeat the beginning of a text, and a receiver may answer with all that it got."""
+    monkeypatch.setattr(erasure, "STEP_OF_ANSWERS", 1)
+    actor, other = await organization(pool), await organization(pool)
+    fingerprints = [uuid7() for _ in range(4)]
+    for who, to, (first, *later) in (
+        (actor, ANA_8, fingerprints[:2]),
+        (actor, BIA, fingerprints[2:3]),
+        (other, ANA, fingerprints[3:]),
+    ):
+        id = await sms(pool, who, to=to, status="delivered", queued=False)
+        await pool.execute("UPDATE messages SET receipt = $2, receipt_at = now() WHERE id = $1", id, first)
+        for fingerprint in later:
+            await pool.execute(LATER, fingerprint, id, who.organization_id)
+    await pool.execute(WRITTEN, uuid7(), fingerprints, [f"text:hi {n}".encode() for n in range(4)])
+    event = uuid7()
+    for who, its, body in (
+        (actor, event, f"debug: to={ANA[1:]}"),
+        (actor, event, f"debug: to=%2B{ANA_8[1:]}"),
+        (actor, uuid7(), f"debug: to={BIA}"),
+        (actor, uuid7(), f'{{"got":{{"to":"{ANA}"}}}}'),
+        (other, uuid7(), f"debug: to={ANA}"),
+    ):
+        await pool.execute(ANSWERED, who.organization_id, its, uuid7(), body.encode())
+    async with pool.acquire() as conn:
+        done = await erasure.erase(conn, actor, address=ANA)
+        assert (await erasure.erase(conn, actor, address=ANA)).erased == {}
+    assert done.erased == {"sms_sent": 1, "receipts_as_written": 1, "answers_of_receivers": 3}
+    assert await pool.fetchval("SELECT raw FROM receipt_bytes") == [b"", b"", b"text:hi 2", b"text:hi 3"]
+    left = await pool.fetch("SELECT body FROM webhook_attempt_evidence ORDER BY event_id")
+    assert [row["body"].decode() for row in left] == [f"debug: to={BIA}", f"debug: to={ANA}"]
