@@ -171,11 +171,12 @@ def masked(number: str) -> str:
 def normalize(text: str, *, region: str | None = None) -> str | None:
     """E.164 from what a person typed, or None when no number of that length can exist there.
 
-    Spaces, dashes, dots and parentheses are fine, and so are a missing `+`, an international prefix `00` and a national
-    `(0)` after the calling code; letters, extensions and digits other than ASCII are not. `region` (ISO, one of
-    `REGIONS`): a number without `+` or `00` is interpreted as people there write it, with or without their calling
-    code. Obsolete forms are converted to what is dialed: a Brazilian mobile gets its ninth digit, a Mexican one loses
-    the 1, an Argentine one has 9 for 15. About 20 µs; 1 µs for international ones, of which only the length is checked.
+    Spaces, dashes, dots and parentheses are fine, around the country's code as well, and so are a missing `+`, an
+    international prefix `00` and a national `(0)` after the calling code; letters, extensions and digits other than
+    ASCII are not. `region` (ISO, one of `REGIONS`): a number without `+` or `00` is interpreted as people there
+    write it, with or without their calling code. Obsolete forms are converted to what is dialed: a Brazilian mobile
+    gets its ninth digit, a Mexican one loses the 1, an Argentine one has 9 for 15. About 20 µs; 1 µs for
+    international ones, of which only the length is checked.
     """
     known = parse(text) if region is None or text.startswith("+") else None
     if known is not None:
@@ -183,7 +184,7 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
         # A zero after the calling code is usually a mistake, but not in Italy and a few others: phonenumbers knows.
         if known[len(code) + 1] != "0" and _is_possible(code, len(known) - len(code) - 1):
             return _dialed(known)
-    text = text.strip()
+    text = _unbracketed(text)
     if not _PASTED.fullmatch(text) or "+" in text[1:]:
         return None
     digits = _NOT_DIGIT.sub("", text.replace("(0)", ""))
@@ -202,6 +203,12 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
     return found and _dialed(found)
 
 
+def _unbracketed(text: str) -> str:
+    """Trimmed, and without the bracket that many put before the code of a country: (+258) 84 123 4567."""
+    text = text.strip()
+    return text[1:] if text.startswith(("(+", "(00")) else text
+
+
 def _dialed(number: str) -> str:
     """In Brazil, eight digits beginning with 6, 8 or 9 were a mobile; with 7 they may be another service."""
     return _BRAZIL_8.sub(r"\g<1>9\2", number) if number.startswith("+55") else number
@@ -212,7 +219,7 @@ def read(text: str, *, region: str | None) -> str | None:
 
     84 123 4567 is a Mozambican number at home, but begins like a Vietnamese one.
     """
-    if region is None and not text.lstrip().startswith(("+", "00")):
+    if region is None and not _unbracketed(text).startswith(("+", "00")):
         return None
     return normalize(text, region=region)
 
@@ -223,7 +230,7 @@ def readings(text: str, *, region: str | None) -> list[str]:
     What is written with `+` or `00` is one number. Anything else is one at home (`region`), if there is such a number,
     and what it says when its first digits are a calling code.
     """
-    text = text.strip()
+    text = _unbracketed(text)
     typed = _NOT_DIGIT.sub("", text)
     if text.startswith("+") or typed.startswith("00"):
         if not _PASTED.fullmatch(text):
