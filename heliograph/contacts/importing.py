@@ -51,6 +51,7 @@ CONTROL_TAG = "`tags` must not contain control characters"
 MANY_TAGS = f"`tags` must list at most {MAX_TAGS} tags"
 OVERFULL = f"its contact would have more than {MAX_TAGS} tags"
 REASONS = (
+    *(sheets.OPEN_QUOTE, sheets.LONG_LINE),
     *(MORE_CELLS, NO_NUMBER, ROUNDED, NO_COUNTRY, NO_SUCH, LONG_NAME, NUL_NAME, LONG_TAG, CONTROL_TAG, MANY_TAGS),
     OVERFULL,
 )

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 import msgspec
 
@@ -47,6 +47,11 @@ _DIGITS = 7
 _DELIMITERS = (",", ";", "\t", "|")
 #: The longest header; a file without line ends is not read into memory.
 _HEADER = 65_536
+#: Characters of the longest line, and with it of a row on one; the rest of a longer one is passed over.
+LONGEST = 1 << 20
+#: Why a row cannot be read, beside what the reader of CSV says.
+OPEN_QUOTE = 'a quotation mark (") is not closed, in this row or one above it'
+LONG_LINE = f"the line has more than {LONGEST:,} characters"
 #: Marks at the beginning of a file, and the encodings that they say.
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -156,7 +161,8 @@ class Reader:
         self.size = self._raw.seek(0, io.SEEK_END)
         self._raw.seek(0)
         self._text = _text(self._raw, found.encoding)
-        self._csv = csv.reader(self._text, delimiter=found.delimiter)
+        self._lines, self._delimiter = _Lines(self._text), found.delimiter
+        self._csv = csv.reader(self._lines, delimiter=found.delimiter)
         self._number = 0
         # Those before the first row count even if they are empty.
         self._first = found.preamble + found.has_header
@@ -183,18 +189,73 @@ class Reader:
         """Close the file."""
         self._text.close()
 
+    def _open(self) -> Row:
+        """The row that was begun, of which only the first line is taken."""
+        first = self._lines.taken[0]
+        self._lines.put_back()
+        return Row(self._number, first.rstrip("\r\n").split(self._delimiter), OPEN_QUOTE)
+
     def _read(self) -> Iterator[Row]:
         while True:
             self._number += 1
+            self._lines.taken.clear()
             try:
                 cells = next(self._csv)
             except StopIteration:
                 return
+            except _LongLine:
+                if self._lines.taken:
+                    yield self._open()
+                    self._number += 1
+                yield Row(self._number, [], LONG_LINE)
+                continue
             except csv.Error as error:
-                yield Row(self._number, [], f"cannot be read: {error}")
+                several = len(self._lines.taken) > 1
+                yield self._open() if several else Row(self._number, [], f"cannot be read: {error}")
+                continue
+            if self._lines.ended and len(self._lines.taken) > 1:
+                yield self._open()
                 continue
             if any(cells) or self._number <= self._first:
                 yield Row(self._number, cells)
+
+
+class _LongLine(Exception):
+    """The line is longer than any that is read."""
+
+
+class _Lines:
+    """The lines of a file, of bounded length. A row that has no end gives back all but its first line: otherwise one
+    quotation mark too many would take what follows it, to the end of the file, for its cell."""
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        #: Those given back, the last first.
+        self._back: list[str] = []
+        #: Those of the row that is being read.
+        self.taken: list[str] = []
+        #: The file's end was reached in the middle of a row: one that ends does so before its next line is asked for.
+        self.ended = False
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        line = self._back.pop() if self._back else self._text.readline(LONGEST)
+        if not line:
+            self.ended = True
+            raise StopIteration
+        if len(line) == LONGEST and line[-1] not in "\r\n":
+            while (rest := self._text.readline(LONGEST)) and rest[-1] not in "\r\n":
+                pass
+            raise _LongLine
+        self.taken.append(line)
+        return line
+
+    def put_back(self) -> None:
+        """Give back the lines of a row after its first."""
+        self._back += self.taken[:0:-1]
+        self.ended = False
 
 
 def header_of(found: Layout, field: str) -> str | None:

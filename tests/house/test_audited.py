@@ -85,6 +85,7 @@ UNRECORDED = {
     "heliograph.campaigns.pausing.put_off": PROGRESS,
     "heliograph.campaigns.pausing.take_up": PROGRESS,
     "heliograph.campaigns.withdrawal.withdraw": PROGRESS,
+    "heliograph.campaigns.withdrawal._look_again": PROGRESS,
     "heliograph.consent.optouts.lift": "somebody's own START, which is a received message",
     "heliograph.consent.optouts.lift_earlier": "somebody's own START, which is a received message",
     "heliograph.consent.importing._take_back": PROGRESS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,49 @@ def test_a_guard_can_be_taken_off(cell: str) -> None:
     assert shown[:1] not in "=@\t" or not shown
     if not cell.startswith("'"):
         assert unguarded(shown) == cell
+
+
+PROBLEMS = {
+    # A quotation mark too many: the row that has it is told of, and those below are rows.
+    "to the end of the file": (
+        '+258841234567,"Ana\n+258841234568,Bia\n+258841234569,Eva\n',
+        [1, 0, 0],
+        sheets.OPEN_QUOTE,
+    ),
+    "to the longest cell": (
+        '+258841234567,"Ana\n' + "+258841234568,Bia\n" * 10_000,
+        [1, *[0] * 10_000],
+        sheets.OPEN_QUOTE,
+    ),
+    "twice": ('"a\n"b"\n"c\nd\n', [0, 1, 0], sheets.OPEN_QUOTE),
+    "in the last row": ('a,b\nc,"d', [0, 0], ""),
+    "a cell of several lines": ('a,"b\nb"\nc,d\n', [0, 0], ""),
+    "a long line": ("a,b\n" + "x" * 3_000_000 + "\nc,d\n", [0, 1, 0], sheets.LONG_LINE),
+    "a long line and no end": ("a,b\n" + "x" * 3_000_000, [0, 1], sheets.LONG_LINE),
+    "a long line below a quotation mark": ('"a\nb\n' + "x" * 3_000_000 + "\nc,d\n", [1, 1, 0, 0], sheets.LONG_LINE),
+}
+
+
+@pytest.mark.parametrize("case", PROBLEMS)
+def test_what_cannot_be_read_takes_no_other_row_with_it(tmp_path: Path, case: str) -> None:
+    content, expected, problem = PROBLEMS[case]
+    path = file(tmp_path, "phone,name\n" + content)
+    reader = Reader(path, sheets.layout(path))
+    rows = reader.take(100_000)
+    reader.close()
+    assert [int(bool(row.problem)) for row in rows] == expected
+    assert problem == "" or problem in {row.problem for row in rows}
+    assert [row.number for row in rows] == list(range(2, len(rows) + 2))
+
+
+def test_a_file_that_is_one_line_is_not_read_into_memory(tmp_path: Path) -> None:
+    path = file(tmp_path, "phone,name\n" + "x" * 40_000_000)
+    layout = sheets.layout(path)
+    tracemalloc.start()
+    try:
+        reader = Reader(path, layout)
+        assert [row.problem for row in reader.take(10)] == [sheets.LONG_LINE]
+        reader.close()
+        assert tracemalloc.get_traced_memory()[1] < 16_000_000
+    finally:
+        tracemalloc.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from heliograph.contacts import importing
+from heliograph.contacts import importing, sheets
 
 #: What is wrong with a field of the form for a person, or of what is done to marked ones.
 CONTACT_FORM: Mapping[str, str] = {
@@ -43,6 +43,8 @@ IMPORT_FORM: Mapping[str, str] = {
 }
 #: Why rows of a file are rejected: what the rule says, and what a page does.
 IMPORT_REASONS: Mapping[str, str] = {
+    sheets.OPEN_QUOTE: "A quotation mark in this row, or in one above it, is not closed",
+    sheets.LONG_LINE: "The line has more than a million characters",
     importing.MORE_CELLS: "The row has more cells than the header",
     importing.NO_NUMBER: "There is no phone number",
     importing.ROUNDED: "A spreadsheet has rounded the phone number: format that column as text",
