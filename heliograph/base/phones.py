@@ -219,9 +219,14 @@ def read(text: str, *, region: str | None) -> str | None:
 
     84 123 4567 is a Mozambican number at home, but begins like a Vietnamese one.
     """
-    if region is None and not _unbracketed(text).startswith(("+", "00")):
+    if region is None and not is_international(text):
         return None
     return normalize(text, region=region)
+
+
+def is_international(text: str) -> bool:
+    """Whether it is written with the code of its country: with `+` or `00`, in brackets or not."""
+    return _unbracketed(text).startswith(("+", "00"))
 
 
 def readings(text: str, *, region: str | None) -> list[str]:

@@ -137,8 +137,8 @@ def _unread(text: str) -> str:
     """The spelling of what is no number. A number abroad that lacks a digit stays one abroad: without its + it would be
     read as another one, at home, when the form is opened again."""
     digits = phones.digits(text)
-    if digits and text.startswith(("+", "00")):
-        return "+" + (digits if text.startswith("+") else digits.removeprefix("00"))
+    if digits and phones.is_international(text):
+        return "+" + (digits if "+" in text else digits.removeprefix("00"))
     return digits or text
 
 

@@ -490,10 +490,10 @@ async def test_a_number_of_a_draft_that_lacks_a_digit_does_not_become_another_on
 ) -> None:
     """There is no calling code 87, but without its + it would be a number of Mozambique."""
     form = (await owner.get("/campaigns/new")).form("/campaigns")
-    numbers = "+87 123 4567; 0087 123 4568\n+85 123 4567; 123 4567; +258 84 100 0001"
+    numbers = "+87 123 4567; 0087 123 4568\n+85 123 4567; 123 4567; +258 84 100 0001; (+87) 123 4569"
     typed = {"name": "Sale", "to": "numbers", "numbers": numbers, "text": "Hello"}
     await owner.post("/campaigns/drafts", form | typed, HX_Request="true")
-    kept = ["+871234567", "+871234568", "+851234567", "1234567", "+258841000001"]
+    kept = ["+871234567", "+871234568", "+851234567", "1234567", "+258841000001", "+871234569"]
     assert await pool.fetchval("SELECT numbers FROM campaign_drafts") == kept
     page = await owner.get(f"/campaigns/new?draft={form['draft']}")
     assert "\n".join(kept) in page.text

@@ -260,6 +260,13 @@ def test_a_number_is_never_guessed(text: str, region: str | None, expected: str 
     assert phones.read(text, region=region) == expected
 
 
+def test_what_is_written_with_the_code_of_its_country() -> None:
+    for text in ("+258", "00258 84", " (+258) 84", "(00258)84"):
+        assert phones.is_international(text), text
+    for text in ("84", "(258) 84", "", "(0)84", "((+258)"):
+        assert not phones.is_international(text), text
+
+
 @pytest.mark.parametrize(("key", "others"), PEOPLE[:-1])
 def test_spellings(key: str, others: list[str]) -> None:
     for number in (key, *others):

@@ -371,7 +371,7 @@ def _map_values(request: Request, draft: Draft, head: bytes, typed: Any) -> dict
     national = []
     if phone is not None:
         cells = [row[phone].strip() for row in rows if phone < len(row)]
-        written = [cell for cell in cells if cell and not cell.lstrip("'").startswith(("+", "00"))]
+        written = [cell for cell in cells if cell and not phones.is_international(cell.lstrip("'"))]
         known = country if country in phones.REGIONS.values() else None
         national = [(cell, phones.read(cell, region=known) or "") for cell in written[:SAMPLES]]
     return {

@@ -80,7 +80,7 @@ async def recipient(request: Request, conn: Connection, text: str) -> Recipient:
     country = (await organizations.get(conn, id=actor.organization_id)).country
     found = phones.readings(text, region=country)
     if found:
-        is_explicit = text.startswith(("+", "00"))
+        is_explicit = phones.is_international(text)
         is_home = phones.country(found[0]) == country
         if len(found) == 1 and (is_explicit or is_home or (country is None and phones.is_valid(found[0]))):
             return Recipient(found[0])

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from heliograph.accounts import organizations
+from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -74,7 +75,7 @@ class Given(msgspec.Struct, frozen=True):
     @property
     def national(self) -> list[tuple[str, str]]:
         """Some of the pasted texts that lack a country's code, those that are no numbers (with "") before others."""
-        national = [(text, number or "") for text, number in self.pasted.items() if not text.startswith(("+", "00"))]
+        national = [(text, number or "") for text, number in self.pasted.items() if not phones.is_international(text)]
         none, read = [one for one in national if not one[1]], [one for one in national if one[1]]
         return none[:SAMPLES] + read[:SAMPLES]
 
