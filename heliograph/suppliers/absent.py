@@ -1,4 +1,4 @@
-"""A connector of an account that cannot be reached at all, since its settings or its secret cannot be read."""
+"""The connector of an account that cannot be used at all because its settings or secret cannot be read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from heliograph.suppliers.contract import Health, Submission
 
 
 class Absent:
-    """Stands in for a connector that cannot be created, or not yet: what only this supplier carries waits."""
+    """Stands in for a connector that cannot be created (yet): messages that only this supplier carries wait."""
 
     def __init__(self, error: str) -> None:
         self.error = quoted(error)
 
     async def start(self) -> None:
-        """There is nothing to start."""
+        """Nothing to start."""
 
     def ready(self) -> bool:
         return False
@@ -31,13 +31,13 @@ class Absent:
         raise AssertionError("it has no capacity")
 
     def set_sessions(self, count: int) -> None:
-        """It has none."""
+        """There are no sessions."""
 
     def slow(self, pause: float) -> None:
-        """There is nothing to slow down."""
+        """Nothing to slow down."""
 
     def health(self) -> Health:
         return Health(sessions=0, in_flight=0, last_error=self.error)
 
     async def stop(self, *, grace: float) -> None:
-        """There is nothing to stop."""
+        """Nothing to stop."""

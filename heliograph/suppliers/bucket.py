@@ -1,21 +1,21 @@
-"""How many segments a second an account takes: a token bucket that remembers being told to slow down. Pure.
+"""The rate in segments a second that an account may send: a token bucket that remembers being throttled. Pure.
 
-With a configured rate a throttle halves it for a second, or lowers it to what was accepted in the last one, if that is
-more; it comes back by 5 % of the ceiling a second. Without one the supplier's own rate is found. The first throttle
-says what was accepted in the last second; from there the rate doubles each second until the next one, and then stays
-just below what is accepted, growing slowly and faster the longer nothing is throttled.
+With a configured rate, a throttle halves it, or lowers it to what was accepted in the last second if that is more; it
+then recovers by 5 % of the ceiling a second. Without one, the supplier's own rate is searched for: the first throttle
+shows what was accepted in the last second; from there the rate triples each second until the next throttle, then stays
+just below what is accepted and grows slowly, faster the longer nothing is throttled.
 
-The rule nobody may break: answers to what was already in the window do not lower the rate again.
+The rule nobody may break: answers to segments that were already in the window do not lower the rate again.
 """
 
 from __future__ import annotations
 
-#: Seconds after a throttle in which further ones say nothing new; while the supplier's rate is looked for, it is known
-#: sooner.
+#: Seconds after a throttle in which further throttles carry no new information; fewer while the supplier's rate is
+#: being searched for.
 _HOLD = 1.0
 _SEARCH_HOLD = 0.25
 _RECOVERY = 0.05
-#: Of what was accepted in a second, kept after a throttle; and of the rate at which looking for it met one.
+#: Fraction kept after a throttle of what was accepted in a second, and of the rate at which the search met one.
 _KEPT = 0.97
 _FOUND = 0.9
 _SEARCH = 3.0
@@ -39,9 +39,9 @@ class Bucket:
         self._tokens = 1.0
         self._at = now
         self._held_until = now
-        #: Looking for the rate of a supplier of which only the first throttle is known.
+        #: Searching for the rate of a supplier that has throttled only once so far.
         self._searching = False
-        #: Somebody had to wait for a token since the rate last grew: only then is a found rate too low, perhaps.
+        #: Somebody had to wait for a token since the rate last grew: only then might a found rate be too low.
         self._wanted = False
         self._accepted = [0] * _TENTHS
         self._tenth = int(now * _TENTHS)
@@ -63,12 +63,12 @@ class Bucket:
         return tokens
 
     def take(self, segments: int) -> None:
-        """Segments that left. Going below zero is allowed: the next ones wait longer."""
+        """Account for segments that left. Tokens may go below zero: the next segments wait longer."""
         if self._rate != _UNLIMITED:
             self._tokens -= segments
 
     def accepted(self, now: float) -> None:
-        """The supplier took a segment."""
+        """The supplier accepted a segment."""
         tenth = int(now * _TENTHS)
         if tenth != self._tenth:
             self._turn(tenth)
@@ -76,7 +76,7 @@ class Bucket:
 
     @property
     def ahead(self) -> int:
-        """Segments that may wait inside for their token."""
+        """The number of segments that may wait inside for a token."""
         return 1 << 30 if self._rate == _UNLIMITED else max(1, int(self._rate * _AHEAD))
 
     def wait(self, now: float) -> float:
@@ -108,7 +108,7 @@ class Bucket:
 
     @property
     def rate(self) -> float:
-        """Segments a second at present; infinity: no limit."""
+        """The current rate in segments a second; infinity: no limit."""
         return self._rate
 
     def _refill(self, now: float) -> None:
@@ -131,7 +131,7 @@ class Bucket:
             self._wanted = False
 
     def _turn(self, tenth: int) -> None:
-        """Forget what is more than a second old."""
+        """Forget counts that are more than a second old."""
         for gone in range(self._tenth + 1, min(tenth, self._tenth + _TENTHS) + 1):
             self._accepted[gone % _TENTHS] = 0
         self._tenth = max(tenth, self._tenth)

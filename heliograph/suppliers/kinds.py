@@ -1,6 +1,6 @@
-"""Every kind of SMS supplier there is: what an operator may add, and how a worker reaches it.
+"""All kinds of SMS supplier: those that an operator may add, and how a worker connects to each.
 
-One over HTTP is there because its file is: each module of `http/by_name/` is looked into for its `KIND`.
+HTTP suppliers are found by their modules: each one in `http/by_name/` provides a `KIND`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from heliograph.suppliers.smpp.settings import SmppSettings
 
 SMPP = "smpp"
 GENERIC = generic.KIND.name
-#: Kinds whose requests can be written again, octet by octet.
+#: Kinds whose requests can be reconstructed, octet by octet.
 REBUILT = (SMPP,)
 
 
 def _found() -> dict[str, HttpKind]:
-    """Those that have a file, by name, and the one that is configuration alone, which is shown last."""
+    """Kinds with a module, by name, and the configurable kind, which is shown last."""
     names = [one.name for one in pkgutil.iter_modules(by_name.__path__, f"{by_name.__name__}.")]
     found: list[HttpKind] = [importlib.import_module(name).KIND for name in names]
     return {one.name: one for one in [*sorted(found, key=lambda one: one.name), generic.KIND]}
@@ -55,7 +55,7 @@ SETTINGS: Mapping[str, type[msgspec.Struct]] = {SMPP: SmppSettings} | {
 
 @cache
 def fields(kind: str) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """The settings of a kind, in the order of its struct. Kept: reading annotations takes 10 ms."""
+    """The settings of a kind, in the order of its struct. Cached: reading annotations takes 10 ms."""
     return msgspec.structs.fields(SETTINGS[kind])
 
 
@@ -65,26 +65,27 @@ def settings_from(kind: str, values: Mapping[str, Any]) -> Any:
 
 
 def factories(*, late: float) -> dict[str, ConnectorFactory]:
-    """How each kind is connected to. `late`: seconds that the answer to an SMPP submit counts after it was given up."""
+    """The connector factory of each kind. `late`: seconds that an SMPP answer still counts after its submit timed
+    out."""
     return {SMPP: partial(smpp.connect, late=late)} | {name: partial(_http, kind) for name, kind in HTTP.items()}
 
 
 def read(kind: str, settings: Mapping[str, Any], body: bytes, form: str) -> str | None:
-    """The text of a handset's message whose parts are joined; None if it is none. `settings`: as stored with its
-    supplier. Over HTTP messages come as text, which has no form."""
+    """The text of a handset's message whose parts have been joined; None if it has none. `settings`: as stored with its
+    supplier. Over HTTP, messages arrive as text, which has no form."""
     if not form:
         return body.decode("utf-8", "replace").replace("\0", "\ufffd")
     return texts.read(body, form, texts.alphabet_of(settings)) if kind == SMPP else None
 
 
 def rebuilt(kind: str, settings: Mapping[str, Any], submission: Submission) -> list[Rebuilt]:
-    """What a supplier of this kind was given of one attempt, written again; empty: nothing, or not known for its kind.
-    `settings`: as stored with it. Raises SettingsError."""
+    """The requests that a supplier of this kind was sent in one attempt, reconstructed; empty: none, or not possible
+    for its kind. `settings`: as stored with it. Raises SettingsError."""
     return rebuilding.submits(settings_from(kind, settings), submission) if kind in REBUILT else []
 
 
 def _http(
     kind: HttpKind, account: Account, on_outcome: OnOutcome, on_receipts: OnReceipts, on_inbound: OnInbound
 ) -> Connector:
-    """Receipts and messages of handsets come through the door for callbacks, not through the connector."""
+    """Receipts and handsets' messages arrive through the callback door, not through the connector."""
     return http.connect(kind, account, on_outcome)

@@ -1,7 +1,7 @@
-"""Whether an account can be reached, step by step, for whoever sets it up: each step with its time, or what went wrong.
+"""Tests whether an account can be reached, step by step, for whoever sets it up: each step with its duration or error.
 
-A session is opened for it and closed again: over SMPP bound as a transmitter, so that no receipt comes to it. The rule
-nobody may break: no secret is shown, and nothing is sent that costs.
+A session is opened for the test and closed again: over SMPP bound as a transmitter, so that it receives no receipts.
+The rule nobody may break: no secret is shown, and nothing is sent that costs money.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from heliograph.suppliers.smpp.codec.wire import Framer, PduError
 from heliograph.suppliers.smpp.settings import SmppSettings
 from heliograph.suppliers.smpp.tls import tls_context
 
-#: In their order.
+#: The steps, in order.
 RESOLVE, CONNECT, TLS, BIND, ENQUIRE, UNBIND = "resolve", "connect", "tls", "bind", "enquire", "unbind"
 READ = 4096
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One of them. `said`: what was found, or what went wrong."""
+    """One step. `said`: what was found, or what went wrong."""
 
     name: str
     ok: bool
@@ -43,7 +43,7 @@ class _FailedError(Exception):
 
 
 class _Steps:
-    """Takes the time of each."""
+    """Runs the steps and times each."""
 
     def __init__(self) -> None:
         self.done: list[Step] = []
@@ -72,9 +72,9 @@ class _Steps:
 
 
 async def probe(kind: str, account: Account) -> list[Step]:
-    """The steps that were taken, up to the first that failed. Takes at most the account's own time limits.
+    """The steps taken, up to the first failure. Takes at most the account's own time limits.
 
-    Over HTTP: the host is resolved and connected to, by TLS where the address says so; a request would cost. Raises
+    Over HTTP the host is resolved and connected to, with TLS if the address says so; a request would cost money. Raises
     SettingsError (names the field).
     """
     settings = kinds.settings_from(kind, account.settings)
@@ -147,7 +147,7 @@ async def _smpp(steps: _Steps, settings: SmppSettings, secret: str) -> None:
 
 
 async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, framer: Framer, pdu: p.Pdu) -> p.Pdu:
-    """The answer to a PDU; what the peer asks meanwhile is answered if it is an enquire_link."""
+    """The answer to a PDU; an enquire_link from the peer is answered meanwhile."""
     writer.write(pdu.encode())
     while True:
         data = await reader.read(READ)

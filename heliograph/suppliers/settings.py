@@ -1,4 +1,4 @@
-"""Settings of accounts, whatever the wire: stored values become a typed struct, and a struct says what is wrong."""
+"""Account settings for any protocol: stored values become a typed struct, and errors name the field."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
 
 
 class SettingError(SettingsError):
-    """A setting of an account is wrong; what is said names the field."""
+    """An account setting is wrong; the message names the field."""
 
     def __init__(self, words: Sentence) -> None:
         super().__init__(str(words))
@@ -37,7 +37,7 @@ class SettingError(SettingsError):
 
 
 class DemandedError(ValueError):
-    """A setting does not hold what is demanded of it."""
+    """A setting does not meet a requirement."""
 
     def __init__(self, field: str, what: Sentence) -> None:
         self.words = joined([field, what], " ")
@@ -45,7 +45,7 @@ class DemandedError(ValueError):
 
 
 def worded(text: str) -> Sentence:
-    """What msgspec says of a value, as it can be told."""
+    """An error message of msgspec as a translatable sentence."""
     if found := re.fullmatch(r"Expected `([^`]*)`, got `([^`]*)`", text):
         return said("Expected `%(wanted)s`, got `%(got)s`", wanted=found[1], got=found[2])
     if found := re.fullmatch(r"Expected `([^`]*)` >= (\S+)", text):
@@ -58,12 +58,12 @@ def worded(text: str) -> Sentence:
 
 
 def demand(holds: bool, field: str, what: Sentence) -> None:
-    """Raise DemandedError, which names the field, unless it holds."""
+    """Raise DemandedError, which names the field, unless `holds`."""
     if not holds:
         raise DemandedError(field, what)
 
 
-#: Settings of every account, whatever it speaks: of its receipts, and of what handsets write to it.
+#: Settings of every account, whatever its protocol, for receipts and for messages from handsets.
 RecipientErrors = Annotated[
     tuple[str, ...],
     "Error codes in receipts for which nobody but the recipient is to blame: no such number, a handset that is off",
@@ -77,6 +77,6 @@ InboundPrepend = Annotated[str, "Prefix to add instead, such as 258"]
 
 
 def demand_numbering(country: str, inbound_prepend: str) -> None:
-    """What every account says of the numbers of handsets that write. Raises ValueError, which names the field."""
+    """Check the settings for handsets' numbers that every account has. Raises ValueError, which names the field."""
     demand(not country or country in REGIONS.values(), "country", said("must be an ISO code such as MZ"))
     demand(not inbound_prepend or inbound_prepend.isdecimal(), "inbound_prepend", said("must be digits"))

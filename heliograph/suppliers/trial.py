@@ -1,7 +1,7 @@
-"""One message through an account's real connector, outside the queue, and what was asked and answered, for operators.
+"""Sends one message through an account's real connector, outside the queue, and shows operators requests and answers.
 
-Nothing of it is stored. The rule nobody may break: no secret is shown, so a request is written a second time for show,
-with other words in place of the secrets.
+Nothing is stored. The rule nobody may break: no secret is shown, so each request is built a second time for display,
+with placeholders for the secrets.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from heliograph.suppliers.smpp.codec.pdu import PduError, SubmitSm
 from heliograph.suppliers.smpp.settings import settings_from
 from heliograph.suppliers.smpp.submits import Builder
 
-#: Stands for a secret.
+#: Placeholder for a secret.
 HIDDEN = "(hidden)"
-#: Characters that are shown of an answer.
+#: Maximum characters of an answer that are shown.
 SHOWN = 4000
-#: Between two looks at a session that is being opened, and for what is closed at the end; seconds.
+#: Seconds between two checks of a session that is opening, and for closing at the end.
 _POLL, _GRACE = 0.02, 1.0
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result of a trial."""
 
-    #: HTTP requests, or PDUs: those that were written, or would be.
+    #: HTTP requests or PDUs that were written, or would have been.
     requests: list[dict[str, Any]]
-    #: What was answered to them; of SMPP also to the bind.
+    #: The answers to them; for SMPP also the answer to the bind.
     answers: list[dict[str, Any]]
-    #: None: nothing was to be sent.
+    #: None: nothing was to be sent, or no session opened.
     outcome: Outcome | None = None
-    #: Why there was nothing to send it on; empty: there was, or nobody tried.
+    #: Why no session opened; empty: one did, or none is needed.
     error: Sentence = quoted("")
 
 
 async def attempt(kind: str, account: Account, submission: Submission, *, is_sent: bool = True) -> Trial:
     """Send a message on an account of a kind, or (`is_sent` False) only show it and, over SMPP, bind.
 
-    Takes at most the account's own time limits. An SMPP session is bound as a transmitter, so no receipt of anybody's
-    comes to it. Raises SettingsError (names the field).
+    Takes at most the account's own time limits. An SMPP session is bound as a transmitter, so it receives nobody's
+    receipts. Raises SettingsError (names the field).
     """
     if kind == kinds.SMPP:
         return await _smpp(account, submission, is_sent)
@@ -58,7 +58,7 @@ async def attempt(kind: str, account: Account, submission: Submission, *, is_sen
 
 
 class _NotSentError(ValueError):
-    """It was only to be shown."""
+    """The request was only to be shown."""
 
 
 async def _http(kind: HttpKind, account: Account, submission: Submission, is_sent: bool) -> Trial:
@@ -73,7 +73,7 @@ async def _http(kind: HttpKind, account: Account, submission: Submission, is_sen
         shown = msgspec.structs.replace(message, callback=callback)
         plain = kind.request(settings, dict.fromkeys(secrets, HIDDEN), shown)
         requests.append(_shown_request(plain))
-        # What a secret is part of, such as a user name and a password in base64.
+        # Values that contain a secret, such as a user name and password in base64.
         hidden.update(value for name, value in made.headers.items() if plain.headers.get(name) != value)
         if not is_sent:
             raise _NotSentError
@@ -133,7 +133,7 @@ async def _submitted(connector: Connector, submission: Submission, outcomes: asy
 
 
 def _first(outcomes: asyncio.Future[Outcome]) -> Any:
-    """Hears the first outcome; an answer that comes after it was given up is nobody's here."""
+    """Takes the first outcome; an answer after the timeout is ignored here."""
 
     def heard(_: Submission, outcome: Outcome) -> None:
         if not outcomes.done():
@@ -143,7 +143,7 @@ def _first(outcomes: asyncio.Future[Outcome]) -> Any:
 
 
 async def _nobody(_: Sequence[Receipt] | Sequence[Any]) -> None:
-    """A transmitter gets none; one that comes all the same is not acknowledged, and comes again."""
+    """A transmitter gets none; one that arrives anyway is not acknowledged, so the supplier sends it again."""
     raise RuntimeError("a trial takes no receipts")
 
 
@@ -157,12 +157,12 @@ def _shown_request(request: Request) -> dict[str, Any]:
 
 
 def _shown_callback(callback: str) -> str:
-    """Its last part is a secret."""
+    """The callback without its last part, which is a secret."""
     return f"{callback.rpartition('/')[0]}/{HIDDEN}"
 
 
 def _without(text: str, hidden: Collection[str]) -> str:
-    """An answer that repeats a secret, as it is or as it was written."""
+    """An answer's text with secrets masked, whether verbatim or escaped."""
     words = {one for value in hidden for one in (value, value.rpartition(" ")[2])}
     for word in sorted({as_written(word) for word in words for as_written in _WRITTEN} - {""}, key=len, reverse=True):
         text = text.replace(word, HIDDEN)
@@ -173,7 +173,7 @@ def _in_json(text: str) -> str:
     return msgspec.json.encode(text).decode()[1:-1]
 
 
-#: How a value is written in an answer.
+#: The forms in which an answer may contain a value.
 _WRITTEN = (str, quote_plus, partial(quote, safe=""), _in_json, escape)
 
 

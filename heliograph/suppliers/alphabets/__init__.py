@@ -1,1 +1,1 @@
-"""What short messages are written in: the GSM 7-bit alphabet with its national tables, and how text is cut."""
+"""Alphabets of short messages: GSM 7-bit with its national tables, and how text is cut into segments."""

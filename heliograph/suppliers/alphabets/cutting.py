@@ -1,8 +1,8 @@
-"""Where a long text is cut into segments. Pure.
+"""Cuts a long text into segments. Pure.
 
-The rule nobody may break: how many segments there are follows from lengths and pairs alone. An escape pair and a
-surrogate pair are never torn, whatever that costs; what a reader sees as one character (a grapheme cluster, Unicode
-annex 29) is kept whole only where that costs no further segment.
+The rule nobody may break: the number of segments follows from lengths and pairs alone. An escape pair or surrogate pair
+is never split, whatever that costs; a grapheme cluster, which readers see as one character (Unicode annex 29), is kept
+whole only where that adds no segment.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ OCTETS = 140
 
 
 def septets_in(header: int) -> int:
-    """Septets that fit behind a user data header of so many octets, its length octet included; 0: without one."""
+    """Septets that fit after a user data header of this many octets, including its length octet; 0: no header."""
     return (OCTETS - header) * 8 // 7
 
 
 def units_in(header: int) -> int:
-    """Octets of UCS-2 that fit behind a user data header of so many octets, its length octet included."""
+    """Octets of UCS-2 that fit after a user data header of this many octets, including its length octet."""
     return (OCTETS - header) // 2 * 2
 
 
@@ -44,15 +44,15 @@ def cut_units(units: bytes, size: int) -> tuple[bytes, ...]:
 
 
 def count_units(units: bytes, size: int) -> int:
-    """How many segments `cut_units` makes."""
+    """The number of segments that `cut_units` produces."""
     return _needed(0, len(units), size, _between_surrogates(units))
 
 
 def clusters(text: str) -> list[int]:
     """Offsets in UTF-16BE at which a grapheme cluster begins.
 
-    Where the rules of annex 29 need tables that Python has not, clusters are rather too long: conjuncts of all Indic
-    scripts, and whatever a joiner joins.
+    Where the rules of annex 29 need tables that Python lacks, clusters are longer than they should be: conjuncts in
+    all Indic scripts, and whatever follows a joiner.
     """
     starts = []
     at = flags = 0
@@ -68,7 +68,7 @@ def clusters(text: str) -> list[int]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-#: From where a segment would end at the most to where it may.
+#: From the latest possible end of a segment to the end that it may have.
 _End = Callable[[int], int]
 
 
@@ -89,7 +89,7 @@ def _cut(data: bytes, size: int, possible: _End, graceful: _End) -> tuple[bytes,
 
 
 def _needed(start: int, length: int, size: int, possible: _End) -> int:
-    """Segments from `start` on, each as full as it can be."""
+    """The number of segments from `start` on, each as full as possible."""
     segments = 1
     while start + size < length:
         start = possible(start + size)
@@ -102,8 +102,8 @@ def _between_surrogates(units: bytes) -> _End:
 
 
 def _continues(before: str, character: str) -> bool:
-    """True if a character belongs to the cluster of the one before it. Flags, pairs of letters, are the caller's."""
-    if before < "\u0300" and character < "\u0300":  # most of what is Latin
+    """True if a character continues the cluster of the one before it. The caller handles flags (pairs of letters)."""
+    if before < "\u0300" and character < "\u0300":  # most Latin text
         return before == "\r" and character == "\n"
     return (
         unicodedata.category(character)[0] == "M"
@@ -117,15 +117,15 @@ def _continues(before: str, character: str) -> bool:
     )
 
 
-#: Combining class of what joins two consonants.
+#: Combining class of the sign that joins two consonants.
 _VIRAMA = 9
-#: Joiners, half-width sound marks and vowels of Thai and Lao that category M leaves out.
+#: Joiners, half-width sound marks and vowels of Thai and Lao that are not in category M.
 _EXTENDING = frozenset("\u200c\u200d\uff9e\uff9f\u0e33\u0eb3")
 _PREPENDED = frozenset("\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd\U000110cd")
 
 
 def _syllable(before: str, character: str) -> bool:
-    """Hangul written in its letters: L+ V* T*, or a syllable and what follows it."""
+    """Hangul written as jamo: L+ V* T*, or a precomposed syllable and the jamo after it."""
     if not ("\u1100" <= character <= "\u11ff" or "\ua960" <= character <= "\ud7fb"):
         return False
     leading = "\u1100" <= before <= "\u115f" or "\ua960" <= before <= "\ua97c"

@@ -1,11 +1,11 @@
-"""The GSM 7-bit alphabet (3GPP 23.038 §6.2.1) with its extension and its national tables: text to septets and back.
+"""The GSM 7-bit alphabet (3GPP 23.038 §6.2.1) with its extension and national tables: text to septets and back.
 
-Septets are unpacked, one an octet, as SMPP carries them. The rule nobody may break: no character is ever replaced on
-the way out. A text that an alphabet lacks a character of has no septets in it.
+Septets are unpacked, one per octet, as SMPP carries them. The rule nobody may break: no character is ever replaced on
+the way out. A text with a character that an alphabet lacks has no septets in it.
 
-`octets` runs for every accepted message, so it is one pass in C: a charmap codec writes characters of the basic
-alphabet as their code and characters of the extension as their code with the high bit set. Octets that are pure ASCII
-therefore hold no extension character and are the septets themselves, save for `@` (see `_MAP`).
+`octets` runs for every accepted message, so it is a single pass in C: a charmap codec writes characters of the basic
+alphabet as their code, and characters of the extension as their code with the high bit set. Octets that are pure ASCII
+therefore contain no extension character and are already the septets, except for `@` (see `_MAP`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ESCAPE = 0x1B
 
 
 def octets(text: str) -> bytes | None:
-    """One octet a character, with the high bit set for those of the extension; None: not GSM-7."""
+    """One octet per character, with the high bit set for extension characters; None: not GSM-7."""
     try:
         coded = _charmap_encode(text, "strict", _MAP)[0]
     except UnicodeEncodeError:
@@ -36,18 +36,18 @@ def octets(text: str) -> bytes | None:
 
 
 def septets_of(coded: bytes) -> bytes:
-    """The septets of what `octets` returned."""
+    """The septets for a result of `octets`."""
     septets = coded.translate(_FINAL)
     return septets if septets.isascii() else _EXTENDED.sub(lambda match: _PAIRS[match[0]], septets)
 
 
 def extended(coded: bytes) -> int:
-    """How many characters of what `octets` returned take two septets."""
+    """The number of characters in a result of `octets` that take two septets."""
     return len(coded.translate(None, _LOW))
 
 
 def shifted(text: str, locking: int, single: int) -> bytes | None:
-    """Septets under national tables, by their language's identifier (0: the default); None: a character is missing."""
+    """Septets in national tables, given by language identifier (0: default); None: they lack a character."""
     codes = _codes(locking, single)
     try:
         return b"".join([codes[character] for character in text])
@@ -56,11 +56,11 @@ def shifted(text: str, locking: int, single: int) -> bytes | None:
 
 
 def decode(body: bytes, *, locking: int = 0, single: int = 0) -> str:
-    """Text of unpacked septets. What is no character becomes U+FFFD, as does an octet of 0x80 and above.
+    """Decode unpacked septets. Codes without a character, and octets of 0x80 and above, become U+FFFD.
 
-    `locking`, `single`: language identifiers of the national tables that the message names; one that is not known is
-    the default. A pair that the table after the escape does not know shows the character of the code that follows
-    (23.038 §6.2.1.1), and an escape at the end is dropped.
+    `locking`, `single`: language identifiers of the national tables that the message names; unknown ones mean the
+    default. A pair missing from the table after the escape is shown as the character of its second code (23.038
+    §6.2.1.1), and an escape at the end is dropped.
     """
     table = _locking(locking)
     if b"\x1b" not in body:
@@ -82,8 +82,8 @@ def decode(body: bytes, *, locking: int = 0, single: int = 0) -> str:
 _charmap_encode = codecs.charmap_encode
 
 # CPython's fast charmap wants code 0 to be NUL, and falls back to a dict twenty times slower otherwise. So `@`, whose
-# code is 0, is written as 0x1B, which is free because the escape is no character, and put right by `_FINAL`. A NUL in
-# the text then shows as 0x00, which nothing else can.
+# code is 0, is written as 0x1B, free because the escape is not a character, and put right by `_FINAL`. A NUL in
+# the text then appears as 0x00, which nothing else produces.
 _TABLE = ["\ufffe"] * 256
 _TABLE[:128] = BASIC.replace("\x1b", "@").replace("@", "\0", 1)
 for _character, _code in EXTENSION.items():
@@ -109,11 +109,11 @@ def _single(language: int) -> dict[bytes, str]:
 
 @cache
 def _codes(locking: int, single: int) -> dict[str, bytes]:
-    """Character → septets; the shorter way, where a character is in both tables."""
+    """Character → septets; the shorter form if a character is in both tables."""
     after = national.SINGLE.get(single, national.EXTENSION)
     codes = {character: bytes((ESCAPE, code)) for code, character in reversed(after.items())}
     table = national.LOCKING.get(locking, BASIC)
-    for code in reversed(range(128)):  # of a character that stands twice, the first
+    for code in reversed(range(128)):  # for a character listed twice, its first code
         if code != ESCAPE and table[code] != "\ufffd":
             codes[table[code]] = bytes((code,))
     return codes

@@ -1,10 +1,10 @@
 """The national language tables of the GSM 7-bit alphabet (3GPP 23.038 annex A), by national language identifier.
 
-A locking shift table takes the place of the whole alphabet, a single shift table that of what follows an escape. A
+A locking shift table replaces the whole alphabet, a single shift table the characters after an escape. A
 message names them in its user data header (information elements 0x25 and 0x24, 3GPP 23.040 §9.2.3.24.15 and .16).
 
-The rule nobody may break: these are facts of the standard, corrected by nobody. Where it has a character twice, or
-none (U+FFFD), so has the table.
+The rule nobody may break: these are facts of the standard, corrected by nobody. Where the standard lists a character
+twice, or none (U+FFFD), so does the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Language = Literal[
 #: Language → its identifier (23.038 §6.2.1.2.4).
 IDENTIFIERS: dict[str, int] = {language: number for number, language in enumerate(get_args(Language), 1)}
 
-#: Annex A.3: a character's index is its code; 0x1B is the escape. Spanish has none.
+#: Annex A.3: a character's index is its code; 0x1B is the escape. Spanish has no locking table.
 LOCKING: dict[int, str] = {
     1: (
         "@£$¥€éùıòÇ\nĞğ\rÅå"
@@ -142,14 +142,14 @@ LOCKING: dict[int, str] = {
     ),
 }
 
-#: What follows an escape in the default alphabet (§6.2.1.1), and in the tables of the first three languages too.
+#: Characters after an escape in the default alphabet (§6.2.1.1), also in the tables of the first three languages.
 EXTENSION: dict[int, str] = {
     0x0A: "\f", 0x14: "^", 0x28: "{", 0x29: "}", 0x2F: "\\", 0x3C: "[", 0x3D: "~", 0x3E: "]", 0x40: "|", 0x65: "€",
 }  # fmt: skip
 
 
 def _table(runs: dict[int, str], common: dict[int, str]) -> dict[int, str]:
-    """Code → character: what the languages share, and runs of consecutive codes."""
+    """Code → character: the characters that languages share, plus runs of consecutive codes."""
     own = {start + place: character for start, run in runs.items() for place, character in enumerate(run)}
     return common | own
 

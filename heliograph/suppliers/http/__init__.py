@@ -1,5 +1,6 @@
-"""Suppliers that are reached over HTTP: one file each in `by_name/`, `generic.py` by configuration alone.
+"""Suppliers that are reached over HTTP: one file each in `by_name/`, and `generic.py` for those that need only
+configuration.
 
-`kind.py` is where to begin: it says what a supplier's file has to say; `reading.py` reads callbacks by where things
-stand in them, `rulings.py` has what answers come to.
+Begin with `kind.py`: it defines what a supplier's file must provide; `reading.py` reads callbacks by the places of
+their fields, `rulings.py` turns answers into outcomes.
 """

@@ -1,10 +1,10 @@
-"""One account over HTTP inside one worker: requests, rate, outcomes. What comes back later comes through our own door.
+"""One account over HTTP inside one worker: requests, rate, outcomes. Later reports arrive through our own callbacks.
 
-A session is so many open requests (`window`). There is nothing to connect: an account that cannot be reached says so by
+A session is a number of concurrent requests (`window`). There is nothing to connect: an unreachable account shows in
 the outcomes of its messages, and its circuit opens.
 
 The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
-`submit`. What may have left and was not answered is UNKNOWN, whatever else is known of the supplier.
+`submit`. Whatever may have left and was not answered is UNKNOWN, whatever else is known about the supplier.
 
 It has over 400 lines because requests for one message and for several share their rate, their ends and their faults.
 """
@@ -45,13 +45,13 @@ from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger(__name__)
 
-#: Digits of a sender that is no whole number.
+#: Maximum digits of a sender that is not a full phone number.
 SHORT_CODE = 8
-#: Of requests that are open when a worker stops, after the grace it was given; seconds.
+#: Seconds for requests still open when a worker stops, after its grace period.
 _LAST = 1.0
-#: Suppliers are chosen by operators, and may be on this machine or behind a VPN.
+#: Suppliers are chosen by operators, so they may be on this machine or behind a VPN.
 _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
-#: Why there was no answer, by the kinds of `http.answers.Failure`.
+#: Why there was no answer, by kind of `http.answers.Failure`.
 FAILURES: Mapping[str, Sentence] = {
     "blocked": said("the address may not be connected to"),
     "busy": said("too many requests are open"),
@@ -83,28 +83,28 @@ class HttpConnector:
         self._sessions = 0
         self._running = self._stopping = False
         self._waiting: deque[tuple[float, Submission]] = deque()
-        #: Messages asked for and not answered, those of a request together, by a number of this connector's own; the
-        #: tasks of those that had to wait for a connection.
+        #: Messages sent and not yet answered, grouped by request, under a number of this connector's own; and the tasks
+        #: of requests that had to wait for a connection.
         self._open: dict[int, tuple[Submission, ...]] = {}
-        #: How many messages a request may hold.
+        #: Maximum messages per request.
         self._most: int = getattr(settings, "batch", 1) if kind.batch is not None else 1
         self._begun = self._asked = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        #: Nothing is asked before this; the supplier wants a pause.
+        #: No requests before this time: the supplier asked for a pause.
         self._paused_until = 0.0
-        #: How often it said so.
+        #: How often it throttled us.
         self._throttles = 0
         self._last_error = quoted("")
         self._looks = Looks()
-        #: While somebody watches.
+        #: Set while somebody watches.
         self._tap: Tap | None = None
 
     # -- contract.Connector --------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """There is nothing to connect to yet; returns at once."""
+        """Nothing to connect yet; returns at once."""
         settings = self._settings
         self._loop = asyncio.get_running_loop()
         self._bucket = Bucket(settings.requests_per_second, self._loop.time())
@@ -121,7 +121,7 @@ class HttpConnector:
         self._running = True
 
     def set_sessions(self, count: int) -> None:
-        """How many windows of requests this process may have open from now on."""
+        """Set the number of windows of requests this process may have open."""
         if count != self._sessions and self._settings.requests_per_second and self._running:
             self._bucket.resize(self._settings.requests_per_second * max(1, count), self._loop.time())
         self._sessions = count
@@ -129,21 +129,21 @@ class HttpConnector:
             self._pump()
 
     def ready(self) -> bool:
-        """Requests may be open."""
+        """True while requests may be open."""
         return self._running and self._sessions > 0
 
     def capacity(self) -> int:
-        """Messages that can be asked for now: room in the window or in the rate, whichever is less."""
+        """Messages that can be sent now: room in the window or the rate, whichever is less."""
         if not self._running or self._stopping or self._loop.time() < self._paused_until:
             return 0
         return max(0, min((self._window - len(self._open)) * self._most, self._bucket.ahead) - len(self._waiting))
 
     def parts(self, submission: Submission) -> int:
-        """The supplier cuts the message itself, and tells of it as one."""
+        """Always 1: the supplier cuts the message itself, and reports on it as a whole."""
         return 1
 
     def billed(self, submission: Submission) -> int:
-        """As many as the supplier will cut it into."""
+        """The number of segments into which the supplier will cut it."""
         return submission.count
 
     def submit(self, submission: Submission) -> None:
@@ -152,11 +152,11 @@ class HttpConnector:
             self._loop.call_soon(self._on_outcome, submission, _unreachable(said("stopped")))
             return
         self._waiting.append((self._loop.time(), submission))
-        # Not from here: an outcome could follow at once, before dispatch knows of the submission.
+        # Not called directly: an outcome could follow at once, before dispatch knows about the submission.
         self._loop.call_soon(self._pump)
 
     def slow(self, pause: float) -> None:
-        """Another worker was told to slow down."""
+        """Another worker was throttled."""
         if self._running:
             now = self._loop.time()
             self._bucket.slow(now)
@@ -171,26 +171,26 @@ class HttpConnector:
         return Health(sessions, in_flight, None, self._last_error, told, pause, window=window, submitted=asked)
 
     def wires(self) -> list[Wire]:
-        """Of contract.Wired. All requests of this process are one, as nothing tells one session from another."""
+        """See contract.Wired. All requests of this process count as one, since nothing distinguishes sessions."""
         if not self.ready():
             return []
         return [self._looks.wire(sum(len(some) for some in self._open.values()))]
 
     def answers(self) -> list[int]:
-        """Of contract.Wired."""
+        """See contract.Wired."""
         return self._looks.took()
 
     def watch(self, is_watched: bool) -> None:
-        """Of contract.Watchable. A request costs one look at an attribute while nobody watches."""
+        """See contract.Watchable. While nobody watches, a request costs one attribute check."""
         if is_watched != (self._tap is not None):
             self._tap = Tap(self._secrets.values()) if is_watched else None
 
     def exchanged(self) -> list[Exchanged]:
-        """Of contract.Watchable."""
+        """See contract.Watchable."""
         return self._tap.take() if self._tap is not None else []
 
     async def stop(self, *, grace: float) -> None:
-        """Give back what has not begun, wait for open answers, close. What is then still open ends as UNKNOWN."""
+        """Return what has not begun, wait for outstanding answers, close. Requests still open then end as UNKNOWN."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -199,7 +199,7 @@ class HttpConnector:
         while self._waiting:
             self._on_outcome(self._waiting.popleft()[1], _unreachable(said("stopped")))
         await self._until_ended(grace)
-        await self._client.close()  # ends what is open, each with its outcome
+        await self._client.close()  # ends open requests, each with its outcome
         await self._until_ended(_LAST)
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class HttpConnector:
         return self._sessions * self._settings.window
 
     def _pump(self) -> None:
-        """Begin as many requests as may be open."""
+        """Start as many requests as may be open."""
         if self._stopping:
             return
         now = self._loop.time()
@@ -227,7 +227,7 @@ class HttpConnector:
             self._timer = self._loop.call_later(min(wait, self._settings.queue_seconds), self._again)
 
     def _next(self, tokens: float) -> tuple[Submission, ...]:
-        """What goes into one request: as many as it may hold, of those that wait, in their order."""
+        """The submissions for one request: as many waiting ones, in order, as it may hold."""
         first = self._waiting.popleft()[1]
         most, batch = min(self._most, int(tokens)), self._kind.batch
         if most <= 1 or batch is None:
@@ -235,7 +235,7 @@ class HttpConnector:
         some, recipients, like = [first], {first.to}, batch.alike(first)
         while self._waiting and len(some) < most:
             one = self._waiting[0][1]
-            # An answer tells messages apart by their recipients.
+            # An answer identifies messages by their recipients.
             if one.to in recipients or batch.alike(one) != like:
                 break
             some.append(self._waiting.popleft()[1])
@@ -262,7 +262,7 @@ class HttpConnector:
                     await self._all_ended.wait()
 
     def _send(self, number: int, submission: Submission) -> None:
-        """Ask on a connection that is open and free, or have a task connect first."""
+        """Send on an idle open connection, or have a task connect first."""
         message = _message(submission, self._callback)
         try:
             request: Request = self._kind.request(self._settings, self._secrets, message)
@@ -288,7 +288,7 @@ class HttpConnector:
         try:
             request = self._kind.batch.request(self._settings, self._secrets, messages)
         except ValueError:
-            # Only the one that cannot be written is refused.
+            # Send each alone, so that only the one that cannot be written is refused.
             del self._open[number]
             for one in some:
                 self._begin((one,))
@@ -350,14 +350,14 @@ class HttpConnector:
         self._end(number, *outcomes)
 
     def _not_understood(self, number: int, error: Exception) -> Outcome:
-        """A supplier's file that stumbles: over an answer, and the message may be on its way."""
+        """A supplier's module failed, perhaps over an answer: the message may be on its way."""
         log.exception("supplier's answer not understood", **self._told(number, error))
         return Outcome(
             Verdict.UNKNOWN, detail=said("not understood: %(why)s", why=type(error).__name__), total=1, doubtful=(1,)
         )
 
     def _told(self, number: int, error: Exception) -> dict[str, object]:
-        """What a log line says of a request: the first of its messages, and how many there are."""
+        """Log fields of a request: its first message, and the number of messages."""
         some = self._open[number]
         return {
             "kind": self._kind.name,
@@ -373,7 +373,7 @@ class HttpConnector:
         return _with_id(outcome, message)
 
     def _end(self, number: int, *outcomes: Outcome) -> None:
-        """A request is over; `outcomes` of its messages, in their order."""
+        """A request has ended; `outcomes` of its messages, in order."""
         for submission, outcome in zip(self._open.pop(number), outcomes, strict=True):
             self._tell(submission, outcome)
         if self._stopping and not self._open:
@@ -397,7 +397,7 @@ class HttpConnector:
 
 
 def _is_remembered(request: Request) -> bool:
-    """Whether the client may keep its address. One with a query is another one for each message."""
+    """Whether the client may keep its address; an address with a query differs for each message."""
     return request.method == "POST" and "?" not in request.url
 
 
@@ -421,7 +421,7 @@ def _answer(found: http.Answer) -> Answer:
 
 
 def _failed(found: Failure) -> Outcome:
-    """There is no answer: the message may be on its way, unless nothing left."""
+    """No answer: the message may be on its way, unless nothing was sent."""
     why = joined([FAILURES[found.kind], found.detail], ": ")
     if not found.is_sent:
         return _unreachable(why)
@@ -429,7 +429,7 @@ def _failed(found: Failure) -> Outcome:
 
 
 def _with_id(outcome: Outcome, message: Message) -> Outcome:
-    """Receipts of a supplier that gives no ids name our reference."""
+    """Fill in our reference as the id: suppliers that give no ids name it in receipts."""
     if outcome.verdict is Verdict.ACCEPTED and outcome.parts[0].supplier_message_id is None:
         part = msgspec.structs.replace(outcome.parts[0], supplier_message_id=message.reference)
         return msgspec.structs.replace(outcome, parts=(part,))

@@ -1,4 +1,4 @@
-"""Any supplier with an HTTP API, by configuration alone: templates of the request, and places in what comes back."""
+"""Any supplier with an HTTP API, by configuration alone: request templates, and places in answers and callbacks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
 from heliograph.suppliers.http.templates import Found
 from heliograph.suppliers.settings import demand
 
-#: What templates may name.
+#: Names that templates may use.
 NAMES = frozenset(
     {
         *("to", "to_plus", "to_zeros", "from", "from_plus", "text", "reference", "callback", "secret", "coding"),
@@ -48,7 +48,7 @@ Place = str
 
 
 class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An account at a supplier that nobody wrote a file for."""
+    """An account at a supplier without a module of its own."""
 
     base_url: Annotated[str, "Where the API is: scheme, host and port"]
     method: Annotated[Literal["GET", "POST", "PUT"], "Method of the request that sends a message"] = "POST"
@@ -150,12 +150,12 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         demand(_is_written(self), "body", said("is not JSON for the simplest message, one without a validity"))
 
 
-#: As little as a message says.
+#: The simplest message.
 _LEAST = Message(to="258841234567", sender="ACME", text="x", encoding="gsm7", reference="r-1", callback="")
 
 
 def _is_written(settings: Settings) -> bool:
-    """Whether what says that it is JSON is."""
+    """Whether a body declared as JSON is valid JSON."""
     if not settings.body or not templates.is_json(_media(settings)):
         return True
     try:
@@ -170,7 +170,7 @@ def _media(settings: Settings) -> str:
 
 
 def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
-    """Path, headers and body with their values in them, and an item in the body for each message."""
+    """Path, headers and body with their values filled in, and one item in the body per message."""
     each = [_values(settings, secrets, message) for message in messages]
     values = each[0]
     headers = {name: templates.fill_header(value, values) for name, value in settings.headers.items()}
@@ -181,7 +181,7 @@ def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Mes
     media = _media(settings)
     if settings.item:
         items = settings.item_separator.join(templates.fill(settings.item, one, media) for one in each)
-        # No text of a customer's is looked through for {{items}}.
+        # Customers' texts are never searched for {{items}}.
         body = items.join(templates.fill(part, values, media) for part in templates.apart(settings.body, "items"))
     else:
         body = templates.fill(settings.body, values, media)
@@ -190,7 +190,7 @@ def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Mes
 
 
 def _values(settings: Settings, secrets: Secrets, message: Message) -> dict[str, str]:
-    """What templates may name of a message."""
+    """The values that templates may use for a message. Raises ValueError if its text is too long."""
     if settings.max_characters and len(message.text) > settings.max_characters:
         raise ValueError(f"more than {settings.max_characters} characters")
     seconds = message.validity_seconds or settings.validity_seconds
@@ -214,12 +214,12 @@ def _values(settings: Settings, secrets: Secrets, message: Message) -> dict[str,
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
-    """By the code, then by the status; a 2xx without the id that there should be is unknown."""
+    """By the code, then by the status; a 2xx without the expected id is unknown."""
     return answer_several(settings, (message,), answer)[0]
 
 
 def answer_several(settings: Settings, messages: Sequence[Message], answer: Answer) -> list[Outcome]:
-    """The same for each item; one that is not answered item by item is answered as a whole."""
+    """The same for each item; if the answer has no item per message, it applies to all messages."""
     whole = Found(answer.body, answer.headers, status=answer.status)
     if not settings.item:
         return [_meant(settings, whole, answer)] * len(messages)
@@ -243,7 +243,7 @@ def _meant(settings: Settings, found: Found, answer: Answer) -> Outcome:
             return by_status(answer, detail=detail)
         ruling = Ruling.ACCEPTED if is_by_status else Ruling.UNKNOWN
     if ruling is Ruling.ACCEPTED and settings.code_at and not said_so:
-        # A page of a proxy has the same status, and says nothing of the message.
+        # A proxy's page has the same status, but says nothing about the message.
         return outcome(Ruling.UNKNOWN, code=code, detail=detail or said("no code in the answer"))
     if ruling is Ruling.ACCEPTED and settings.id_at and not id:
         return outcome(Ruling.UNKNOWN, code=code, detail=detail or said("no id in the answer"))
@@ -251,7 +251,7 @@ def _meant(settings: Settings, found: Found, answer: Answer) -> Outcome:
 
 
 def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
-    """One for each item that names an id."""
+    """One receipt for each item that names an id."""
     known = {word.casefold(): state for word, state in settings.receipt_states.items()}
     receipts = []
     for one in _items(callback, settings.receipt_list_at):
@@ -275,7 +275,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
 
 
 def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
-    """One for each item that names a sender."""
+    """One message for each item that names a sender."""
     return [
         inbound_of(
             sender=sender,
@@ -295,7 +295,7 @@ def inbound(settings: Settings, callback: Callback) -> list[Inbound]:
 
 
 def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
-    """By password, token and signature, as far as they are set."""
+    """Checks password, token and signature, as far as they are configured."""
     if not by_password(settings, secrets, callback):
         return False
     if settings.token_header:
@@ -305,18 +305,18 @@ def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool
     if settings.signature_header:
         key = secrets.get("signature_secret", "")
         if not key:
-            return False  # signed, and nobody can tell by whom
+            return False  # signed, but there is no key to verify it with
         digest = hmac.digest(key.encode(), callback.body, getattr(hashlib, settings.signature_method))
         wanted = digest.hex() if settings.signature_encoding == "hex" else base64.b64encode(digest).decode()
         given = callback.headers.get(settings.signature_header.lower(), "")
-        # Some write the algorithm before it: sha256=5f3e…
+        # Some put the algorithm in front: sha256=5f3e…
         given = given.removeprefix(f"{settings.signature_method}=")
         return is_same(given, wanted)
     return True
 
 
 def headers(settings: Settings) -> frozenset[str]:
-    """Those that a place or a check names."""
+    """The headers that a place or a check names."""
     places = (getattr(settings, field) for field in settings.__struct_fields__ if field.endswith("_at"))
     named = {place.removeprefix("header:") for place in places if place.startswith("header:")}
     return frozenset(name.lower() for name in (*named, settings.token_header, settings.signature_header) if name)
@@ -327,7 +327,7 @@ def _items(callback: Callback, place: Place) -> list[Found]:
 
 
 def reply(settings: Settings) -> Reply:
-    """What is configured."""
+    """The configured reply."""
     return Reply(settings.reply.encode(), settings.reply_type)
 
 

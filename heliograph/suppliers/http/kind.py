@@ -1,7 +1,7 @@
-"""What a supplier's file says: how a message is asked to be sent, what the answer means, and what comes back later.
+"""What a supplier's module provides: how a message is sent, what the answer means, and how callbacks are read.
 
-Everything here is values: a file of `by_name/` has functions from one to the other, knows neither sockets nor SQL, and
-is tested by giving it the bytes that its supplier documents.
+Everything here is a value: modules in `by_name/` have functions from one to another, know neither sockets nor SQL, and
+are tested with the bytes that their suppliers document.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from heliograph.suppliers.settings import (
     demand_numbering,
 )
 
-#: Type of number of what is written with a calling code.
+#: Type of number of a number with a calling code.
 INTERNATIONAL = 1
 
 
 class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every supplier over HTTP has; each adds its own."""
+    """Settings of every supplier over HTTP; each adds its own."""
 
     base_url: Annotated[str, "Where the supplier's API is: scheme, host and port"] = ""
     window: Annotated[int, "Maximum open requests per session"] = 20
@@ -77,25 +77,25 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         networks = parse_networks(self.callback_networks)
         try:
             parsed = ip_address(address)
-        except ValueError:  # not one that anybody could list
+        except ValueError:  # not an address that anybody could list
             return False
-        # On a socket for both, an IPv4 address comes as ::ffff:192.0.2.1.
+        # On a dual-stack socket an IPv4 address appears as ::ffff:192.0.2.1.
         parsed = getattr(parsed, "ipv4_mapped", None) or parsed
         return any(parsed in network for network in networks)
 
 
 @functools.cache
 def _required(settings: type[HttpSettings]) -> tuple[str, ...]:
-    """The fields that have no default."""
+    """The fields without a default."""
     return tuple(one.name for one in msgspec.structs.fields(settings) if one.required)
 
 
-#: Messages of a request. Few suppliers document a limit; one reports on a hundred in a callback.
+#: Maximum messages per request. Few suppliers document a limit; one reports on a hundred in a callback.
 MOST = 100
 
 
 class BatchSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of suppliers that take several messages in a request."""
+    """Settings of suppliers that take several messages per request."""
 
     batch: Annotated[int, "Messages per request; if its answer is lost, all of them are in doubt"] = 1
 
@@ -105,27 +105,27 @@ class BatchSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message as a supplier is to send it."""
+    """One message as the supplier should send it."""
 
-    #: E.164 digits without `+`, unless a number rule has it otherwise.
+    #: E.164 digits without `+`, unless a number rule says otherwise.
     to: str
     #: A name, a short code, or a number with `+`.
     sender: str
     text: str
     #: "gsm7" or "ucs2".
     encoding: str
-    #: Ours, told to the supplier where it takes one, and back by it.
+    #: Our reference, passed to suppliers that take one, and returned by them.
     reference: str
-    #: Where its receipts are to be told, with the reference in it; empty: this installation has no public address.
+    #: Address for its receipts, containing the reference; empty: this installation has no public address.
     callback: str
-    #: That it is still worth delivering; None: the supplier's default.
+    #: How long it is still worth delivering; None: the supplier's default.
     validity_seconds: int | None = None
-    #: 0: as usual; 1: it is in a hurry.
+    #: 0: normal; 1: urgent.
     priority: int = 0
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What is asked. `headers` hold neither Host nor Content-Length."""
+    """A request to the supplier. `headers` contain neither Host nor Content-Length."""
 
     url: str
     body: bytes = b""
@@ -134,28 +134,28 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What was answered."""
+    """The supplier's answer."""
 
     status: int
     body: bytes
-    #: Seconds that Retry-After asks for.
+    #: Seconds requested by Retry-After.
     retry_after: float | None = None
-    #: Those that the kind reads, names in small letters.
+    #: The headers that the kind reads, names in lower case.
     headers: Mapping[str, str] = {}
 
     @property
     def json(self) -> Any:
-        """The body; None if it is no JSON."""
+        """The decoded body; None if it is not JSON."""
         return json_of(self.body)
 
 
 class Callback(msgspec.Struct, frozen=True):
-    """A request that a supplier makes of us."""
+    """A request from a supplier to us."""
 
     method: str
-    #: As the supplier was told it: with the public address of this installation, path and query.
+    #: As given to the supplier: this installation's public address, path and query.
     url: str
-    #: Names in small letters.
+    #: Names in lower case.
     headers: Mapping[str, str]
     body: bytes
 
@@ -171,7 +171,7 @@ class Callback(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, str]:
-        """Of URL and body together, for those who send either; of a body in JSON what stands at its top."""
+        """Fields of URL and body together, for suppliers that send either; of a JSON body, its top level."""
         said = self.json
         if isinstance(said, dict):
             return self.query | {name: text_of(value) for name, value in said.items()}
@@ -179,35 +179,35 @@ class Callback(msgspec.Struct, frozen=True):
 
     @property
     def json(self) -> Any:
-        """The body; None if it is no JSON."""
+        """The decoded body; None if it is not JSON."""
         return json_of(self.body)
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a supplier wants to read as the answer to its callbacks."""
+    """The answer that a supplier expects to its callbacks."""
 
     body: bytes = b""
     kind: str = "text/plain; charset=utf-8"
 
 
-#: Of an account, by name; SECRET is always there.
+#: An account's secrets by name; SECRET is always present.
 Secrets = Mapping[str, str]
 SECRET = "secret"  # noqa: S105 - its name
 
 
 def secrets_of(text: str) -> Secrets:
-    """Secrets as they are sealed together."""
+    """Decode the secrets, which are sealed together."""
     return msgspec.json.decode(text, type=dict[str, str])
 
 
 def _genuine(settings: HttpSettings, secrets: Secrets, callback: Callback) -> bool:
-    """For suppliers that sign nothing: the secret part of the address is all that there is."""
+    """For suppliers that sign nothing: the secret part of the address is the only protection."""
     return True
 
 
 def by_password(settings: Any, secrets: Secrets, callback: Callback) -> bool:
-    """For suppliers whose callbacks may carry a user name and a password (RFC 7617). The settings have a field
-    `callback_user`, and a secret is `callback_password`."""
+    """For suppliers whose callbacks may carry a user name and a password (RFC 7617). Their settings have a field
+    `callback_user`, and their secrets a `callback_password`."""
     user = settings.callback_user
     return not user or is_same(
         callback.headers.get("authorization", ""), basic(user, secrets.get("callback_password", ""))
@@ -215,35 +215,35 @@ def by_password(settings: Any, secrets: Secrets, callback: Callback) -> bool:
 
 
 def _nothing(settings: HttpSettings) -> Reply:
-    """For suppliers that read the status alone."""
+    """For suppliers that read only the status."""
     return Reply()
 
 
 def _none(settings: HttpSettings) -> frozenset[str]:
-    """For suppliers that say nothing in headers, but what they sign with."""
+    """For suppliers that use no headers except to sign."""
     return frozenset()
 
 
 def _alike(submission: Submission) -> Any:
-    """For suppliers whose requests may hold any messages."""
+    """For suppliers whose requests may contain any messages."""
     return None
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Several messages in one request, to recipients that differ. The functions take the supplier's settings first,
-    which have a field `batch`: how many."""
+    """Several messages in one request, to different recipients. The functions take the supplier's settings first; those
+    have a field `batch`, the maximum number."""
 
     #: (settings, secrets, messages). Raises ValueError if one of them cannot be written; then each is sent alone.
     request: Callable[[Any, Secrets, Sequence[Message]], Request]
-    #: (settings, messages, answer) for any status: an outcome for each, in their order. What the answer does not name
-    #: is unknown.
+    #: (settings, messages, answer) for any status: an outcome for each, in order. Messages that the answer does not
+    #: name are unknown.
     answer: Callable[[Any, Sequence[Message], Answer], list[Outcome]]
-    #: Messages go together only if this is equal.
+    #: Messages share a request only if this is equal.
     alike: Callable[[Submission], Any] = _alike
 
 
 def alone(several: Callable[[Any, Secrets, Sequence[Message]], Request]) -> Callable[[Any, Secrets, Message], Request]:
-    """The request for one message, where it is that for several."""
+    """The request function for one message, built from that for several."""
     return lambda settings, secrets, message: several(settings, secrets, (message,))
 
 
@@ -255,24 +255,24 @@ class HttpKind(msgspec.Struct, frozen=True, kw_only=True):
     settings: type[HttpSettings]
     #: Name → meaning; SECRET first.
     secrets: Mapping[str, str] = msgspec.field(default_factory=lambda: {SECRET: "API key"})
-    #: (settings, secrets, message). Raises ValueError, which says what of the message cannot be written.
+    #: (settings, secrets, message). Raises ValueError, which says what part of the message cannot be written.
     request: Callable[[Any, Secrets, Message], Request]
     #: (settings, message, answer) for any status.
     answer: Callable[[Any, Message, Answer], Outcome]
     receipts: Callable[[Any, Callback], list[Receipt]]
     inbound: Callable[[Any, Callback], list[Inbound]]
-    #: (settings, secrets, callback): signed by the supplier, as far as it signs.
+    #: (settings, secrets, callback): whether the supplier signed it, as far as it signs.
     is_genuine: Callable[[Any, Secrets, Callback], bool] = _genuine
     reply: Callable[[Any], Reply] = _nothing
-    #: Names, in small letters, of headers that are read: of answers these alone, of callbacks also those that usually
-    #: sign.
+    #: Names, in lower case, of the headers that are read: of answers only these, of callbacks also those that usually
+    #: carry signatures.
     headers: Callable[[Any], frozenset[str]] = _none
     batch: Batch | None = None
-    #: Errors of receipts that are the recipient's own affair, beside those that an account's settings name.
+    #: Errors in receipts that lie with the recipient, in addition to those in an account's settings.
     recipient_errors: frozenset[str] = frozenset()
 
     def blamed(self, settings: HttpSettings, receipt: Receipt) -> Receipt:
-        """A receipt with whose affair its error is."""
+        """The receipt, marked if its error lies with the recipient."""
         if not receipt.error or receipt.state in (ReceiptState.DELIVERED, ReceiptState.PENDING):
             return receipt
         if receipt.error not in self.recipient_errors and receipt.error not in settings.recipient_errors:
@@ -289,8 +289,8 @@ def inbound_of(
     key: str = "",
     concatenation: tuple[int, int, int] | None = None,
 ) -> Inbound:
-    """A message from a handset, or a part of one. `key`: the supplier's id of it, by which it is known when it comes
-    again. `concatenation`: (reference, total, number) of a part."""
+    """A message from a handset, or a part of one. `key`: the supplier's id for it, by which a repeat is recognized.
+    `concatenation`: (reference, total, number) of a part."""
     return Inbound(
         sender=sender.removeprefix("+"),
         recipient=recipient.removeprefix("+"),
@@ -303,12 +303,12 @@ def inbound_of(
 
 
 def text_of(value: Any) -> str:
-    """A field as text: numbers as they are written, nothing for what is absent."""
+    """A field as text: numbers as written, empty if absent."""
     return "" if value is None or isinstance(value, dict | list) else str(value)
 
 
 def at(value: Any, *path: str | int) -> Any:
-    """What stands at a path of decoded JSON; None where it ends early."""
+    """The value at a path in decoded JSON; None if the path ends early."""
     for step in path:
         if isinstance(step, int):
             value = value[step] if isinstance(value, list) and len(value) > step else None
@@ -318,18 +318,18 @@ def at(value: Any, *path: str | int) -> Any:
 
 
 def listed(value: Any, *path: str | int) -> list[Any]:
-    """What stands at a path of decoded JSON, if it is a list; else nothing."""
+    """The list at a path in decoded JSON; empty if there is none."""
     found = at(value, *path)
     return found if isinstance(found, list) else []
 
 
 def basic(name: str, password: str) -> str:
-    """The value of Authorization (RFC 7617)."""
+    """The value of Authorization for a name and password (RFC 7617)."""
     return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
 
 
 def is_same(given: str, wanted: str) -> bool:
-    """Whether two secrets are equal, in the same time wherever they differ."""
+    """Whether two secrets are equal, compared in constant time."""
     return hmac.compare_digest(given.encode(), wanted.encode())
 
 
@@ -343,7 +343,7 @@ def form(values: Mapping[str, str]) -> bytes:
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Fields of a form or a query; of one that comes twice the last."""
+    """Fields of a form or a query; the last value of a repeated field."""
     for encoding in ("utf-8", "latin-1"):
         try:
             return dict(
@@ -359,7 +359,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def text_in(body: bytes) -> str:
-    """What came as text. What is no UTF-8 is read as ISO-8859-1, as HTTP did before it, and as old gateways do."""
+    """A body as text. If it is not UTF-8, it is read as ISO-8859-1, HTTP's former default, which old gateways use."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -367,10 +367,10 @@ def text_in(body: bytes) -> str:
 
 
 def json_of(body: bytes) -> Any:
-    """Decoded JSON; None for what is none, or deeper than anybody writes it.
+    """Decoded JSON; None if it is not JSON, or nested deeper than anybody writes it.
 
-    Gateways write a byte order mark before it, ISO-8859-1 in it, and halves of a character where they cut a text into
-    parts: each of them would cost a whole callback, or an answer.
+    Gateways put a byte order mark before it, ISO-8859-1 in it, and halves of a character where they cut a text into
+    parts: each of these would cost a whole callback or answer.
     """
     try:
         return msgspec.json.decode(body)
@@ -382,7 +382,7 @@ def json_of(body: bytes) -> Any:
         return None
 
 
-#: An escape in JSON, a pair of surrogates as one.
+#: An escape in JSON; a surrogate pair counts as one.
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}(?:\\u[dD][c-fC-F][0-9a-fA-F]{2})?|u[dD][c-fC-F][0-9a-fA-F]{2}|.)"
 )

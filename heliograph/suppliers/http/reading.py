@@ -1,7 +1,7 @@
-"""What callbacks say, read by where it stands: a supplier's file names the places, and this reads what is there. Pure.
+"""Reads callbacks by the places of their fields: a supplier's module names the places, and this reads them. Pure.
 
-An item is a mapping: a form's fields, or one of a list in JSON. One that names nothing that a message can be known by
-is left out, and so is a message of nobody.
+An item is a mapping: a form's fields, or one entry of a JSON list. Items without anything to identify a message by are
+skipped, and so are messages without a sender.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from heliograph.suppliers.http.kind import Callback, at, inbound_of, listed, tex
 Place = str | tuple[str | int, ...]
 #: An item, and its bytes as evidence.
 Item = tuple[Any, bytes]
-#: What a state's word means; or, where more than a word decides, the state of an item, None if nobody knows it.
+#: The meaning of a state's word; or, if more than a word decides, a function of the item, None if unknown.
 States = Mapping[str, ReceiptState] | Callable[[Any], ReceiptState | None]
 
-#: Characters of a failure's reason, and of a word that nobody knows.
+#: Maximum characters of a failure's reason, and of an unknown word.
 _ERROR, _WORD = 64, 40
-#: Of these there is no failure, whatever stands where its reason would be.
+#: States without a failure, whatever the field for its reason contains.
 _NO_FAILURE = frozenset((ReceiptState.DELIVERED, ReceiptState.PENDING))
 
 
 class ReceiptPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a receipt has what; empty: it has it nowhere."""
+    """Where a receipt has each field; empty: nowhere."""
 
-    #: What may be the supplier's id of the message, the most trusted first.
+    #: Candidates for the supplier's id of the message, most trusted first.
     keys: tuple[Place, ...]
-    #: Its state, or the code of it.
+    #: Its state or the state's code.
     state: Place
-    #: What operators are shown of a state that nobody knows; empty: the state as it stands.
+    #: What operators are shown for an unknown state; empty: the state itself.
     word: Place = ""
     recipient: Place = ""
     sender: Place = ""
@@ -44,16 +44,16 @@ class ReceiptPlaces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessagePlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a handset's message has what."""
+    """Where a handset's message has each field."""
 
     sender: Place
     recipient: Place
     text: Place
-    #: The supplier's id of it.
+    #: The supplier's id for it.
     key: Place
-    #: Reference, total and number of a part, where the supplier hands over a long text in parts.
+    #: Reference, total and number of a part, if the supplier delivers long texts in parts.
     part: tuple[Place, Place, Place] | None = None
-    #: Its numbers have a calling code, with a plus or without.
+    #: Its numbers have a calling code, with or without a plus.
     international: bool = False
 
 
@@ -62,22 +62,22 @@ Items = Callable[[Callback], list[Item]]
 
 
 def form_body(callback: Callback) -> list[Item]:
-    """The body as a form that is one item."""
+    """One item: the body as a form."""
     return [(callback.form, callback.body)]
 
 
 def any_fields(callback: Callback) -> list[Item]:
-    """One item, of the query and of the body, in whichever form that is."""
+    """One item: the fields of query and body, whatever the body's format."""
     return [(callback.fields, callback.body or callback.url.encode())]
 
 
 def json_list(*path: str) -> Items:
-    """The items of a list in a body of JSON."""
+    """The items of a list in a JSON body."""
     return lambda callback: [(one, msgspec.json.encode(one)) for one in listed(callback.json, *path)]
 
 
 def receipts_from(items: Items, places: ReceiptPlaces, states: States) -> Callable[[Any, Callback], list[Receipt]]:
-    """Reads the receipts of a callback. A state that nobody knows is counted, and shown to operators."""
+    """Reads the receipts of a callback. Unknown states are counted, and shown to operators."""
 
     def one(item: Any, raw: bytes) -> Receipt | None:
         keys = tuple(key for key in (_text(item, place) for place in places.keys) if key)
@@ -100,7 +100,7 @@ def receipts_from(items: Items, places: ReceiptPlaces, states: States) -> Callab
 
 
 def messages_from(items: Items, places: MessagePlaces) -> Callable[[Any, Callback], list[Inbound]]:
-    """Reads the handsets' messages of a callback, or parts of them."""
+    """Reads the messages from handsets, or parts of them, in a callback."""
 
     def one(item: Any, raw: bytes) -> Inbound | None:
         sender = _text(item, places.sender)
@@ -119,7 +119,7 @@ def messages_from(items: Items, places: MessagePlaces) -> Callable[[Any, Callbac
 
 
 def part_of(*said: str) -> tuple[int, int, int] | None:
-    """Reference, total and number of a part, as they were said; None: it is whole."""
+    """Reference, total and number of a part, parsed from text; None: the message is whole."""
     try:
         reference, total, number = (int(one) for one in said)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What suppliers' answers come to: a dozen classes, into which each supplier's table sorts its codes.
+"""Classifies suppliers' answers: a dozen classes, into which each supplier's table sorts its codes.
 
-The rule nobody may break: what no table knows is `unknown`, never accepted. A 2xx with a body that cannot be read is
-that too: the supplier may have the message.
+The rule nobody may break: what no table knows is `unknown`, never accepted. So is a 2xx whose body cannot be read: the
+supplier may have the message.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ class Ruling(StrEnum):
     """What an answer means for the message."""
 
     ACCEPTED = "accepted"
-    #: This message never: its number, its text.
+    #: Never this message: its number or its text.
     REFUSED = "refused"
-    #: Refused here; another supplier may carry it.
+    #: Refused here; another supplier may take it.
     ELSEWHERE = "elsewhere"
-    #: The recipient may not be written to, by anybody: a register, a bar, a number that was given up.
+    #: Nobody may message the recipient: a do-not-contact register, a bar, a number no longer in use.
     BLOCKED = "blocked"
-    #: The recipient answered STOP, which the supplier kept to itself.
+    #: The recipient answered STOP, which the supplier did not pass on.
     OPTED_OUT = "opted_out"
-    #: As this sender never.
+    #: Never with this sender.
     BAD_SENDER = "bad_sender"
     #: Later, at this supplier.
     LATER = "later"
     #: We are too fast; the message loses none of its tries.
     THROTTLED = "throttled"
-    #: The account has no money, or is set up wrongly: somebody has to look, and the message may go elsewhere.
+    #: The account has no credit, or is misconfigured: an operator must look, and the message may go elsewhere.
     NO_CREDIT = "no_credit"
     CONFIG = "config"
     UNKNOWN = "unknown"
 
 
 _NUMBER = re.compile(r"[0-9]{1,9}").fullmatch
-#: Of several messages in one request.
+#: For several messages in one request.
 UNNAMED = said("the answer does not name it")
 
 
 def outcome(
     ruling: Ruling, *, id: str = "", code: str = "", detail: str = "", retry_after: float | None = None
 ) -> Outcome:
-    """The end of an attempt. `id`: the supplier's, of a message that it accepted."""
+    """The end of an attempt. `id`: the supplier's id for an accepted message."""
     code, detail = code[:64], detail[:DETAIL]
     match ruling:
         case Ruling.ACCEPTED:
@@ -78,7 +78,7 @@ def outcome(
 
 
 def by_status(answer: Answer, *, detail: str = "") -> Outcome:
-    """By the HTTP status alone, where a supplier's body says nothing that its table knows (RFC 9110 §15)."""
+    """By the HTTP status alone, if the body has nothing that the supplier's table knows (RFC 9110 §15)."""
     status, code = answer.status, f"HTTP {answer.status}"
     if status == 429:
         return outcome(Ruling.THROTTLED, code=code, detail=detail, retry_after=answer.retry_after)
@@ -90,13 +90,13 @@ def by_status(answer: Answer, *, detail: str = "") -> Outcome:
         return outcome(Ruling.NO_CREDIT, code=code, detail=detail)
     if 400 <= status < 500:
         return outcome(Ruling.ELSEWHERE, code=code, detail=detail)
-    # A gateway that fails may have handed the message on before (Twilio says so of its 500).
+    # A failing gateway may already have passed the message on (Twilio says so about its 500).
     return outcome(Ruling.UNKNOWN, code=code, detail=detail)
 
 
 def ruling_of(rulings: Mapping[Any, Ruling], code: Any) -> Ruling | None:
-    """What a supplier's table says of a code; None: nothing. A number may come as a text, as it does where another
-    version of an API answers."""
+    """The ruling of a supplier's table for a code; None if it has none. A number may arrive as text, as it does from
+    another version of an API."""
     if isinstance(code, list | dict | bool):
         return None
     if (found := rulings.get(code)) is None and isinstance(code, str) and _NUMBER(code):
@@ -105,8 +105,8 @@ def ruling_of(rulings: Mapping[Any, Ruling], code: Any) -> Ruling | None:
 
 
 def ruled(rulings: Mapping[Any, Ruling], code: Any, answer: Answer, *, id: str = "", detail: str = "") -> Outcome:
-    """By a supplier's table; by the status where the table does not know the code."""
-    if isinstance(code, list | dict | bool):  # no code of anybody's
+    """By a supplier's table; by the status if the table does not know the code."""
+    if isinstance(code, list | dict | bool):  # nobody's idea of a code
         code = None
     ruling = ruling_of(rulings, code)
     if ruling is None:
@@ -122,8 +122,8 @@ def each(
     meaning: Callable[[Any], Outcome],
     otherwise: Callable[[Message], Outcome],
 ) -> list[Outcome]:
-    """What an answer to several messages says of each, in their order; of one that it does not name nobody knows. One
-    that names none is about them all: `otherwise`."""
+    """The outcomes of several messages, in order, from one answer; unknown for a message that the answer does not name.
+    An answer that names none applies to them all: `otherwise`."""
     if not said:
         return [otherwise(message) for message in messages]
     return [

@@ -1,6 +1,6 @@
-"""Templates of requests, and places in what comes back: the two halves of a supplier that is configuration alone.
+"""Templates of requests, and places in answers and callbacks: the two halves of a supplier defined by configuration.
 
-A template holds `{{name}}`; each value is escaped as where it stands wants it, so that no text of a customer's ends a
+A template contains `{{name}}`; each value is escaped as its context requires, so that a customer's text never ends a
 string, an element or a field. A place is one of
 
     /data/0/id        a JSON pointer (RFC 6901)
@@ -26,33 +26,33 @@ import re2
 from heliograph.suppliers.http.kind import FORM, json_of, pairs, text_in, text_of
 
 _NAME = re.compile(r"\{\{\s*+([a-z_]*+)\s*+\}\}")
-#: Memory that a pattern may take, bytes.
+#: Memory limit of a pattern, bytes.
 _PATTERN_BYTES = 1 << 20
 
 
 def names_in(template: str) -> set[str]:
-    """The values that a template names."""
+    """The names used in a template."""
     return set(_NAME.findall(template))
 
 
 def apart(template: str, name: str) -> list[str]:
-    """What of a template stands around a name."""
+    """The parts of a template around a name."""
     return re.split(rf"\{{\{{\s*{re.escape(name)}\s*\}}\}}", template)
 
 
 def fill(template: str, values: Mapping[str, str], kind: str) -> str:
-    """A template with its values in it. `kind`: the media type of what it makes."""
+    """A template with its values filled in. `kind`: the media type of the result."""
     escaped = escaping(kind)
     return _NAME.sub(lambda found: escaped(values[found[1]]), template)
 
 
 def is_json(kind: str) -> bool:
-    """Whether a media type is one of JSON, such as `text/json` too."""
+    """Whether a media type is JSON; `text/json` counts too."""
     return "json" in kind
 
 
 def escaping(kind: str) -> Callable[[str], str]:
-    """How a value is written in something of this media type."""
+    """The escaping function for values in this media type."""
     if kind == FORM:
         return urllib.parse.quote_plus
     if is_json(kind):
@@ -63,27 +63,27 @@ def escaping(kind: str) -> Callable[[str], str]:
 
 
 def escapes(kind: str) -> bool:
-    """Whether anything is escaped in something of this media type."""
+    """Whether values are escaped in this media type."""
     return escaping(kind) is not _plain
 
 
 def in_url(value: str) -> str:
-    """As a value stands in an address."""
+    """A value escaped for an address."""
     return urllib.parse.quote(value, safe="")
 
 
 def fill_url(template: str, values: Mapping[str, str]) -> str:
-    """As `fill`, of an address."""
+    """As `fill`, for an address."""
     return _NAME.sub(lambda found: in_url(values[found[1]]), template)
 
 
 def fill_header(template: str, values: Mapping[str, str]) -> str:
-    """As `fill`, of a header's value: a line break ends nothing there, since there is none."""
+    """As `fill`, for a header's value: line breaks are removed, so none can end it."""
     return _NAME.sub(lambda found: values[found[1]].translate(_NO_BREAKS), template)
 
 
 def check_place(place: str) -> None:
-    """Raises ValueError, which says what is wrong."""
+    """Check the syntax of a place. Raises ValueError, which says what is wrong."""
     kind, _, rest = place.partition(":")
     if place == "" or place == "status" or (kind in ("form", "query", "header") and rest):
         return
@@ -109,17 +109,17 @@ def pattern(text: str) -> Any:
 
 
 class Found(msgspec.Struct):
-    """Something that came over HTTP, in which places are looked up."""
+    """An HTTP message in which places are looked up."""
 
     body: bytes
     headers: Mapping[str, str] = {}
     url: str = ""
     status: int = 0
-    #: Decoded JSON of `body`, once it was looked for; of an item of a list, the item.
+    #: Decoded JSON of `body`, once it was needed; for an item of a list, the item.
     json: Any = msgspec.UNSET
 
     def items(self, place: str) -> list[Found]:
-        """One for each item of a list at a place; itself where the place is empty."""
+        """One for each item of the list at a place; the whole if the place is empty."""
         if not place:
             return [self]
         listed = self._pointed(place)
@@ -128,7 +128,7 @@ class Found(msgspec.Struct):
         return [Found(msgspec.json.encode(one), self.headers, self.url, self.status, one) for one in listed]
 
     def text(self, place: str) -> str:
-        """What stands at a place; empty if nothing does."""
+        """The text at a place; empty if there is none."""
         kind, _, rest = place.partition(":")
         if not place:
             return ""
@@ -166,7 +166,7 @@ def _in_json(value: str) -> str:
 
 
 def _in_xml(value: str) -> str:
-    # What XML cannot hold at all (XML 1.0 §2.2) is left out.
+    # Characters that XML cannot contain at all (XML 1.0 §2.2) are left out.
     return escape(
         "".join(one for one in value if (one >= " " and one not in "\ufffe\uffff") or one in "\t\n\r"),
         {'"': "&quot;", "'": "&apos;"},

@@ -1,8 +1,8 @@
-"""What is seen of the requests of an account over HTTP: the last one and how long answers took, always; while somebody
-watches it the last ones, with what may be shown of them.
+"""Observes an account's requests over HTTP: always the last request and response times; while somebody watches, the
+latest exchanges with what may be shown of them.
 
-The rule nobody may break: no body, no header, no host and no value of a query is shown, but for the last four digits of
-a number. Of a path no part is shown that holds a secret or what a message says.
+The rule nobody may break: no body, header, host or query value is shown, except for the last four digits of a number.
+No part of a path is shown that contains a secret or a message's text.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from heliograph.http.answers import Failure
 from heliograph.suppliers.contract import LAST, Exchanged, Wire
 from heliograph.suppliers.http.kind import Message, Request
 
-#: So many digits are a number, and cut.
+#: This many digits or more are a number, and masked.
 NUMBER = 5
 _DIGITS = re.compile(rf"\d{{{NUMBER},}}")
-#: What a part of a path looks like that is a name; any other is its length.
+#: The form of a path's part that is a name; any other part is shown as its length.
 _PLAIN = re.compile(r"[\w.~:@+-]{0,64}", re.ASCII)
 _NAME = re.compile(r"[\w.\[\]-]{1,40}", re.ASCII)
 
@@ -33,7 +33,7 @@ Heard = Callable[[http.Answer | Failure], None]
 
 
 class Tap:
-    """Is told of each request, hears its answer before whoever asked, and keeps the last ones until they are taken."""
+    """Sees each request, and its answer before the caller does, and keeps the latest exchanges until they are taken."""
 
     def __init__(self, secrets: Collection[str]) -> None:
         self._secrets = [one for one in secrets if one]
@@ -41,7 +41,7 @@ class Tap:
         self._numbers = itertools.count(1)
 
     def asked(self, request: Request, messages: Sequence[Message], heard: Heard) -> Heard:
-        """A request is about to leave; returns what is to hear its answer."""
+        """A request is about to leave; returns the callback for its answer."""
         number = next(self._numbers)
         hidden = [*self._secrets, *(one.text for one in messages)]
         fields: dict[str, int | str] = {"address": shown(request.url, hidden), "octets": len(request.body)}
@@ -60,7 +60,7 @@ class Tap:
         return answered
 
     def take(self) -> list[Exchanged]:
-        """Those since the last call, oldest first, at most LAST."""
+        """Exchanges since the last call, oldest first, at most LAST."""
         taken = list(self._last)
         self._last.clear()
         return taken
@@ -73,13 +73,13 @@ class Tap:
 
 
 class Looks:
-    """The last request and the last answer, dated by who looks, and how long answers took: a request keeps no time of
-    its own for it."""
+    """The last request and answer, dated when somebody looks, and response times: requests need no clock reading of
+    their own for it."""
 
     def __init__(self) -> None:
         self._method = self._status = ""
         self._asked = self._heard = 0
-        #: Up to the last look: how many there had been, and when the last of them was first seen.
+        #: As of the last look: their number, and when the last one was first seen.
         self._sent: tuple[int, datetime | None] = (0, None)
         self._received: tuple[int, datetime | None] = (0, None)
         self._took = [0] * LENGTH
@@ -90,7 +90,7 @@ class Looks:
         self._method = method
 
     def heard(self, found: http.Answer | Failure) -> None:
-        """It was answered, or failed."""
+        """A request was answered, or failed."""
         self._heard += 1
         if isinstance(found, Failure):
             self._status = found.kind
@@ -99,7 +99,7 @@ class Looks:
             self._took[bucket(found.duration)] += 1
 
     def wire(self, in_flight: int) -> Wire:
-        """The account's requests, since the last look."""
+        """The account's requests, with what happened since the last look."""
         now = clock.now()
         if self._asked != self._sent[0]:
             self._sent = (self._asked, now)
@@ -108,13 +108,13 @@ class Looks:
         return Wire(in_flight, self._method, self._sent[1], self._status, self._received[1])
 
     def took(self) -> list[int]:
-        """How long answers took that came since the last call."""
+        """Response times of the answers since the last call."""
         took, self._took = self._took, [0] * LENGTH
         return took
 
 
 def shown(url: str, hidden: Collection[str]) -> str:
-    """Path and query of a URL, as far as they may be shown. `hidden`: secrets and texts."""
+    """The parts of a URL's path and query that may be shown. `hidden`: secrets and texts."""
     parsed = urllib.parse.urlsplit(url)
     path = "/".join(_part(urllib.parse.unquote(one), hidden) for one in parsed.path.split("/"))
     pairs = urllib.parse.parse_qsl(parsed.query, keep_blank_values=True)
@@ -133,7 +133,7 @@ def _holds(text: str, hidden: Collection[str]) -> bool:
 
 
 def _value(text: str, hidden: Collection[str]) -> str:
-    if _holds(text, hidden):  # a code or a password of digits is no number
+    if _holds(text, hidden):  # a code or password of digits is not a number
         return f"({len(text)})"
     digits = text.removeprefix("+")
     return phones.masked(digits) if digits.isdigit() and len(digits) >= NUMBER else f"({len(text)})"

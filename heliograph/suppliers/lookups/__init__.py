@@ -1,5 +1,5 @@
-"""Suppliers of look-ups, which say to which network a number belongs: what one is, who there are, and how one is asked.
+"""Look-up suppliers, which say which network a number belongs to: their kinds, and how each is queried.
 
-A supplier is one file of `by_name/`. The rule nobody may break: what a supplier does not say clearly is not known, and
-no network is guessed from a name.
+Each supplier is one module in `by_name/`. The rule nobody may break: what a supplier does not state clearly is unknown,
+and no network is guessed from a name.
 """

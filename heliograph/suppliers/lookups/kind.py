@@ -1,5 +1,5 @@
-"""What the file of a look-up supplier says: how numbers are asked for, what the answer means, and when it is worth it.
-Pure.
+"""What a look-up supplier's module provides: how numbers are queried, what the answer means, and when a look-up pays
+off. Pure.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from heliograph.base.sentences import said
 from heliograph.suppliers.http.kind import SECRET, Answer, Request, Secrets
 from heliograph.suppliers.settings import demand
 
-#: The longest that a message may be made to wait, seconds: a third of what one-time codes are patient for.
+#: The longest that a message may be made to wait, seconds: a third of what one-time codes can bear.
 LONGEST = 10.0
-#: Numbers of a request at most, whatever the supplier.
+#: Maximum numbers per request, whatever the supplier.
 MOST = 1_000
 
 
 class LookupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every look-up supplier has; each adds its own."""
+    """Settings of every look-up supplier; each adds its own."""
 
     base_url: Annotated[str, "Where the supplier's API is: scheme, host and port"]
     price: Annotated[str, "What the look-up of a number costs, such as 0.003"]
@@ -63,21 +63,21 @@ class LookupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def cost(self) -> int:
-        """The price of a number in millionths."""
+        """The price of one look-up, in millionths."""
         return micros(self.price) or 0
 
     @property
     def is_worth_it(self) -> bool:
-        """What a look-up is expected to save is more than its price, shared among the messages that use it."""
+        """Whether a look-up is expected to save more than its price, shared among the messages that use it."""
         return self.ported * (micros(self.loss) or 0) > self.cost / self.reuses
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """What became of a request for several numbers."""
+    """The result of a request for several numbers."""
 
-    #: By number (digits): its network as the supplier writes it ("64304"); empty: it knows none.
+    #: By number (digits): its network as the supplier writes it ("64304"); empty: it knows no network.
     told: Mapping[str, str] = {}
-    #: Why the others were not answered; empty: they all were.
+    #: Why the other numbers were not answered; empty: all were.
     error: str = ""
 
 
@@ -89,7 +89,7 @@ class LookupKind(msgspec.Struct, frozen=True, kw_only=True):
     settings: type[LookupSettings]
     #: Name → meaning; SECRET first.
     secrets: Mapping[str, str] = msgspec.field(default_factory=lambda: {SECRET: "API key"})
-    #: Numbers of one request.
+    #: Maximum numbers per request.
     most: int = 1
     #: (settings, secrets, numbers), digits without +.
     request: Callable[[Any, Secrets, Sequence[str]], Request]

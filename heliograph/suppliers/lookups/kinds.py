@@ -1,6 +1,6 @@
-"""Every kind of look-up supplier there is, and how one is asked.
+"""All kinds of look-up supplier, and the client that queries one.
 
-A kind is there because its file is: each module of `by_name/` is looked into for its `KIND`.
+Kinds are found by their modules: each one in `by_name/` provides a `KIND`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger()
 
-#: Suppliers are chosen by operators, and may be on this machine or behind a VPN.
+#: Suppliers are chosen by operators, so they may be on this machine or behind a VPN.
 _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
 
 
@@ -45,7 +45,7 @@ class Asker:
     """One account. `ask`, `close`."""
 
     def __init__(self, kind: str, settings: LookupSettings, secret: str) -> None:
-        """`secret`: its secrets as they are sealed together."""
+        """`secret`: its secrets, as sealed together."""
         self._kind, self._settings, self._secrets = KINDS[kind], settings, secrets_of(secret)
         self.most = min(self._kind.most, settings.batch)
         self._client = HttpClient(
@@ -60,14 +60,14 @@ class Asker:
         )
 
     async def ask(self, numbers: Sequence[str]) -> Answered:
-        """Look numbers up (digits), `most` at most. Whatever goes wrong is an answer of nothing, with the reason."""
+        """Look up numbers (digits), at most `most` of them. On any failure the answer is empty, with the reason."""
         try:
             made = self._kind.request(self._settings, self._secrets, numbers)
             found = await self._client.request(made.method, made.url, made.body, made.headers)
             if isinstance(found, Failure):
                 return Answered({}, f"{found.kind}: {found.detail}".rstrip(": "))
             return self._kind.answer(self._settings, numbers, Answer(found.status, found.body, found.retry_after))
-        except Exception as error:  # a supplier's file that stumbles over an answer
+        except Exception as error:  # a supplier's module failed on an answer
             log.exception("look-up not understood", kind=self._kind.name, error=type(error).__name__)
             return Answered({}, f"not understood: {type(error).__name__}")
 

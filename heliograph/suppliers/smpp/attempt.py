@@ -1,7 +1,7 @@
 """The state of one submission, and the single outcome of its segments. Pure.
 
-The rule nobody may break: a segment that was written and not answered makes the outcome UNKNOWN, unless another one
-was refused for good: then the message has its verdict, because a supplier never delivers it whole.
+The rule nobody may break: a segment that was written but not answered makes the outcome UNKNOWN, unless another one was
+refused for good: that settles the message, because the supplier will never deliver it whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OK = "0x00000000"
 
 
 class Attempt:
-    """A submission that has no outcome yet. `next` is the first of `pdus` that was not handed to a session."""
+    """A submission without an outcome yet. `next` is the index of the first of `pdus` not yet handed to a session."""
 
     __slots__ = (
         "at",
@@ -42,17 +42,17 @@ class Attempt:
     def __init__(self, submission: Submission) -> None:
         self.submission = submission
         self.pdus: list[p.SubmitSm] = []
-        #: The segments that they are of, and how many the whole message has.
+        #: Segment numbers of `pdus`, and the number of segments in the whole message.
         self.numbers: Sequence[int] = ()
         self.total = 0
         self.next = 0
         self.in_flight = 0
         self.parts: list[Part] = []
-        #: The worst that was said of a segment.
+        #: The worst answer for a segment.
         self.failure: Outcome | None = None
-        #: Nothing more of it is to be sent.
+        #: Nothing more of it will be sent.
         self.stopped = False
-        #: Segments that were written and not answered, and why.
+        #: Segments that were written but not answered, and why.
         self.doubtful: list[int] = []
         self.detail = ""
         self.unwritten = 0
@@ -64,7 +64,7 @@ class Attempt:
         self.at = 0.0
 
     def load(self, pdus: list[p.SubmitSm]) -> None:
-        """What it is to send: of the whole message's PDUs those that the supplier has not got."""
+        """Set what to send: those of the whole message's PDUs that the supplier does not have yet."""
         self.total = len(pdus)
         self.pdus, self.numbers = pdus, range(1, self.total + 1)
         if self.submission.held:
@@ -77,11 +77,11 @@ class Attempt:
         return self.stopped or self.next == len(self.pdus)
 
     def accept(self, number: int, key: str, raw: str) -> None:
-        """A segment was taken; `key` is the id that receipts are matched by."""
+        """A segment was accepted; `key` is the id by which receipts are matched."""
         self.parts.append(Part(number, key or None, OK if key == raw else f"{OK} id:{raw}"))
 
     def refuse(self, number: int, ruling: Ruling, response: p.Pdu) -> None:
-        """A segment was not taken: the rest stays here."""
+        """A segment was refused: the rest is not sent."""
         self.stopped = True
         if self.failure is None or ruling.verdict is Verdict.REFUSED:
             self.failure = Outcome(
@@ -95,7 +95,7 @@ class Attempt:
             )
 
     def lose(self, number: int, written: bool, reason: str) -> None:
-        """A segment will not be answered: the rest stays here."""
+        """A segment will not be answered: the rest is not sent."""
         self.stopped = True
         if written:
             self.doubtful.append(number)
@@ -104,9 +104,9 @@ class Attempt:
             self.unwritten += 1
 
     def outcome(self) -> Outcome:
-        """What it all adds up to, once nothing is in flight and nothing more is sent.
+        """The overall outcome, once nothing is in flight and nothing more will be sent.
 
-        Its parts are the segments that were accepted, and no others.
+        Its parts are exactly the segments that were accepted.
         """
         parts = tuple(self.parts)
         if len(parts) > 1:
@@ -142,12 +142,12 @@ class Attempt:
 
 
 def unreachable(reason: Sentence) -> Outcome:
-    """Nothing left this machine."""
+    """Outcome if nothing left this machine."""
     return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False)
 
 
 def unwritable(error: p.PduError) -> Outcome:
-    """This supplier's form of the message cannot be made; another's may."""
+    """The message cannot be encoded for this supplier; another supplier may manage."""
     return Outcome(
         Verdict.REFUSED,
         detail=said("cannot be written as SMPP: %(why)s", why=str(error)),
@@ -161,7 +161,7 @@ def _number(part: Part) -> int:
 
 
 def _in_words(detail: str, response: p.Pdu) -> str:
-    """With the supplier's own words, when it sent some (SMPP 3.4 §5.3.2.11)."""
+    """The detail with the supplier's own text, if it sent one (SMPP 3.4 §5.3.2.11)."""
     tlvs = getattr(response, "tlvs", p.NO_TLVS)
     said = tlvs.get(p.Tag.ADDITIONAL_STATUS_INFO_TEXT, b"").rstrip(b"\0").decode("latin-1")
     return f"{detail}: {said}" if said else detail

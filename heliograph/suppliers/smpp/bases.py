@@ -1,6 +1,6 @@
-"""Number bases of message ids: under which other settings would an account's receipts name its answers? Pure.
+"""Number bases of message ids: which other settings would make an account's receipts match its answers? Pure.
 
-An account may write an id in hex in submit_sm_resp and in decimal in the receipt. The rule nobody may break: this only
+A supplier may write an id in hex in submit_sm_resp and in decimal in the receipt. The rule nobody may break: this only
 advises. Nothing is matched by a guess, since decimal 10 is not hexadecimal 10.
 """
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from heliograph.suppliers.smpp.receipts import Base, id_key
 
-#: Settings → base.
+#: Setting → base.
 Way = dict[str, Base]
 
 _BASES: tuple[Base, ...] = ("text", "hex", "dec")
 
 
 def ways(settings: Mapping[str, Any]) -> list[Way]:
-    """The present way first, then all others, those with the fewest changes before the rest."""
+    """All combinations, the current one first, then by number of changes."""
     now: dict[str, Base] = {name: settings.get(name) or "text" for name in ("resp_id_base", "dlr_id_base")}
     if settings.get("tlv_id_base"):  # otherwise it follows the text's
         now["tlv_id_base"] = settings["tlv_id_base"]
@@ -28,7 +28,8 @@ def ways(settings: Mapping[str, Any]) -> list[Way]:
 
 
 def stored(keys: Sequence[str], now: Way, way: Way) -> list[str]:
-    """The keys of answers that a receipt with these keys would name, were `way` the settings; all keys are of `now`."""
+    """Keys of answers that a receipt with these keys would match if the settings were `way`; all keys are as under
+    `now`."""
     found = []
     for place, key in enumerate(keys):
         base = "tlv_id_base" if "tlv_id_base" in now and len(keys) == 2 and place == 0 else "dlr_id_base"
@@ -39,5 +40,5 @@ def stored(keys: Sequence[str], now: Way, way: Way) -> list[str]:
 
 
 def _written(key: str, base: Base) -> str:
-    """An id as it is written, but for zeros in front and capitals, from its key."""
+    """An id as written, except for leading zeros and capitals, from its key."""
     return f"{int(key):x}" if base == "hex" and key.isascii() and key.isdigit() else key

@@ -1,9 +1,9 @@
 """One SMPP account inside one worker: sessions, rate, segments, outcomes, receipts.
 
-A refused segment stops those behind it. Segments of one message stay on one session, in order, because the supplier
+A refused segment stops the ones after it. Segments of one message stay on one session, in order, because the supplier
 joins them there.
 
-The rule nobody may break: every submission gets exactly one outcome, save that UNKNOWN is followed by another one when
+The rule nobody may break: every submission gets exactly one outcome, except that UNKNOWN is followed by another one if
 an answer comes late; and `on_outcome` is never called from within `submit`.
 
 It has over 400 lines because window, rate and segments share their counters.
@@ -50,7 +50,7 @@ from heliograph.suppliers.smpp.watching import Looks, Tap
 
 log = structlog.get_logger(__name__)
 
-#: For a batch of receipts that is being stored while everything else has stopped, seconds.
+#: Seconds for a batch of receipts that is still being stored when everything else has stopped.
 _LAST_BATCH = 5.0
 
 
@@ -65,8 +65,8 @@ def connect(
 ) -> SmppConnector:
     """The ConnectorFactory of SMPP. Opens no session before `set_sessions`. Raises SettingsError (names the field).
 
-    `late`: seconds that the answer to a submit still counts after it was given up. `transmits_only`: sessions are bound
-    as transmitters, whatever the account says.
+    `late`: seconds that the answer to a submit still counts after it timed out. `transmits_only`: bind sessions as
+    transmitters, whatever the account says.
     """
     return SmppConnector(
         settings_from(account.settings),
@@ -82,9 +82,9 @@ def connect(
 class SmppConnector:
     """Implements contract.Connector.
 
-    `sessions` is how many this process may open; `set_sessions` changes it while running. The account's own limit is
-    shared among processes elsewhere, and its rate with it. A supplier_message_id in a Part is the key that receipts
-    are matched by (receipts.id_key); the supplier's own spelling follows the status where it differs:
+    `sessions`: how many this process may open; `set_sessions` changes it while running. The account's own limit is
+    divided among processes elsewhere, and its rate with it. The supplier_message_id of a Part is the key by which
+    receipts are matched (receipts.id_key); if the supplier's own spelling differs, it follows the status:
     `0x00000000 id:00B8BE19`.
     """
 
@@ -120,7 +120,7 @@ class SmppConnector:
         self._wanted = sessions
         self._receipts: PduIntake[Receipt] = PduIntake(on_receipts, limit=settings.receipts_queue, name="receipts")
         self._inbound: PduIntake[Inbound] = PduIntake(on_inbound, limit=settings.receipts_queue, name="inbound")
-        # One list of links a session: a transceiver, or a transmitter and a receiver.
+        # One list of links per session: a transceiver, or a transmitter and a receiver.
         self._sessions: list[list[Link]] = []
         self._transmitters: list[Link] = []
         self._leaving: set[asyncio.Task[None]] = set()
@@ -133,7 +133,7 @@ class SmppConnector:
         self._timer_at = _NEVER
         self._since: datetime | None = None
         self._last_error = quoted("")
-        #: How often it was told to slow down.
+        #: How often the supplier has throttled it.
         self._throttles = 0
         self._tap: Tap | None = None
         self._looks = Looks()
@@ -158,7 +158,7 @@ class SmppConnector:
         self.set_sessions(self._wanted)
 
     def set_sessions(self, count: int) -> None:
-        """How many sessions this process may have from now on. Those above it finish their window and unbind."""
+        """Set how many sessions this process may have. Surplus sessions finish their window and unbind."""
         self._wanted = count
         if not self._running or self._stopping:
             return
@@ -180,16 +180,16 @@ class SmppConnector:
             task.add_done_callback(self._leaving.discard)
 
     def slow(self, pause: float) -> None:
-        """Another worker was told to slow down. SMPP names no pause."""
+        """Another worker was throttled. SMPP has no pause."""
         if self._running:
             self._bucket.slow(self._loop.time())
 
     def ready(self) -> bool:
-        """A session is bound that may submit."""
+        """True while a session that may submit is bound."""
         return any(link.bound for link in self._transmitters)
 
     def capacity(self) -> int:
-        """Segments that can be submitted now: room in the windows or in the rate, whichever is less."""
+        """Segments that can be submitted now: room in the windows or the rate, whichever is less."""
         if not self._running or self._stopping:
             return 0
         room = sum(link.room for link in self._transmitters)
@@ -197,14 +197,14 @@ class SmppConnector:
         return max(0, min(room, self._bucket.ahead) - self._queued - begun)
 
     def parts(self, submission: Submission) -> int:
-        """Segments of the whole message for this account; 1 for one that cannot be written."""
+        """Segments of the whole message for this account; 1 for a message that cannot be encoded."""
         try:
             return self._builder.count(submission)
         except p.PduError:
             return 1
 
     def billed(self, submission: Submission) -> int:
-        """Of Connector; one that goes out as a whole is cut by the supplier."""
+        """See Connector; the supplier cuts a message that is sent as a whole."""
         try:
             return self._builder.segments(submission)
         except p.PduError:
@@ -225,7 +225,7 @@ class SmppConnector:
         if not attempt.pdus:
             self._end_soon(attempt, attempt.outcome())
             return
-        # An SMSC that cuts the message itself still counts every segment.
+        # An SMSC that cuts messages itself still counts every segment.
         attempt.cost = len(submission.segments) if attempt.total == 1 else 1
         attempt.at = self._loop.time()
         self._queue.append(attempt)
@@ -248,28 +248,28 @@ class SmppConnector:
         )
 
     def wires(self) -> list[Wire]:
-        """Of contract.Wired."""
+        """See contract.Wired."""
         bound = [links for links in self._sessions if links[0].bound]
         return self._looks.look([[link.connection.session for link in links if link.connection] for links in bound])
 
     def answers(self) -> list[int]:
-        """Of contract.Wired."""
+        """See contract.Wired."""
         took = [link.connection.session.took() for link in self._transmitters if link.connection]
         return [sum(column) for column in zip(*took, strict=True)]
 
     def watch(self, is_watched: bool) -> None:
-        """Of contract.Watchable. Sessions cost one look at an attribute a PDU while nobody watches."""
+        """See contract.Watchable. While nobody watches, each PDU costs one attribute check."""
         if is_watched != (self._tap is not None):
             self._tap = Tap() if is_watched else None
             for link in [link for session in self._sessions for link in session]:
                 link.watch(self._tap)
 
     def exchanged(self) -> list[Exchanged]:
-        """Of contract.Watchable."""
+        """See contract.Watchable."""
         return [] if self._tap is None else self._tap.take()
 
     async def stop(self, *, grace: float) -> None:
-        """Give back what has not begun, wait for open answers, unbind, close."""
+        """Return what has not begun, wait for outstanding answers, unbind, close."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -347,7 +347,7 @@ class SmppConnector:
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _judge(self, link: Link, attempt: Attempt, number: int, status: int, response: p.Pdu) -> None:
-        """What an answer says of a segment."""
+        """Apply the answer to a segment."""
         if status == 0 and isinstance(response, p.MessageResponse):
             raw = response.message_id or ""
             attempt.accept(number, id_key(raw, self._settings.resp_id_base), raw)
@@ -390,7 +390,7 @@ class SmppConnector:
         return errors[0] if errors and not any(link.bound for link in self._transmitters) else self._last_error
 
     def _pump(self) -> None:
-        """Send what window and rate allow: first the rest of messages that have begun, then new ones."""
+        """Send what window and rate allow: first the rest of messages already begun, then new ones."""
         now = self._loop.time()
         tokens = self._bucket.available(now)
         if self._started:
@@ -412,7 +412,7 @@ class SmppConnector:
             self._wake_at(now + self._bucket.wait(now) if tokens <= 0 else _NEVER)
 
     def _wake_at(self, at: float) -> None:
-        """Pump again then, or when the oldest in the queue has waited long enough."""
+        """Pump again at this time, or once the oldest message in the queue has waited long enough."""
         if self._queue:
             at = min(at, self._queue[0].at + self._settings.queue_seconds)
         if at < self._timer_at:
@@ -468,7 +468,7 @@ class SmppConnector:
         self._queued = 0
 
     def _settle(self, attempt: Attempt) -> None:
-        """End a message once nothing of it is in flight and nothing more will be sent."""
+        """End a message if none of it is in flight and nothing more will be sent."""
         if attempt.stopped and attempt in self._started:
             self._started.remove(attempt)
         if not attempt.in_flight and attempt.sent:

@@ -1,11 +1,11 @@
 """Incoming receipts and messages: collected, stored in batches, and only then acknowledged to the supplier.
 
-A full list pauses reading from the connections that filled it, until half of it is stored: TCP then makes the supplier
-wait. What was read is never refused because the list is full.
+A full list pauses reading from the connections that filled it until half of it is stored: TCP then makes the supplier
+wait. Once read, nothing is refused because the list is full.
 
-The rule nobody may break: deliver_sm_resp(0) is written after the handler returned, which is after its commit. What a
-handler could not store gets 0x64 (try again later), and so does what waits behind a stuck handler, so that nothing is
-lost and no connection is left unread for longer than its peer tolerates.
+The rule nobody may break: deliver_sm_resp(0) is written after the handler has returned, and so after its commit. Items
+that a handler could not store get 0x64 (try again later), as do those behind a stuck handler, so that nothing is lost
+and no connection is left unread for longer than its peer tolerates.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Item = TypeVar("Item")
 
 STORED = 0x00
 LATER = 0x64
-#: The handler commits a batch at a time; more than this in one would keep the first of it waiting. It is twice what is
-#: submitted meanwhile at the most, so that receipts never fall behind the submits that they speak of.
+#: The handler commits one batch at a time; larger ones would keep their first item waiting. This is twice what can be
+#: submitted meanwhile, so that receipts never fall behind the submits they refer to.
 _BATCH = 2000
-#: How long connections are left unread behind one batch, seconds: peers check a silent one every half minute.
+#: Maximum seconds that connections are left unread behind one batch: peers probe silent ones every half minute.
 _PATIENCE = 20.0
 
 
 class PduIntake(Generic[Item]):
     """A bounded list in front of `handle`, with one batch in flight.
 
-    `limit`: how many may wait before reading stops; what one read brought is still taken in. `handle` may return a
-    function; it is told which of the batch were answered.
+    `limit`: how many may wait before reading stops; what one read delivered is still accepted. `handle` may return a
+    function, which is told which items of the batch were answered.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class PduIntake(Generic[Item]):
 
     @property
     def waiting(self) -> int:
-        """How many are in no batch yet."""
+        """The number of items not yet in a batch."""
         return len(self._queue)
 
     @property
     def holds(self) -> bool:
-        """Whether a connection is not read until there is room."""
+        """Whether reading from some connection is paused until there is room."""
         return bool(self._held)
 
     def put(self, item: Item, connection: Connection, pdu: p.DeliverSm | p.DataSm) -> None:
-        """Take one in."""
+        """Add an item."""
         self._queue.append((item, connection, pdu))
         if self._runner is None:
             self._runner = asyncio.get_running_loop().create_task(self._run())
@@ -78,7 +78,7 @@ class PduIntake(Generic[Item]):
             self._wait()
 
     async def drain(self, seconds: float) -> None:
-        """Wait until everything taken in so far is answered, but no longer than this."""
+        """Wait until everything added so far is answered, but no longer than this."""
         if self._runner is not None:
             await asyncio.wait([self._runner], timeout=seconds)
 
@@ -105,7 +105,7 @@ class PduIntake(Generic[Item]):
             self._release()
 
     def _wait(self) -> None:
-        """Restart the timeout of the batch in flight, if somebody waits for it."""
+        """Restart the timeout of the batch in flight, if a connection is waiting for it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -113,7 +113,7 @@ class PduIntake(Generic[Item]):
             self._timer = asyncio.get_running_loop().call_later(self._patience, self._give_up)
 
     def _give_up(self) -> None:
-        """The batch in flight is stuck, so what waits behind it cannot be stored either."""
+        """The batch in flight is stuck, so the items behind it cannot be stored either."""
         waiting, self._queue = self._queue, []
         log.error("smpp_not_stored", intake=self._name, count=len(waiting), error="the batch before is stuck")
         for _, connection, pdu in waiting:
@@ -121,7 +121,7 @@ class PduIntake(Generic[Item]):
         self._release()
 
     def _release(self) -> None:
-        """Read again."""
+        """Resume reading."""
         held, self._held = self._held, set()
         for connection in held:
             connection.release()

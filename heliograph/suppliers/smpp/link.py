@@ -1,10 +1,10 @@
 """One session on the network: connect, bind, read, write, keep alive, reconnect after a loss.
 
-Callbacks all the way: there is no task and no future per message. Everything that submits and answers produce during
-one iteration of the event loop goes out in one write.
+Everything is callbacks: there is no task and no future per message. All bytes that submits and answers produce during
+one iteration of the event loop leave in a single write.
 
-The rule nobody may break: a submit counts as written once its bytes were handed to the transport, and a lost connection
-reports every open submit, and whether it was written, before anything else happens.
+The rule nobody may break: a submit counts as written once its bytes have been handed to the transport, and a lost
+connection reports every open submit, and whether it was written, before anything else happens.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 #: A closing transport that cannot write its last bytes is aborted after this, seconds.
 _LINGER = 3.0
-#: PDUs that may wait while the peer reads nothing: of whom it sends to, it reads the answers.
+#: PDUs that may wait while the peer reads nothing: a healthy peer reads the answers to what it sends.
 _UNSENT = 50_000
 
 
@@ -50,10 +50,10 @@ class Owner(Protocol):
     """The callbacks of a link. None of them may block."""
 
     def link_ready(self, link: Link) -> None:
-        """It is bound: it may have capacity."""
+        """It is bound, so it may have capacity."""
 
     def link_down(self, link: Link, reason: Sentence) -> None:
-        """It was lost, and all of its open submits have been reported."""
+        """It was lost, after all of its open submits were reported."""
 
     def answered(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
         """A submit was answered."""
@@ -89,13 +89,13 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._paused = False
-        #: How many holds on reading there are, since when, and the total time without reading.
+        #: The number of holds on reading, when the first began, and the total time spent not reading.
         self._holds, self._held_at, self._unread = 0, 0.0, 0.0
         self._flush_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
 
-    # -- what the owner asks -------------------------------------------------------------------------------------------
+    # -- commands of the owner -----------------------------------------------------------------------------------------
 
     def submit(self, pdu: p.SubmitSm, context: Any) -> None:
         """Send; only while the session has room. Raises PduError, with nothing sent."""
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def respond(self, pdu: p.DeliverSm | p.DataSm, status: int) -> bool:
-        """Answer a delivered PDU; does nothing, and says False, when the connection is gone."""
+        """Answer a delivered PDU. Does nothing, and returns False, if the connection is gone."""
         self.session.respond(pdu, status)
         if not self._flush_due:
             self._flush_due = True
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def hold(self) -> None:
-        """Read nothing until `release`, which follows each `hold`: what the peer sends meanwhile is not late."""
+        """Stop reading until `release`, one for each `hold`: what the peer sends meanwhile is not late."""
         self._holds += 1
         if self._holds == 1:
             self._held_at = self._loop.time()
@@ -121,7 +121,7 @@ class Connection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def release(self) -> None:
-        """Read again."""
+        """Undo one `hold`; resume reading after the last."""
         self._holds -= 1
         if self._holds == 0:
             self._unread += self._loop.time() - self._held_at
@@ -148,11 +148,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what the event loop tells -------------------------------------------------------------------------------------
+    # -- callbacks of the event loop -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
-        # Here and not where connecting is awaited: the bind may be answered before that task has its turn.
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        # Set here, not where connecting is awaited: the bind may be answered before that task runs.
         self._link.connection = self
         self.session.bind(self._bind, self._time())
         self._flush()
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
     # -- helpers -------------------------------------------------------------------------------------------------------
 
     def _time(self) -> float:
-        """The session's clock: without the time in which it was not read."""
+        """The session's clock, which excludes time spent not reading."""
         return (self._held_at if self._holds else self._loop.time()) - self._unread
 
     def _handle(self, events: list[Any]) -> None:
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
             self.session.reason = said("the peer reads nothing")
             self.abort()
             return
-        # Also of a peer that reads nothing: it may be gone, and TCP would not say so for as long as it likes.
+        # Also for a peer that reads nothing: it may be gone, and TCP could take very long to report that.
         deadline = self.session.deadline + self._unread
         if deadline < self._timer_at and not self._holds:
             if self._timer is not None:
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
             self._unread += behind
             self._flush()
             return
-        # A timer may fire slightly early; one more nanosecond makes its own deadline count.
+        # A timer may fire slightly early; one more millisecond makes its own deadline count.
         self._handle(self.session.tick(self._time() + 1e-3))
 
 
@@ -273,7 +273,7 @@ class Link:
 
     @property
     def room(self) -> int:
-        """How many submits it takes right now."""
+        """The number of submits it accepts right now."""
         return self.connection.session.room if self.connection is not None else 0
 
     @property
@@ -287,13 +287,13 @@ class Link:
         return self.connection is not None and self.connection.session.state is State.BOUND
 
     def watch(self, tap: Tap | None) -> None:
-        """Show it each PDU from now on, also of later connections."""
+        """Pass each PDU to `tap` from now on, also those of later connections."""
         self._tap = tap
         if self.connection is not None:
             self.connection.session.tap = tap
 
     def start(self) -> None:
-        """Connect, and from then on keep connected."""
+        """Connect, and stay connected from then on."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -334,7 +334,7 @@ class Link:
                     failures = 0
             if self._stopping.is_set():
                 return
-            # A wrong password does not fix itself; 0x05 and 0x0D do, once the old session is gone.
+            # A wrong password does not fix itself; 0x05 and 0x0D do, once the old session has ended.
             wait = self._settings.refused_seconds if refused in BIND_CONFIGURATION else backoff.pause(failures)
             wait *= 0.7 + 0.6 * self._random()
             if refused is not None:
@@ -349,7 +349,7 @@ class Link:
     async def _connect(self) -> Connection:
         """Connect to the next address of the next host.
 
-        Raises OSError (ssl errors are such), TimeoutError, or ValueError for a host name that is none.
+        Raises OSError (which includes ssl errors), TimeoutError, or ValueError for an invalid host name.
         """
         settings = self._settings
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
-"""What an account was given of a message, written again: each submit_sm with its fields and its octets. Pure.
+"""Reconstructs the requests an account was sent for a message: each submit_sm with its fields and octets. Pure.
 
-A sequence number belongs to a session, and is kept nowhere: its four octets are "??". The rule nobody may break: fields
-that are not `whole` show of a phone number its last digits, and of a text its length.
+A sequence number belongs to a session and is not stored: its four octets are "??". The rule nobody may break: unless
+`whole`, fields show only the last digits of a phone number, and only the length of a text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.suppliers.smpp.settings import SmppSettings
 from heliograph.suppliers.smpp.submits import UDHI, Builder
 from heliograph.suppliers.smpp.watching import address, plain
 
-#: TLVs that hold nothing of a text and of a customer, by their names in SMPP 3.4 §5.3.2.
+#: TLVs with nothing of a text or a customer in them, with their names in SMPP 3.4 §5.3.2.
 _TLVS = {
     Tag.USER_MESSAGE_REFERENCE: "user_message_reference",
     Tag.SAR_MSG_REF_NUM: "sar_msg_ref_num",
@@ -26,7 +26,7 @@ _TLVS = {
 
 
 def submits(settings: SmppSettings, submission: Submission) -> list[Rebuilt]:
-    """The PDUs of one attempt, in their order; none if it cannot be written, when nothing was sent either."""
+    """The PDUs of one attempt, in order; none if it cannot be encoded, since nothing was sent then."""
     attempt = Attempt(submission)
     try:
         attempt.load(Builder(settings).build(submission))
@@ -39,8 +39,8 @@ def submits(settings: SmppSettings, submission: Submission) -> list[Rebuilt]:
 
 
 def fields(pdu: SubmitSm, *, whole: bool = False) -> dict[str, Any]:
-    """Its fields in their order on the wire; those that are empty are left out. `whole`: with phone numbers, with the
-    text's octets, and with what an operator added."""
+    """Its fields in wire order, without empty ones. `whole`: with phone numbers, the text's octets, and the TLVs that
+    an operator added."""
     shown = plain if whole else address
     data, payload = pdu.short_message, pdu.tlvs.get(Tag.MESSAGE_PAYLOAD, b"")
     header = data[: data[0] + 1] if pdu.esm_class & UDHI and data else b""
@@ -72,6 +72,6 @@ def fields(pdu: SubmitSm, *, whole: bool = False) -> dict[str, Any]:
 
 
 def _octets(written: bytes) -> str:
-    """In hex, but for the last field of the header."""
+    """In hex, except for the last field of the header."""
     known = HEADER_LENGTH - 4
     return " ".join((written[:known].hex(" "), "?? ?? ?? ??", written[HEADER_LENGTH:].hex(" ")))

@@ -1,11 +1,11 @@
-"""Parsing deliver_sm and data_sm: a receipt, or a message from a handset. Pure.
+"""Parses deliver_sm and data_sm: a receipt, or a message from a handset. Pure.
 
-The classic receipt text (SMPP 3.4 appendix B) is "vendor specific", and vendors make use of that: fields are missing,
-reordered, renamed; the id may be in a TLV, in another base, padded, in another case. `id_key` folds all of that into
-one form, for the id in submit_sm_resp and for the one in the receipt alike.
+The classic receipt text (SMPP 3.4 appendix B) is "vendor specific", and vendors take advantage of that: fields are
+missing, reordered, renamed; the id may be in a TLV, in another base, padded, in another case. `id_key` folds all of
+that into one form, for the ids in submit_sm_resp and in receipts alike.
 
 The rule nobody may break: nothing a handset can type becomes a receipt by itself. The esm_class, or TLVs that only an
-SMSC writes, say what a PDU is; its text does so only where the operator switched `sniff` on, and only as a whole.
+SMSC writes, decide what a PDU is; its text does so only if the operator enabled `sniff`, and only as a whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.suppliers.smpp.codec.pdu import DataSm, DeliverSm, Tag
 
 Base = Literal["text", "hex", "dec"]
 
-#: `stat:` as suppliers spell it → message_state (SMPP 3.4 §5.2.28; 0 and 9 are of 5.0).
+#: `stat:` as suppliers spell it → message_state (SMPP 3.4 §5.2.28; 0 and 9 are from 5.0).
 STATE_OF_TEXT: dict[str, int] = {
     "SCHEDULED": 0,
     "ENROUTE": 1,
@@ -54,10 +54,10 @@ STATE_OF_TEXT: dict[str, int] = {
     "REJECT": 8,
     "REJECTD": 8,
     "REJECTED": 8,
-    "NOCRED": 8,  # the account's credit is used up: nothing was tried
+    "NOCRED": 8,  # the account's credit is used up: no delivery was attempted
     "SKIPPED": 9,
 }
-#: message_state → its spelling in appendix B, by which `final_states` names it, and what it is to us.
+#: message_state → its spelling in appendix B, which `final_states` uses, and its meaning for us.
 STATES: dict[int, tuple[str, ReceiptState]] = {
     0: ("SCHEDULED", ReceiptState.PENDING),
     1: ("ENROUTE", ReceiptState.PENDING),
@@ -79,13 +79,13 @@ class ReceiptRules(msgspec.Struct, frozen=True, kw_only=True):
     id_base: Base = "text"
     #: Number base of the id in the receipt's TLV; None: as in the text.
     tlv_id_base: Base | None = None
-    #: stat (capitals) → what it is at this supplier, such as {"ACCEPTD": "delivered"} where that is the last word.
+    #: stat (capitals) → its meaning at this supplier, such as {"ACCEPTD": "delivered"} where nothing follows it.
     final_states: Mapping[str, ReceiptState] = msgspec.field(default_factory=dict)
-    #: Read a PDU that is not marked as a receipt as one when its text has all of a receipt's fields.
+    #: Read a PDU that is not marked as a receipt as one if its text has all of a receipt's fields.
     sniff: bool = False
     #: What data_coding 0 means to the supplier.
     alphabet: texts.Alphabet = "gsm"
-    #: Error codes that are the recipient's own affair, beside those of GSM where a receipt says that they are GSM's.
+    #: Error codes that lie with the recipient, in addition to GSM's where a receipt marks them as GSM's.
     recipient_errors: Collection[str] = ()
 
 
@@ -98,7 +98,7 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     if not marked and not rules.sniff:
         return _inbound(pdu, elements, body, raw, rules.alphabet)
     text = body.decode("utf-16-be", "replace") if _is_wide(body, pdu.data_coding) else body.decode("latin-1")
-    if "\0" in text:  # in front of it, behind it, or between its fields
+    if "\0" in text:  # before it, after it, or between its fields
         text = text.replace("\0", " ")
     fields = scan(text)
     if not marked and not fields.keys() >= _WHOLE:
@@ -116,12 +116,12 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     if not word:
         word = _without_label(text, rules.final_states) if marked else ""
     state, known = _state(tlvs.get(Tag.MESSAGE_STATE), word, rules.final_states)
-    # An intermediate notification tells of one failed attempt of several: only delivery ends anything.
+    # An intermediate notification reports one failed attempt of several: only delivery is final.
     if esm_class & 0x24 == 0x20 and state is not ReceiptState.DELIVERED:
         state = ReceiptState.PENDING
     recipient, sender = pdu.source_addr.removeprefix("+"), pdu.destination_addr.removeprefix("+")
     if recipient and not recipient.isdigit() and sender.isdigit():
-        recipient, sender = sender, recipient  # addresses left as they were in the submit
+        recipient, sender = sender, recipient  # addresses left in the order of the submit
     error = _error(tlvs.get(Tag.NETWORK_ERROR_CODE), fields.get("err", ""))
     is_lost = state not in (ReceiptState.DELIVERED, ReceiptState.PENDING)
     return Receipt(
@@ -160,9 +160,9 @@ def scan(text: str) -> dict[str, str]:
 
 
 def id_key(raw: str, base: Base = "text") -> str:
-    """A supplier's message id in the form that is stored and looked up; "" when there is none.
+    """A supplier's message id in the form that is stored and looked up; "" if there is none.
 
-    hex and dec become decimal, of any length; text loses case and leading zeros, as suppliers pad and fold at will.
+    hex and dec become decimal, of any length; text loses case and leading zeros, which suppliers change at will.
     """
     text = raw.strip().rstrip("\0").strip()
     if base != "text" and text.isascii() and text.isalnum():
@@ -177,7 +177,7 @@ def id_key(raw: str, base: Base = "text") -> str:
 def split_udh(payload: bytes) -> tuple[dict[int, bytes], bytes]:
     """Information elements and what follows them (3GPP 23.040 §9.2.3.24).
 
-    A header that does not add up is none: some SMSCs set the bit on plain text.
+    A header whose lengths do not add up is not one: some SMSCs set the bit on plain text.
     """
     if not payload or payload[0] >= len(payload):
         return _NO_ELEMENTS, payload
@@ -191,9 +191,9 @@ def split_udh(payload: bytes) -> tuple[dict[int, bytes], bytes]:
     return elements, payload[end:]
 
 
-#: Errors of a network that are the recipient's own, as `_error` writes network_error_code (SMPP 3.4 §5.3.2.31: type 3
-#: is GSM), by 3GPP 29.002 §17.6.6: unknown, unidentified, absent (6 and 27), illegal subscriber or equipment, no SMS
-#: subscribed to, calls barred, busy with another message.
+#: Network errors that lie with the recipient, as `_error` writes network_error_code (SMPP 3.4 §5.3.2.31: type 3 is
+#: GSM), by 3GPP 29.002 §17.6.6: unknown, unidentified, absent (6 and 27), illegal subscriber or equipment, no SMS
+#: subscription, calls barred, busy with another message.
 GSM_ERRORS = frozenset(f"3:{code}" for code in (1, 5, 6, 9, 11, 12, 13, 27, 31))
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ GSM_ERRORS = frozenset(f"3:{code}" for code in (1, 5, 6, 9, 11, 12, 13, 27, 31))
 _FIELD = re.compile(
     r"(?:^|(?<=[\s,;]))(message id|msg id|id|sub|dlvrd|submit date|done date|status|state|stat|err|text)\s*:", re.I
 )
-#: The form of appendix B to the letter, which most receipts have: a fifth of the time that the scan needs.
+#: The exact form of appendix B, which most receipts have: takes a fifth of the time of the scan.
 _USUAL = re.compile(
     r"id:(?P<id>[^\s,;]+) sub:(?P<sub>[^\s,;]+) dlvrd:(?P<dlvrd>[^\s,;]+) submit date:(?P<submitted>[^\s,;]+)"
     r" done date:(?P<done>[^\s,;]+) stat:(?P<stat>[^\s,;]+) err:(?P<err>[^\s,;]*) text:",
@@ -209,15 +209,15 @@ _USUAL = re.compile(
 )
 _WHOLE = {"id", "submitted", "done", "stat", "err"}
 _NAMES = {"message id": "id", "msg id": "id", "submit date": "submitted", "done date": "done"}
-#: A word by itself, or behind a label that ends otherwise than with a colon.
+#: A word by itself, or after a label that does not end with a colon.
 _WORD = re.compile(r"(?:^|(?<=[\s=]))[A-Za-z]+(?=[\s;,]|$)")
 _USERS_TEXT = re.compile(r"(?:^|(?<=[\s,;]))text\s*:", re.I)
-#: Where a value ends: at a blank, or at a sign that another label follows, of which only some are known.
+#: Where a value ends: at white space, or at punctuation before another label (only some labels are known).
 _END = re.compile(r"[,;]?(?:\s|$)|[,;][a-z_ ]+:", re.I)
-#: Octets of a receipt's beginning, which is written in ASCII by all.
+#: Octets at the start of a receipt, which every supplier writes in ASCII.
 _HEAD = 32
 _LONGEST_WORD = 20
-#: Stands for the word of a receipt that has none.
+#: The word for a receipt without one.
 NO_WORD = "(none)"
 _NO_ELEMENTS: dict[int, bytes] = {}
 INTERNATIONAL = 1
@@ -226,7 +226,7 @@ _SINGLE_SHIFT, _LOCKING_SHIFT = 0x24, 0x25
 
 
 def _value(name: str, text: str) -> str:
-    """A field up to the next one; only dates have blanks inside, and what follows the blank is a vendor's own field."""
+    """A field's value. Only dates contain spaces; in other fields, the text after a space is a vendor's own field."""
     text = text.strip()
     if name in ("submitted", "done"):
         return text.rstrip(",;")
@@ -235,8 +235,8 @@ def _value(name: str, text: str) -> str:
 
 
 def _is_wide(body: bytes, data_coding: int) -> bool:
-    """Whether a receipt's text has two octets a character. Some SMSCs repeat the data_coding of the message that it is
-    of, and others write it in what their handsets read, so its octets say more than that field."""
+    """Whether a receipt's text has two octets per character. Some SMSCs repeat the data_coding of the original message,
+    and others use the one their handsets read, so the octets say more than that field."""
     high = body[:_HEAD:2]
     if high.count(0) * 2 > len(high):
         return True
@@ -274,7 +274,7 @@ def _inbound(
 
 
 def _ton(address: str, ton: int) -> int:
-    """A plus says more than the field that is to say it."""
+    """A plus sign is more reliable than the TON field."""
     return INTERNATIONAL if address.startswith("+") else ton
 
 
@@ -283,14 +283,14 @@ def _language(element: bytes | None) -> int:
 
 
 def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:
-    """The first word before the user's own text that is a state, for suppliers that omit the `stat:` label; else ""."""
+    """The first word before the user's own text that is a state, for suppliers that omit `stat:`; else ""."""
     users = _USERS_TEXT.search(text)
     words = _WORD.findall(text, 0, users.start() if users else len(text))
     return next((word for word in words if word.upper() in STATE_OF_TEXT or word.upper() in final_states), "")
 
 
 def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState]) -> tuple[ReceiptState, bool]:
-    """The state from the TLV, or else from the text; and whether it is known."""
+    """The state from the TLV, or else from the text, and whether it is known."""
     text = word.upper()
     number = tlv[0] if tlv else None
     if number not in STATES:
@@ -304,7 +304,7 @@ def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState
 
 
 def _error(tlv: bytes | None, text: str) -> str:
-    """The network's error code: type:code from the TLV, unless it is three ASCII digits; else err of the text."""
+    """The network's error code: type:code from the TLV, unless it is three ASCII digits; else `err` in the text."""
     if not tlv or len(tlv) != 3:
         return text
     if tlv.isdigit():

@@ -1,12 +1,12 @@
 """One SMPP session as a state machine: bytes in → events out, commands in → bytes out. No I/O and no clock.
 
-The owner feeds what it read to `receive`, calls `tick` when `deadline` has come, writes what `take` gives, and hands
-the present time (seconds, monotonic) to each. `Closed` is the last event: the owner then drops the connection and calls
-`abandon` for the open requests.
+The owner passes what it read to `receive`, calls `tick` when `deadline` is reached, writes what `take` returns, and
+gives the current time (seconds, monotonic) to each. `Closed` is the last event: the owner then drops the connection and
+calls `abandon` for the open requests.
 
-The rule nobody may break: a request is registered before its bytes can leave, and its context comes back exactly
-once: in Answered, in TimedOut or from `abandon`; one that timed out may come once more, in Late. A sequence number is
-never used again while its answer may still come.
+The rule nobody may break: a request is registered before its bytes can leave, and its context comes back exactly once:
+in Answered, in TimedOut or from `abandon`; one that timed out may come back once more, in Late. A sequence number is
+not reused while its answer may still come.
 
 It has over 400 lines because every transition reads the same window and the same timers.
 """
@@ -25,7 +25,7 @@ from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.pdu import Framer, Pdu, PduError, decode
 
 MAX_SEQUENCE = 0x7FFFFFFF
-#: Seconds between two answers that are timed.
+#: Minimum seconds between two answers that are timed.
 EACH = 0.01
 
 
@@ -50,14 +50,14 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     silence: float = 10.0
     #: submit → its answer.
     response: float = 60.0
-    #: How much longer a late answer still counts. 0: it does not.
+    #: How much longer a late answer still counts; 0: it does not.
     late: float = 0.0
     #: The first octet of a PDU → its last.
     pdu: float = 10.0
     #: unbind → its answer; also how long the peer's unbind waits for the answers it still owes.
     unbind: float = 5.0
-    #: After so many submits in a row without an answer no more are sent, until one comes late; the session is closed
-    #: when none comes.
+    #: After this many unanswered submits in a row no more are sent until a late answer arrives; if none does, the
+    #: session is closed.
     max_timeouts: int = 5
 
 
@@ -74,7 +74,7 @@ class BindRefused(msgspec.Struct, gc=False):
 
 
 class Answered(msgspec.Struct, gc=False):
-    """The answer to a request of ours: submit_sm_resp, or the generic_nack that stands for it."""
+    """The answer to a request of ours: submit_sm_resp, or a generic_nack in its place."""
 
     context: Any
     status: int
@@ -82,7 +82,7 @@ class Answered(msgspec.Struct, gc=False):
 
 
 class TimedOut(msgspec.Struct, gc=False):
-    """A request whose answer did not come in time. Whether it was carried out is unknown."""
+    """A request that was not answered in time. Whether it was carried out is unknown."""
 
     context: Any
 
@@ -96,14 +96,14 @@ class Late(msgspec.Struct, gc=False):
 
 
 class Delivered(msgspec.Struct, gc=False):
-    """A deliver_sm or data_sm, to be answered with `respond`; `body` is it without its header."""
+    """A deliver_sm or data_sm, to be answered with `respond`; `body` is the PDU without its header."""
 
     pdu: p.DeliverSm | p.DataSm
     body: bytes
 
 
 class PeerUnbinds(msgspec.Struct, gc=False):
-    """The peer unbinds: nothing more can be submitted; Closed follows when its answers have been received."""
+    """The peer unbinds: nothing more can be submitted; Closed follows once all answers have been received."""
 
 
 class Closed(msgspec.Struct, gc=False):
@@ -124,23 +124,23 @@ class Session:
     ) -> None:
         self.state = State.OPEN
         self.window = window
-        #: Why it closed, when it did.
+        #: Why it closed, if it did.
         self.reason = quoted("")
-        #: Headers of the last PDUs that were given out and that came; kept for each write and read, not for each PDU.
+        #: Headers of the last PDUs sent and received; updated once per write and read, not per PDU.
         self.sent = self.received = b""
-        # How long answers took (`base.histogram`): the first of those that were read together, and after each for
-        # EACH seconds none, so that an answer pays nothing for it. Until then nothing is timed.
+        # Response times (`base.histogram`): of answers read together only the first, and then none for EACH seconds, so
+        # that an answer pays nothing for it. Nothing is timed before `_untimed`.
         self._took, self._untimed = [0] * LENGTH, 0.0
-        #: Called with each PDU, and whether it is sent, while somebody watches.
+        #: Called with each PDU, and whether it is sent, while somebody watches; otherwise None.
         self.tap = tap
         self._timers = timers or Timers()
         self._framer = Framer()
         self._sequence = sequence
-        # Submits that wait for their answer, oldest first: sequence → (deadline, context, ordinal).
+        # Submits waiting for their answer, oldest first: sequence → (deadline, context, ordinal).
         self._pending: dict[int, tuple[float, Any, int]] = {}
-        # Those that have timed out and whose answer would still count, oldest first: sequence → (until, context).
+        # Submits that timed out but whose answer would still count, oldest first: sequence → (until, context).
         self._late: dict[int, tuple[float, Any]] = {}
-        # Ordinals of the newest submit, and of the newest that `take` has given out.
+        # Ordinals of the newest submit, and of the newest returned by `take`.
         self._submitted = 0
         self._taken = 0
         self._out: list[bytes] = []
@@ -158,27 +158,27 @@ class Session:
 
     @property
     def room(self) -> int:
-        """How many submits may be sent right now."""
+        """The number of submits that may be sent right now."""
         return self.window - len(self._pending) if self._submits and not self._stuck else 0
 
     @property
     def pending(self) -> int:
-        """Submits that wait for their answer."""
+        """The number of submits waiting for their answer."""
         return len(self._pending)
 
     @property
     def unsent(self) -> int:
-        """PDUs that `take` has not given out."""
+        """The number of PDUs not yet returned by `take`."""
         return len(self._out)
 
     def took(self) -> list[int]:
-        """How long answers took since the last call."""
+        """Response times of the answers since the last call."""
         taken, self._took = self._took, [0] * LENGTH
         return taken
 
     @property
     def submitted(self) -> int:
-        """Submits so far."""
+        """The number of submits so far."""
         return self._submitted
 
     # -- commands ------------------------------------------------------------------------------------------------------
@@ -194,7 +194,8 @@ class Session:
         self._put(pdu)
 
     def submit(self, pdu: p.SubmitSm | p.DataSm, context: Any, now: float) -> None:
-        """Send a message; `context` comes back with its end. Only while there is room. Raises PduError unsent."""
+        """Send a message; `context` comes back with its outcome. Only while there is room. Raises PduError if not
+        sent."""
         assert self.room
         pdu.sequence = self._next_sequence()
         encoded = pdu.encode()
@@ -211,11 +212,11 @@ class Session:
             self._put(kind(pdu.sequence, status, ""))
 
     def drain(self) -> None:
-        """Submit nothing more; answers still come in."""
+        """Submit nothing more; answers are still received."""
         self._submits = False
 
     def unbind(self, now: float) -> None:
-        """Unbind. Closed follows with the answer, or when it does not come in time."""
+        """Unbind. Closed follows with the answer, or if none comes in time."""
         self._submits = False
         if self.state is State.BOUND:
             self.state = State.UNBINDING
@@ -224,7 +225,7 @@ class Session:
             self._put(p.Unbind(self._unbind_sequence))
 
     def take(self) -> bytes:
-        """Everything that is to be written now. From here on, its submits count as written."""
+        """Everything to be written now. From then on its submits count as written."""
         self._taken = self._submitted
         if not self._out:
             return b""
@@ -234,7 +235,7 @@ class Session:
         return data
 
     def abandon(self) -> list[tuple[Any, bool]]:
-        """The connection is gone: (context, was written) of each open submit."""
+        """The connection is gone: returns (context, was written) of each open submit."""
         self.state = State.CLOSED
         self._submits = False
         open_ = [(context, ordinal <= self._taken) for _, context, ordinal in self._pending.values()]
@@ -243,7 +244,7 @@ class Session:
         self._out.clear()
         return open_
 
-    # -- what happened -------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Bytes from the peer."""
@@ -268,7 +269,7 @@ class Session:
                 continue
             if self.tap is not None:
                 self.tap(pdu, False)
-            # In the order of how often they come.
+            # Most frequent first.
             if isinstance(pdu, p.SubmitSmResp | p.DataSmResp):
                 self._answered(pdu, events)
             elif isinstance(pdu, p.DeliverSm | p.DataSm):
@@ -285,7 +286,7 @@ class Session:
         return events
 
     def tick(self, now: float) -> list[Event]:
-        """Time has passed. Call it when `deadline` has come; earlier does no harm."""
+        """Time has passed. Call it when `deadline` is reached; earlier does no harm."""
         events: list[Event] = []
         if self.state is State.CLOSED:
             return events
@@ -319,7 +320,7 @@ class Session:
 
     @property
     def deadline(self) -> float:
-        """When `tick` has something to do at the latest; infinity: never."""
+        """The latest time to call `tick`; infinity: never."""
         if self.state is State.CLOSED:
             return _NEVER
         timers = self._timers
@@ -356,7 +357,7 @@ class Session:
         return self._timeouts >= self._timers.max_timeouts
 
     def _give_up_late(self, now: float) -> bool:
-        """Forget answers that would not count any more; says whether there was one."""
+        """Forget submits whose late answer would no longer count; returns whether there was one."""
         given_up = False
         while self._late:
             sequence, (until, _) = next(iter(self._late.items()))
@@ -371,7 +372,7 @@ class Session:
         if found is None:
             late = self._late.pop(pdu.sequence, None)
             if late is None:
-                return False  # unsolicited, or nobody waits for it any more
+                return False  # unsolicited, or nobody is waiting for it any more
             self._timeouts = 0
             events.append(Late(late[1], pdu.status, pdu))
             return True
@@ -409,7 +410,7 @@ class Session:
         self._close(said("bind refused: %(status)s", status=f"0x{status:08X}"), events)
 
     def _nacked(self, pdu: Pdu, events: list[Event]) -> None:
-        """A generic_nack is the answer to the request it names; one that names none says that framing is lost."""
+        """A generic_nack answers the request it names; one that names none means that framing is lost."""
         if self.state is State.BINDING and pdu.sequence == self._bind_sequence:
             self._bind_answered(pdu.status or 0xFF, "", events)
         elif self._answered(pdu, events):

@@ -1,6 +1,6 @@
 """The settings of one SMPP account: default, unit and meaning beside each field.
 
-The rule nobody may break: the password is not among them. It comes apart, from where secrets are sealed.
+The rule nobody may break: the password is not among them. It is passed separately, from where secrets are sealed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TonNpi = tuple[int, int]
 
 
 class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to reach an account, and this supplier's way with the protocol."""
+    """How to reach an account, and this supplier's variant of the protocol."""
 
     host: Annotated[str | tuple[str, ...], "Host name or IP address, or several; all their addresses are tried in turn"]
     port: Annotated[int, "TCP port"]
@@ -175,17 +175,17 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Every host to try."""
+        """All hosts to try."""
         return (self.host,) if isinstance(self.host, str) else self.host
 
     @property
     def status_classes(self) -> dict[int, str]:
-        """`statuses` by number."""
+        """`statuses` with numbers as keys."""
         return {int(key, 16): kind for key, kind in self.statuses.items()}
 
     @property
     def tlvs(self) -> dict[int, bytes]:
-        """`vendor_tlvs` as they go on the wire."""
+        """`vendor_tlvs` as sent on the wire."""
         return {
             int(tag, 16): bytes.fromhex(value[4:]) if value.startswith("hex:") else value.encode("latin-1")
             for tag, value in self.vendor_tlvs.items()

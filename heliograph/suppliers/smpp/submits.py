@@ -1,7 +1,7 @@
-"""From a Submission to the submit_sm PDUs of one account: addresses, encodings, and how segments belong together. Pure.
+"""Turns a Submission into submit_sm PDUs for one account: addresses, encodings, and how segments are joined. Pure.
 
-The rule nobody may break: a segment is sent as it was split at accept if possible. The text is split again only if this
-account's form leaves less room: a longer header, or UCS-2 in place of an alphabet that lacks a character.
+The rule nobody may break: if possible, a segment is sent as it was split at acceptance. The text is split again only if
+this account's form leaves less room: a longer header, or UCS-2 instead of an alphabet that lacks a character.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from heliograph.suppliers.contract import Submission
 from heliograph.suppliers.smpp.codec.pdu import NO_TLVS, PduError, SubmitSm, Tag
 from heliograph.suppliers.smpp.settings import SmppSettings
 
-#: The bit of esm_class that says that user data begins with a header (SMPP 3.4 §5.2.12).
+#: The esm_class bit for user data that begins with a header (SMPP 3.4 §5.2.12).
 UDHI = 0x40
 #: The longest period in the relative form without carrying into months.
 _MAX_VALIDITY = 30 * 86_400
@@ -24,23 +24,23 @@ class Builder:
     def __init__(self, settings: SmppSettings) -> None:
         self._settings = settings
         self._vendor = settings.tlvs
-        # Octets of the concatenation header. SMSCs make one of six of SAR, and of a payload that they cut themselves.
+        # Octets of the concatenation header. For SAR, and a payload that they cut themselves, SMSCs write one of six.
         self._header = 7 if settings.long_messages == "udh16" else 6
         self._tables = _tables(settings)
         self._validities: dict[int, str] = {}
 
     def count(self, submission: Submission) -> int:
-        """How many PDUs `build` makes of it. Raises PduError as `build` does."""
+        """The number of PDUs that `build` returns for it. Raises PduError as `build` does."""
         if self._settings.long_messages == "payload":
             return 1
         return self.segments(submission)
 
     def segments(self, submission: Submission) -> int:
-        """How many segments it takes, in however many PDUs. Raises PduError as `build` does."""
+        """The number of segments it takes, in however many PDUs. Raises PduError as `build` does."""
         return len(self._encode(submission)[0])
 
     def build(self, submission: Submission) -> list[SubmitSm]:
-        """One PDU a segment, in order; one in all with `payload`. Raises PduError when it cannot be written."""
+        """One PDU per segment, in order; a single one with `payload`. Raises PduError if it cannot be encoded."""
         settings = self._settings
         segments, coding, elements = self._encode(submission)
         total = len(segments)
@@ -115,7 +115,7 @@ class Builder:
         return sender, self._settings.short_code if len(sender) <= 8 else self._settings.international
 
     def _validity(self, seconds: int | None) -> str:
-        """The relative form (SMPP 3.4 §7.1.1.2): no clock of ours can be wrong in it."""
+        """The relative form (SMPP 3.4 §7.1.1.2), which does not depend on our clock."""
         if self._settings.validity == "none":
             return ""
         seconds = min(seconds or self._settings.validity_seconds, _MAX_VALIDITY)
@@ -130,9 +130,9 @@ class Builder:
         return text
 
     def _encode(self, submission: Submission) -> tuple[tuple[bytes, ...], int, bytes]:
-        """Segments, their data_coding, and the elements of their header that name national tables.
+        """Segments, their data_coding, and the header elements that name national tables.
 
-        They are in what this account calls its default alphabet, or UCS-2 when that lacks one of the characters.
+        They are in what this account calls its default alphabet, or UCS-2 if that lacks one of the characters.
         """
         settings = self._settings
         try:
@@ -146,7 +146,7 @@ class Builder:
         segments = self._fitting(cut, "gsm7")
         if settings.default_alphabet == "gsm":
             return segments, settings.data_coding_gsm7, b""
-        # The SMSC turns each character into its septets, so a segment holds what it held before.
+        # The SMSC turns each character into its septets, so each segment holds the same characters as before.
         codec = "latin-1" if settings.default_alphabet == "latin1" else "ascii"
         try:
             return tuple(gsm7.decode(segment).encode(codec) for segment in segments), settings.data_coding_gsm7, b""
@@ -157,7 +157,7 @@ class Builder:
         return cutting.cut_units(wide, cutting.units_in(self._header)), settings.data_coding_ucs2, b""
 
     def _shifted(self, wide: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], int, bytes] | None:
-        """The same in national tables, if that takes fewer segments; the fewest, and of those the shortest header."""
+        """The same in national tables, if that takes fewer segments; ties go to the shortest header."""
         text = b"".join(wide).decode("utf-16-be", "replace")
         best: tuple[tuple[bytes, ...], int, bytes] | None = None
         fewest = len(wide)
@@ -170,13 +170,13 @@ class Builder:
             elif self._settings.long_messages in ("udh8", "udh16"):
                 segments = cutting.cut_septets(septets, cutting.septets_in(self._header + len(elements)))
             else:
-                continue  # the header of each segment is the SMSC's to write
+                continue  # the SMSC writes the header of each segment
             if len(segments) < fewest:
                 fewest, best = len(segments), (segments, self._settings.data_coding_gsm7, elements)
         return best
 
     def _fitting(self, segments: tuple[bytes, ...], encoding: str) -> tuple[bytes, ...]:
-        """Unchanged if they fit behind this account's header; else split again."""
+        """Unchanged if they fit after this account's header; else split again."""
         gsm = encoding == "gsm7"
         size = cutting.septets_in(self._header) if gsm else cutting.units_in(self._header)
         if len(segments) == 1 or max(map(len, segments)) <= size:
@@ -186,7 +186,7 @@ class Builder:
 
 
 def _tables(settings: SmppSettings) -> list[tuple[bytes, int, int]]:
-    """Every choice of national tables that an account allows: header elements, locking and single shift. Short first.
+    """All combinations of national tables an account allows: header elements, locking and single shift. Shortest first.
 
     (3GPP 23.040 §9.2.3.24.15: single shift, §9.2.3.24.16: locking shift; one octet, the language's identifier.)
     """

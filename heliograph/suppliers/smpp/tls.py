@@ -8,7 +8,7 @@ from heliograph.suppliers.smpp.settings import SmppSettings
 
 
 def tls_context(settings: SmppSettings) -> ssl.SSLContext | None:
-    """The TLS side of the settings; None without TLS. Raises OSError when a file cannot be read."""
+    """The TLS context for the settings; None without TLS. Raises OSError if a file cannot be read."""
     if not settings.tls:
         return None
     context = ssl.create_default_context(cafile=settings.tls_ca_file or None)

@@ -1,7 +1,7 @@
-"""The last PDUs of an account while somebody watches it, with what may be shown of them.
+"""Keeps the last PDUs of an account while somebody watches it, with what may be shown of them.
 
-The rule nobody may break: only fields that are listed here are shown. A number is cut to its last four digits, a text
-is its length and its data_coding, and a password is never read.
+The rule nobody may break: only the fields listed here are shown. A number is cut to its last four digits, a text is
+reduced to its length and data_coding, and a password is never read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from heliograph.suppliers.smpp.codec.pdu import Pdu, Tag
 from heliograph.suppliers.smpp.codec.statuses import name_of
 from heliograph.suppliers.smpp.session import Session
 
-#: The longest of the texts that are shown as they are: ids of messages, names of accounts and senders (SMPP 3.4 §5.2).
+#: Maximum length of the texts that are shown unchanged: ids of messages, names of accounts and senders (SMPP 3.4 §5.2).
 MOST = 65
-#: An address with so many digits is a number, and cut; shorter ones are short codes.
+#: An address with this many digits or more is a number, and masked; shorter ones are short codes.
 NUMBER = 5
-#: TLVs whose value is shown; of others only their tags.
+#: TLVs whose value is shown; others are shown by tag only.
 _TLVS = {
     Tag.RECEIPTED_MESSAGE_ID: "receipted_message_id",
     Tag.MESSAGE_STATE: "message_state",
@@ -35,7 +35,7 @@ _TLVS = {
 
 
 class Tap:
-    """Is called with each PDU of an account's sessions, and keeps the last ones until they are taken."""
+    """Called with each PDU of an account's sessions; keeps the last ones until they are taken."""
 
     def __init__(self) -> None:
         self._last: deque[tuple[datetime, Pdu, bool]] = deque(maxlen=LAST)
@@ -44,7 +44,7 @@ class Tap:
         self._last.append((clock.now(), pdu, is_sent))
 
     def take(self) -> list[Exchanged]:
-        """What came since the last call, oldest first, at most LAST."""
+        """Exchanges since the last call, oldest first, at most LAST."""
         taken = list(self._last)
         self._last.clear()
         return [
@@ -61,13 +61,13 @@ class Tap:
 
 
 class Looks:
-    """When the last PDU of each connection was first seen: a session keeps no time for it, so that it costs nothing."""
+    """When the last PDU of each connection was first seen. Sessions record no time for it, so it costs them nothing."""
 
     def __init__(self) -> None:
         self._known: dict[Session, tuple[bytes, datetime | None, bytes, datetime | None]] = {}
 
     def look(self, sessions: Iterable[Iterable[Session]]) -> list[Wire]:
-        """The wires of these sessions; those of a pair, which has two connections, are one."""
+        """The wires of these sessions; the two connections of a pair make one."""
         now, known = clock.now(), self._known
         self._known = {}
         wires = []
@@ -95,7 +95,7 @@ def _command(header: bytes) -> str:
 
 
 def masked(pdu: Pdu) -> dict[str, Any]:
-    """The fields of a PDU that may be shown, in their order; those that are empty are left out."""
+    """The fields of a PDU that may be shown, in order, without empty ones."""
     found: dict[str, Any] = {}
     if isinstance(pdu, p.Bind | p.BindResponse):
         found["system_id"] = plain(pdu.system_id or "")
@@ -117,20 +117,20 @@ def masked(pdu: Pdu) -> dict[str, Any]:
 
 
 def address(text: str) -> str:
-    """A number as its last four digits; a short code or a name as it is."""
+    """A number as its last four digits; a short code or name unchanged."""
     digits = "".join(one for one in text if one.isdigit())
     return phones.masked(digits) if len(digits) >= NUMBER else plain(text)
 
 
 def plain(text: str) -> str:
-    """A text of theirs, no longer than one may be."""
+    """The peer's text, made printable and cut to MOST characters."""
     return "".join(one if one.isprintable() else "·" for one in text[:MOST])
 
 
 def _value(tag: int, value: bytes) -> str:
     if tag == Tag.RECEIPTED_MESSAGE_ID:
         return plain(value.rstrip(b"\0").decode("latin-1"))
-    # A number of at most four octets (§5.3.2); what is longer is none, and not shown.
+    # A number has at most four octets (§5.3.2); a longer value is not one, and not shown.
     return f"0x{value.hex().upper()}" if len(value) <= 4 else f"({len(value)})"
 
 

@@ -1,6 +1,6 @@
-"""Where the Graph API is: its address and version, and which others may stand in for it. Pure.
+"""The Graph API's address and version, and which other addresses may replace it. Pure.
 
-The rule nobody may break: a token leaves this machine by https alone.
+The rule nobody may break: a token leaves this machine only over https.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _VERSION = re.compile(r"v[0-9]{1,3}\.[0-9]{1,3}", re.ASCII)
 
 
 def check_base_url(base_url: str) -> str:
-    """`base_url` without a slash at its end. Raises SettingsError: https, and http to loopback alone."""
+    """`base_url` without a trailing slash. Raises SettingsError unless it is https, or http to loopback."""
     try:
         parts = urllib.parse.urlsplit(base_url)
         host, port = parts.hostname or "", parts.port
         loopback = host == "localhost" or ((host[:1].isdigit() or ":" in host) and ip_address(host).is_loopback)
     except ValueError:
         raise SettingsError("the address of the Graph API cannot be read") from None
-    # Python's reader takes line breaks out of an address before it looks at it; whoever calls it may not.
+    # Python's parser removes line breaks from an address before parsing it; clients may not.
     whole = _PLAIN.fullmatch(base_url) is not None and "@" not in parts.netloc and "?" not in base_url
     if not whole or not host or port == 0 or "#" in base_url:
         raise SettingsError("the address of the Graph API must be https://host[:port][/path]")
@@ -36,5 +36,5 @@ def check_base_url(base_url: str) -> str:
 
 
 def is_version(text: str) -> bool:
-    """Whether it looks like `v25.0`: it stands in addresses as it is."""
+    """Whether it looks like `v25.0`: it is put into addresses unchanged."""
     return _VERSION.fullmatch(text) is not None

@@ -1,13 +1,13 @@
 """Bodies of `POST /{number}/messages`: a text reply, a filled template. Pure.
 
-A template's definition, as Graph lists it, becomes a `TemplateLayout` once; the layout knows how many values the
-template takes, what is wrong with given ones, and where each of them goes. The public API has one list of values for
-a template, and this is their order: the header's variable, the body's variables, then one suffix for each URL button
-that ends in a variable. An authentication template takes one value, the code, which goes to the body and to the
-button. Buttons that open a Flow or a catalog take none, and have to be named all the same.
+A template's definition, as listed by Graph, is turned into a `TemplateLayout` once; the layout knows how many values
+the template takes, what is wrong with given values, and where each of them goes. The public API has one list of values
+per template, in this order: the header's variable, the body's variables, then one suffix for each URL button that ends
+in a variable. An authentication template takes one value, the code, which goes into the body and the button. Buttons
+that open a Flow or a catalog take none, but must be named all the same.
 
 The rule nobody may break: a value that Meta would refuse is refused here, before anything is reserved or sent, and
-every body carries our own id, because a lost answer can be found again by nothing else.
+every body carries our own id, because nothing else can find a lost answer again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-#: Characters of a body and of a header's text, once filled; of a text reply; of a one-time code; of a whole URL.
+#: Maximum characters of a filled body and header text; of a text reply; of a one-time code; of a whole URL.
 BODY_LIMIT = 1_024
 HEADER_LIMIT = 60
 TEXT_LIMIT = 4_096
@@ -27,32 +27,32 @@ CODE_LIMIT = 15
 URL_LIMIT = 2_000
 
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-#: Line breaks, tabs and other controls, and more than four spaces in a row: refused within a parameter.
+#: Refused in a parameter: line breaks, tabs and other control characters, and more than four spaces in a row.
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]| {5,}")
 _LINK = re.compile(r"(?i)https?:|www\.|[a-z0-9-]\.[a-z]{2,}")
-#: A business-scoped user id: country, then up to 128 letters and digits, with `ENT.` between them in its parent form.
+#: A business-scoped user id: country, then up to 128 letters and digits; the parent form has `ENT.` in between.
 USER_ID = r"[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}"
 _USER_ID = re.compile(USER_ID)
 
-#: Parts and buttons that need nothing of a send, or what is filled in here. Any other takes something that the public
-#: API has no field for, or may do so: Meta makes new ones.
+#: Parts and buttons that need nothing from a send, or only what is filled in here. All others need, or may need,
+#: something that the public API has no field for: Meta adds new ones.
 _PARTS = frozenset({"HEADER", "BODY", "FOOTER", "BUTTONS"})
 _PLAIN_BUTTONS = frozenset({"URL", "QUICK_REPLY", "PHONE_NUMBER", "VOICE_CALL", "REQUEST_CONTACT_INFO"})
-#: Buttons that a send has to name, although it has nothing to say of them but a token.
+#: Buttons that a send must name, although it passes nothing for them but a token.
 _ACTIONS = {"FLOW": "flow", "CATALOG": "catalog"}
-#: Of what cannot be filled, the kinds that are named to customers.
+#: The kinds that cannot be filled and are named to customers.
 _NAMED_KINDS = frozenset(
     {
         *("IMAGE", "VIDEO", "DOCUMENT", "LOCATION", "CAROUSEL", "LIMITED_TIME_OFFER", "COPY_CODE", "MPM", "SPM"),
         *("ORDER_DETAILS", "OTP", "CALL_PERMISSION_REQUEST"),
     }
 )
-#: `flow_token` where there is none to give: Meta's own default.
+#: `flow_token` if there is none to pass: Meta's own default.
 NO_TOKEN = "unused"  # noqa: S105  no secret
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What is wrong with given values. `index`: of which one, from 0; None: of their number or of the template."""
+    """A problem with given values. `index`: which value, from 0; None: their number, or the template."""
 
     index: int | None
     text: str
@@ -79,18 +79,18 @@ class TemplateLayout(msgspec.Struct, frozen=True):
     named: bool
     authentication: bool
     header: str | None
-    #: Names of the header's variables: one at most, as Meta allows.
+    #: Names of the header's variables; Meta allows at most one.
     header_variables: tuple[str, ...]
     body: str
     body_variables: tuple[str, ...]
     buttons: tuple[UrlButton, ...]
     actions: tuple[ActionButton, ...] = ()
-    #: Why texts alone cannot fill it, such as "its header is an image"; empty: they can.
+    #: Why texts alone cannot fill it, such as "its header is of the kind image"; empty: they can.
     unsupported: str = ""
 
     @property
     def parameter_count(self) -> int:
-        """How many values it takes."""
+        """The number of values it takes."""
         if self.authentication:
             return 1
         return len(self.header_variables) + len(self.body_variables) + len(self.buttons)
@@ -101,7 +101,7 @@ class TemplateLayout(msgspec.Struct, frozen=True):
         return self.body
 
     def check(self, parameters: Sequence[str]) -> list[Problem]:
-        """What Meta would refuse; empty: nothing that can be seen from here."""
+        """What Meta would refuse; empty: nothing detectable here."""
         if self.unsupported:
             return [Problem(None, f"the template cannot be sent: {self.unsupported}")]
         if len(parameters) != self.parameter_count:
@@ -125,11 +125,11 @@ class TemplateLayout(msgspec.Struct, frozen=True):
         return problems
 
     def components(self, parameters: Sequence[str], *, token: str = NO_TOKEN) -> list[dict[str, Any]]:
-        """`template.components` of a send. `parameters` have passed `check`; `token` comes back with what the user
+        """`template.components` of a send. `parameters` have passed `check`; `token` is returned with what the user
         enters in a Flow."""
         if self.authentication:
             code = [_text(parameters[0])]
-            # Whatever kind of button the template declares, it is filled as a URL button (Meta's own rule).
+            # Whatever kind of button the template declares, it is filled like a URL button (Meta's own rule).
             return [{"type": "body", "parameters": code}, _button(0, parameters[0])]
         header, body, suffixes = self._split(parameters)
         components: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ class TemplateLayout(msgspec.Struct, frozen=True):
         return components
 
     def text(self, parameters: Sequence[str]) -> str:
-        """The body as the recipient reads it. `parameters` have passed `check`."""
+        """The body as the recipient will read it. `parameters` have passed `check`."""
         if self.authentication:
             return _filled(self.body, self.body_variables, [parameters[0]] * len(self.body_variables))
         return _filled(self.body, self.body_variables, self._split(parameters)[1])
@@ -161,7 +161,7 @@ class TemplateLayout(msgspec.Struct, frozen=True):
 def layout(components: Iterable[Mapping[str, Any]], parameter_format: str | None, category: str) -> TemplateLayout:
     """The layout of a template as Graph lists it (reference: `message_templates`).
 
-    `parameter_format` is POSITIONAL or NAMED in any case; None (older listings): what the variables look like.
+    `parameter_format` is POSITIONAL or NAMED in any case; None (older listings): decided by the variables.
     """
     header: str | None = None
     body = ""
@@ -215,7 +215,7 @@ def template_body(
     parameters: Sequence[str],
     opaque: str,
 ) -> bytes:
-    """A template send. `parameters` have passed `layout.check`; `opaque` is our id, 255 characters at most."""
+    """A template send. `parameters` have passed `layout.check`; `opaque` is our id, at most 255 characters."""
     template: dict[str, Any] = {"name": name, "language": {"code": language}}
     components = layout.components(parameters, token=opaque)
     if components:
@@ -224,7 +224,8 @@ def template_body(
 
 
 def text_body(*, to: str, text: str, opaque: str, preview_url: bool = False, quoted: str | None = None) -> bytes:
-    """A text reply (1 to TEXT_LIMIT characters) for inside the service window. `quoted`: wamid of what it answers."""
+    """A text reply (1 to TEXT_LIMIT characters) within the service window. `quoted`: wamid of the message it
+    answers."""
     body = _start(to, "text", opaque)
     if quoted is not None:
         body["context"] = {"message_id": quoted}
@@ -233,7 +234,7 @@ def text_body(*, to: str, text: str, opaque: str, preview_url: bool = False, quo
 
 
 def is_user_id(recipient: str) -> bool:
-    """Whether it is a business-scoped user id, such as "MA.13490000000000000001", and not a number."""
+    """Whether it is a business-scoped user id such as "MA.13490000000000000001", not a number."""
     return _USER_ID.fullmatch(recipient) is not None
 
 
@@ -242,7 +243,7 @@ def _start(to: str, kind: str, opaque: str) -> dict[str, Any]:
     if is_user_id(to):
         body["recipient"] = to
     else:
-        # Without the plus, Meta may put the calling code of the business in front.
+        # Without the plus, Meta may prepend the calling code of the business.
         body["to"] = to if to.startswith("+") else "+" + to
     body["type"] = kind
     body["biz_opaque_callback_data"] = opaque
@@ -261,11 +262,11 @@ def _action(button: ActionButton, token: str) -> dict[str, Any]:
     named: dict[str, Any] = {"type": "button", "sub_type": button.kind, "index": str(button.index)}
     if button.kind == "flow":
         named["parameters"] = [{"type": "action", "action": {"flow_token": token}}]
-    return named  # a catalog shows its first product if nothing is said
+    return named  # a catalog shows its first product by default
 
 
 def _of_kind(word: str) -> str:
-    """Only words that are known here reach a customer."""
+    """Only words known here are shown to a customer."""
     return f"of the kind {word.lower()}" if word in _NAMED_KINDS else "of a kind that is not known here"
 
 

@@ -1,7 +1,7 @@
 """One WhatsApp number at Meta's Cloud API, inside one worker: rate, users' gates, holds, outcomes.
 
-A hold stops the number: a credential that does not work, an account in trouble, a restriction. What has not been sent
-is given back, and when the hold ends, one message probes before the others follow.
+A hold stops the number: an invalid credential, an account in trouble, a restriction. Unsent messages are returned, and
+when the hold ends, one message probes before the others follow.
 
 The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
 `submit`.
@@ -29,16 +29,16 @@ from heliograph.suppliers.whatsapp_cloud.pacing import DEFAULT_RATE, NumberPacer
 
 log = structlog.get_logger(__name__)
 
-#: Sends of one number under way at once: 1,000 a second at 120 ms need 120, and a slow second more.
+#: Maximum concurrent sends of one number: 1,000 a second at 120 ms need 120, and a slow second more.
 CONCURRENCY = 256
 
 #: Scopes whose hold stops the whole number.
 _STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
-#: 131056, for a user whom our own gate stops before Meta has to.
+#: 131056, for a user whom our own gate stops before Meta does.
 _PAIR = classify(131056)
 #: After this many consecutive sends without a readable answer, the number rests (META_SILENT).
 _SILENCE = 3
-#: What waited here for longer, because this process stood still, is given back, seconds: others may have taken it over.
+#: Seconds after which waiting messages are returned: this process stood still, and others may have taken them over.
 _STALE = 30.0
 #: Cancelled sends have this long to release their connections, seconds.
 _LET_GO = 1.0
@@ -66,9 +66,9 @@ class CloudConnector:
         self._clock = clock
         self._pacer = NumberPacer(rate, clock)
         self._gate = PairGate(clock)
-        #: With when it came.
+        #: (time of arrival, submission).
         self._queue: deque[tuple[float, CloudSubmission]] = deque()
-        #: Under way, by a number of this connector's own; and those of them that had to wait for a connection.
+        #: In flight, by a number of this connector's own; and the tasks of those that had to wait for a connection.
         self._flying: dict[int, CloudSubmission] = {}
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,21 +79,21 @@ class CloudConnector:
         self._all_ended = asyncio.Event()
         self._held_until = float("-inf")
         self._reason: Kind | None = None
-        #: The last hold is over, and nothing has shown yet that its cause is.
+        #: A hold has begun or ended, and nothing has shown yet that its cause is gone.
         self._trying = False
-        #: Sends without a readable answer since the last one with, and rests because of that.
+        #: Sends since the last readable answer, and the number of rests because of that.
         self._silent = self._rests = 0
         self._last_error = ""
 
     # -- whatsapp_contract.NumberConnector -----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Ready to send; returns at once. Connections are opened when there is something to send."""
+        """Ready to send; returns at once. Connections are opened on demand."""
         self._loop = asyncio.get_running_loop()
         self._running = True
 
     def capacity(self) -> int:
-        """Messages that can be submitted now: room under way or in the rate, whichever is less; 1 after a hold."""
+        """Messages that can be submitted now: room in concurrency or the rate, whichever is less; 1 after a hold."""
         if not self._running or self._stopping or self._clock() < self._held_until:
             return 0
         if self._trying:
@@ -117,13 +117,13 @@ class CloudConnector:
                 submission, CloudOutcome(Verdict.BUSY, fault=_PAIR, code="pair", retry_after=wait, detail=_PAIR.title)
             )
         else:
-            # From here on it counts, so that two of one batch cannot both find room for one.
+            # Counted from here on, so that two messages of one batch cannot both take the same room.
             self._gate.take(submission.recipient)
             self._queue.append((self._clock(), submission))
             self._pump()
 
     def hold(self, seconds: float, reason: Kind | None = None) -> None:
-        """Send nothing for so long; then one message tries first. Does not shorten a hold."""
+        """Send nothing for `seconds`; then one message probes first. Never shortens a hold."""
         self._held_until = max(self._held_until, self._clock() + seconds)
         self._reason = reason or self._reason
         self._trying = True
@@ -131,7 +131,7 @@ class CloudConnector:
             self._end_soon(self._queue.popleft()[1], _unreachable("held"))
 
     def release(self) -> None:
-        """End a hold: a new token, a good check, or an operator's word."""
+        """End a hold, after a new token, a successful check, or on an operator's request."""
         self._held_until = float("-inf")
         self._reason = None
         self._trying = False
@@ -145,7 +145,7 @@ class CloudConnector:
         )
 
     async def stop(self, *, grace: float) -> None:
-        """Give back what has not left, wait for open answers, end the rest as UNKNOWN."""
+        """Return what has not been sent, wait for outstanding answers, end the rest as UNKNOWN."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -169,10 +169,10 @@ class CloudConnector:
             await self._all_ended.wait()
         self._running = False
 
-    # -- what may change while it runs ---------------------------------------------------------------------------------
+    # -- changes at run time -------------------------------------------------------------------------------------------
 
     def set_credential(self, credential: Credential) -> None:
-        """A new credential. Ends a hold that the old one was the cause of."""
+        """A new credential. Ends a hold caused by the old one."""
         if credential == self._credential:
             return
         self._credential = credential
@@ -228,7 +228,7 @@ class CloudConnector:
         self._pump()
 
     def _learn(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
-        """What an answer says of the number and the user, beyond the message."""
+        """Learn what an answer says about the number and the user, beyond the message."""
         held = self._clock() < self._held_until
         fault = outcome.fault
         if outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
@@ -251,7 +251,7 @@ class CloudConnector:
             elif fault.slow and outcome.retry_after:
                 self.hold(outcome.retry_after, fault.kind)
                 return
-        # Accepted, or refused for its own sake: the number itself works.
+        # Accepted, or refused for reasons of its own: the number itself works.
         if not held and (outcome.verdict is not Verdict.BUSY or (fault is not None and fault.kind is Kind.PAIR)):
             self._reason, self._trying = None, False
 

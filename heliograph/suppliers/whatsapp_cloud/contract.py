@@ -1,10 +1,10 @@
 """The seam to WhatsApp: what goes out (CloudSubmission), the closed set of what comes back (CloudOutcome).
 
-It mirrors `suppliers.contract`, whose verdicts it uses; what differs is that a body is made before it gets here, that
-Meta names a message by a wamid, and that a fault says whom a pause concerns.
+It mirrors `suppliers.contract`, whose verdicts it uses; the differences: a body is built before it gets here, Meta
+identifies a message by a wamid, and a fault says what a pause applies to.
 
 The rule nobody may break is the same: UNKNOWN is the only answer to "the bytes may have left and no verdict came".
-Graph has no idempotency key, so a second send is a second message and a second price.
+Graph has no idempotency key, so a second send is a second message, charged again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CloudSubmission(msgspec.Struct, frozen=True, gc=False):
 
     message_id: UUID
     attempt: int
-    #: E.164 or a user id, always written the same way: the pair gate goes by it.
+    #: E.164 or a user id, always written the same way: the key of the pair gate.
     recipient: str
     #: From `bodies`, with our id as biz_opaque_callback_data.
     body: bytes
@@ -34,11 +34,11 @@ class CloudOutcome(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt."""
 
     verdict: Verdict
-    #: ACCEPTED only: Meta's id, the recipient as Meta writes it, the user id where it gave one.
+    #: ACCEPTED only: Meta's id, the recipient as Meta writes it, the user id if Meta gave one.
     wamid: str | None = None
     wa_id: str | None = None
     user_id: str | None = None
-    #: `accepted`, `held_for_quality_assessment` or `paused`, of templates.
+    #: `accepted`, `held_for_quality_assessment` or `paused`, for templates.
     message_status: str | None = None
     #: REFUSED, BUSY and UNKNOWN: what the answer means. `fault.wait` says when to try again.
     fault: Fault | None = None
@@ -46,29 +46,29 @@ class CloudOutcome(msgspec.Struct, frozen=True, gc=False):
     code: str = ""
     #: Text for operators; never shown to a customer.
     detail: str = ""
-    #: BUSY only: seconds that the answer asked us to wait, when it did.
+    #: BUSY only: seconds that the answer asked us to wait, if it did.
     retry_after: float | None = None
     #: `fbtrace_id`, for Meta's support.
     trace: str = ""
 
     @property
     def counts(self) -> bool:
-        """Whether it is one of the message's tries."""
+        """Whether it uses up one of the message's tries."""
         return self.verdict in (Verdict.REFUSED, Verdict.UNKNOWN) or (
             self.verdict is Verdict.BUSY and self.fault is not None and self.fault.counts
         )
 
 
 class CloudHealth(msgspec.Struct, frozen=True):
-    """What a connector says of itself, for dispatch, operators and metrics."""
+    """A connector's report about itself, for dispatch, operators and metrics."""
 
-    #: It would send now.
+    #: Whether it would send now.
     usable: bool
     in_flight: int
     queued: int
-    #: Messages a second, at present.
+    #: The current rate, messages a second.
     rate: float
-    #: Seconds that it still rests, and why.
+    #: Seconds until its hold ends, and the reason.
     held: float = 0.0
     reason: Kind | None = None
     last_error: str = ""
@@ -85,7 +85,7 @@ class NumberConnector(Protocol):
         """Ready to send; returns at once."""
 
     def capacity(self) -> int:
-        """How many more messages can be submitted now without waiting long (rate, concurrency, holds)."""
+        """The number of messages that can be submitted now without waiting long (rate, concurrency, holds)."""
 
     def pair_wait(self, recipient: str) -> float:
         """Seconds until this user may get another message; asked before an attempt is begun."""
@@ -94,16 +94,16 @@ class NumberConnector(Protocol):
         """Hand over one message. Never blocks and never raises: the outcome comes later, exactly once."""
 
     def hold(self, seconds: float, reason: Kind | None = None) -> None:
-        """Send nothing for so long; then one message tries first."""
+        """Send nothing for `seconds`; then one message probes first."""
 
     def release(self) -> None:
-        """End a hold: a new token, a good check, or an operator's word."""
+        """End a hold, after a new token, a successful check, or on an operator's request."""
 
     def health(self) -> CloudHealth:
-        """How it is doing."""
+        """The connector's current state."""
 
     async def stop(self, *, grace: float) -> None:
-        """Submit nothing more, wait up to `grace` seconds for open answers.
+        """Submit nothing more, wait up to `grace` seconds for outstanding answers.
 
-        What has not left ends as UNREACHABLE, what is still open then as UNKNOWN.
+        What has not been sent ends as UNREACHABLE, what is then still unanswered as UNKNOWN.
         """

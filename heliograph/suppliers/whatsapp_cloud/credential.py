@@ -1,7 +1,7 @@
-"""What a call to the Graph API shows of itself: a token, and the proof that it comes from the app's own server. Pure.
+"""What a call to the Graph API presents: a token, and proof that it comes from the app's own server. Pure.
 
-The rule nobody may break: every call carries the proof (`appsecret_proof`), so that a token that leaks is of no use to
-whoever has not the app's secret as well. An app whose settings demand it refuses calls without.
+The rule nobody may break: every call carries the proof (`appsecret_proof`), so that a leaked token is useless to
+anybody without the app's secret. Apps can be configured to refuse calls without it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """A bearer token, and the app that it was made for. Its repr names neither."""
+    """A bearer token and its proof. Its repr shows neither."""
 
     token: str
     #: HMAC-SHA256 of the token under the app's secret, hex.
@@ -24,10 +24,10 @@ class Credential(msgspec.Struct, frozen=True):
 
 
 def credential(token: str, app_secret: bytes) -> Credential:
-    """The credential of a token of the app with this secret."""
+    """The credential for a token of the app with this secret."""
     return Credential(token, hmac.new(app_secret, token.encode(), hashlib.sha256).hexdigest())
 
 
 def app_credential(app_id: str, app_secret: bytes) -> Credential:
-    """The app's own, which asks about tokens."""
+    """The app's own credential, for queries about tokens."""
     return credential(f"{app_id}|{app_secret.decode()}", app_secret)

@@ -1,11 +1,11 @@
-"""Graph error codes: every one with its class, and what the class means for a message, its number and the operator.
+"""Graph error codes: the class of each, and what the class means for a message, its number and the operator.
 
-Meta asks to branch on `code` and on nothing else. HTTP status, subcode and title vary by source and by year; a status
-is looked at only where there is no Graph error to read, a subcode only where one code says two things, and the text
-only to find WRONG_PROOF.
+Meta asks clients to branch on `code` alone. HTTP status, subcode and title vary by source and year; the status is used
+only if there is no Graph error to read, a subcode only where one code has two meanings, and the text only to recognize
+WRONG_PROOF.
 
 The rule nobody may break: a refusal counts only if Graph itself sent it. Anything without a readable Graph error (an
-empty body, a proxy's page, nothing) is `unsure`: the message may be on its way.
+empty body, a proxy's page, no answer) is `unsure`: the message may be on its way.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from heliograph.base.sentences import Sentence, kept, said
 
 
 class Kind(enum.StrEnum):
-    """What a code is about, and so what to do about it."""
+    """What a code is about, and therefore how to react."""
 
-    RETRY = "retry"  # trouble at Meta: again, with growing pauses
-    RATE = "rate"  # too fast, or restricted: slow down, then again
+    RETRY = "retry"  # trouble at Meta: retry with growing pauses
+    RATE = "rate"  # too fast, or restricted: slow down, then retry
     PAIR = "pair"  # too fast for this one user
     WINDOW = "window"  # the service window is closed
-    TEMPLATE = "template"  # read the template again; hold or fail what uses it
-    RECIPIENT = "recipient"  # no for this user
-    REQUEST = "request"  # no for this body: ours or the customer's mistake
+    TEMPLATE = "template"  # reread the template; hold or fail the messages that use it
+    RECIPIENT = "recipient"  # refused for this user
+    REQUEST = "request"  # this body is refused: our mistake or the customer's
     MEDIA = "media"  # a file could not be fetched
-    AUTH = "auth"  # the credential: stop using it, keep the messages
-    ACCOUNT = "account"  # the number or the account: stop it, keep the messages, call the operator
+    AUTH = "auth"  # the credential is refused: stop using it, keep the messages
+    ACCOUNT = "account"  # the number or account is stopped: keep the messages, alert the operator
 
 
 class Scope(enum.StrEnum):
-    """Whom a hold stops."""
+    """What a hold applies to."""
 
     MESSAGE = "message"
     USER = "user"
@@ -47,7 +47,7 @@ class Scope(enum.StrEnum):
     CREDENTIAL = "credential"
 
 
-#: What a customer may read of a failure.
+#: Failure reasons that a customer may see.
 FAILURES = frozenset(
     {
         "recipient_unreachable",
@@ -62,58 +62,58 @@ FAILURES = frozenset(
     }
 )
 
-#: `Fault.tries` of those who wait for somebody or something else: the message loses none of its tries.
+#: `Fault.tries` for waiting on somebody or something else: the message loses none of its tries.
 UNCOUNTED = None
 #: A one-time code is worthless after this, seconds (the default lifetime of authentication templates).
 CODE_LIFETIME = 600.0
 
 _MINUTE, _HOUR = 60.0, 3600.0
-#: A pause that stays as it is.
+#: A constant pause.
 _STEADY = Backoff(0.0, growth=1.0)
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a code means. `wait` says what becomes of the message."""
+    """The meaning of a code. `wait` decides what happens to the message."""
 
     code: int | None = None
     subcode: int | None = None
     kind: Kind
     #: For operators; never shown to a customer.
     title: str
-    #: What the customer reads once the message has failed: one of FAILURES.
+    #: What the customer sees once the message has failed: one of FAILURES.
     failure: str = "unknown"
-    #: Further tries that this code allows; 0: none; UNCOUNTED: as many as the message's lifetime has room for.
+    #: Further tries that this code allows; 0: none; UNCOUNTED: as many as fit into the message's lifetime.
     tries: int | None = 0
-    #: Whom `hold` stops. Scope.MESSAGE: only this message waits.
+    #: What `hold` applies to. Scope.MESSAGE: only this message waits.
     scope: Scope = Scope.MESSAGE
-    #: The pauses between tries; the first is also how long the scope is to be left alone.
+    #: The pauses between tries; the first is also how long the scope is held.
     backoff: Backoff = _STEADY
-    #: The operator must hear of it.
+    #: The operator must be alerted.
     alarm: bool = False
     #: Halve the number's rate.
     slow: bool = False
-    #: The message may have been taken all the same: not to be sent again before a status could have told.
+    #: The message may have been accepted all the same: do not resend it before a status could have arrived.
     unsure: bool = False
 
     @property
     def hold(self) -> float:
-        """Seconds that the scope is to be left alone; for a try of the message, its first pause."""
+        """Seconds for which the scope is held; for a retry of the message, the first pause."""
         return self.backoff.first
 
     @property
     def waits(self) -> bool:
-        """There may be another try (False: the message has failed)."""
+        """Whether there may be another try (False: the message has failed)."""
         return self.tries is UNCOUNTED or self.tries > 0
 
     @property
     def counts(self) -> bool:
-        """A try that ended so is one of the message's tries."""
+        """Whether a try that ended this way uses up one of the message's tries."""
         return self.tries is not UNCOUNTED
 
     def wait(self, tries: int, *, code: bool = False) -> float | None:
         """Seconds until the next try after `tries` (from 1) that ended with this fault; None: it has failed.
 
-        `code`: the message is a one-time code, which no pause longer than its life can help.
+        `code`: the message is a one-time code, which a pause longer than its lifetime cannot help.
         """
         if self.tries is not UNCOUNTED and tries > self.tries:
             return None
@@ -126,7 +126,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def classify(
     code: int | None, subcode: int | None = None, *, http_status: int | None = None, is_transient: bool = False
 ) -> Fault:
-    """What an error means, out of an answer (with its `http_status`) or out of a status webhook (without one).
+    """The meaning of an error from an answer (with its `http_status`) or from a status webhook (without one).
 
     `code` None: there was no Graph error in the answer, or no answer.
     """
@@ -148,7 +148,7 @@ def classify(
 
 
 def told(code: str) -> Sentence | None:
-    """What the code of an answer means, "131026" or "100/33"; None: it is not one of Meta's."""
+    """The meaning of an answer's code, such as "131026" or "100/33"; None: it is not one of Meta's."""
     number, _, subcode = code.partition("/")
     if not (number.isascii() and number.isdigit()):
         return None
@@ -159,7 +159,7 @@ def told(code: str) -> Sentence | None:
 
 
 def _from(first: float, backoff: Backoff = _STEADY) -> Backoff:
-    """The same backoff with another first pause."""
+    """The same backoff with a different first pause."""
     return msgspec.structs.replace(backoff, first=first)
 
 
@@ -206,7 +206,7 @@ _TABLE: dict[int, Fault] = {
     0: _auth("the app user could not be authenticated"),
     1: _retry("unknown API error", 3),
     2: _retry("the service is down or overloaded", UNCOUNTED),
-    # Comes as HTTP 500, and is a permission all the same.
+    # Sent with HTTP 500, but about a permission all the same.
     3: _auth("a capability or permission is missing"),
     4: _rate("too many calls of the app", Scope.CREDENTIAL, 5 * _MINUTE),
     10: _auth("a permission is absent or was removed"),
@@ -255,7 +255,7 @@ _TABLE: dict[int, Fault] = {
     131057: _retry("the number is in maintenance", UNCOUNTED, hold=_MINUTE, scope=Scope.NUMBER),
     131062: _request("this message cannot go to a business-scoped user id", failure="recipient_unreachable"),
     131063: _template("marketing templates are switched off", alarm=True),
-    # Lifts by itself.
+    # Lifted automatically.
     131064: _account("capped for misclassified templates", Scope.ACCOUNT, hold=_HOUR),
     132000: _template("the number of parameters differs from the template's"),
     132001: _template("no such template in this language, or not approved"),
@@ -267,7 +267,7 @@ _TABLE: dict[int, Fault] = {
     132016: _template("the template is disabled for good", alarm=True),
     132018: _template("a parameter of the template is invalid"),
     132068: _template("the Flow is blocked", alarm=True),
-    # Ten in an hour.
+    # Ten messages an hour.
     132069: _rate("the Flow is throttled", Scope.TEMPLATE, 6 * _MINUTE),
     133000: _retry("a former deregistration is incomplete", UNCOUNTED, hold=_MINUTE),
     133004: _retry("the server is temporarily down", UNCOUNTED),
@@ -283,7 +283,7 @@ _TABLE: dict[int, Fault] = {
     137000: _recipient("the user's identity has changed"),
 }
 
-#: Every code of its own; 200 to 299 besides, which are one.
+#: All codes; 200 to 299, which share one meaning, are handled by `classify`.
 FAULTS: dict[int, Fault] = {code: msgspec.structs.replace(fault, code=code) for code, fault in _TABLE.items()}
 
 _SUBCODES: dict[tuple[int, int], Fault] = {
@@ -291,11 +291,11 @@ _SUBCODES: dict[tuple[int, int], Fault] = {
     (100, 33): _auth("the object is missing, or not visible to this token", Scope.NUMBER),
 }
 
-#: Code 100 for `appsecret_proof`, which no subcode tells from a mistake in the body: the secret that is stored here is
-#: not the one of the token's app. No message is to blame.
+#: Code 100 about `appsecret_proof`, which no subcode distinguishes from a mistake in the body: the secret stored here
+#: is not that of the token's app. No message is to blame.
 WRONG_PROOF = msgspec.structs.replace(_auth("the app's secret is not that of the token's app"), code=100)
 _PERMISSION = _auth("a permission is absent or was removed")
 _UNLISTED = _request("a code that no table knows")
 _UNREAD = _retry("no readable answer", 3, unsure=True)
-#: Whoever answers 429 took nothing, a proxy included.
+#: Whoever answers 429 accepted nothing, even a proxy.
 _THROTTLED_UNREAD = _rate("too many requests", Scope.NUMBER, 2.0, longest=_MINUTE, slow=True)

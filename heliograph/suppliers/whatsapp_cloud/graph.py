@@ -1,11 +1,11 @@
 """The Graph API over HTTP: sends, and reads of templates, numbers, accounts and tokens.
 
-A token goes into a header and nowhere else, with its proof in the address; the one call that Meta wants a token in the
-address of (`debug_token`) is never logged. No redirect is followed, no proxy or netrc of the environment is read, no
-cookie is kept, no answer is decompressed or read beyond a limit, and no address that an answer names is ever called.
+A token goes into a header and nowhere else, with its proof in the address; the one call for which Meta wants a token in
+the address (`debug_token`) is never logged. No redirect is followed, no proxy or netrc is read from the environment, no
+cookie is kept, no answer is decompressed or read beyond a limit, and no address in an answer is ever called.
 
-The rule nobody may break: a send is written once, and whether it may have left is told by whether anything of it was
-written to an open connection (`Failure.is_sent`), not by the kind of the failure.
+The rule nobody may break: a send is written once, and whether it may have left is decided by whether any of it was
+written to an open connection (`Failure.is_sent`), not by the kind of failure.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.errors import WRONG_PROOF, Fault, classify
 from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, TokenReport
 
-#: A send in all, connecting within it, and a read in all; seconds. Meta answers 99 of 100 sends within one.
+#: Time limits in seconds: of a whole send, of connecting, of a whole read. Meta answers 99 of 100 sends within one.
 SEND_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
-#: Of an answer to a read, no more is kept; bytes. What is cut off is no JSON, and so says nothing.
+#: Maximum bytes kept of an answer to a read. A truncated answer is not JSON, so it is never misread.
 READ_ANSWER = 16 * 1_048_576
-#: Items a page, and pages of one listing.
+#: Items per page, and maximum pages per listing.
 PAGE = 100
 PAGES = 100
-#: Share of the management calls from which on they slow down, percent.
+#: Share of the management calls above which they slow down, percent.
 BUSY_PERCENT = 80
 
-#: Answers' headers that say how many of the calls are used up.
+#: Response headers with the share of calls used up.
 _APP_USAGE, _BUSINESS_USAGE = "x-app-usage", "x-business-use-case-usage"
-#: Of a name that an operator gave, any address will do: one that stands for Meta may be on this machine.
+#: Any address is allowed, since operators choose the name: a stand-in for Meta may be on this machine.
 _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
-#: An idle connection is closed by us before Meta does: a send on one that is being closed ends as UNKNOWN.
+#: We close idle connections before Meta does: a send on one that is being closed ends as UNKNOWN.
 _KEEP_ALIVE = 15.0
 #: Usage is counted by the hour.
 _USAGE_SECONDS = 3_600.0
-#: Seconds that an answer may ask for: whoever asks for more is asked again then.
+#: Maximum pause that an answer may request, in seconds; after that, Meta is asked again.
 ASKED_MOST = 3_600.0
 _DETAIL = 300
 
@@ -63,7 +63,7 @@ log = structlog.get_logger(__name__)
 
 
 class CloudError(Exception):
-    """A read that gave nothing. `verdict` BUSY, UNREACHABLE and UNKNOWN are worth another try, REFUSED is not."""
+    """A read without a result. `verdict` BUSY, UNREACHABLE and UNKNOWN are worth another try, REFUSED is not."""
 
     def __init__(self, verdict: Verdict, fault: Fault | None, code: str, detail: str = "") -> None:
         super().__init__(f"{code} {detail}".strip())
@@ -74,9 +74,9 @@ class CloudError(Exception):
 
 
 class CloudClient:
-    """One host and version of the Graph API. Made and used inside one running loop; `close` it.
+    """One host and version of the Graph API. Create, use and `close` it inside one running loop.
 
-    Bounds are seconds.
+    Time limits are in seconds.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class CloudClient:
         keep_alive: float = _KEEP_ALIVE,
     ) -> None:
         self._root = f"{check_base_url(base_url)}/{version}/"
-        # How many are open at once is the connectors' business.
+        # The connectors limit how many are open at once.
         rules = ClientRules(
             seconds=send_seconds,
             connect_seconds=min(connect_seconds, send_seconds),
@@ -122,7 +122,7 @@ class CloudClient:
     # -- sends ---------------------------------------------------------------------------------------------------------
 
     async def send(self, number_graph_id: str, credential: Credential, body: bytes) -> CloudOutcome:
-        """`POST /{number}/messages`, once. Never raises but for cancellation, after which the outcome is UNKNOWN."""
+        """`POST /{number}/messages`, once. Raises only on cancellation, after which the outcome is UNKNOWN."""
         headers, _ = self._head(credential.token)
         return self._outcome(await self._sends.post(self._messages(number_graph_id, credential), body, headers))
 
@@ -134,8 +134,8 @@ class CloudClient:
         message_id: UUID,
         done: Callable[[CloudOutcome], None],
     ) -> bool:
-        """As `send`, without a task, if a connection is open and free: `done` gets the outcome, later. False: nothing
-        was done; use `send`. `message_id` is for the log."""
+        """Like `send`, without a task, if an idle connection is open: `done` gets the outcome later. False: nothing was
+        done; use `send`. `message_id` is for the log."""
         headers, lines = self._head(credential.token)
         url = self._messages(number_graph_id, credential)
         return self._sends.post_now(url, body, lines, len(headers), functools.partial(self._answered, message_id, done))
@@ -168,22 +168,23 @@ class CloudClient:
         return found if found is not None else _unreadable("account")
 
     async def debug_token(self, token: str, *, by: Credential) -> TokenReport:
-        """What Meta says of `token`, asked by the app itself. Raises CloudError (of the app's credential, too)."""
+        """Meta's report about `token`, requested by the app itself. Raises CloudError (also for the app's
+        credential)."""
         answer = await self._get("debug_token", by, {"input_token": token}, kept=False)
         return objects.token_report(answer)
 
     async def subscribed_apps(self, waba_id: str, credential: Credential) -> frozenset[str]:
-        """Ids of the apps that get the account's webhooks. Raises CloudError."""
+        """Ids of the apps that receive the account's webhooks. Raises CloudError."""
         return objects.subscribed(await self._get(f"{waba_id}/subscribed_apps", credential, {}))
 
     async def subscribe(self, waba_id: str, credential: Credential) -> None:
-        """Have the token's app get the account's webhooks; again is fine. Raises CloudError."""
+        """Subscribe the token's app to the account's webhooks; idempotent. Raises CloudError."""
         answer = await self._call("POST", f"{waba_id}/subscribed_apps", credential, {})
         if answer.get("success") is not True:
             _unreadable("subscribed_apps")
 
     def pause(self, at: float | None = None) -> float:
-        """Seconds that reads had better wait, by what Meta said of the calls used up; 0: go on."""
+        """Seconds that reads should wait, by Meta's report of calls used up; 0: go on."""
         now = time.monotonic() if at is None else at
         self._usage = {key: entry for key, entry in self._usage.items() if entry[1] > now}
         return max((min(until - now, seconds) for seconds, until in self._usage.values()), default=0.0)
@@ -220,10 +221,10 @@ class CloudClient:
         return f"{self._root}{urllib.parse.quote(path)}?{urllib.parse.urlencode(query, safe=',')}"
 
     def _head(self, token: str) -> tuple[dict[str, str], str]:
-        """Headers of a call with a token, and the same as lines."""
+        """Headers of a call with a token, also as lines."""
         head = self._heads.get(token)
         if head is None:
-            # Few live at once; those of former tokens go.
+            # Few are in use at once; those of former tokens are dropped.
             if len(self._heads) > 1_000:
                 self._heads.clear()
             headers = _headers(token)
@@ -241,7 +242,7 @@ class CloudClient:
             items += [one for one in data if isinstance(one, Mapping)]
             paging = part(answer, "paging")
             after = words(part(paging, "cursors").get("after"))
-            # `next` says that there is more. The address in it is not called: it may lead anywhere, with a token in it.
+            # `next` means that there is more. Its address is not called: it may lead anywhere, with a token in it.
             if not paging.get("next") or not after or after == query.get("after"):
                 return items
             query["after"] = after
@@ -275,7 +276,7 @@ class CloudClient:
 
 
 def outcome_of(status: int, raw: bytes, retry_after: float | None = None) -> CloudOutcome:
-    """What an answer to a send means, whatever it is. `retry_after`: seconds, of which ASKED_MOST count."""
+    """The outcome for any answer to a send. `retry_after`: seconds, at most ASKED_MOST of which count."""
     retry_after = None if retry_after is None else min(retry_after, ASKED_MOST)
     answer = _object(raw)
     if answer is not None and 200 <= status < 300 and "error" not in answer:
@@ -316,11 +317,11 @@ def outcome_of(status: int, raw: bytes, retry_after: float | None = None) -> Clo
 
 
 def usage_pauses(headers: Mapping[str, str]) -> dict[str, float]:
-    """What the usage headers, their names in small letters, advise: key (business or app) → seconds between reads; 0:
-    nothing to be done.
+    """The pauses that the usage headers (names in lower case) advise: key (business or app) → seconds between reads; 0:
+    none.
 
-    Above BUSY_PERCENT the pause grows by 3 s a percent, a minute at 100; `estimated_time_to_regain_access` (minutes)
-    says more where it is given.
+    Above BUSY_PERCENT the pause grows by 3 s per percent, to a minute at 100; `estimated_time_to_regain_access`
+    (minutes) is used if it is longer.
     """
     pauses: dict[str, float] = {}
     app = _object(headers.get(_APP_USAGE, "").encode())

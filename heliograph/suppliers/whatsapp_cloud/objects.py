@@ -1,7 +1,7 @@
-"""What Graph says of templates, numbers, accounts and tokens, read tolerantly. Pure.
+"""Templates, numbers, accounts and tokens as returned by Graph, read tolerantly. Pure.
 
-Sets of words differ between Meta's own pages, so words stay as they come, in capitals; who shows one to a customer
-maps what it knows and calls the rest unknown. A field that is missing or of another shape is None.
+Meta's own pages disagree about sets of words, so words are kept as received, in capitals; code that shows one to a
+customer maps the known ones and calls the rest unknown. A field that is missing or malformed is None.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NUMBER_FIELDS = (
 )
 ACCOUNT_FIELDS = "id,name,currency,timezone_id,account_review_status,owner_business_info,health_status"
 
-#: What a token must be allowed to do.
+#: Permissions that a token must have.
 SCOPES = ("whatsapp_business_management", "whatsapp_business_messaging")
 NOT_GRANTED = {
     "whatsapp_business_management": said("whatsapp_business_management is not granted"),
@@ -43,14 +43,14 @@ NOT_GRANTED_HERE = {
     "whatsapp_business_management": said("whatsapp_business_management is not granted for this account"),
     "whatsapp_business_messaging": said("whatsapp_business_messaging is not granted for this account"),
 }
-#: A token that expires within this is said to be expiring.
+#: A token that expires within this time is reported as expiring.
 EXPIRING = timedelta(days=7)
 #: `message_send_ttl_seconds` of -1.
 _LONGEST_TTL = 30 * 86_400
 
 
 class CloudTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """A template as listed. Sendable only when `status` is APPROVED."""
+    """A template as listed. Sendable only if `status` is APPROVED."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ class CloudTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """What stands in the way of sending: LIMITED or BLOCKED, of which entity, and Meta's codes and words for it."""
+    """An obstacle to sending: the entity, its state (LIMITED or BLOCKED), and Meta's codes and words for it."""
 
     entity: str
     state: str
@@ -85,11 +85,11 @@ class CloudNumber(msgspec.Struct, frozen=True, kw_only=True):
     display: str
     digits: str | None
     verified_name: str | None = None
-    #: CONNECTED, PENDING, DISCONNECTED, FLAGGED, RESTRICTED, BANNED …: an open set.
+    #: CONNECTED, PENDING, DISCONNECTED, FLAGGED, RESTRICTED, BANNED … (an open set).
     status: str | None = None
     quality: str | None = None
     name_status: str | None = None
-    #: Often EXPIRED on numbers that work: no obstacle to sending.
+    #: Often EXPIRED for working numbers: no obstacle to sending.
     verification: str | None = None
     platform: str | None = None
     mode: str | None = None
@@ -104,7 +104,7 @@ class CloudNumber(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def messages_per_second(self) -> int:
-        """What its throughput level means; a number that is on the Business app too has the least, whatever it says."""
+        """The rate of its throughput level; a number also on the Business app has the lowest, whatever its level."""
         if self.on_business_app:
             return 20
         return 1_000 if self.throughput == "HIGH" else 80
@@ -125,7 +125,7 @@ class CloudAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `debug_token` says of a token."""
+    """Report of `debug_token` about a token."""
 
     #: None: the answer does not say.
     valid: bool | None
@@ -133,13 +133,13 @@ class TokenReport(msgspec.Struct, frozen=True, kw_only=True):
     #: None: it does not expire.
     expires_at: datetime | None = None
     scopes: frozenset[str] = frozenset()
-    #: scope → accounts that it is granted for; a scope that is absent is granted for all.
+    #: scope → accounts for which it is granted; a scope that is absent is granted for all.
     targets: dict[str, frozenset[str]] = {}
     detail: str = ""
 
 
 def template(value: Mapping[str, Any]) -> CloudTemplate | None:
-    """None for what has no id, name, language, status or category."""
+    """Parse a template. None if id, name, language, status or category is missing."""
     id = id_of(value.get("id"))
     name, language = words(value.get("name")), language_of(value.get("language"))
     status, category = capitals(value.get("status")), capitals(value.get("category"))
@@ -167,7 +167,7 @@ def template(value: Mapping[str, Any]) -> CloudTemplate | None:
 
 
 def number(value: Mapping[str, Any]) -> CloudNumber | None:
-    """None for what has no id."""
+    """Parse a number. None if it has no id."""
     id = id_of(value.get("id"))
     if id is None:
         return None
@@ -195,7 +195,7 @@ def number(value: Mapping[str, Any]) -> CloudNumber | None:
 
 
 def account(value: Mapping[str, Any]) -> CloudAccount | None:
-    """None for what has no id."""
+    """Parse an account. None if it has no id."""
     id = id_of(value.get("id"))
     if id is None:
         return None
@@ -217,7 +217,7 @@ def account(value: Mapping[str, Any]) -> CloudAccount | None:
 
 
 def token_report(value: Mapping[str, Any]) -> TokenReport:
-    """`data` of the answer."""
+    """Parse `data` of the answer."""
     data = part(value, "data")
     error = part(data, "error")
     granted = {
@@ -241,7 +241,7 @@ def credential_state(report: TokenReport, waba_id: str, now: datetime) -> tuple[
     """(`ok`, `expiring`, `missing_scope`, `invalid` or `unknown`; what is wrong, for operators, as it is stored:
     a sentence without values, or Meta's own).
 
-    Only a clear no is `invalid`: it stops the account.
+    Only a definite no is `invalid`: it stops the account.
     """
     if report.valid is None:
         return "unknown", said("Meta's answer does not say whether the token is valid")
@@ -260,7 +260,7 @@ def credential_state(report: TokenReport, waba_id: str, now: datetime) -> tuple[
 
 
 def subscribed(value: Mapping[str, Any]) -> frozenset[str]:
-    """Ids of the apps that get an account's webhooks, out of `subscribed_apps`."""
+    """Ids of the apps that receive an account's webhooks, from `subscribed_apps`."""
     found = (
         id_of(part(one, "whatsapp_business_api_data").get("id")) or id_of(one.get("id"))
         for one in _objects(value.get("data"))

@@ -1,10 +1,9 @@
-"""How fast one WhatsApp number may send: a token bucket for the number, and a gate for each user. Pure.
+"""Limits how fast one WhatsApp number may send: a token bucket for the number, and a gate for each user. Pure.
 
 Meta counts what a number sends and receives in one second (80, or 1,000 after an upgrade), and what one number sends
-to one user: one message in 6 s in the long run, of which up to 45 may be taken in advance.
+to one user: one message in 6 s on average, of which up to 45 may be sent in advance.
 
-The rule nobody may break: being told to slow down halves the rate once; answers to what was already under way do not
-halve it again.
+The rule nobody may break: a throttle halves the rate once; answers to messages already in flight do not halve it again.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-#: Messages a second of a number that was not upgraded.
+#: Messages a second of a number without an upgrade.
 DEFAULT_RATE = 80.0
 MOST_RATE = 1_000.0
-#: One message to a user in so many seconds, and how many of them may be taken in advance.
+#: Seconds per message to one user, and how many messages may be sent in advance.
 PAIR_SECONDS = 6.0
 PAIR_BURST = 45
 
-#: Seconds that a lowered rate stays, and the part of the ceiling that comes back each second after that.
+#: Seconds for which a lowered rate stays, and the fraction of the ceiling recovered each second after that.
 _HOLD = 5.0
 _RECOVERY = 0.02
 #: Seconds' worth of messages that may leave at once, and that may wait inside so that the pipe never runs dry.
@@ -39,13 +38,13 @@ class NumberPacer:
 
     @property
     def rate(self) -> float:
-        """Messages a second at present."""
+        """The current rate, messages a second."""
         self._refill()
         return self._rate
 
     @property
     def ahead(self) -> int:
-        """Messages that may be under way to their token: about a quarter of a second's worth."""
+        """The number of messages that may wait for a token: about a quarter of a second's worth."""
         return max(1, int(self._rate * _AHEAD))
 
     def available(self) -> int:
@@ -54,7 +53,7 @@ class NumberPacer:
         return max(0, int(self._tokens))
 
     def take(self, messages: int = 1) -> None:
-        """Messages that left. Going below zero is allowed: the next ones wait longer."""
+        """Account for messages that left. Tokens may go below zero: the next messages wait longer."""
         self._refill()
         self._tokens -= messages
 
@@ -64,7 +63,7 @@ class NumberPacer:
         return max(0.0, (1.0 - self._tokens) / self._rate)
 
     def slow(self) -> None:
-        """Meta said that it was too much."""
+        """Meta throttled us."""
         self._refill()
         now = self._at
         if now < self._held_until:
@@ -92,11 +91,11 @@ class NumberPacer:
 
 
 class PairGate:
-    """Who may get another message of one number, and when.
+    """Decides who may get another message from one number, and when.
 
-    Each user has a time up to which what was sent is paid for (a GCRA): every message moves it by PAIR_SECONDS, and it
-    may be ahead of the present by the burst. `most` users are remembered; beyond that, those whose debt ends first are
-    forgotten, which can cost a refusal by Meta and nothing else.
+    Each user has a time up to which sent messages are paid for (a GCRA): every message moves it by PAIR_SECONDS, and it
+    may be ahead of the present by the burst. At most `most` users are remembered; beyond that, those whose debt ends
+    first are forgotten, which can cost a refusal by Meta and nothing else.
     """
 
     def __init__(
@@ -125,14 +124,14 @@ class PairGate:
         return wait if wait > _INSTANT else 0.0
 
     def take(self, user: str) -> None:
-        """A message to `user` leaves."""
+        """Account for a message to `user`."""
         now = self._clock()
         self._paid[user] = max(self._paid.pop(user, now), now) + self._seconds
         if len(self._paid) > self._most:
             self._forget(now)
 
     def shut(self, user: str, seconds: float) -> None:
-        """Meta refused one more for `user`: nothing before that."""
+        """Meta refused another message to `user`: send none for `seconds`."""
         now = self._clock()
         self._shut = {one: until for one, until in self._shut.items() if until > now}
         if len(self._shut) >= self._most:
@@ -143,7 +142,7 @@ class PairGate:
         return len(self._paid)
 
     def _forget(self, now: float) -> None:
-        """A tenth goes at once, so that the next messages find room without looking through all of them."""
+        """Forget at least a tenth at once, so that the next messages find room without another search."""
         keep = self._most - self._most // 10
         self._paid = OrderedDict((user, paid) for user, paid in self._paid.items() if paid > now)
         if len(self._paid) > keep:
@@ -151,7 +150,7 @@ class PairGate:
             self._paid = OrderedDict(owing[-keep:])
 
 
-#: Below this a wait is a matter of rounding, seconds.
+#: A shorter wait is a rounding error, seconds.
 _INSTANT = 1e-6
 
 

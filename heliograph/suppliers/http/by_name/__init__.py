@@ -1,1 +1,1 @@
-"""Suppliers by name, each from its public documentation: how it is asked, what it answers, what it tells later."""
+"""Suppliers by name, each from its public documentation: its requests, answers and callbacks."""

@@ -1,6 +1,6 @@
 """Africa's Talking: bulk SMS (POST /version1/messaging), delivery reports and incoming messages as forms.
 
-Its codes stand in the answer's body; HTTP says nothing of a message. It takes no reference of ours and signs nothing.
+Its codes are in the answer's body; the HTTP status says nothing about a message. It takes no reference, signs nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ RULINGS = {
     100: Ruling.ACCEPTED,
     101: Ruling.ACCEPTED,
     102: Ruling.ACCEPTED,
-    401: Ruling.LATER,  # held for a look at its risk
+    401: Ruling.LATER,  # held for risk assessment
     402: Ruling.BAD_SENDER,
     403: Ruling.REFUSED,
-    404: Ruling.ELSEWHERE,  # a kind of number that it does not carry to
+    404: Ruling.ELSEWHERE,  # a type of number that it does not serve
     405: Ruling.NO_CREDIT,
     406: Ruling.OPTED_OUT,
     407: Ruling.ELSEWHERE,  # no route
@@ -61,7 +61,7 @@ MESSAGE = MessagePlaces(sender="from", recipient="to", text="text", key="id")
 
 
 class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An account at Africa's Talking. Messages of a request have one text and one sender."""
+    """An account at Africa's Talking. All messages of a request have the same text and sender."""
 
     base_url: Annotated[str, "Where the API is; the sandbox: https://api.sandbox.africastalking.com"] = (
         "https://api.africastalking.com"
@@ -71,7 +71,7 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
-    """Recipients of a list share a text."""
+    """A list of recipients shares one text."""
     first = messages[0]
     sender = "" if first.sender == settings.shared_sender else first.sender
     to = ",".join(f"+{message.to}" for message in messages)
@@ -81,7 +81,7 @@ def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Mes
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
-    """By the code of the recipient; without a recipient, by the message above them."""
+    """By the recipient's code; without a recipient, by the message above the list."""
     said = at(answer.json, "SMSMessageData")
     one = at(said, "Recipients", 0)
     if one is not None:
@@ -91,7 +91,7 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 
 
 def answer_several(settings: Settings, messages: Sequence[Message], answer_: Answer) -> list[Outcome]:
-    """By the recipients' numbers; without any, what is said of the request is said of each message."""
+    """By the recipients' numbers; without any, the error of the request applies to each message."""
     recipients = listed(answer_.json, "SMSMessageData", "Recipients")
     said = {text_of(at(one, "number")).removeprefix("+"): one for one in recipients}
     return each(

@@ -1,6 +1,6 @@
 """Clickatell: One API (POST /v1/message), status notifications and incoming messages as JSON lists.
 
-207 is a mixed answer; errors stand above the messages or at each. It signs nothing.
+207 is a mixed answer; errors appear above the messages or in each. It signs nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
-    """One message a request."""
+    """One message per request."""
     one = {"channel": "sms", "to": message.to, "content": message.text, "clientMessageId": message.reference}
     if settings.with_sender:
         one["from"] = message.sender.removeprefix("+")

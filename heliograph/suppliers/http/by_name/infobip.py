@@ -1,7 +1,7 @@
 """Infobip: SMS API v3 (POST /sms/3/messages), delivery reports and incoming messages as JSON lists.
 
-A message has our reference as its id, so a receipt is known before the answer is; sent twice, it is refused as a
-duplicate. Callbacks may carry a password of HTTP authentication (RFC 7617), which Infobip's profiles set.
+Our reference is the message's id, so a receipt can be matched even before the answer; a message sent twice is refused
+as a duplicate. Callbacks may carry a password in HTTP authentication (RFC 7617), set in Infobip's profiles.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ RULINGS: Mapping[Any, Ruling] = {
     **dict.fromkeys((10, 14), Ruling.BLOCKED),
     **dict.fromkeys((6, 8, 18, 19, 51, 52, 25), Ruling.REFUSED),
     **dict.fromkeys((20, 21), Ruling.LATER),
-    23: Ruling.ACCEPTED,  # it has this id already: of our own attempt, whose answer was lost
+    23: Ruling.ACCEPTED,  # duplicate id: our own earlier attempt, whose answer was lost
 }
-#: By the group where the id is none of these.
+#: By the group, for ids not listed above.
 GROUPS: Mapping[Any, Ruling] = {
     **dict.fromkeys((1, 3), Ruling.ACCEPTED),
     **dict.fromkeys((2, 4, 5), Ruling.ELSEWHERE),
@@ -74,7 +74,7 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Message]) -> Request:
-    """Each message with an id, a receiver of reports and a validity of its own."""
+    """Each message has its own id, address for reports and validity."""
     headers = {"Authorization": f"App {secrets[SECRET]}", "Content-Type": JSON, "Accept": JSON}
     body = msgspec.json.encode({"messages": [_written(message) for message in messages]})
     return Request(f"{settings.base_url}/sms/3/messages", body, headers)
@@ -108,7 +108,7 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 
 
 def answer_several(settings: Settings, messages: Sequence[Message], answer_: Answer) -> list[Outcome]:
-    """By the ids, which are ours; an error of the request as a whole is that of each message."""
+    """By the ids, which are ours; an error of the request as a whole applies to each message."""
     items = listed(answer_.json, "messages") if answer_.status == 200 else []
     return each(
         messages,

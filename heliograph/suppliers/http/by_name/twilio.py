@@ -1,6 +1,6 @@
 """Twilio: Programmable Messaging (POST …/Messages.json), status callbacks and incoming messages as signed forms.
 
-The address of status callbacks goes out with each message and holds our reference, since Twilio takes none.
+The address for status callbacks is sent with each message and contains our reference, since Twilio takes none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RULINGS = {
     21212: Ruling.BAD_SENDER,
     21606: Ruling.BAD_SENDER,
     21610: Ruling.OPTED_OUT,
-    21408: Ruling.CONFIG,  # the region is not switched on
+    21408: Ruling.CONFIG,  # the region is not enabled
     21608: Ruling.CONFIG,  # a trial account
     20003: Ruling.CONFIG,
     10001: Ruling.CONFIG,
@@ -61,9 +61,9 @@ STATES = {
 }
 RECEIPT = ReceiptPlaces(keys=("MessageSid",), state="MessageStatus", recipient="To", sender="From", error="ErrorCode")
 MESSAGE = MessagePlaces(sender="From", recipient="To", text="Body", key="MessageSid")
-#: Seconds of ValidityPeriod.
+#: Limits of ValidityPeriod, in seconds.
 SHORTEST, LONGEST = 1, 36_000
-#: Ports that may stand in the address that was signed, or be left out.
+#: Ports that the signed address may contain or leave out.
 PORTS = {"https": ":443", "http": ":80"}
 
 
@@ -77,7 +77,7 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
-    """One message a request."""
+    """One message per request."""
     values = {"To": f"+{message.to}", "Body": message.text, "StatusCallback": message.callback}
     if settings.messaging_service_sid:
         values["MessagingServiceSid"] = settings.messaging_service_sid
@@ -93,7 +93,7 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
-    """201 with a `sid`; otherwise `code` and `message`. A 500 may have been sent all the same."""
+    """201 with a `sid`; otherwise `code` and `message`. A message answered with 500 may have been sent all the same."""
     said = answer.json
     id = text_of(at(said, "sid"))
     if answer.status in (200, 201) and id:
@@ -102,7 +102,7 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 
 
 def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
-    """X-Twilio-Signature: base64 of HMAC-SHA1 over the address and the sorted fields, with the port or without."""
+    """X-Twilio-Signature: base64 of HMAC-SHA1 over the address and the sorted fields, with or without the port."""
     token = secrets.get("auth_token") or secrets[SECRET]
     given = callback.headers.get("x-twilio-signature", "")
     fields = "".join(name + value for name, value in sorted(callback.form.items()))

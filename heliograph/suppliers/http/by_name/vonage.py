@@ -1,7 +1,7 @@
 """Vonage: SMS API (POST /sms/json), delivery receipts and incoming messages as signed forms, queries or JSON.
 
-HTTP is always 200; a status stands at each part of a long text. In receipts `msisdn` is the recipient. Incoming parts
-come one by one, and are joined by us.
+HTTP is always 200; each part of a long text has its own status. In receipts `msisdn` is the recipient. Incoming parts
+arrive one by one, and we join them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ MESSAGE = MessagePlaces(
     part=("concat-ref", "concat-total", "concat-part"),
     international=True,
 )
-#: Milliseconds of `ttl`.
+#: Limits of `ttl`, in milliseconds.
 SHORTEST, LONGEST = 20_000, 604_800_000
 Method = Literal["none", "md5", "sha1", "sha256", "sha512"]
 
@@ -77,7 +77,7 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
-    """One message a request."""
+    """One message per request."""
     values = {
         "api_key": settings.api_key,
         "api_secret": secrets[SECRET],
@@ -94,7 +94,7 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
-    """By the status of the first part that was not taken. Each part has an id, and a receipt, of its own."""
+    """By the status of the first part that was not accepted. Each part has its own id and receipt."""
     parts = listed(answer.json, "messages")
     if not parts:
         return by_status(answer)
@@ -113,12 +113,12 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
 
 
 def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:
-    """`sig`: HMAC over all other parameters, sorted, each as `&name=value` with `&` and `=` in values as `_`."""
+    """`sig`: HMAC over all other parameters, sorted, each as `&name=value`, with `_` for `&` and `=` in values."""
     if settings.signature_method == "none":
         return True
     fields, key = callback.fields, secrets.get("signature_secret", "")
     if not key:
-        return False  # signed, and nobody can tell by whom
+        return False  # signed, but there is no key to verify it with
     given = fields.pop("sig", "").lower()
     fields.pop("ref", None)
     text = "".join(f"&{name}={value.translate(_PLAIN)}" for name, value in sorted(fields.items()))

@@ -1,1 +1,1 @@
-"""One file a supplier of look-ups, with its `KIND`."""
+"""One module per look-up supplier, each with its `KIND`."""

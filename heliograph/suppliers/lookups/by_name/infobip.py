@@ -1,7 +1,7 @@
 """Infobip Number Lookup (POST /number/1/query): several numbers in a request, answered at once.
 
-A result names the network that a number is in now as `mccMnc`, also of a handset that is off (error group 1). One that
-was rejected or that no route reaches (status groups 4 and 5) was not asked about, and is not known.
+A result names the network a number is currently in as `mccMnc`, even if the handset is off (error group 1). A number
+that was rejected or that no route reaches (status groups 4 and 5) was not queried, and is unknown.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _NOT_ASKED = (4, 5)
 
 
 class Settings(LookupSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An account at Infobip, whose address is its own, such as https://x1y2z3.api.infobip.com."""
+    """An account at Infobip, with an address of its own such as https://x1y2z3.api.infobip.com."""
 
 
 def request(settings: Settings, secrets: Secrets, numbers: Sequence[str]) -> Request:
-    """All of them."""
+    """One request for all numbers."""
     headers = {"Authorization": f"App {secrets[SECRET]}", "Content-Type": JSON, "Accept": JSON}
     return Request(f"{settings.base_url}/number/1/query", msgspec.json.encode({"to": numbers}), headers)
 
 
 def answer(settings: Settings, numbers: Sequence[str], answer: Answer) -> Answered:
-    """`results[]`, by their numbers; an error of the request as a whole in `requestError` or by HTTP alone."""
+    """`results[]`, by number; errors of the whole request are in `requestError` or only in the HTTP status."""
     said = answer.json
     if answer.status != 200:
         words = text_of(at(said, "requestError", "serviceException", "text")) or text_of(at(said, "description"))

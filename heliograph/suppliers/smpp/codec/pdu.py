@@ -2,9 +2,9 @@
 
 A PDU is a mutable struct, because a session gives it its sequence number just before it is encoded. C-octet strings
 are `str` in Latin-1, which loses nothing; user data and TLV values are `bytes`. TLVs are a mapping of tag to value:
-unknown and vendor tags are kept, and of a repeated tag the first wins.
+unknown and vendor tags are kept, and the first value of a repeated tag wins.
 
-The rule nobody may break: bytes from a peer raise PduError and nothing else, and a response body of a PDU we send is
+The rule nobody may break: bytes from a peer raise PduError and nothing else, and the response body to a PDU of ours is
 never a reason to raise. With an error status it may be absent, a lone NUL or complete, and a refused request must end.
 """
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class Bind(Pdu, gc=False):
-    """One of the three binds (SMPP 3.4 §4.1). Its repr leaves the password out."""
+    """One of the three binds (SMPP 3.4 §4.1). Its repr omits the password."""
 
     layout = layout("system_id:c password:c system_type:c interface_version:B addr_ton:B addr_npi:B address_range:c")
 
@@ -178,7 +178,7 @@ class ShortMessage(Pdu, gc=False):
 
     @property
     def payload(self) -> bytes:
-        """User data with its header, from whichever of the two places it is in."""
+        """User data with its header, from whichever of the two fields contains it."""
         return self.short_message or self.tlvs.get(Tag.MESSAGE_PAYLOAD, b"")
 
 
@@ -241,7 +241,7 @@ class DataSmResp(MessageResponse, gc=False):
 
 
 def decode(frame: bytes) -> Pdu:
-    """One whole PDU, as the Framer gives it. Raises PduError, with the sequence and the status that answers it."""
+    """Decode one whole PDU from the Framer. Raises PduError, with its sequence and the status to answer with."""
     try:
         _, command, status, sequence = HEADER.unpack_from(frame)
     except struct.error:
@@ -382,7 +382,7 @@ _HEADER_ONLY: tuple[type[Pdu], ...] = (
     ReplaceSmResp,
     CancelSmResp,
 )
-# A receipt or a message of a handset is worth more than a TLV behind it that nobody can read.
+# A receipt or a handset's message matters more than an unreadable TLV after it.
 _FROM_SUPPLIERS = (DeliverSm, DataSm)
 _DECODERS: dict[int, Decoder] = {
     **{kind.command: _read_short_message(kind) for kind in (SubmitSm, DeliverSm)},

@@ -1,7 +1,7 @@
 """The PDUs of SMPP 3.4 that we can read and write but do not use, so that a session can distinguish them from garbage.
 
-submit_multi loses the ids of single recipients, query_sm is often switched off, replace_sm and cancel_sm come too
-late, and outbind would have the supplier dial us.
+submit_multi loses the ids of individual recipients, query_sm is often disabled, replace_sm and cancel_sm come too late,
+and outbind would make the supplier connect to us.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class CancelSmResp(Pdu, gc=False):
 
 
 class SubmitMulti(Pdu, gc=False):
-    """submit_multi (SMPP 3.4 §4.5.1). A destination is (ton, npi, address), or a distribution list's name."""
+    """submit_multi (SMPP 3.4 §4.5.1). A destination is (ton, npi, address) or the name of a distribution list."""
 
     command = Command.SUBMIT_MULTI
     layout = layout(

@@ -1,13 +1,13 @@
-"""command_status: every code with its name and class, and what a class means for a message (SMPP 3.4 §5.1.3, and 5.0).
+"""command_status: each code's name and class, and what the class means for a message (SMPP 3.4 §5.1.3, and 5.0).
 
     R    retry later at this supplier; R1, R2: once, twice, then F
-    T    throttled: slow the account down, the message loses none of its tries
+    T    throttled: slow down the account; the message loses none of its tries
     P    refused for good
     F    refused here, another supplier may be tried once
-    S    the session is at fault: bind again, the message loses none of its tries
-    C    configuration of the account: alarm, and the message may go elsewhere
+    S    the session is at fault: bind again; the message loses none of its tries
+    C    account configuration: alarm, and the message may go elsewhere
 
-The rule nobody may break: an unknown code is tried once more and then sent elsewhere, never taken for success.
+The rule nobody may break: an unknown code is tried once more and then sent elsewhere, never treated as success.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.suppliers.contract import Scope, Verdict
 
-#: code → (name without ESME_, class). In C0–C4 the names of 3.4.
+#: code → (name without ESME_, class). C0–C4 have their names from 3.4.
 STATUSES: dict[int, tuple[str, str]] = {
     0x00: ("ROK", ""),
     0x01: ("RINVMSGLEN", "P"),
@@ -45,7 +45,7 @@ STATUSES: dict[int, tuple[str, str]] = {
     0x42: ("RINVSUBREP", "C"),
     0x43: ("RINVESMCLASS", "C"),
     0x44: ("RCNTSUBDL", "P"),
-    0x45: ("RSUBMITFAIL", "R1"),  # many say only this for blocked content and for no credit
+    0x45: ("RSUBMITFAIL", "R1"),  # many use only this, even for blocked content and lack of credit
     0x48: ("RINVSRCTON", "C"),
     0x49: ("RINVSRCNPI", "C"),
     0x50: ("RINVDSTTON", "C"),
@@ -90,17 +90,17 @@ STATUSES: dict[int, tuple[str, str]] = {
 }
 
 CLASSES = frozenset({"R", "R1", "R2", "R3", "T", "P", "F", "S", "C", "PS", "FC"})
-#: Bind refusals that wait for an operator: wrong password, system_id or system_type.
+#: Bind refusals that need an operator: wrong password, system_id or system_type.
 BIND_CONFIGURATION = frozenset({0x0E, 0x0F, 0x53})
 
 _VENDOR = range(0x400, 0x500)
-#: Of class C, what depends on the sender, and on what a message says of its validity.
+#: Codes of class C that depend on the sender, and on a message's validity.
 _OF_SENDER = frozenset({0x0A, 0x48, 0x49, 0x105})
 _OF_MESSAGE = frozenset({0x62})
 
 
 class Ruling(msgspec.Struct, frozen=True, gc=False):
-    """What a status means: the fields of an Outcome, and what the connector does besides."""
+    """What a status means: the fields of an Outcome, and what else the connector does."""
 
     verdict: Verdict
     code: str
@@ -108,9 +108,9 @@ class Ruling(msgspec.Struct, frozen=True, gc=False):
     failover: bool = False
     counts: bool = True
     alarm: bool = False
-    #: Slow the account down.
+    #: Slow down the account.
     slow: bool = False
-    #: This session is of no use any more.
+    #: The session is no longer usable.
     rebind: bool = False
     scope: Scope = Scope.ACCOUNT
 
@@ -118,15 +118,15 @@ class Ruling(msgspec.Struct, frozen=True, gc=False):
 def classify(status: int, *, attempt: int = 1, overrides: Mapping[int, str] | None = None) -> Ruling:
     """What a command_status other than 0 means for a message on its `attempt`, counted from 1.
 
-    `overrides` is the supplier's own map of code → class. R1 and R2 look at the attempt's number, so a message that
-    was tried before for another reason gets fewer repeats, never more.
+    `overrides`: the supplier's own map of code → class. R1 and R2 depend on the attempt's number, so a message tried
+    before for another reason gets fewer retries, never more.
     """
     name = name_of(status)
     kind = (overrides or {}).get(status) or STATUSES.get(status, ("", "R1"))[1]
     code = f"0x{status:08X}"
     unmapped = status in _VENDOR and status not in (overrides or {})
     if kind[0] == "R" and (len(kind) == 1 or attempt <= int(kind[1])):
-        # A status that is retried once or twice, and then counts as a refusal, may be about anything.
+        # A status that is retried once or twice and then counts as a refusal may be about anything.
         scope = Scope.ACCOUNT if len(kind) == 1 else Scope.SENDER
         return Ruling(Verdict.BUSY, code, name, alarm=unmapped, scope=scope)
     if kind == "T":

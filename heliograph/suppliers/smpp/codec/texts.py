@@ -1,8 +1,8 @@
-"""Octets of a handset's message into text, by what SMPP and its header say of them (SMPP 3.4 §5.2.19, 3GPP 23.038 §4).
+"""Decodes a handset's message by its data_coding and header (SMPP 3.4 §5.2.19, 3GPP 23.038 §4).
 
-The parts of a long message are joined before they are read, since some senders tear characters in two. They may come by
-different sessions, so octets are kept until then with their form: data_coding and national tables as one word, which
-nobody else reads.
+The parts of a long message are joined before decoding, since some senders split characters between parts. Parts may
+come over different sessions, so until then octets are kept with their form: data_coding and national tables as one
+word, which nothing else reads.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ Alphabet = Literal["gsm", "latin1", "ascii"]
 
 
 def form(data_coding: int, locking: int = 0, single: int = 0) -> str:
-    """What octets are read by: data_coding, and national tables by their language's identifier (0: none)."""
+    """What is needed to decode octets: data_coding, and national tables by language identifier (0: none)."""
     return f"{data_coding}/{locking}/{single}"
 
 
 def alphabet_of(settings: Mapping[str, Any]) -> Alphabet:
-    """What an account's settings, as stored, say of data_coding 0."""
+    """The alphabet that an account's settings, as stored, give for data_coding 0."""
     alphabet: Alphabet = settings.get("default_alphabet", "gsm")
     return alphabet
 
 
 def read(body: bytes, form: str, alphabet: Alphabet = "gsm") -> str | None:
-    """The text of octets of a form; None if it is none."""
+    """The text of octets with this form; None if there is none."""
     try:
         data_coding, locking, single = map(int, form.split("/"))
     except ValueError:
@@ -44,11 +44,11 @@ def decode(
     locking: int = 0,
     single: int = 0,
 ) -> str | None:
-    """Text of an inbound message, or None when it is binary or in a coding without a codec (then keep the octets).
+    """Text of an inbound message, or None if it is binary or has no codec (then keep the octets).
 
     `default_alphabet` is what the supplier means by data_coding 0; `locking` and `single` are the national tables that
-    the message names (alphabets/national.py). Octets that are no character become U+FFFD, and so does NUL, which
-    PostgreSQL cannot store. Join the parts of a long message first: others do cut pairs in two.
+    the message names (alphabets/national.py). Octets without a character become U+FFFD, as does NUL, which
+    PostgreSQL cannot store. Join the parts of a long message first: some senders split pairs.
     """
     codec: str | None
     if data_coding == 0:
@@ -92,7 +92,7 @@ _GROUP_CODECS = {0: "gsm7", 2: "utf-16-be"}
 
 
 def _eight_bits(body: bytes) -> str:
-    """What is called ASCII and may not be: some mean UTF-8, which is recognizable, and others Latin-1."""
+    """Text declared as ASCII that may not be: some mean UTF-8, which is recognizable, others Latin-1."""
     for codec in ("ascii", "utf-8", "cp1252"):
         try:
             return body.decode(codec)

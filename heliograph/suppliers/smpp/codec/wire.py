@@ -1,6 +1,6 @@
 """The basis of the SMPP 3.4 codec: the Framer, command ids, TLV tags, and bodies read and written field by field.
 
-The rule nobody may break: a wrong command_length ends the stream. There is no way to find the next PDU after it.
+The rule nobody may break: a wrong command_length ends the stream. After it, the next PDU cannot be found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ U8x5 = struct.Struct("BBBBB")
 U32 = struct.Struct(">I")
 TLV = struct.Struct(">HH")
 
-#: The fields of an address, which many bodies have.
+#: Address fields, which many bodies contain.
 SOURCE = "source_addr_ton:B source_addr_npi:B source_addr:c "
 DEST = "dest_addr_ton:B dest_addr_npi:B destination_addr:c "
 
@@ -56,7 +56,7 @@ class Command:
 
 
 class Tag:
-    """TLV tags that somebody here reads or writes (SMPP 3.4 §5.3.2)."""
+    """TLV tags that are read or written here (SMPP 3.4 §5.3.2)."""
 
     ADDITIONAL_STATUS_INFO_TEXT = 0x001D
     RECEIPTED_MESSAGE_ID = 0x001E
@@ -70,7 +70,7 @@ class Tag:
 
 
 class PduError(Exception):
-    """A PDU that cannot be read or written. `status` is the command_status that answers it."""
+    """A PDU that cannot be read or written. `status` is the command_status to answer with."""
 
     def __init__(self, text: str, *, status: int = 0x02, command: int = 0, sequence: int = 0) -> None:
         super().__init__(text)
@@ -80,9 +80,9 @@ class PduError(Exception):
 
 
 class Framer:
-    """Cuts a byte stream into whole PDUs, however it was cut before.
+    """Cuts a byte stream into whole PDUs, however the reads were split.
 
-    A command_length below 16 or above MAX_LENGTH sets `broken`, as soon as its four octets are here: the PDUs before
+    A command_length below 16 or above MAX_LENGTH sets `broken` as soon as its four octets have arrived: the PDUs before
     it are still returned, nothing after it ever is.
     """
 
@@ -94,11 +94,11 @@ class Framer:
 
     @property
     def pending(self) -> int:
-        """Octets of an incomplete PDU: the rest is still to come."""
+        """Octets of an incomplete PDU whose rest is still to come."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add what was read; returns the PDUs that are now whole, header included."""
+        """Add data that was read; returns the PDUs that are now complete, header included."""
         if self.broken is not None:
             return []
         if self._buffer:
@@ -120,7 +120,7 @@ class Framer:
 
 
 class Pdu(msgspec.Struct, gc=False):
-    """What every PDU has. `status` is 0 in requests; `layout` is the order of its body (see `read_fields`)."""
+    """The base of all PDUs. `status` is 0 in requests; `layout` describes the body (see `read_fields`)."""
 
     command: ClassVar[int]
     layout: ClassVar[Layout] = ()
@@ -129,7 +129,7 @@ class Pdu(msgspec.Struct, gc=False):
     status: int = 0
 
     def encode(self) -> bytes:
-        """The PDU as bytes. Raises PduError when a field does not fit its place."""
+        """The PDU as bytes. Raises PduError if a value does not fit its field."""
         try:
             body = write_fields(self, self.layout)
             return HEADER.pack(HEADER_LENGTH + len(body), self.command, self.status, self.sequence) + body
@@ -155,8 +155,8 @@ def write_tlvs(tlvs: Mapping[int, bytes]) -> bytes:
 def read_tlvs(frame: bytes, at: int, *, lenient: bool = False) -> Mapping[int, bytes]:
     """TLVs up to the end. One to three octets left over are padding that some SMSCs add.
 
-    `lenient`: of a TLV that is longer than its PDU, nothing is read, or what is there if it is the text itself; else
-    it raises PduError.
+    A TLV that is longer than its PDU raises PduError; if `lenient`, it ends the list, and counts only if it is the text
+    itself, with the octets that are present.
     """
     size = len(frame)
     if size - at < 4:
@@ -177,10 +177,10 @@ def read_tlvs(frame: bytes, at: int, *, lenient: bool = False) -> Mapping[int, b
 
 
 def read_fields(frame: bytes, layout: Layout, *, lenient: bool = False) -> dict[str, Any]:
-    """The fields of a body, in the order of the wire. Raises PduError, ValueError, IndexError or struct.error.
+    """The fields of a body, in wire order. Raises PduError, ValueError, IndexError or struct.error.
 
     Kinds: c C-octet string, B u8, s u8 length and octets, d destinations of submit_multi, u its refused ones, t TLVs.
-    `lenient` is that of `read_tlvs`.
+    `lenient`: as for `read_tlvs`.
     """
     at = HEADER_LENGTH
     values: dict[str, Any] = {}
@@ -205,7 +205,7 @@ def read_fields(frame: bytes, layout: Layout, *, lenient: bool = False) -> dict[
 
 
 def write_fields(pdu: Any, layout: Layout) -> bytes:
-    """The body of a PDU by its layout. Raises ValueError or struct.error when a value does not fit."""
+    """The body of a PDU, by its layout. Raises ValueError or struct.error if a value does not fit."""
     out = []
     for name, kind in layout:
         value = getattr(pdu, name)

@@ -1,1 +1,1 @@
-"""What Meta says by webhook: signature, items, what users wrote, news of templates, numbers and accounts."""
+"""Meta's webhooks: signature, items, users' messages, changes of templates, numbers and accounts."""

@@ -1,6 +1,6 @@
-"""What a user sent, as the customer may see it: no id of Meta's, no address of a file.
+"""The content of a user's message as shown to the customer: without Meta's ids and file addresses.
 
-The shapes, by type (absent where Meta gave nothing):
+The shapes, by type (fields are absent if Meta gave nothing):
 
     text, edit          {"body"}
     button              {"text", "payload"}
@@ -10,14 +10,14 @@ The shapes, by type (absent where Meta gave nothing):
     location            {"latitude", "longitude", "name", "address", "url"}
     contacts            {"contacts": [{"name", "phones": [...]}]}
     order               {"text", "items": [{"productId", "quantity", "price", "currency"}]}
-    reaction            {"emoji"}: null when it was taken back
+    reaction            {"emoji"}: null if it was removed
     system              {"kind", "body"}
     others              {}
 
-Beside it, of a message of any type:
+In addition, for messages of any type:
 
-    context             {"forwarded"}, and what it answers, by Meta's id, which `quoted` takes apart
-    referral            {"sourceType", "headline", "body", "mediaType"}: of an advertisement or a post
+    context             {"forwarded"}, and Meta's id of the message it answers, which `quoted` extracts
+    referral            {"sourceType", "headline", "body", "mediaType"} of an advertisement or post
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-#: Contacts and order items of one message; phones of one contact.
+#: Maximum contacts or order items per message, and phones per contact.
 _MANY = 50
 
 
 def content_of(type: str, message: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """(text, content) of a message of `type`. Whatever has another shape than expected is left out."""
+    """(text, content) of a message of `type`. Anything with an unexpected shape is left out."""
     read = _READERS.get(type)
     if read is None:
         return None, {}
@@ -47,13 +47,13 @@ def quoted(message: Mapping[str, Any]) -> str | None:
 
 
 def is_forwarded(message: Mapping[str, Any]) -> bool:
-    """Whether the user passed it on from somebody else."""
+    """Whether the user forwarded it from somebody else."""
     context = part(message, "context")
     return context.get("forwarded") is True or context.get("frequently_forwarded") is True
 
 
 def referral_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The advertisement or post by which the user came; None: they came by none."""
+    """The advertisement or post that brought the user here; None if there was none."""
     if "referral" not in message:
         return None
     names = {"sourceType": "source_type", "headline": "headline", "body": "body", "mediaType": "media_type"}
@@ -61,23 +61,23 @@ def referral_of(message: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def capitals(value: object) -> str | None:
-    """One of Meta's names of states and kinds, an open set."""
+    """One of Meta's names for states and kinds (an open set), in capitals."""
     return value.upper() if isinstance(value, str) and value else None
 
 
 def words(value: object) -> str | None:
-    """A text as it is; None for anything else."""
+    """A text unchanged; None for anything else."""
     return value if isinstance(value, str) else None
 
 
 def part(value: object, name: str) -> Mapping[str, Any]:
-    """The object called `name` within `value`; empty when there is none."""
+    """The object called `name` within `value`; empty if there is none."""
     inner = value.get(name) if isinstance(value, Mapping) else None
     return inner if isinstance(inner, Mapping) else {}
 
 
 def _picked(source: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """Plain values of `source`: our name = theirs."""
+    """Plain values of `source`; `names`: our name = theirs."""
     found = {ours: source.get(theirs) for ours, theirs in names.items()}
     return {ours: value for ours, value in found.items() if isinstance(value, str | int | float)}
 

@@ -1,6 +1,6 @@
-"""What a WhatsApp webhook says, item by item. Shapes only; `webhooks.parse` makes them.
+"""The items of WhatsApp webhooks. Shapes only; `webhooks.parse` creates them.
 
-Times are Meta's own, in UTC, and may lie in the future: whoever uses one as a bound clamps it.
+Times are Meta's own, in UTC, and may lie in the future: code that uses one as a bound clamps it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-#: How far a message has come, by status; `played` is `read` for voice. `failed` has no place in this order.
+#: Progress of a message, by status; `played` is `read` for voice. `failed` has no place in this order.
 RANK = {"sent": 1, "delivered": 2, "read": 3, "played": 3}
 #: Types of messages that open the service window for 24 hours.
 OPENING = frozenset(
@@ -31,17 +31,18 @@ OPENING = frozenset(
 
 
 class ErrorNote(msgspec.Struct, frozen=True, gc=False):
-    """One of the errors beside a status, a message or a value. The texts are for operators."""
+    """An error attached to a status, a message or a value. The texts are for operators."""
 
-    #: None: it has none that can be read. That is not 0, which condemns a credential.
+    #: None: no readable code, which differs from 0, the code of an invalid credential.
     code: int | None
     title: str = ""
     details: str = ""
 
 
 class Pricing(msgspec.Struct, frozen=True, gc=False):
-    """What Meta says of the price, in lower case: type `regular`, `free_customer_service`, `free_entry_point` …;
-    category `utility`, `authentication`, `authentication-international`, `service` …; model `PMP` or `CBP` as it is."""
+    """What Meta says about the price, in lower case: type `regular`, `free_customer_service`, `free_entry_point` …;
+    category `utility`, `authentication`, `authentication-international`, `service` …; model `PMP` or `CBP`
+    unchanged."""
 
     type: str | None = None
     category: str | None = None
@@ -50,19 +51,19 @@ class Pricing(msgspec.Struct, frozen=True, gc=False):
 
 
 class StatusItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A status of a message that we sent. It may come twice, late, early, or before the answer of the send."""
+    """A status of a message that we sent. It may arrive twice, late, early, or before the answer to the send."""
 
     waba_id: str
     phone_number_id: str
     wamid: str
-    #: In lower case: one of RANK, "failed", or a word that nobody knows.
+    #: In lower case: one of RANK, "failed", or an unknown word.
     status: str
     at: datetime
-    #: The recipient's digits; None for one who hides the number.
+    #: The recipient's digits; None if the number is hidden.
     recipient: str | None = None
     #: Business-scoped user id.
     user_id: str | None = None
-    #: Our id, given with the send.
+    #: Our id, as passed with the send.
     opaque: str | None = None
     pricing: Pricing | None = None
     #: Proof of a free entry point.
@@ -72,56 +73,56 @@ class StatusItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a user to one of our numbers."""
+    """A message from a user to one of our numbers."""
 
     waba_id: str
     phone_number_id: str
     wamid: str
-    #: Digits; None for one who hides the number.
+    #: Digits; None if the number is hidden.
     sender: str | None
     user_id: str | None = None
     at: datetime
     type: str
     #: What the user wrote or chose: text, caption, or the title of a button.
     text: str | None = None
-    #: For the customer, without any id of Meta's. Its keys follow from the type: see `content`.
+    #: For the customer, without Meta's ids. Its keys depend on the type: see `content`.
     content: dict[str, Any] = {}
     opens_window: bool = False
-    #: The user came by an advertisement or a page's button: what is known of it, maybe nothing.
+    #: The advertisement or page button that brought the user: what is known about it, possibly nothing.
     referral: dict[str, Any] | None = None
     #: Meta's id of the message that it answers or reacts to.
     quoted: str | None = None
     is_forwarded: bool = False
-    #: What the user calls themselves.
+    #: The name that the user has chosen.
     profile_name: str | None = None
     group: bool = False
-    #: Of `system`: the digits and the user id that the user has from now on.
+    #: For `system`: the user's new digits and user id.
     new_sender: str | None = None
     new_user_id: str | None = None
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
-    """What events of accounts, numbers and templates have in common."""
+    """Common fields of events of accounts, numbers and templates."""
 
     waba_id: str
     field: str
-    #: `entry.time`; None when there was none.
+    #: `entry.time`; None if there was none.
     at: datetime | None
-    #: SHA-256 of the value in canonical form, hex: with account, field and time it tells a repeated event.
+    #: SHA-256 of the value in canonical form, hex: with account, field and time it identifies a repeated event.
     fingerprint: str
 
 
 class TemplateItem(_Event, frozen=True, kw_only=True):
-    """Something about a template changed; it is best read again.
+    """Something about a template changed; reread the template.
 
     `kind` status: `event`, `category`, `reason`, `pause`. quality: `quality`, `previous_quality`. category: `category`
-    is the one in force now; in an advance notice `future_category` is the one in 24 hours. Words are in capitals.
+    is the one now in force; in an advance notice `future_category` is the one in 24 hours. Words are in capitals.
     """
 
     kind: Literal["status", "quality", "category", "components"]
     template_id: str
     name: str | None = None
-    #: With an underscore, as listings have it: en_US.
+    #: With an underscore, as in listings: en_US.
     language: str | None = None
     event: str | None = None
     category: str | None = None
@@ -135,7 +136,7 @@ class TemplateItem(_Event, frozen=True, kw_only=True):
 
 
 class Tier(msgspec.Struct, frozen=True, gc=False):
-    """A messaging limit. `limit`: unique users a day; None: unlimited, or unknown when `name` is "unknown"."""
+    """A messaging limit. `limit`: unique users a day; None: unlimited, or unknown if `name` is "unknown"."""
 
     #: TIER_250, TIER_2K, TIER_UNLIMITED … or "unknown".
     name: str
@@ -143,25 +144,25 @@ class Tier(msgspec.Struct, frozen=True, gc=False):
 
 
 class NumberItem(_Event, frozen=True, kw_only=True):
-    """Something about a number changed. It is named by its digits, within its account."""
+    """Something about a number changed. It is identified by its digits, within its account."""
 
     digits: str
     #: ONBOARDING, THROUGHPUT_UPGRADE, FLAGGED …; for its name: APPROVED, REJECTED …
     event: str | None = None
     tier: Tier | None = None
-    #: The name asked for, of `phone_number_name_update`.
+    #: The requested name, for `phone_number_name_update`.
     verified_name: str | None = None
 
 
 class CapabilityItem(_Event, frozen=True, kw_only=True):
-    """What the account may do changed."""
+    """The account's permitted limits changed."""
 
     tier: Tier | None = None
     max_numbers: int | None = None
 
 
 class Restriction(msgspec.Struct, frozen=True, gc=False):
-    """Such as RESTRICTED_BIZ_INITIATED_MESSAGING (no templates), until `until`."""
+    """A restriction such as RESTRICTED_BIZ_INITIATED_MESSAGING (no templates), in force until `until`."""
 
     type: str
     until: datetime | None = None
@@ -171,35 +172,35 @@ class AccountItem(_Event, frozen=True, kw_only=True):
     """Something about the account changed: restriction, ban, violation, partner, review, alert, security."""
 
     event: str | None = None
-    #: Of partner events, where the entry is the portfolio's and `waba_id` comes from the value.
+    #: For partner events, whose entry is the portfolio's; `waba_id` then comes from the value.
     portfolio_id: str | None = None
     restrictions: tuple[Restriction, ...] = ()
-    #: DISABLE, REINSTATE or SCHEDULE_FOR_DISABLE, and Meta's words for the day.
+    #: DISABLE, REINSTATE or SCHEDULE_FOR_DISABLE, and the date in Meta's words.
     ban_state: str | None = None
     ban_date: str | None = None
     violation: str | None = None
-    #: Of alerts: how bad it is, and whether it is over. `detail`: Meta's words, for operators.
+    #: For alerts: severity, and whether it is over. `detail`: Meta's words, for operators.
     severity: str | None = None
     is_over: bool = False
     detail: str | None = None
 
 
 class AlarmItem(_Event, frozen=True, kw_only=True):
-    """Errors of the app, the account or a number, which belong to no message."""
+    """Errors of the app, the account or a number that belong to no message."""
 
     phone_number_id: str | None = None
     errors: tuple[ErrorNote, ...] = ()
 
 
 class UnknownItem(msgspec.Struct, frozen=True, kw_only=True):
-    """A field that nobody here knows: to be counted."""
+    """An unknown field, to be counted."""
 
     field: str
     waba_id: str | None = None
 
 
 class PoisonItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that could not be read, with its bytes. It has cost nothing else."""
+    """Something that could not be read, with its bytes. Nothing else was affected."""
 
     reason: str
     raw: bytes

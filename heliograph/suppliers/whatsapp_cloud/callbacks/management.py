@@ -1,7 +1,7 @@
-"""Webhooks about templates, numbers and accounts, and the words and numbers that Meta uses in them. Pure.
+"""Webhooks about templates, numbers and accounts, and Meta's words and numbers in them. Pure.
 
 The rule nobody may break: an advance notice of a new category changes nothing yet. In it `new_category` is the one in
-force and `correct_category` the one to come; only in the final notice `new_category` is new.
+force and `correct_category` the future one; only in the final notice is `new_category` new.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_TIER = Tier("unknown", None)
 
 
 def time_of(value: object) -> datetime:
-    """A Unix time, in seconds as text or number; milliseconds are told by their size. Raises ValueError."""
+    """A Unix time, in seconds as text or number; milliseconds are recognized by their size. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError("no time")
     try:
@@ -50,7 +50,7 @@ def time_of(value: object) -> datetime:
 
 
 def time_or_none(value: object) -> datetime | None:
-    """`time_of`, or None where there is no time to be read."""
+    """`time_of`, or None if no time can be read."""
     try:
         return time_of(value)
     except ValueError:
@@ -58,14 +58,14 @@ def time_or_none(value: object) -> datetime | None:
 
 
 def id_of(value: object) -> str | None:
-    """An id as text. Meta writes some as numbers above 2^53, so they are never taken through a float."""
+    """An id as text. Meta writes some as numbers above 2^53, so they are never converted to float."""
     if isinstance(value, str) and value:
         return value
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def number_of(value: object) -> int | None:
-    """A whole number, written as one or as text; None for anything else."""
+    """An integer, written as a number or text; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
     try:
@@ -75,7 +75,7 @@ def number_of(value: object) -> int | None:
 
 
 def digits_of(value: object) -> str | None:
-    """Digits of a number as Meta writes it, with or without `+`, spaces and hyphens; None for anything else."""
+    """Digits of a phone number as Meta writes it, with or without `+`, spaces and hyphens; None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
@@ -85,7 +85,7 @@ def digits_of(value: object) -> str | None:
 
 
 def tier_of(value: object) -> Tier:
-    """A messaging limit, whichever way Meta writes it: 2000, "2000", "TIER_2K", -1, "TIER_UNLIMITED", "NOT_SET"."""
+    """A messaging limit in any of Meta's notations: 2000, "2000", "TIER_2K", -1, "TIER_UNLIMITED", "NOT_SET"."""
     if isinstance(value, str):
         name = value.strip().upper()
         if name.removeprefix("TIER_") == "UNLIMITED":
@@ -104,7 +104,7 @@ def tier_of(value: object) -> Tier:
 
 
 def language_of(value: object) -> str | None:
-    """A language as listings have it; events write a hyphen at times: en-US is en_US."""
+    """A language as in listings; events sometimes use a hyphen: en-US becomes en_US."""
     return value.replace("-", "_") if isinstance(value, str) else None
 
 
@@ -114,7 +114,7 @@ def fingerprint(value: object) -> str:
 
 
 def event_item(waba_id: str, field: str, at: datetime | None, value: Mapping[str, Any]) -> Item | None:
-    """The item of one change; None: the field is not one of these. Raises ValueError for what cannot be read."""
+    """The item of one change; None: the field is not one of these. Raises ValueError if it cannot be read."""
     make = _FIELDS.get(field)
     if make is None:
         return None
@@ -179,7 +179,7 @@ def _capability(value: Mapping[str, Any], common: dict[str, Any]) -> CapabilityI
 
 
 def _account(value: Mapping[str, Any], common: dict[str, Any]) -> AccountItem:
-    # Partner events come under the portfolio's id and name the account inside.
+    # Partner events arrive under the portfolio's id and name the account inside.
     named = id_of(part(value, "waba_info").get("waba_id"))
     portfolio_id = None
     if named is not None and named != common["waba_id"]:
@@ -211,7 +211,7 @@ def _account(value: Mapping[str, Any], common: dict[str, Any]) -> AccountItem:
 
 
 def _limit(value: Mapping[str, Any]) -> Tier | None:
-    """The newer name first; the others were due to be removed in February 2026."""
+    """Newest name first; Meta planned to remove the others in February 2026."""
     for name in ("max_daily_conversations_per_business", "current_limit", "max_daily_conversation_per_phone"):
         if value.get(name) is not None:
             return tier_of(value[name])
@@ -239,5 +239,5 @@ _FIELDS: dict[str, Callable[[Mapping[str, Any], dict[str, Any]], Item]] = {
     "account_alerts": _account,
     "security": _account,
 }
-#: All that is read here.
+#: All fields that are read here.
 FIELDS = tuple(_FIELDS)

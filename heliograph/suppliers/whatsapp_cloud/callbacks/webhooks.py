@@ -1,10 +1,10 @@
 """Webhooks of the WhatsApp Cloud API: signature, handshake, and every item of a body. Pure.
 
-One body may hold a thousand updates of many accounts: several entries, several changes, several messages and statuses
-in each. Fields, types and statuses that nobody has heard of are no errors.
+One body may contain a thousand updates for many accounts: several entries, several changes, several messages and
+statuses in each. Unknown fields, types and statuses are not errors.
 
-The rule nobody may break: what cannot be read costs only itself. It becomes a PoisonItem or an UnknownItem, and every
-other item of the body comes out.
+The rule nobody may break: what cannot be read affects only itself. It becomes a PoisonItem or an UnknownItem, and every
+other item of the body is still returned.
 
 It has over 400 lines because the readers of all items share their tolerance for malformed fields.
 """
@@ -50,23 +50,23 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.management import (
 )
 
 _SIGNATURE = re.compile(rb"sha256=[0-9a-f]{64}")
-#: Notices that a user has another number, or another user id (which changes with the number).
+#: Notices that a user has a new number, or a new user id (which changes with the number).
 _CHANGES = frozenset({"user_changed_number", "user_changed_user_id"})
 _FROM_USER_ID = re.compile(r"changed from ([A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}) to ")
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
-#: What a reader may raise: broken JSON, another shape, a number without end, nesting without end.
+#: What a reader may raise: broken JSON, an unexpected shape, an endless number, endless nesting.
 _UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 def is_signature(header: bytes | None) -> bool:
-    """Whether `X-Hub-Signature-256` has the form that Meta gives it: without it, no body is worth reading."""
+    """Whether `X-Hub-Signature-256` has Meta's form; otherwise the body is not worth reading."""
     return header is not None and _SIGNATURE.fullmatch(header) is not None
 
 
 def verify_signature(secrets: Iterable[bytes], raw: bytes | bytearray, header: str | bytes | None) -> bool:
-    """Whether `X-Hub-Signature-256` is that of one of `secrets` over the bytes as they came.
+    """Whether `X-Hub-Signature-256` is the signature of the bytes as received under one of `secrets`.
 
-    Two secrets while one is replaced. Every one is tried, in constant time. Meta writes lower-case digits only.
+    There are two secrets while one is being replaced. All are tried, in constant time. Meta writes lower-case hex.
     """
     given = header.encode("utf-8", "replace") if isinstance(header, str) else header or b""
     right = False
@@ -76,12 +76,12 @@ def verify_signature(secrets: Iterable[bytes], raw: bytes | bytearray, header: s
 
 
 def signature(secret: bytes, raw: bytes | bytearray) -> bytes:
-    """`X-Hub-Signature-256` of these bytes."""
+    """The `X-Hub-Signature-256` of these bytes."""
     return b"sha256=" + hmac.digest(secret, raw, "sha256").hex().encode()
 
 
 def challenge(query: Mapping[str, str], verify_token: str) -> str | None:
-    """The handshake: the text to answer with, as text/plain and nothing else; None: 403."""
+    """The handshake: the text to answer with, as text/plain only; None: answer 403."""
     if query.get("hub.mode") != "subscribe" or not verify_token:
         return None
     given = query.get("hub.verify_token", "")
@@ -91,8 +91,8 @@ def challenge(query: Mapping[str, str], verify_token: str) -> str | None:
 
 
 def parse(raw: bytes) -> Iterator[Item]:
-    """Every item of a body, in its order. Never raises. About 4 ms for a thousand statuses."""
-    # PostgreSQL takes no NUL in a text, and msgspec no half of a surrogate pair: both can come in what users write.
+    """Every item of a body, in order. Never raises. About 4 ms for a thousand statuses."""
+    # PostgreSQL accepts no NUL in text, and msgspec no lone surrogate: users' texts can contain both.
     repaired = b"\\u0000" in raw or b"\0" in raw
     try:
         envelope = _ENVELOPE.decode(_repaired(raw) if repaired else raw)
@@ -251,7 +251,7 @@ def _message(
 
 
 def _previous(system: Mapping[str, Any]) -> str | None:
-    """The user id that another one has replaced. It may stand in a text alone."""
+    """The user id that was replaced. It may appear only in the text."""
     told = words(system.get("previous_user_id"))
     if told or system.get("type") != "user_changed_user_id":
         return told or None
@@ -260,7 +260,7 @@ def _previous(system: Mapping[str, Any]) -> str | None:
 
 
 class _Contacts:
-    """Who is who in one value. Looked up by digits, then by user id; a single contact belongs to whatever is there."""
+    """The contacts of one value, by digits, then by user id; a single one without either belongs to every item."""
 
     def __init__(self, contacts: list[_Contact]) -> None:
         self._all = contacts
@@ -308,7 +308,7 @@ def _at(given: object, fallback: datetime | None) -> datetime:
 
 
 def _lower(value: str | None) -> str | None:
-    """Also of one spelling: a library writes authentication_international, Meta's page a hyphen."""
+    """Lower case, in one spelling: a library writes authentication_international, Meta's page a hyphen."""
     if value is None:
         return None
     value = value.lower()
@@ -316,7 +316,7 @@ def _lower(value: str | None) -> str | None:
 
 
 def _read(raw: bytes, shape: type[_Shape]) -> tuple[_Shape, set[str]]:
-    """`raw` as `shape`, and the names of optional fields that had to be left out because they had another shape."""
+    """`raw` as `shape`, and the names of optional fields dropped because of an unexpected shape."""
     try:
         return msgspec.json.decode(raw, type=shape), set()
     except msgspec.ValidationError:
@@ -336,7 +336,7 @@ def _read(raw: bytes, shape: type[_Shape]) -> tuple[_Shape, set[str]]:
 
 
 def _repaired(raw: bytes) -> bytes:
-    """The same JSON without NULs and halves of surrogate pairs."""
+    """The same JSON without NULs and lone surrogates."""
     return msgspec.json.encode(_cleaned(json.loads(raw.decode("utf-8", "replace"))))
 
 
@@ -352,7 +352,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def _why(what: str, error: BaseException) -> str:
-    """For operators: of which shape it was. Texts of msgspec and our own name no values."""
+    """For operators: what was wrong with the shape. Messages from msgspec and our own contain no values."""
     known = isinstance(error, msgspec.MsgspecError) or type(error) is ValueError
     return f"{what}: {error if known else type(error).__name__}"[:200]
 
