@@ -1,10 +1,11 @@
 """The outcome of a request that we made: an answer, with as much of its body as is worth keeping, or why there is none.
+
 Pure: no I/O, no clock. RFC 9110 and 9112; the parser is llhttp, through httptools, which reads such answers in a third
 of the time that our own reader of requests would take.
 
-The rule nobody may break: nothing that the other side sends makes a reader hold more of a body than is to be kept and
-`HEAD_BYTES` of head or trailer, or take more than linear time. An answer whose trailer never ends does not count. What
-follows an answer is not part of the next one: a connection that received more than it asked for is not `reusable`.
+The rule nobody may break: whatever the other side sends, a reader never holds more than the part of the body to be kept
+and `HEAD_BYTES` of head or trailer, nor takes more than linear time. An answer whose trailer never ends does not count.
+What follows an answer is not part of the next one: a connection that received more than it asked for is not `reusable`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import msgspec
 
 #: How much of an answer's body is kept, for operators.
 KEPT_BYTES = 20_480
-#: A longer body is not read to its end, unless more of it is to be kept: its connection is closed instead of reused.
+#: A longer body is not read to its end, unless more is to be kept: its connection is closed instead of reused.
 READ_BYTES = 65_536
-#: A body in chunks: read at most this many times as much, sizes and extensions included, before it no longer counts as
+#: A chunked body may take at most this many times as much, sizes and extensions included, before it no longer counts as
 #: HTTP.
 CHUNKED = 8
 #: Of the head, including preceding interim answers.
@@ -34,7 +35,7 @@ HEADERS = 100
 #: 45 ms, until the deadline; now it is over at the first of them beyond this.
 INTERIM_ANSWERS = 16
 
-#: Of an answer of which none are asked for.
+#: For answers of which no headers are wanted.
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "closed", "protocol"]
@@ -56,7 +57,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     `body`: at most as much as is kept, possibly cut short by the other side. `retry_after`: seconds from now, from the
     header's seconds or date, None without one. `duration`: seconds. `start`: the first bytes received, which
     contain the head (`head`). `first_byte`: seconds until they came. `headers`: those that were asked for, by their
-    names in small letters; of one that comes twice, the last.
+    names in lower case; the last one if a header is repeated.
     """
 
     status: int
@@ -74,7 +75,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
 
     blocked   the address may not be connected to; nothing was sent
     busy      too many requests to this destination are open, or this machine is out of sockets; nothing was sent,
-              and it is no fault of the destination
+              and the destination is not at fault
     dns       the name has no address; nothing was sent
     connect   refused, unreachable; nothing was sent
     tls       handshake failure or invalid certificate; nothing was sent
@@ -86,7 +87,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     kind: FailureKind
     detail: str
     duration: float
-    #: Something of the request may have left.
+    #: Whether any of the request may have been sent.
     is_sent: bool = True
     way: Way | None = None
 
@@ -103,7 +104,7 @@ class AnswerReader:
     """Reads the answers on one connection, one after the other: `reset`, then `feed` until it returns that the answer
     is complete.
 
-    `status` is 0 until the head of the answer itself has come; from then on the answer counts, however its body ends,
+    `status` is 0 until the head of the answer itself arrives; from then on the answer counts, however its body ends,
     unless the rest is not HTTP or an endless trailer.
     """
 
@@ -130,7 +131,7 @@ class AnswerReader:
     )
 
     def __init__(self, kept: int = KEPT_BYTES, wanted: frozenset[bytes] = frozenset()) -> None:
-        """`kept`: bytes of a body that are kept. `wanted`: names, in small letters, of headers that are."""
+        """`kept`: maximum bytes kept of a body. `wanted`: names, in lower case, of the headers to keep."""
         self._kept = kept
         self._most = max(kept, READ_BYTES)
         self._wanted = wanted
@@ -141,7 +142,7 @@ class AnswerReader:
         self.reset()
 
     def reset(self) -> None:
-        """A new request goes out."""
+        """Prepare for the answer to a new request."""
         self.status = 0
         #: The answer is complete, or as much of it as is read.
         self.complete = False
@@ -150,7 +151,7 @@ class AnswerReader:
         self.body: bytes | bytearray = b""
         #: What was received until the head was complete; usually just a reference to what was read.
         self.start: bytes | bytearray = b""
-        #: The header as it came.
+        #: The header as received.
         self.retry_after: str | None = None
         self.headers: Mapping[str, str] = NO_HEADERS
         self._seen = 0
@@ -191,8 +192,8 @@ class AnswerReader:
         return self.complete
 
     def is_in_trailer(self) -> bool:
-        """The whole body has come, but not the end of what follows it. Asked once, when nothing more will be read: the
-        parser is told that the input ended, which it accepts nowhere else."""
+        """Whether the whole body has arrived, but not the end of its trailer. Ask once, when nothing more will be read:
+        it tells the parser that the input ended, which it accepts nowhere else."""
         if not self.status or self.complete:
             return False
         seen, body = self._seen, bytes(self.body)
@@ -266,7 +267,7 @@ def head(start: bytes) -> bytes:
 
 
 def _added(known: bytes | bytearray, data: bytes) -> bytes | bytearray:
-    """Both together. Adding to bytes would copy everything before each piece."""
+    """Concatenate both. Adding to `bytes` would copy everything received so far for each piece."""
     if not known:
         return data
     if isinstance(known, bytes):
@@ -276,7 +277,7 @@ def _added(known: bytes | bytearray, data: bytes) -> bytes | bytearray:
 
 
 def seconds_until(retry_after: str, now: datetime) -> float | None:
-    """Retry-After (RFC 9110 §10.2.3): seconds, or an HTTP date, as seconds from `now`; None when it is neither."""
+    """Retry-After (RFC 9110 §10.2.3): seconds, or an HTTP date, as seconds from `now`; None if it is neither."""
     text = retry_after.strip()
     if text.isascii() and text.isdigit():
         return float(text[:9])

@@ -1,4 +1,4 @@
-"""The one client for requests that this service makes: to addresses that somebody else chose, to suppliers and to Meta.
+"""The one client for all outgoing requests: to addresses that somebody else chose, to suppliers and to Meta.
 
 The rule nobody may break: a connection is opened only to an address that `addresses.is_allowed` accepted, and to
 exactly that address. A name is resolved once per connection, by us; if any of its addresses is refused, all are. The
@@ -54,20 +54,20 @@ _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUF
 class ClientRules(msgspec.Struct, frozen=True):
     """Where requests may go, how many at once, and for how long."""
 
-    #: Of one request, from its beginning to the end of its answer; of a connection until it is open.
+    #: Seconds for one request, from its start to the end of its answer; seconds to open a connection.
     seconds: float
     connect_seconds: float
     #: Requests that may be open to one destination.
     per_destination: int
-    #: Plain HTTP too.
+    #: Whether plain HTTP is allowed too.
     allow_http: bool = False
     #: Addresses that may be connected to besides public ones.
     networks: tuple[Network, ...] = ()
     #: Bytes of an answer's body that are kept.
     kept: int = KEPT_BYTES
-    #: Names, in small letters, of an answer's headers that are kept.
+    #: Names, in lower case, of an answer's headers that are kept.
     headers: frozenset[bytes] = frozenset()
-    #: What a body may take after its head, within `seconds`.
+    #: Seconds that a body may take after its head, within `seconds`.
     body_seconds: float = BODY_SECONDS
 
 
@@ -85,7 +85,7 @@ def webhook_rules(settings: Settings) -> ClientRules:
 class HttpClient:
     """Created and used inside one running loop. `close` it.
 
-    `lookup` (name → addresses; raises OSError; runs in a thread) and `tls` stand for the system's resolver and trust
+    `lookup` (name → addresses; raises OSError; runs in a thread) and `tls` replace the system's resolver and trust
     store; `keep_alive`: how long a connection may be idle, seconds.
     """
 
@@ -117,7 +117,7 @@ class HttpClient:
         self._closed = False
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
-        """One POST, at most as long as the rules say. `headers` are sent as they are, Content-Type included; Host,
+        """One POST, within the time limits of the rules. `headers` are sent unchanged, Content-Type included; Host,
         User-Agent and Content-Length are added."""
         known = self._targets.get(url) or self._remember(url)
         if isinstance(known, str):
@@ -125,7 +125,7 @@ class HttpClient:
         return await self._request(*known, body, headers)
 
     async def request(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
-        """As `post`, by any method, and for URLs that are never the same twice: nothing of them is remembered."""
+        """As `post`, with any method, for URLs that are never used twice: nothing about them is remembered."""
         target = parse_url(url, allow_http=self._rules.allow_http, allowed_networks=self._rules.networks)
         if isinstance(target, str):
             return Failure("blocked", target, 0.0, is_sent=False)
@@ -209,13 +209,13 @@ class HttpClient:
         await asyncio.sleep(0)  # the loop closes sockets in its next iteration
 
     def _occupy(self, connection: ClientConnection) -> None:
-        """A request begins on it, whose deadline somebody has to watch."""
+        """A request begins on it: from now on its deadline is watched."""
         self._busy.add(connection)
         if self._sweeper is None:
             self._sweep_later()
 
     def _kept(self, destination: _Destination, now: float) -> ClientConnection | None:
-        """The connection that was used last, because it is the least likely to be closed at this moment."""
+        """The most recently used connection, because it is the least likely to be closing right now."""
         while destination.idle:
             connection = destination.idle.pop()
             self._idle -= 1
@@ -421,7 +421,7 @@ class _NotSent(Exception):
     """There is no connection to send a request on."""
 
     def __init__(self, kind: FailureKind, detail: str, address: str | None = None) -> None:
-        """`address`: the one that was tried, if it may be."""
+        """`address`: the one that was tried, if that may be shown."""
         super().__init__(detail)
         self.kind: FailureKind = kind
         self.detail = detail

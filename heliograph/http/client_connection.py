@@ -56,7 +56,7 @@ class ClientConnection(asyncio.Protocol):
         *,
         body_seconds: float = BODY_SECONDS,
     ) -> None:
-        """`lost` is told when the connection has ended. `answer`: what reads its answers."""
+        """`lost` is called when the connection has ended. `answer`: reads its answers."""
         self._loop = loop
         self._lost = lost
         self._answer = answer or AnswerReader()
@@ -67,11 +67,11 @@ class ClientConnection(asyncio.Protocol):
         self._first_byte = 0.0
         self.deadline = 0.0
         self.idle_since = 0.0
-        #: How it was opened; once the first request has ended, only its address.
+        #: How it was opened; after the first request, only its address.
         self.way: Way | None = None
 
     def send(self, request: bytes, *, started: float, deadline: float) -> asyncio.Future[Answer | Failure]:
-        """Send this and read the answer. `started`: when its duration began."""
+        """Send this and read the answer. `started`: the start of its duration."""
         future: asyncio.Future[Answer | Failure] = self._loop.create_future()
 
         def done(outcome: Answer | Failure) -> None:
@@ -98,7 +98,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_free(self) -> bool:
-        """Another request may be sent: the last answer was read completely, and nothing came after it."""
+        """Whether another request may be sent: the last answer was read completely, and nothing followed it."""
         return self._done is None and self._answer.reusable and not self._transport.is_closing()
 
     def expire(self) -> None:
@@ -111,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     def abort(self, detail: str = "closed by us") -> None:
-        """Drop the connection at once; a request under way fails with `detail`."""
+        """Drop the connection at once; a request in progress fails with `detail`."""
         self._conclude("closed", detail)
         self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""What the head of a request says: its line, its fields, and what follows it. Pure. RFC 9112.
+"""Parses the head of a request: its line, its fields, and what follows it. Pure. RFC 9112.
 
 The rule nobody may break: what two parsers could interpret differently is refused, because that is how requests are
 smuggled.
@@ -21,7 +21,7 @@ _REQUEST_LINE = re.compile(rb"(" + _METHOD + rb") ([!-~]++) HTTP/(1\.[01])\r\n")
 REQUEST_LINE_BEGUN = re.compile(_METHOD + rb"(?: |\Z)")
 _ORIGIN = re.compile(rb"https?://(?:[a-z0-9._-]++|\[[0-9a-f:.]++\])(?::[0-9]*+)?(?=[/?]|\Z)", re.IGNORECASE)
 _NAME = re.compile(TOKEN + rb"++")
-#: What a value must not contain (RFC 9110 §5.5).
+#: Characters that a value must not contain (RFC 9110 §5.5).
 _CONTROLS = bytes(code for code in [*range(32), 127] if code != ord("\t"))
 
 #: These headers determine what follows a head.
@@ -39,7 +39,7 @@ _SHORT = 128
 class HttpError(Exception):
     """This request cannot be served.
 
-    `status`: of the answer. `reason`: for people; it quotes nothing of the request.
+    `status`: of the answer. `reason`: for people; it quotes nothing from the request.
     """
 
     def __init__(self, status: int, reason: str) -> None:
@@ -73,7 +73,8 @@ def has_token(value: bytes, token: bytes) -> bool:
 
 
 def framing(is_1_0: bool, headers: Headers) -> tuple[int | None, bool, bool]:
-    """(bytes of the body, None for chunks; whether the connection stays; whether 100 is waited for), by RFC 9112 §6."""
+    """(bytes of the body, None if chunked; whether the connection stays open; whether 100 is expected), by RFC 9112
+    §6."""
     hosts = 0
     length: int | None = None
     is_chunked = expects_continue = False
@@ -95,7 +96,7 @@ def framing(is_1_0: bool, headers: Headers) -> tuple[int | None, bool, bool]:
             is_chunked = True
         elif name == b"connection":
             keep_alive = keep_alive and not has_token(value, b"close")
-        else:  # in 1.0 there is no interim answer (RFC 9110 §10.1.1)
+        else:  # 1.0 has no interim answers (RFC 9110 §10.1.1)
             expects_continue = not is_1_0 and value.lower() == b"100-continue"
     if is_chunked and length is not None:
         raise HttpError(400, "there are Transfer-Encoding and Content-Length")
@@ -111,7 +112,7 @@ _names: dict[bytes, bytes] = {}
 
 
 def fields(block: bytes) -> Headers:
-    """The fields of a head or trailer: lines with line ends between them. Raises HttpError."""
+    """The fields of a head or trailer: lines separated by line ends. Raises HttpError."""
     return [_fields.get(line) or _field(line) for line in block.split(b"\r\n")]
 
 
@@ -127,7 +128,7 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
             _remember(_names, name, lower)
     if not colon or len(value.translate(None, _CONTROLS)) != len(value):
         raise HttpError(400, "a header is malformed")
-    # Readers that take no tab for space there would not see the body that we see.
+    # Readers that do not treat a tab as space there would see a different body from ours.
     field = lower, value.strip(b" " if lower in _FRAMING else b" \t")
     if lower in _REPEATED and len(line) <= _SHORT:
         _remember(_fields, line, field)
@@ -145,7 +146,7 @@ _request_lines: dict[bytes, _RequestLine] = {}
 
 
 def request_line(line: bytes) -> _RequestLine:
-    """Method, path as it came, decoded path, query and version (RFC 9112 §3)."""
+    """Method, raw path, decoded path, query and version (RFC 9112 §3)."""
     known = _request_lines.get(line)
     if known is not None:
         return known

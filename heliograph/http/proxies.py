@@ -1,9 +1,9 @@
-"""The trusted proxies of the settings, which say where a request comes from.
+"""The trusted proxies of the settings, which report where a request comes from.
 
-A proxy says so in one way, and only that one is trusted: a proxy that appends to X-Forwarded-For passes a client's own
-`Forwarded` on untouched. The rule nobody may break: what an address outside of the trusted networks claims is ignored.
-In a list of addresses, the rightmost untrusted one counts; everything to its left was written by the client. Pure: no
-I/O.
+A proxy reports it in one way, and only that one is trusted: a proxy that appends to X-Forwarded-For passes on a
+client's own `Forwarded` unchanged. The rule nobody may break: claims from an address outside the trusted networks are
+ignored. In a list of addresses, the rightmost untrusted one counts; everything to its left was written by the client.
+Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heliograph.base.network.addresses import Address, parse_networks
 from heliograph.http.heads import Headers
 from heliograph.http.proxy_protocol import unmapped
 
-#: Lists up to this long are cached; a client can make its own as long as it likes.
+#: Lists up to this long are cached; a client can make its own arbitrarily long.
 _SHORT = 128
 
 #: `for=` of one element of Forwarded (RFC 7239 §4): a token or a quoted string.
@@ -30,12 +30,13 @@ class TrustedProxies:
     """The trusted proxies, and how they report addresses."""
 
     def __init__(self, networks: str = "", says: str = "") -> None:
-        """As `trusted_proxies` and `proxy_says` in the settings. Raises ValueError on a malformed network."""
+        """`networks`, `says`: `trusted_proxies` and `proxy_says` in the settings. Raises ValueError on a malformed
+        network."""
         self._networks = parse_networks(networks)
         self._header = {"x-forwarded-for": b"x-forwarded-for", "forwarded": b"forwarded"}.get(says, b"")
         #: Connections of trusted proxies begin with the PROXY protocol.
         self.is_prefixed = says == "proxy-protocol"
-        #: Is this the address of a trusted proxy?
+        #: (address) → whether it is a trusted proxy's.
         self.covers = functools.lru_cache(maxsize=4_096)(self._covers)
         self._short = functools.lru_cache(maxsize=4_096)(self._client)
 
@@ -44,7 +45,7 @@ class TrustedProxies:
         return parsed is not None and any(parsed in network for network in self._networks)
 
     def believes_headers_of(self, address: str) -> bool:
-        """Whether requests from this address name their client."""
+        """Whether the headers of requests from this address are trusted to name the client."""
         return bool(self._header) and self.covers(address)
 
     def client(self, address: str, headers: Headers) -> str:
@@ -67,7 +68,7 @@ class TrustedProxies:
 
 
 def _from_the_right(text: str) -> Iterator[str]:
-    """The parts between commas outside of quoted strings, last one first. Quotation marks are paired from the right:
+    """The parts between commas outside quoted strings, last one first. Quotation marks are paired from the right:
     one that the client left open must not swallow what the proxy wrote after it."""
     element = ""
     for at, piece in enumerate(reversed(text.split('"'))):

@@ -1,7 +1,7 @@
-"""The PROXY protocol: what a proxy says at the start of a connection about its client (haproxy.org, proxy-protocol.txt,
+"""The PROXY protocol: what a proxy says about its client at the start of a connection (haproxy.org, proxy-protocol.txt,
 versions 1 and 2). Pure: no I/O.
 
-The rule nobody may break: its presence is configured, never guessed (§2); a missing header is refused.
+The rule nobody may break: its use is configured, never guessed (§2); a missing header is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIXED = len(SIGNATURE) + 4
 #: Addresses and what proxies append (TLVs); a public cloud's header has 100 bytes.
 LONGEST = _FIXED + 2_048
 _LOCAL, _PROXY = 0x20, 0x21
-#: For IPv4 and IPv6, whatever the transport: bytes of an address.
+#: Bytes of an IPv4 and IPv6 address, whatever the transport.
 _FAMILIES = {0x1: 4, 0x2: 16}
 
 #: Version 1 is a line of at most this many bytes (§2.1).
@@ -37,7 +37,7 @@ class NotProxied(Exception):
 
 
 def read_prefix(data: bytes | bytearray) -> Found | None:
-    """The header at the start of `data`; None while it is not complete. Raises NotProxied."""
+    """The header at the start of `data`; None while it is incomplete. Raises NotProxied."""
     if SIGNATURE.startswith(data[: len(SIGNATURE)]):
         return _version_2(data)
     if _WORD.startswith(data[: len(_WORD)]):

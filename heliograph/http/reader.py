@@ -1,10 +1,10 @@
 """The requests on one connection: bytes in, events out. Pure: no I/O, no clock. HTTP/1.1, RFC 9112.
 
-A reader is in one phase, and `_STEPS` says what it does in each. Reading stops at the end of each request: pipelined
+A reader is in one phase, and `_STEPS` defines what it does in each. Reading stops at the end of each request: pipelined
 bytes stay unparsed until somebody asks for the next event.
 
-    phase        what comes                             event          then
-    HEAD         a head, up to its empty line           RequestHead    LENGTH, SIZE or ENDED, as the head says
+    phase        input                                  event          then
+    HEAD         a head, up to its empty line           RequestHead    LENGTH, SIZE or ENDED, depending on the head
     LENGTH       a body of known length                 bytes          ENDED
     SIZE         the line before a chunk                               CHUNK; TRAILER, if the chunk is the last
     CHUNK        a chunk                                bytes          CHUNK_END
@@ -41,7 +41,7 @@ CHUNK_LINE_BYTES = 1_024
 #: The overhead allowed to chunks: this much each, this much per byte, and `head_bytes` in total. Go's rule since
 #: CVE-2023-39326.
 _CHUNK_FRAME, _CHUNK_SHARE = 16, 2
-#: The most that a request line has besides its target: method, version, two spaces, line end.
+#: Maximum length of a request line apart from its target: method, version, two spaces, line end.
 _AROUND_TARGET = 32
 
 _QUOTED = rb"\"[\t !#-\[\]-~\x80-\xff]*+\""
@@ -56,11 +56,11 @@ class ReaderLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a request. Sizes in bytes."""
 
     target_bytes: int = 8_192
-    #: Of a head and its trailer together.
+    #: For a head and its trailer together.
     head_bytes: int = 16_384
-    #: Number of fields of both.
+    #: Maximum number of fields in both.
     fields: int = 100
-    #: Of a body; None: the caller enforces it.
+    #: For a body; None: the caller enforces a limit.
     body_bytes: int | None = None
 
 
@@ -92,16 +92,16 @@ class RequestReader:
         self._limits = limits
         self.phase = HEAD
         self._data = b""
-        #: The position up to which it was read.
+        #: The position up to which it has been read.
         self._at = 0
-        #: How far a head or trailer was searched for its end.
+        #: How far a head or trailer has been searched for its end.
         self._checked = 0
-        #: How much of head and trailer may still come: bytes, and fields.
+        #: How much of head and trailer may still follow: bytes, and fields.
         self._head_left = limits.head_bytes
         self._fields_left = limits.fields
-        #: Of a body of known length or a chunk.
+        #: Bytes left of a body of known length, or of a chunk.
         self._left = 0
-        #: Bytes of the body, as far as announced.
+        #: Bytes of the body announced so far.
         self._size = 0
         #: Overhead of chunks beyond their allowance.
         self._excess = 0
@@ -122,7 +122,7 @@ class RequestReader:
 
     @property
     def pending(self) -> int:
-        """Bytes fed and not read yet."""
+        """Bytes fed but not read yet."""
         return len(self._data) - self._at
 
     def drop(self) -> None:
@@ -134,7 +134,7 @@ class RequestReader:
 
     def _read_head(self) -> Event | None:
         data, at = self._data, self._at
-        while data.startswith(b"\r\n", at):  # empty lines before it (RFC 9112 §2.2)
+        while data.startswith(b"\r\n", at):  # leading empty lines (RFC 9112 §2.2)
             at += 2
         self._at = at
         if at == len(data):
@@ -163,7 +163,7 @@ class RequestReader:
         return RequestHead(method, raw_path, path, query, version, headers, length, keep_alive, expects_continue)
 
     def _check_begun(self, data: bytes, at: int, most: int) -> None:
-        """Whether these bytes, without a line end up to `most`, can be the beginning of a request line."""
+        """Check that these bytes, without a line end up to `most`, can begin a request line. Raises HttpError."""
         if data[at : at + 2] == b"\r":
             return
         if REQUEST_LINE_BEGUN.match(data, at, most) is None:
@@ -172,7 +172,7 @@ class RequestReader:
             raise HttpError(414, "the address is too long")
 
     def _find_end(self, at: int) -> int:
-        """Where the head or trailer that began at `at` ends; -1 if its end has not come yet."""
+        """Where the head or trailer that began at `at` ends; -1 if its end has not arrived yet."""
         found = self._data.find(b"\r\n\r\n", at + self._checked)
         size = (found + 4 if found >= 0 else len(self._data) + 1) - at
         if size > self._head_left:
@@ -185,7 +185,7 @@ class RequestReader:
         return found + 4
 
     def _headers(self, start: int, end: int) -> Headers:
-        """The fields from `start` to the empty line that ends at `end`."""
+        """The fields from `start` to the empty line ending at `end`."""
         if end - 4 < start:
             return []
         headers = fields(self._data[start : end - 4])
@@ -195,8 +195,7 @@ class RequestReader:
         return headers
 
     def _read_trailer(self) -> None:
-        """Nothing that affects a request may come after its body (RFC 9110 §6.5.1): trailers are checked and
-        dropped."""
+        """Nothing after its body may affect a request (RFC 9110 §6.5.1): trailers are checked and dropped."""
         data, at = self._data, self._at
         if data.startswith(b"\r\n", at):
             self._at = at + 2
@@ -211,7 +210,7 @@ class RequestReader:
     # ── Bodies ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _grow(self, size: int) -> None:
-        """That many bytes of the body come next."""
+        """Expect this many more bytes of the body."""
         self._left = size
         self._size += size
         most = self._limits.body_bytes

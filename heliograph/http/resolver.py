@@ -15,10 +15,10 @@ from itertools import zip_longest
 
 from heliograph.base.network.addresses import Address
 
-#: How long addresses and their check are reused. Failures too: a broken name must not cost a look-up per attempt.
+#: How long checked addresses are reused. Failures too: a broken name must not cost a look-up per attempt.
 _NAME_SECONDS = 30.0
 _BAD_NAME_SECONDS = 5.0
-#: A look-up blocks a thread for as long as the resolver takes (10 s and more); this many threads at most.
+#: A look-up blocks a thread for as long as the resolver takes (10 s and more); at most this many threads.
 _LOOKUPS = 64
 _REMEMBERED = 4_096
 
@@ -35,10 +35,10 @@ class Blocked(OSError):
 
 class Resolver:
     """Each look-up has its own thread, not one of the loop's few: names whose servers never answer must not delay the
-    others. The threads are daemons, so that none of them delays the process's end."""
+    others. The threads are daemons, so none of them delays the end of the process."""
 
     def __init__(self, lookup: Lookup | None, check: Callable[[Address], bool]) -> None:
-        """`lookup` None: the system's. `check`: whether a connection to the address may be opened."""
+        """`lookup`: None for the system's. `check`: whether a connection to the address may be opened."""
         self._lookup = lookup or _system_lookup
         self._check = check
         self._threads = asyncio.Semaphore(_LOOKUPS)
@@ -46,7 +46,7 @@ class Resolver:
         self._running: dict[str, asyncio.Task[list[str]]] = {}
 
     async def resolve(self, name: str) -> list[str]:
-        """The checked addresses, alternating between families. Raises OSError: no address; Blocked: one that is
+        """The checked addresses, alternating between families. Raises OSError if there are none; Blocked if one is
         refused."""
         expiry, found = self._known.get(name, (0.0, []))
         if time.monotonic() >= expiry:
@@ -55,7 +55,7 @@ class Resolver:
                 task = self._running[name] = asyncio.create_task(self._resolve(name))
                 task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
             try:
-                # One caller's deadline must not end the look-up that others wait for.
+                # One caller's deadline must not end a look-up that others wait for.
                 found = await asyncio.shield(task)
             except asyncio.CancelledError:
                 if not task.cancelled():
@@ -96,8 +96,8 @@ class Resolver:
 
 
 def _by_turns(addresses: list[str]) -> list[str]:
-    """The first stays first, then the families alternate (RFC 8305 §4), so that one that does not work is soon
-    abandoned."""
+    """The first stays first, then the families alternate (RFC 8305 §4), so that a family that does not work is soon
+    given up."""
     first = ":" in addresses[0]
     same = [address for address in addresses if (":" in address) == first]
     other = [address for address in addresses if (":" in address) != first]
@@ -132,7 +132,7 @@ async def _in_thread(work: Lookup, name: str) -> list[str]:
         try:
             loop.call_soon_threadsafe(settle, result, error)
         except RuntimeError:
-            return  # the loop ended before the answer came; nobody waits for it
+            return  # the loop ended before the answer arrived; nobody is waiting
 
     threading.Thread(target=run, name="outbound-lookup", daemon=True).start()
     return await future

@@ -45,11 +45,11 @@ class Page:
         *,
         vary: str = "accept-encoding",
     ) -> None:
-        """`body`: its bytes, or a file that is `mapped`. `kind`: its media type. `caching`: Cache-Control. `headers`:
-        additional ones. `vary`: the headers that chose it, at least the encoding."""
+        """`body`: its bytes, or a `mapped` file. `kind`: its media type. `caching`: Cache-Control. `headers`:
+        additional ones. `vary`: the headers that select it, at least the encoding."""
         self.body = body
         self.kind = (b"content-type", kind.encode())
-        # A weak tag: it is the same for both encodings.
+        # A weak tag, since it is the same for both encodings.
         self.etag = f'"{digest(body)}"'.encode()
         self.headers: Headers = [
             (b"etag", b"W/" + self.etag),
@@ -85,8 +85,8 @@ class Page:
 
 
 def mapped(path: Path) -> mmap.mmap:
-    """A file's bytes, for those that are large and seldom asked for: the system keeps them, once for all processes, and
-    only while they are used. They stay as they are if the file is replaced."""
+    """A file's bytes, for files that are large and seldom requested: the system keeps one copy for all processes, and
+    only while it is used. The bytes stay the same if the file is replaced."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -105,7 +105,7 @@ def _pack(body: bytes | mmap.mmap) -> bytes:
 
 
 def _leave(body: bytes | mmap.mmap) -> None:
-    """What was read of a file need not stay in this process's memory."""
+    """Release the memory of a mapped file's pages that were read."""
     if isinstance(body, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         body.madvise(mmap.MADV_DONTNEED)
 

@@ -13,14 +13,14 @@ from http import HTTPStatus
 from heliograph.base.database import clock
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
-#: Line ends that a request has beside those of the headers given: three of `start`, Content-Length, the last.
+#: Line ends of a request besides those of the given headers: three in `start`, Content-Length, and the last.
 _LINE_ENDS = 5
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Starts:
-    """Status line and Date, which are the same for all answers of a second."""
+    """Status line and Date, which are the same for all answers within a second."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -52,12 +52,13 @@ def undated_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def start(method: str, authority: str, path: str) -> str:
-    """What all requests of a method to a path begin with. `authority`: host, and port if it is not the scheme's own."""
+    """The start of all requests with a method to a path. `authority`: host, and port unless it is the scheme's
+    default."""
     return f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: Heliograph/1\r\n"
 
 
 def request(start: str, headers: Mapping[str, str], body: bytes) -> bytes:
-    """The whole request. `headers` go out as they are; Host, User-Agent and Content-Length are not among them.
+    """The whole request. `headers` are sent unchanged; Host, User-Agent and Content-Length are not among them.
 
     Raises ValueError for a name or value that contains a line break or cannot be encoded.
     """
@@ -65,7 +66,7 @@ def request(start: str, headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 def request_of(start: str, lines: str, count: int, body: bytes) -> bytes:
-    """Like `request`, with `count` headers that are lines already."""
+    """Like `request`, with `count` headers that are already lines."""
     head = f"{start}{lines}Content-Length: {len(body)}\r\n\r\n"
     # Counted over the whole head, which is cheaper than checking each: one line end too many was injected.
     ends = count + _LINE_ENDS

@@ -22,10 +22,10 @@ PIECE = 32_768
 #: Bytes of a body waiting for the application at which reading stops.
 _HIGH_WATER = 65_536
 
-#: The state of a request: arriving; complete; read by the application; timed out; its client is gone.
+#: The states of a request: arriving; complete; read by the application; timed out; its client is gone.
 ARRIVING, WHOLE, TAKEN, LATE, GONE = range(5)
 
-#: The extension by which an application gives a body more time.
+#: The extension with which an application gives a body more time.
 MORE_TIME = "heliograph.more_time"
 
 _VERSIONS = {"version": "3.0", "spec_version": "2.5"}
@@ -75,7 +75,7 @@ class AsgiExchange(Exchange):
             "headers": head.headers,
             "client": connection.client_of(head),
             "server": None,
-            # An application that takes a long body as it comes gives it more time, piece by piece.
+            # An application that processes a long body as it arrives gives it more time, piece by piece.
             "extensions": {MORE_TIME: {"allow": connection.allow_body}},
         }
 
@@ -91,7 +91,7 @@ class AsgiExchange(Exchange):
         if self.answer != COMPLETE and self.request != GONE:
             self.connection.abort()
 
-    # ── What the connection tells ─────────────────────────────────────────────────────────────────────────────────
+    # ── Called by the connection ───────────────────────────────────────────────────────────────────────────────────
 
     @property
     def is_full(self) -> bool:
@@ -127,10 +127,10 @@ class AsgiExchange(Exchange):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # ── What the application asks for ─────────────────────────────────────────────────────────────────────────────
+    # ── Called by the application ──────────────────────────────────────────────────────────────────────────────────
 
     async def receive(self) -> Message:
-        """ASGI receive. Raises HttpError 408 when the body's deadline has passed."""
+        """ASGI receive. Raises HttpError 408 if the body's deadline has passed."""
         connection = self.connection
         if self._waits_for_continue and self.request == ARRIVING and not connection.is_closing:
             connection.write(CONTINUE)
@@ -167,7 +167,7 @@ class AsgiExchange(Exchange):
             if not more:
                 body += b"0\r\n\r\n"
         start, self._response_head = self._response_head, b""
-        # In pieces: a client that does not read holds one of them, and not all of a large answer.
+        # In pieces: a client that does not read then holds one of them, not all of a large answer.
         at = 0
         while len(body) - at > PIECE:
             connection.write(start + body[at : at + PIECE])

@@ -2,12 +2,12 @@
 
 Each connection is in one phase:
 
-    phase     what is awaited                                          past its deadline
-    IDLE      a request: nothing of it has come                        closed
+    phase     waiting for                                              past its deadline
+    IDLE      a request, none of which has arrived                     closed
     HEAD      the rest of a request's head                             408
-    BODY      the rest of its body; it may be answered already         408 by who makes the answer, or closed
+    BODY      the rest of its body; it may be answered already         408 by the answering side, or closed
     WORK      the answer                                               no deadline
-    CLOSING   that the client reads the last answer and closes too     cut off
+    CLOSING   the client to read the last answer and close too         cut off
 
 Deadlines are for the whole phase, so a client that trickles bytes gains nothing; the registry enforces them. Nothing is
 read while answers cannot be written. One request is in progress at a time: pipelined requests stay unparsed until their
@@ -120,7 +120,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.registry.remove(self)
-        # The two would be a reference cycle, and the collector runs so rarely that thousands would accumulate.
+        # The two would form a reference cycle, and the collector runs so rarely that thousands would accumulate.
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.disconnect()
@@ -233,7 +233,7 @@ class ServerConnection(asyncio.Protocol):
             self._read()
 
     def _read(self) -> None:
-        """Process received bytes, up to the end of a request whose answer has not been made or written yet."""
+        """Process received bytes, up to the end of a request whose answer has not been produced or written yet."""
         if self._is_reading:
             return
         self._is_reading = True
@@ -285,7 +285,7 @@ class ServerConnection(asyncio.Protocol):
             exchange.end_request()
 
     def allow_body(self) -> None:
-        """The body that is coming has its time anew: the application takes it as it comes, and wants more of it."""
+        """Restart the deadline of the arriving body: the application reads it as it arrives, and wants more of it."""
         if self.phase == BODY:
             self._enter(BODY, self.registry.limits.body_seconds)
 
@@ -295,10 +295,10 @@ class ServerConnection(asyncio.Protocol):
         self.registry.await_request(self)
 
     def _refuse_request(self, error: HttpError) -> None:
-        """Answer a malformed request, or a malformed rest of one."""
+        """Answer a request that is malformed, or whose rest is."""
         exchange = self._exchange
         if exchange is not None and exchange.answer == COMPLETE:
-            self._close()  # a second answer would be taken for the answer to the next request
+            self._close()  # a second answer would be read as the answer to the next request
         elif exchange is not None and exchange.answer == BEGUN:
             self.abort()
         else:
@@ -335,7 +335,7 @@ class ServerConnection(asyncio.Protocol):
         self._transport.write(data)
 
     def answered(self, exchange: Exchange) -> None:
-        """The last byte of its answer is written."""
+        """The last byte of its answer has been written."""
         if self.is_closing or exchange is not self._exchange:
             return
         if not exchange.keep_alive:
@@ -354,7 +354,7 @@ class ServerConnection(asyncio.Protocol):
             self.regulate()
 
     def fail(self, exchange: Exchange, error: Exception) -> None:
-        """It gets no answer, because of this error."""
+        """The exchange produced no answer, because of this error."""
         response = self._service.render(error)
         if exchange is self._exchange and exchange.answer == WAITING and not self.is_closing:
             exchange.answer = COMPLETE
@@ -384,12 +384,12 @@ class ServerConnection(asyncio.Protocol):
             try:
                 self._transport.write_eof()
             except OSError:
-                self.abort()  # it was reset meanwhile, and the loop does not know yet
+                self.abort()  # it was reset meanwhile, and the loop has not noticed yet
         else:
             self._transport.close()
 
     def unsent(self) -> int:
-        """Bytes of answers that the client has not confirmed: ours, and the kernel's."""
+        """Bytes of answers that the client has not confirmed, in our buffer and the kernel's."""
         return min(sockets.unconfirmed(self._transport) + self._transport.get_write_buffer_size(), self.written)
 
     def pause_writing(self) -> None:

@@ -1,4 +1,4 @@
-"""One request and its answer, as a connection sees them, and the interface of whoever answers."""
+"""One request and its answer, as a connection sees them, and the interface of the answering side."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Exchange:
         self.keep_alive = False
 
     def time_out(self) -> bool:
-        """The rest of the request did not come in time. False: the connection has to be closed."""
+        """The rest of the request did not arrive in time. False: the connection has to be closed."""
         return False
 
     def disconnect(self) -> None:
-        """The client is gone, or is no longer read from. An answer that comes now is discarded."""
+        """The client is gone, or is no longer read from. An answer from now on is discarded."""
 
 
 class Service:
@@ -66,8 +66,8 @@ class Service:
         render: Callable[[Exception], Response],
         proxies: TrustedProxies,
     ) -> None:
-        """`begin` creates the exchange for a request whose head has arrived. `render` makes the answer to an error that
-        no exchange answers: HttpError, or what escaped from an application; without a `connection` header."""
+        """`begin` creates the exchange for a request whose head has arrived. `render` produces the answer to an error
+        that no exchange answers (HttpError, or one that escaped from an application), without a `connection` header."""
         self.registry = registry
         self.begin = begin
         self.render = render

@@ -6,14 +6,14 @@ import asyncio
 
 
 class FlowControl:
-    """Of one transport."""
+    """Flow control of one transport."""
 
     __slots__ = ("_drained", "_reads", "_transport", "writes_paused")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._reads = True
-        #: What is written now would wait for the client.
+        #: Whether data written now would wait for the client.
         self.writes_paused = False
         self._drained: asyncio.Future[None] | None = None
 

@@ -33,11 +33,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     write_seconds: float = 10.0
     #: How long closing may take: until the client has read the last answer and closes too.
     closing_seconds: float = 2.0
-    #: How much is read and discarded of a request that was answered before its body had arrived.
+    #: How much is read and discarded of a request that was answered before its body arrived.
     discard_bytes: int = 1_048_576
     connections: int = 8_192
     connections_per_address: int = 1_024
-    #: Of answers, in our memory and the kernel's, and of the requests waiting behind them, over all connections.
+    #: For answers, in our memory and the kernel's, and requests waiting behind them, over all connections.
     unsent_bytes: int = 67_108_864
     #: How many requests a client may pipeline at once.
     pipeline: int = 64
@@ -47,7 +47,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_of(settings: Settings) -> Limits:
-    """The limits that these settings ask for."""
+    """The limits in the settings."""
     return Limits(
         head_seconds=settings.body_deadline_seconds,
         body_seconds=settings.body_deadline_seconds,
@@ -60,7 +60,7 @@ def limits_of(settings: Settings) -> Limits:
 
 
 class Peer:
-    """An address, as `sharer` names it."""
+    """An address, as grouped by `sharer`."""
 
     __slots__ = ("count", "name", "waiting")
 
@@ -71,11 +71,11 @@ class Peer:
 
 
 class Registered(Protocol):
-    """A connection, as far as the registry knows it."""
+    """A connection, as the registry sees it."""
 
     #: On the loop's clock.
     deadline: float
-    #: Bytes of answers so far, and how many of them the client has.
+    #: Bytes of answers so far, and how many of them the client has received.
     written: int
     taken: int
     #: When `taken` last grew; 0 while nothing is unsent.
@@ -85,7 +85,7 @@ class Registered(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """No byte of a request has come since it was opened, or since the last answer."""
+        """Whether no byte of a request has arrived since it was opened, or since the last answer."""
 
     @property
     def ahead(self) -> int:
@@ -139,28 +139,28 @@ class Registry:
         return peer.count <= self.limits.connections_per_address or self._make_room(peer.waiting, but=connection)
 
     def is_flood(self, connection: Registered) -> bool:
-        """There are so many that not even a refusal is worth sending."""
+        """Whether there are so many that not even a refusal is worth sending."""
         peer = connection.peer
         return _far_past(len(self.connections), self.limits.connections) or (
             peer is not None and _far_past(peer.count, self.limits.connections_per_address)
         )
 
     def await_request(self, connection: Registered) -> None:
-        """From now on its next request is awaited."""
+        """Its next request is awaited from now on."""
         self._waiting[connection] = None
         peer = connection.peer
         if peer is not None:
             peer.waiting[connection] = None
 
     def begin_request(self, connection: Registered) -> None:
-        """The head of a request has come."""
+        """The head of a request has arrived."""
         self._waiting.pop(connection, None)
         peer = connection.peer
         if peer is not None:
             peer.waiting.pop(connection, None)
 
     def remove(self, connection: Registered) -> None:
-        """It has ended, or practically so. Idempotent."""
+        """The connection has ended, or is about to. Idempotent."""
         self.connections.discard(connection)
         if self._emptied is not None and not self.connections and not self._emptied.done():
             self._emptied.set_result(None)
@@ -172,7 +172,7 @@ class Registry:
                 del self._peers[peer.name]
 
     async def emptied(self) -> None:
-        """Wait until there is none."""
+        """Wait until there are none."""
         while self.connections:
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
@@ -185,7 +185,7 @@ class Registry:
             self.sweep(loop.time())
 
     def sweep(self, now: float) -> None:
-        """End what is past its deadline, and drop answers that nobody reads."""
+        """End connections past their deadline, and drop answers that nobody reads."""
         unread: list[tuple[float, int, Registered]] = []
         for connection in list(self.connections):
             if connection.deadline < now:
@@ -203,7 +203,7 @@ class Registry:
                     continue
                 connection.taken = taken
                 if unsent or ahead:
-                    # A connection that waits for us, rather than we for it, goes last.
+                    # Connections that are waiting for us, rather than we for them, go last.
                     unread.append((connection.taken_at or now, unsent + ahead, connection))
         held = sum(unsent for _, unsent, _ in unread)
         if held > self.limits.unsent_bytes:

@@ -1,6 +1,6 @@
 """A server: listening sockets whose connections belong to one service, and how they are stopped.
 
-The rule nobody may break: a server that is told to stop answers what it has begun, and takes nothing new.
+The rule nobody may break: a stopping server answers the requests that it has begun, and accepts nothing new.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from heliograph.http.server.exchange import Service
 _BACKLOG = 4_096
 #: A connection's buffer in the kernel, bytes; the kernel doubles it for its own overhead.
 _SEND_BUFFER = 65_536
-#: Unacknowledged data ends the connection after this, even one that is closed here; milliseconds.
+#: Unacknowledged data ends a connection after this time, even one already closed here; milliseconds.
 _USER_TIMEOUT = 20_000
 
 
 def listen(host: str, port: int, *, shared: bool = True) -> socket.socket:
-    """A listening socket, which other processes can share if they ask for it, too. `port` 0: any free one. Raises
+    """A listening socket; with `shared`, other processes can listen on it as well. `port` 0: any free one. Raises
     OSError."""
     info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     family, kind, proto, _, address = info
@@ -43,7 +43,7 @@ class Server:
     """`start` it, `stop` it."""
 
     def __init__(self, service: Service, tasks: set[asyncio.Task[None]]) -> None:
-        """`tasks`: those that make answers."""
+        """`tasks`: the tasks that produce answers."""
         self._service = service
         self._tasks = tasks
         self._listening: list[asyncio.Server] = []
@@ -51,7 +51,7 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """Those that are open."""
+        """The number of open connections."""
         return len(self._service.registry.connections)
 
     async def start(self, sockets: Sequence[socket.socket]) -> None:
@@ -59,8 +59,8 @@ class Server:
         loop = asyncio.get_running_loop()
         self._sweep = loop.create_task(self._service.registry.run())
         for sock in sockets:
-            # Inherited by its connections, so that the kernel keeps little of unread answers, and not for long. Without
-            # it, the kernel lets a connection's unread answers grow to 4 MB.
+            # Inherited by its connections, so that the kernel keeps little of unread answers, and not for long; without
+            # it, unread answers of a connection can take 4 MB in the kernel.
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
@@ -68,7 +68,7 @@ class Server:
             self._listening.append(await loop.create_server(make, sock=sock, backlog=_BACKLOG))
 
     async def stop(self, seconds: float) -> None:
-        """Stop accepting, wait at most that long for requests in progress, then cut them off."""
+        """Stop accepting, wait at most `seconds` for requests in progress, then cut them off."""
         connections = self._service.registry.connections
         self._stop_listening()
         for connection in list(connections):
