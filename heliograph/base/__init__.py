@@ -1,2 +1,2 @@
-"""The foundation of everything, which knows nothing about messaging: ids, errors, sentences, phone numbers,
-money, histograms, retry schedules."""
+"""The foundation of everything, with no knowledge of messaging: ids, errors, sentences, phone numbers, money,
+histograms, retry schedules."""

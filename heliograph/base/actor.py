@@ -1,4 +1,4 @@
-"""Actors. Every rule takes the actor second, so that the tenant is never forgotten."""
+"""Actors. Every rule takes the actor as its second argument, so that the tenant is never forgotten."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Who(msgspec.Struct, frozen=True):
     #: A person's or operator's name, the shell's user.
     name: str = ""
     address: str = ""
-    #: What the client says that it is.
+    #: What the client claims to be.
     device: str = ""
     request_id: str = ""
-    #: The reason that they gave.
+    #: The reason given.
     reason: str = ""
 
 
-#: Nobody requested it: the service acts by its own rules.
+#: Requested by nobody: the service follows its own rules.
 SYSTEM = Who("system")
 
 
 class RateLimits(msgspec.Struct, frozen=True):
-    """Requests that each key of an organization may make in a minute, by the bucket that they count in; None: as many
-    as the installation allows."""
+    """Requests that each key of an organization may make in a minute, by the bucket in which they count; None: the
+    installation's limit."""
 
     sms_send: int | None = None
     campaigns: int | None = None
@@ -51,37 +51,37 @@ class Actor(msgspec.Struct, frozen=True):
     state: str
     #: Replace look-alike characters so that a text fits GSM-7.
     smart_encoding: bool = False
-    #: Accents are left out where that makes a text fit GSM-7; look-alikes are then replaced as well.
+    #: Remove accents if that makes a text fit GSM-7; look-alikes are then replaced as well.
     replace_accents: bool = False
-    #: Of sends that name none: what becomes of an attempt of unknown outcome, and how long it is worth delivering.
+    #: Defaults of sends: what happens to an attempt with unknown outcome, and how long a message is worth delivering.
     guarantee: str = "at_least_once"
     validity_seconds: int | None = None
     #: ISO regions that may be sent to; None: all.
     allowed_countries: frozenset[str] | None = None
     #: The organization's own; None: it has none.
     rate_limits: RateLimits | None = None
-    #: Scopes that keys of the person's making may have beyond `scopes`.
+    #: Scopes beyond `scopes` that the person may give to keys.
     grants: frozenset[str] = frozenset()
-    #: Who it is, if more is known than the key.
+    #: Who acts, if more than the key is known.
     by: Who | None = None
 
     @property
     def who(self) -> Who:
-        """Whom the audit log names."""
+        """The actor as named in the audit log."""
         return self.by or (SYSTEM if self.key_id is None else Who("key", self.key_id))
 
     @property
     def user_id(self) -> UUID | None:
-        """The person who acts on a page; `scopes` are those of their role, in `mode`."""
+        """The person who acts on a page; `scopes` are those of their role in `mode`."""
         return self.by.id if self.by is not None and self.by.kind == "person" else None
 
     @property
     def is_operator(self) -> bool:
-        """Whether it is neither a key nor a person, but somebody who runs the installation."""
+        """Whether it is neither a key nor a person, but an operator of the installation."""
         return self.key_id is None and self.user_id is None
 
     def own_rate_limit(self, bucket: str) -> int | None:
-        """The organization's own limit of a bucket; None: the installation's holds."""
+        """The organization's own limit for a bucket; None: the installation's applies."""
         if self.rate_limits is None:
             return None
         limit: int | None = getattr(self.rate_limits, bucket)
@@ -89,5 +89,5 @@ class Actor(msgspec.Struct, frozen=True):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Which modes' resources the actor sees and changes: a key and a page those of its mode, an operator both."""
+        """The modes whose resources the actor sees and changes: a key or page its own mode, an operator both."""
         return ("live", "test") if self.is_operator and self.mode == "live" else (self.mode,)

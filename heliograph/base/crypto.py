@@ -33,9 +33,9 @@ class Unsealable(Exception):
 
 
 class Key:
-    """What one purpose ("webhook secrets", "cursors") seals and signs with: the first part. All parts open and verify.
+    """The key of one purpose ("webhook secrets", "cursors"). Its first part seals and signs; all parts open and verify.
 
-    Made by `derive_key`; it shows none of its bytes.
+    Created by `derive_key`; its repr shows none of its bytes.
     """
 
     __slots__ = ("_ciphers", "_parts", "id")
@@ -44,7 +44,7 @@ class Key:
         """`parts`: 32 bytes each, one or more."""
         self._parts = tuple(parts)
         self._ciphers = {_id(part): AESGCM(part) for part in self._parts}
-        #: Of the first part: stands in everything that is sealed from now on.
+        #: Id of the first part: contained in everything sealed from now on.
         self.id = _id(self._parts[0])
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class Key:
 
 
 def derive_key(secret_keys: str | Sequence[str], purpose: str) -> Key:
-    """The key of one purpose, always the same for the same secret keys, of which the first seals.
+    """The key of one purpose, always the same for the same secret keys; the first of them seals.
 
     Derive at startup and pass the key down, so that only one place knows the secret keys.
     """
@@ -62,7 +62,7 @@ def derive_key(secret_keys: str | Sequence[str], purpose: str) -> Key:
 
 
 def seal(key: Key, plaintext: bytes | bytearray, context: str) -> bytes:
-    """Encrypt and authenticate, under the key's first part. `context`: where the value is kept, table and id."""
+    """Encrypt and authenticate with the key's first part. `context`: where the value is stored (table and id)."""
     nonce, head = os.urandom(_NONCE_BYTES), _VERSION + key.id
     return head + nonce + key._ciphers[key.id].encrypt(nonce, plaintext, head + context.encode())
 
@@ -92,7 +92,7 @@ def mac(key: Key, data: bytes) -> bytes:
 
 
 def is_mac(key: Key, data: bytes, given: bytes | str, *, length: int = 32) -> bool:
-    """Whether `given` is the first `length` bytes of a MAC of `data` under any part of the key; text is in hex."""
+    """Whether `given` is the first `length` bytes of a MAC of `data` under any part of the key; text is hex."""
     found = False
     for part in key._parts:
         tag = hmac.digest(part, data, "sha256")[:length]
@@ -106,7 +106,7 @@ def constant_time_equal(one: bytes | str, other: bytes | str) -> bool:
 
 
 def _bytes(value: bytes | str) -> bytes:
-    # A header can hold anything that decodes as a lone surrogate: it must compare as different, not raise.
+    # A header may decode to lone surrogates: it must compare as different, not raise.
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 

@@ -7,14 +7,15 @@ import re
 from collections.abc import Sequence
 from typing import TextIO
 
-# Spreadsheets set to Chinese, Japanese or Korean take the wide forms of these signs as well (U+FF0B, FF0D, FF1D, FF20).
+# Spreadsheets in Chinese, Japanese or Korean also accept the wide forms of these signs (U+FF0B, FF0D, FF1D, FF20).
 _WIDE = "\uff0b\uff0d\uff1d\uff20"
 _is_formula = re.compile(rf"[=@\t\r\n{_WIDE}]|[+-](?![0-9 ().-]*$)").match
 _is_guarded = re.compile(rf"'[=@\t\r\n{_WIDE}+-]").match
 
 
 def guarded(cell: str) -> str:
-    """A cell that no spreadsheet evaluates: an apostrophe is put before what begins like a formula. Numbers stay."""
+    """A cell that no spreadsheet evaluates: text that begins like a formula is prefixed with an apostrophe. Numbers are
+    unchanged."""
     return f"'{cell}" if _is_formula(cell) else cell
 
 

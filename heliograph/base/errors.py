@@ -7,11 +7,11 @@ A refusal knows its code, its HTTP status and its text; the text is the docstrin
     ├── 400  Invalid (fields)                  a request that must be changed
     ├── 403  …                                 never allowed for this key or organization
     ├── 404  NotFound
-    ├── 409  …                                 well formed, but conflicts with the present state
+    ├── 409  …                                 well formed, but conflicts with the current state
     ├── 429  …                                 too fast
     └── 503  Unavailable                       the database cannot be reached
 
-Each concept declares its own refusals beside its rules; only shared ones are here.
+Each concept declares its own refusals next to its rules; only shared ones are here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Refusal(Exception):
 
     def __init__(self, message: str | None = None, **details: Any) -> None:
         """`message` replaces the docstring's text; `details` become `error.details`."""
-        # Where its line ends in the source is nothing to the reader of an answer.
+        # Line breaks in the source are removed from the text of an answer.
         self.message = message or " ".join(inspect.cleandoc(type(self).__doc__ or "").split("\n\n")[0].split())
         self.details = details
         #: Extra response headers, such as Retry-After; names in lower case.
@@ -47,7 +47,7 @@ class Invalid(Refusal):
         super().__init__(message or (str(listed[0]["message"]) if listed else None), fields=listed)
 
 
-#: What is said of a resource that several rules look for, by its kind.
+#: Texts for missing resources that several rules look up, by kind.
 MISSING = {
     "api_key": "There is no such API key.",
     "message": "There is no such message.",
@@ -64,7 +64,7 @@ class NotFound(Refusal):
     code, status = "not_found", 404
 
     def __init__(self, message: str | None = None, **details: Any) -> None:
-        """`message` is for what MISSING does not name by `resource`, one of `details`."""
+        """`message`: for resources not in MISSING; those are named by `resource` in `details`."""
         super().__init__(message or MISSING.get(details.get("resource", "")), **details)
 
 

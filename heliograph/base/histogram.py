@@ -1,6 +1,6 @@
 """Logarithmic histograms of durations: 32 buckets, each twice as wide as the one before, from a millisecond to 24 days.
 
-The rule nobody may break: a bucket's bounds never change, for stored counts mean them.
+The rule nobody may break: a bucket's bounds never change, because stored counts refer to them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ LENGTH = 32
 
 
 def bucket(seconds: float) -> int:
-    """The bucket of a duration: number n holds those from 2^n up to 2^(n+1) milliseconds; the first one also what is
-    less, the last one also what is more."""
+    """The bucket of a duration: number n contains durations from 2^n up to 2^(n+1) milliseconds; the first also shorter
+    ones, the last also longer ones."""
     return bucket_of(int(seconds * 1000))
 
 
@@ -22,13 +22,13 @@ def bucket_of(milliseconds: int) -> int:
 
 
 def as_text(counts: Sequence[int] | None) -> str:
-    """As an array's text, empty for none: arrays of arrays must not differ in length."""
+    """As the text of an array, empty for None: nested arrays would have to be of equal length."""
     return "{}" if counts is None else f"{{{','.join(map(str, counts))}}}"
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:
-    """Seconds within which `share` (0 to 1) of the durations lie, about: evenly spread within a bucket. None: there
-    are no durations."""
+    """Seconds within which `share` (0 to 1) of the durations lie, estimated as evenly spread within a bucket. None:
+    there are no durations."""
     total = sum(counts)
     if total == 0:
         return None

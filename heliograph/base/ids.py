@@ -1,4 +1,4 @@
-"""UUIDv7: ids that sort by the time they were made (RFC 9562 §5.7). The application makes them, never the database.
+"""UUIDv7: ids that sort by creation time (RFC 9562 §5.7). The application creates them, never the database.
 
 Their time is the database's (`base/database/clock.py`): tables are partitioned, paged and purged by it, so an id from a
 wrong clock would be where nobody looks, or be deleted at once.
@@ -10,7 +10,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-# The driver's own class, which is a UUID in every respect, is made and hashed in a fifth of the time.
+# The driver's own class, a UUID in every respect, is created and hashed in a fifth of the time.
 from asyncpg.pgproto.pgproto import UUID as QuickUUID
 
 from heliograph.base.database.clock import EPOCH, milliseconds
@@ -18,10 +18,10 @@ from heliograph.base.database.clock import EPOCH, milliseconds
 MILLISECOND = timedelta(milliseconds=1)
 
 #: Ids continue from the last one while the clock is behind it by less than this, milliseconds; if by more, the clock
-#: was set, and they follow it: ids in between are unique nevertheless.
+#: was set, and they follow it: ids are unique nevertheless.
 BACK = 10_000
 
-#: Random bytes are read from the system in blocks: a call for each id would cost as much as everything else.
+#: Random bytes are read from the system in blocks: a call per id would cost as much as everything else.
 RESERVE = 4096
 
 _counter = 0
@@ -31,8 +31,8 @@ _next = 0
 
 
 def uuid7() -> UUID:
-    """A new UUIDv7. Ids of one process do not go backwards, even within one millisecond or when the clock does, unless
-    it goes back by more than ten seconds."""
+    """A new UUIDv7. Ids of one process do not go backwards, even within a millisecond or if the clock does, unless it
+    goes back by more than ten seconds."""
     return uuid_of(_make().to_bytes(16, "big"))
 
 
@@ -43,7 +43,7 @@ def uuid_of(data: bytes) -> UUID:
 
 
 def uuid_in(text: str) -> UUID | None:
-    """The id that a text is, in any spelling; None: it is none."""
+    """Parse an id in any spelling; None if it is not one."""
     try:
         return UUID(text)
     except ValueError:
@@ -78,20 +78,21 @@ def _make() -> int:
 
 
 def uuid7_floor(at: datetime) -> UUID:
-    """The smallest UUIDv7 of the millisecond `at`: a bound for ranges of time over ids. None is older than 1970."""
+    """The smallest UUIDv7 of the millisecond `at`: a bound for time ranges over ids. Times before 1970 count as
+    1970."""
     return UUID(int=(max(0, (at - EPOCH) // MILLISECOND) << 80) | (0x7 << 76) | (0x2 << 62))
 
 
 def just_above(id: UUID) -> UUID:
-    """The bound with which a list that goes down from a bound begins with this id."""
+    """The exclusive upper bound for a descending list that begins with this id."""
     return UUID(int=min(id.int + 1, 2**128 - 1))
 
 
 def place_of(id: UUID) -> int:
-    """A UUIDv7's place among others, in 60 bits: those that one process made have different ones, in their order."""
+    """A UUIDv7's position among others, in 60 bits: distinct and in order for the ids of one process."""
     return id.int >> 80 << 12 | id.int >> 64 & 0xFFF
 
 
 def time_of(id: UUID) -> datetime:
-    """When a UUIDv7 was made, to the millisecond, in UTC."""
+    """When a UUIDv7 was created, to the millisecond, in UTC."""
     return datetime.fromtimestamp((id.int >> 80) / 1000, UTC)

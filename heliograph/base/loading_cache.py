@@ -1,9 +1,10 @@
 """A loading cache: rows that may be at most a moment old, loaded in batches.
 
-What every request asks for (its key, its organization's senders) changes rarely, but a change must hold everywhere
-within a second. So a value is used for `max_age` seconds and then reloaded, together with whatever else is due.
+The data that every request needs (its key, its organization's senders) changes rarely, but a change must take effect
+everywhere within a second. So a value is used for `max_age` seconds and then reloaded, together with all others that
+are due.
 
-`Current` does the same for what a process holds as a whole, such as all rates, and takes up changes of by itself.
+`Current` does the same for data that a process holds as a whole, such as all rates, and refreshes by itself.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from heliograph.base.database.pool import Connection, Pool
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-#: Seconds after which what changed counts everywhere, about.
+#: Seconds after which a change takes effect everywhere, approximately.
 EVERY = 1.0
-#: Older ones are waited for, seconds.
+#: Maximum age of data before callers wait for a refresh, seconds.
 OLDEST = 3.0
 
 
@@ -36,7 +37,7 @@ class LoadingCache(Generic[Key, Value]):
         limit: int = 100_000,
         indivisible: Callable[[BaseException], bool] = lambda error: False,
     ) -> None:
-        """`limit`: how many values are kept; beyond it, all are dropped and reloaded when requested."""
+        """`limit`: maximum values kept; beyond it, all are dropped and reloaded on request."""
         self._load = load
         self._max_age = max_age
         self._limit = limit
@@ -84,21 +85,21 @@ class LoadingCache(Generic[Key, Value]):
 
 
 class Refreshed(Protocol):
-    """What takes up what has changed."""
+    """Data that can be refreshed."""
 
     @property
     def age(self) -> float:
         """Seconds since the last `refresh` began."""
 
     async def refresh(self, conn: Connection | Pool) -> None:
-        """Take up what has changed, if that was not done within EVERY."""
+        """Load changes, unless that was done within the last EVERY seconds."""
 
 
 Held = TypeVar("Held", bound=Refreshed)
 
 
 class Current(Generic[Held]):
-    """One of them, for those who ask for it now and then."""
+    """Refreshed data for callers that need it now and then."""
 
     def __init__(self, pool: Pool, held: Held) -> None:
         self._pool = pool
@@ -106,22 +107,23 @@ class Current(Generic[Held]):
         self._refreshing: asyncio.Task[None] | None = None
 
     async def get(self, conn: Connection | None = None) -> Held:
-        """What is known; waits only if nobody asked for a while. Raises what the database raises. `conn`: the caller's
-        connection, on which it then waits: whoever holds one must not wait for another of the same pool."""
+        """The current data; waits only if nobody asked for a while. Raises what the database raises. `conn`: the
+        caller's connection, used if it must wait: a caller that holds one must not wait for another from the same pool.
+        """
         age = self._held.age
         if age > OLDEST and conn is not None:
             await self._held.refresh(conn)
         elif age > EVERY:
             if self._refreshing is None:
                 self._refreshing = asyncio.create_task(self._refresh())
-                # Mostly nobody waits for it: what was before counts until the next one succeeds.
+                # Usually nobody waits for it: the previous data stays valid until a refresh succeeds.
                 self._refreshing.add_done_callback(lambda task: task.cancelled() or task.exception())
             if age > OLDEST:
                 await asyncio.shield(self._refreshing)
         return self._held
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for a refresh in progress."""
         if self._refreshing is not None:
             await asyncio.wait([self._refreshing])
 

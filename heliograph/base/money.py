@@ -1,4 +1,4 @@
-"""Money: whole millionths inside, decimal strings with six places outside. Never a float."""
+"""Money: integer millionths internally, decimal strings with six places externally. Never a float."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decimal(amount: int) -> str:
 
 
 def half_up(amount: int, places: int) -> int:
-    """Millionths rounded to so many decimal places (0 to 6); what lies in the middle becomes larger."""
+    """Millionths rounded to `places` decimal places (0 to 6); ties round up."""
     step = int(10 ** (6 - places))
     return (2 * amount + step) // (2 * step) * step
 
@@ -51,18 +51,18 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     #: Millionths of `currency`, for all its segments.
     amount: int
     currency: str
-    #: "submit": due when a supplier takes it; "delivered": only when it arrives.
+    #: "submit": due when a supplier accepts it; "delivered": only when it is delivered.
     due: str
 
 
 def charge_of(amount: int | None, currency: str | None, due: str | None) -> Charge | None:
-    """What three columns say; the inverse of `columns`."""
+    """The charge in three columns; the inverse of `columns`."""
     return None if amount is None or currency is None or due is None else Charge(amount, currency, due)
 
 
 def columns(charges: Sequence[Charge | None]) -> tuple[list[Any] | None, ...]:
-    """Amounts, currencies and when they are due, as arrays for SQL; three times None where nothing is charged: arrays
-    of nothing would cost as much as others."""
+    """Amounts, currencies and due events as arrays for SQL; three times None if nothing is charged: empty arrays would
+    cost as much as others."""
     if not any(charges):
         return None, None, None
     return tuple(

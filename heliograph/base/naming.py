@@ -1,8 +1,8 @@
-"""What may stand in a name: of an organization, a person, a key, a campaign, a contact, a tag or a saved text.
+"""Characters allowed in a name: of an organization, a person, a key, a campaign, a contact, a tag or a saved text.
 
-Names are shown among other text, in pages, terminals and files. A character that nobody sees but that turns the order
-of its neighbours (Unicode's Bidi_Control) makes one name look like another, or turns the rest of a line around.
-Joiners, which Persian and Indic names need, are no such characters.
+Names are shown within other text, in pages, terminals and files. An invisible character that changes the order of its
+neighbors (Unicode's Bidi_Control) makes one name look like another, or reverses the rest of a line. Joiners, which
+Persian and Indic names need, do not.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from heliograph.base.errors import Invalid
 
 #: Unicode's Bidi_Control, complete (PropList.txt).
 _TURNS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-#: Control characters, breaks of lines and paragraphs, halves of surrogates, and the mark of byte order.
+#: Control characters, line and paragraph separators, surrogates, and the byte order mark.
 _HIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff{_TURNS}]")
 _TURNING = re.compile(f"[{_TURNS}\ufeff]")
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text holds only characters that a name may have."""
+    """Whether a text contains only characters that a name may have."""
     return _HIDDEN.search(text) is None
 
 
 def bare(text: str) -> str:
-    """A text without characters that turn others: for files, in which mail programs wrap names in them."""
+    """A text without bidirectional controls: for files, since mail programs wrap names in them."""
     return text if text.isascii() else _TURNING.sub("", text)
 
 

@@ -1,9 +1,9 @@
 """Phone numbers: E.164 in, E.164 out.
 
-Two ways in. `parse` is for the request path: a pattern and the set of calling codes, because a full parse costs 30
-times as much and its metadata lags behind new ranges. `normalize` is for what people paste (imports, contacts, staging)
-and asks phonenumbers. The rule nobody may break: whatever is stored or logged as a phone number went through one of
-them, and logs contain only `masked` numbers.
+There are two parsers. `parse` is for the request path: a pattern and the set of calling codes, because a full parse
+costs 30 times as much and its metadata lags behind new ranges. `normalize` is for pasted numbers (imports, contacts,
+staging) and uses phonenumbers. The rule nobody may break: everything stored or logged as a phone number has passed
+through one of them, and logs contain only `masked` numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from weakref import WeakKeyDictionary
 
 import phonenumbers
 
-# Calling code : main region (ISO 3166-1, XK for Kosovo). 001 marks the shared codes that belong to no country. The
-# codes are prefix-free. A test compares them with phonenumbers, so an upgrade that knows more of them shows.
+# Calling code : main region (ISO 3166-1, XK for Kosovo). 001 marks shared codes that belong to no country. The codes
+# are prefix-free. A test compares them with phonenumbers, so it fails if an upgrade adds codes.
 _CALLING_CODES = """
 1:US 7:RU 20:EG 211:SS 212:MA 213:DZ 216:TN 218:LY 220:GM 221:SN 222:MR 223:ML 224:GN 225:CI 226:BF 227:NE 228:TG
 229:BJ 230:MU 231:LR 232:SL 233:GH 234:NG 235:TD 236:CF 237:CM 238:CV 239:ST 240:GQ 241:GA 242:CG 243:CD 244:AO
@@ -37,7 +37,7 @@ _CALLING_CODES = """
 968:OM 970:PS 971:AE 972:IL 973:BH 974:QA 975:BT 976:MN 977:NP 979:001 98:IR 992:TJ 993:TM 994:AZ 995:GE 996:KG
 998:UZ
 """
-#: A number to show how numbers are written.
+#: An example that shows how numbers are written.
 EXAMPLE = "+258841234567"
 REGIONS: dict[str, str] = dict(pair.split(":") for pair in _CALLING_CODES.split())
 
@@ -50,7 +50,7 @@ _MEXICO_TRUNK = re.compile(r"^(?:01|044|045|1)([0-9]{10})$")
 
 
 def parse(text: str) -> str | None:
-    """E.164 with `+`, or None unless it is an optional `+` and 7 to 15 ASCII digits with a known calling code."""
+    """E.164 with `+`. None unless it is an optional `+` and 7 to 15 ASCII digits with a known calling code."""
     match = _match(text)
     if match is None:
         return None
@@ -71,24 +71,24 @@ def calling_code(e164: str) -> str:
 def country(address: str) -> str:
     """Main region of the number's calling code, such as "MZ"; "001" for codes that belong to no country.
 
-    Where countries share a code (+1, +7), it is the largest of them: only the calling code matters. Anything else is an
+    If countries share a code (+1, +7), it is the largest of them: only the calling code matters. Anything else is an
     id that begins with its country, such as "MZ.1349".
     """
     return REGIONS[calling_code(address)] if address.startswith("+") else address[:2]
 
 
 def is_region(text: str) -> bool:
-    """Whether it is what `country` may say of an address: an ISO country, which an id begins with, or "001"."""
+    """Whether it is a possible result of `country`: an ISO country, which an id begins with, or "001"."""
     return text in phonenumbers.SUPPORTED_REGIONS or text in REGIONS.values()
 
 
-#: National numbers that cost whoever calls or is called extra: regions of a code, and what their numbers look like.
+#: Types of number that cost the caller or the person called extra.
 _COSTLY = ("premium_rate", "shared_cost")
 
 
 @cache
 def _costly(code: str) -> re.Pattern[str] | None:
-    """Read for each calling code once, 0.5 ms; all of them would be 70."""
+    """The pattern of a calling code's costly numbers. Cached per code: reading one takes 0.5 ms, all of them 70."""
     patterns = set()
     for region in phonenumbers.COUNTRY_CODE_TO_REGION_CODE.get(int(code), ()):
         if region == "001":
@@ -103,8 +103,8 @@ def _costly(code: str) -> re.Pattern[str] | None:
 
 
 def is_premium(address: str) -> bool:
-    """Whether it is a premium-rate or shared-cost number, as phonenumbers has them; an id, such as "MZ.1349", is none.
-    0.3 µs where a country has none, 0.6 otherwise."""
+    """Whether it is a premium-rate or shared-cost number according to phonenumbers; an id such as "MZ.1349" is not.
+    0.3 µs if a country has none, 0.6 otherwise."""
     if not address.startswith("+"):
         return False
     code = calling_code(address)
@@ -113,16 +113,16 @@ def is_premium(address: str) -> bool:
 
 
 def is_valid(e164: str) -> bool:
-    """Whether such a number is in use according to phonenumbers, which lags behind new ranges. About 10 µs."""
+    """Whether numbers like this are in use according to phonenumbers, which lags behind new ranges. About 10 µs."""
     try:
         return phonenumbers.is_valid_number(phonenumbers.parse(e164))
     except phonenumbers.NumberParseException:
         return False
 
 
-# Calling codes of countries where a national number is dialed with a 0 in front, which is none of its digits. Abroad it
-# is left out; who writes it nevertheless, as in +44 07911 123456, means the same subscriber. A test compares the codes
-# with phonenumbers.
+# Calling codes of countries where a national number is dialed with a leading 0, which is not one of its digits. It is
+# omitted abroad; a number that includes it, as in +44 07911 123456, means the same subscriber. A test compares the
+# codes with phonenumbers.
 _TRUNK_ZERO = """
 20 27 31 32 33 40 41 43 44 46 49 51 53 54 55 57 58 60 61 62 63 64 66 81 82 84 86 90 91 92 93 94 95 98 211 212 213 218
 231 232 233 234 243 249 250 251 252 254 255 256 260 261 262 263 264 265 291 353 355 358 359 370 373 374 377 380 381 382
@@ -131,11 +131,11 @@ _TRUNK_ZERO = """
 """
 _with_trunk_zero = re.compile(rf"\+({'|'.join(_TRUNK_ZERO.split())})0([1-9][0-9]{{6,}})").fullmatch
 
-#: The rules of `person` for countries where one subscriber's number has several forms, in this order.
+#: The rules of `person` for countries where a subscriber's number has several forms, in order.
 _SPELLINGS = {
-    # Mobile numbers got a 9 in front of their eight digits; many people, and WhatsApp, still write them without.
+    # Mobile numbers got a 9 before their eight digits; many people, and WhatsApp, still omit it.
     "+55": [(re.compile(r"(\+55[0-9]{2})9([6-9][0-9]{7})"), r"\1\2")],
-    # Calls from abroad to a mobile needed a 1.
+    # Calls from abroad to a mobile used to need a 1.
     "+52": [(re.compile(r"\+521([0-9]{10})"), r"+52\1")],
     # A mobile number has a 9 before its area code from abroad, and a 15 after it at home.
     "+54": [
@@ -150,8 +150,8 @@ _SPELLINGS = {
 def person(address: str) -> str:
     """The common form of all spellings of a phone number (E.164): the key of consent, never to be dialed.
 
-    Without the 0 of national numbers after the calling code, where there is one; Brazil without the ninth digit, Mexico
-    without 1, Argentina without 9 and 15. Other numbers, and user ids, are their own. `person_of` in SQL is the same
+    Without the 0 of national numbers after the calling code, if there is one; Brazil without the ninth digit, Mexico
+    without 1, Argentina without 9 and 15. Other numbers, and user ids, are unchanged. `person_of` in SQL is the same
     function.
     """
     if "0" in address[3:5] and (match := _with_trunk_zero(address)) is not None:
@@ -164,24 +164,24 @@ def person(address: str) -> str:
 
 
 def masked(number: str) -> str:
-    """What a log may show of a number: its last four digits."""
+    """The part of a number that logs may show: its last four digits."""
     return "…" + number[-4:]
 
 
 def normalize(text: str, *, region: str | None = None) -> str | None:
-    """E.164 from what a person typed, or None when no number of that length can exist there.
+    """E.164 from text that a person typed, or None if no number of that length can exist there.
 
-    Spaces, dashes, dots and parentheses are fine, around the country's code as well, and so are a missing `+`, an
+    Spaces, dashes, dots and parentheses are accepted, also around the country's code, as are a missing `+`, an
     international prefix `00` and a national `(0)` after the calling code; letters, extensions and digits other than
     ASCII are not. `region` (ISO, one of `REGIONS`): a number without `+` or `00` is interpreted as people there
-    write it, with or without their calling code. Obsolete forms are converted to what is dialed: a Brazilian mobile
-    gets its ninth digit, a Mexican one loses the 1, an Argentine one has 9 for 15. About 20 µs; 1 µs for
-    international ones, of which only the length is checked.
+    write it, with or without their calling code. Obsolete forms are converted to the dialed one: a Brazilian mobile
+    gets its ninth digit, a Mexican one loses the 1, an Argentine one gets a 9 for the 15. About 20 µs; 1 µs for
+    international numbers, whose length alone is checked.
     """
     known = parse(text) if region is None or text.startswith("+") else None
     if known is not None:
         code = calling_code(known)
-        # A zero after the calling code is usually a mistake, but not in Italy and a few others: phonenumbers knows.
+        # A zero after the calling code is usually a mistake, but not in Italy and a few others: ask phonenumbers.
         if known[len(code) + 1] != "0" and _is_possible(code, len(known) - len(code) - 1):
             return _dialed(known)
     text = _unbracketed(text)
@@ -210,14 +210,15 @@ def _unbracketed(text: str) -> str:
 
 
 def _dialed(number: str) -> str:
-    """In Brazil, eight digits beginning with 6, 8 or 9 were a mobile; with 7 they may be another service."""
+    """Add the ninth digit in Brazil: eight digits beginning with 6, 8 or 9 were a mobile; with 7, possibly another
+    service."""
     return _BRAZIL_8.sub(r"\g<1>9\2", number) if number.startswith("+55") else number
 
 
 def read(text: str, *, region: str | None) -> str | None:
     """Like `normalize`, but never guesses: without a region, only international numbers with `+` or `00`.
 
-    84 123 4567 is a Mozambican number at home, but begins like a Vietnamese one.
+    In Mozambique 84 123 4567 is a national number, but it begins like a Vietnamese one.
     """
     if region is None and not is_international(text):
         return None
@@ -230,10 +231,10 @@ def is_international(text: str) -> bool:
 
 
 def readings(text: str, *, region: str | None) -> list[str]:
-    """All numbers that a person may mean who types this, the likeliest first; empty: it is no number.
+    """All numbers that a person may mean by this text, the likeliest first; empty: it is not a number.
 
-    What is written with `+` or `00` is one number. Anything else is one at home (`region`), if there is such a number,
-    and what it says when its first digits are a calling code.
+    With `+` or `00` it is a single number. Otherwise it may be a national number (of `region`), if such a number
+    exists, and the number whose calling code its first digits are.
     """
     text = _unbracketed(text)
     typed = _NOT_DIGIT.sub("", text)
@@ -253,12 +254,12 @@ def readings(text: str, *, region: str | None) -> list[str]:
 
 
 def digits(text: str) -> str:
-    """The digits of what is written as numbers are, without a `+`; empty for anything else."""
+    """The digits of text written like a number, without a `+`; empty for anything else."""
     return _NOT_DIGIT.sub("", text) if _PASTED.fullmatch(text) else ""
 
 
 def spaced(e164: str) -> str:
-    """A number as people read it: `+258 84 123 4567`."""
+    """A number in readable form: `+258 84 123 4567`."""
     try:
         return phonenumbers.format_number(phonenumbers.parse(e164), phonenumbers.PhoneNumberFormat.INTERNATIONAL)
     except phonenumbers.NumberParseException:
@@ -266,7 +267,7 @@ def spaced(e164: str) -> str:
 
 
 def example(region: str | None) -> str:
-    """A mobile number of a country that may be made up; of Mozambique for a country that has none."""
+    """A possibly fictitious mobile number of a country; a Mozambican one if the country has none."""
     kind = phonenumbers.PhoneNumberType.MOBILE
     found = phonenumbers.example_number_for_type(region, kind) if region else None
     if found is None:
@@ -275,7 +276,7 @@ def example(region: str | None) -> str:
 
 
 def spellings(number: str) -> list[str]:
-    """The spellings of a number's person, in E.164: all have the same `person`."""
+    """All spellings of a number, in E.164: all have the same `person`."""
     key = person(number)
     longer = {"+55": key[:5] + "9" + key[5:], "+52": "+521" + key[3:], "+54": "+549" + key[3:]}.get(key[:3], key)
     known = [number, key, longer]
@@ -311,7 +312,7 @@ async def in_turns(read: Callable[[str], Read], texts: Sequence[str]) -> list[Re
 
 @cache
 def _is_possible(code: str, length: int) -> bool:
-    """Whether numbers with a calling code can have that many digits after it."""
+    """Whether numbers with this calling code can have this many digits after it."""
     return bool(
         phonenumbers.is_possible_number(
             phonenumbers.PhoneNumber(country_code=int(code), national_number=int("9" * length))

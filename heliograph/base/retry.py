@@ -1,6 +1,6 @@
-"""All retry schedules, in one place. Pure: the number of tries goes in, a pause in seconds (or the end) comes out.
+"""All retry schedules, in one place. Pure: from the number of tries to a pause in seconds, or the end.
 
-Each schedule is checked when it is created, which is when the process starts; the tables of the documents are generated
+Each schedule is checked when it is created, at process startup; the tables in the documents are generated
 from them (`tests/house/tables.py`).
 """
 
@@ -14,7 +14,7 @@ import msgspec
 
 
 class Schedule(msgspec.Struct, frozen=True):
-    """A pause before each try, listed one by one; seconds. Raises ValueError for a nonsensical schedule."""
+    """An explicit pause before each try; seconds. Raises ValueError for a nonsensical schedule."""
 
     pauses: tuple[float, ...]
     #: Pause before each try after the last one listed; None: there is none.
@@ -34,7 +34,8 @@ class Schedule(msgspec.Struct, frozen=True):
             raise ValueError("jitter must be from 0 to less than 1")
 
     def pause(self, place: int, chance: random.Random | None = None) -> float | None:
-        """The pause in this place, from 0; None: the schedule has ended. `chance`: for the jitter, if there is any."""
+        """The pause at this position, from 0; None: the schedule has ended. `chance`: for the jitter, if there is
+        any."""
         pause = self.pauses[place] if place < len(self.pauses) else self.then
         if pause is None or not self.jitter or chance is None:
             return pause
@@ -55,8 +56,8 @@ class Backoff(msgspec.Struct, frozen=True):
             raise ValueError("a pause must not shrink")
 
     def pause(self, failures: int) -> float:
-        """The pause after this many failures before the present one, from 0."""
-        # It never grows past `longest`, so its exponent need not either.
+        """The pause after a failure that followed this many others, from 0."""
+        # The exponent is limited too, so that it cannot overflow.
         return min(self.first * self.growth ** min(failures, 32), max(self.longest, self.first))
 
 
@@ -64,41 +65,41 @@ class Backoff(msgspec.Struct, frozen=True):
 
 #: After each submit that a supplier answered with "later", until the message's validity ends.
 SUBMIT = Schedule((5.0, 30.0, 120.0, 600.0), then=3600.0)
-#: A message without a validity of its own is given up after this: a later text surprises more than it informs.
+#: A message without a validity of its own is abandoned after this: a later text would confuse more than inform.
 SUBMIT_HORIZON = 24 * 3600.0
-#: While a supplier is throttling, is not connected or has no free window: the line waits, not the message, so this does
-#: not count as a try. Each attempt that ends like this makes it a second longer, up to a minute.
+#: While a supplier is throttling, is not connected or has no free window: the line waits rather than the message, so
+#: this does not count as a try. Each attempt that ends like this makes it a second longer, up to a minute.
 HOLD, HOLD_MOST = 1.0, 60.0
-#: Seconds that a supplier may ask a message to wait; whoever asks for more is looked at anew, or another one carries.
+#: Maximum wait that a supplier may request, seconds; after that it is tried again, or another supplier is.
 ASKED_MOST = 60.0
-#: When a receipt that matches no message is checked again, after it came; then it is an orphan.
+#: When a receipt that matches no message is checked again after its arrival; after the last check it is an orphan.
 RECEIPT = Schedule((1.0, 5.0, 30.0, 300.0, 3600.0, 21600.0, 86400.0))
 
 # ── WhatsApp ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 #: Errors at Meta: after each failed try of a message.
 META_TROUBLE = Backoff(2.0, growth=4.0, longest=300.0)
-#: Meta asks to slow down; the error code determines the first pause.
+#: Meta throttles; the error code determines the first pause.
 META_THROTTLED = Backoff(2.0)
-#: Too many messages to one user. Meta's own advice: 4^n s from n = 0. What one user may get comes back at one message
-#: in 6 s, so the longest pause that a full burst of 45 can ask for is 270 s.
+#: Too many messages to one user. Meta's own advice: 4^n s from n = 0. A user's allowance recovers at one message
+#: in 6 s, so the longest pause after a full burst of 45 is 270 s.
 META_USER = Backoff(1.0, growth=4.0, longest=270.0)
 #: Meta has paused the template.
 META_TEMPLATE_PAUSED = Backoff(3 * 3600.0, longest=6 * 3600.0)
-#: The rest of a number whose sends went unanswered several times in a row.
+#: Pause of a number whose sends went unanswered several times in a row.
 META_SILENT = Backoff(1.0, longest=60.0)
-#: After a failed sync of an account; and of one that has never been synced, for which somebody is waiting.
+#: After a failed sync of an account; and of an account never synced before, for which somebody is waiting.
 META_SYNC = Backoff(60.0, longest=1800.0)
 META_FIRST_SYNC = Backoff(2.0, longest=1800.0)
 
 # ── Webhooks ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: ±20 %, so that deliveries do not all come at once when a receiver is back.
+#: ±20 %, so that deliveries do not all arrive at once when a receiver is back.
 WEBHOOK_JITTER = 0.2
 
 
 def webhook(text: str) -> Schedule:
-    """The schedule that `HELIOGRAPH_WEBHOOK_SCHEDULE` means: the pause before each attempt. Raises ValueError."""
+    """Parse `HELIOGRAPH_WEBHOOK_SCHEDULE`: the pause before each attempt. Raises ValueError."""
     try:
         pauses = tuple(float(pause) for pause in text.split(","))
     except ValueError:
@@ -108,7 +109,7 @@ def webhook(text: str) -> Schedule:
 
 # ── Loops ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-#: Shortest and longest time between two looks for due work, seconds. Whatever made a look slow, such as a hanging
+#: Shortest and longest time between two checks for due work, seconds. Whatever made a check slow, such as a hanging
 #: database, may be over as soon as it ends.
 LOOK, LOOK_MOST = 0.005, 2.0
 
@@ -116,7 +117,7 @@ LOOK, LOOK_MOST = 0.005, 2.0
 def submit_pause(tries: int) -> float:
     """Seconds to wait after `tries` counted tries (1 or more) of a submit."""
     pause = SUBMIT.pause(tries - 1)
-    assert pause is not None  # it goes on hourly
+    assert pause is not None  # it continues hourly
     return pause
 
 
@@ -126,8 +127,8 @@ def hold_pause(attempt: int) -> float:
 
 
 def asked_pause(asked: float, attempt: int, pause: float, left: float) -> float:
-    """Seconds to wait after a message's nth attempt, for which a supplier asked for some; `pause`: what it would be
-    otherwise. `left`: until the message's deadline, which no supplier's wish makes it miss."""
+    """Seconds to wait after a message's nth attempt, if a supplier requested a pause; `pause`: the pause otherwise.
+    `left`: until the message's deadline, which no supplier's request makes it miss."""
     wanted = max(asked, hold_pause(attempt)) if asked <= ASKED_MOST else max(ASKED_MOST, pause)
     return wanted if wanted < left else pause
 
@@ -138,6 +139,6 @@ def receipt_pause(tries: int) -> float | None:
 
 
 def look_pause(took: float) -> float:
-    """Seconds until the next look for work after one that took this long: at most a tenth of the time is spent looking,
-    up to a limit."""
+    """Seconds until the next check for work after one that took this long: checks take at most a tenth of the time, up
+    to a limit."""
     return min(max(LOOK, 10 * took), LOOK_MOST)

@@ -1,9 +1,9 @@
-"""Sentences for operators that can be told in another language, and results of checks, which are made of them.
+"""Translatable sentences for operators, and results of checks, which consist of them.
 
-A sentence is English and remembers what it was made of: its text, which is the key of its twin in a catalogue, and its
-values. So whoever knows nothing of languages (a command, a log, a row of the database) has a text like any other. The
-rules nobody may break: `said` is given a text that stands where it is called, since a test looks there for what has to
-be translated; a successful check says what it found, and a failed one says the remedy.
+A sentence is English and remembers how it was built: its text, which is the key in a translation catalogue, and its
+values. So code that knows nothing about languages (a command, a log, a row of the database) has an ordinary text. The
+rules nobody may break: `said` gets a literal text, since a test looks there for texts to translate; a successful check
+says what it found, and a failed one names the remedy.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import msgspec
 
 from heliograph.base.database.clock import iso
 
-#: If work has been due for longer than this, whoever does it does not keep up, seconds.
+#: Work that has been due for longer than this means that its process does not keep up, seconds.
 LATE = 60.0
-#: Characters that are kept of the words of others where they are kept short.
+#: Maximum characters of quoted text in shortened sentences.
 SHORT = 200
 
 State = Literal["ok", "warning", "failed"]
-#: What stands in a sentence: words of others, which are the same in every language, a number, a time, a sentence.
+#: A value in a sentence: quoted text, which is the same in every language, a number, a time, a sentence.
 Value: TypeAlias = "str | int | float | datetime | Sentence"
 T = TypeVar("T")
 
 
 class Sentence(str):
-    """A text in English, made by `said` or `quoted`."""
+    """An English text, created by `said` or `quoted`."""
 
-    #: What is looked up, with `%(name)s` for values; "" for the words of others.
+    #: The text to look up, with `%(name)s` for values; "" for quoted text.
     english: str
     values: Mapping[str, Value]
 
     def changed(self, change: Callable[[str], str]) -> Sentence:
-        """With what others wrote in it changed, such as long numbers cut."""
+        """With its quoted parts changed, for example with long numbers cut."""
         if not self.english:
             return quoted(change(self))
         values = {
@@ -49,12 +49,12 @@ class Sentence(str):
         return Sentence.of(self.english, values)
 
     def short(self) -> Sentence:
-        """With at most SHORT characters of each of the words of others in it."""
+        """With each quoted part cut to SHORT characters."""
         return self.changed(lambda words: words[:SHORT])
 
     @classmethod
     def of(cls, english: str, values: Mapping[str, Value]) -> Self:
-        """With its values filled in."""
+        """A sentence with its values filled in."""
         made = cls(english % {name: plain(value) for name, value in values.items()} if values else english)
         made.english, made.values = english, values
         return made
@@ -66,19 +66,19 @@ def said(english: str, /, **values: Value) -> Sentence:
 
 
 def quoted(words: str) -> Sentence:
-    """The words of others, of an operator, or of an error: they are told as they are."""
+    """Text of others, of an operator or of an error, which is never translated."""
     made = Sentence(words)
     made.english, made.values = "", {}
     return made
 
 
 def kept(words: str) -> Sentence:
-    """A sentence without values that was stored as its text; what is none is told as it is."""
+    """A sentence without values that was stored as its text; other text is shown unchanged."""
     return Sentence.of(words, {})
 
 
 def joined(parts: Iterable[str], by: str = ", ") -> Sentence:
-    """Several after each other."""
+    """Several sentences, joined."""
     found = [part if isinstance(part, Sentence) else quoted(part) for part in parts if part]
     if not found:
         return quoted("")
@@ -89,32 +89,32 @@ def joined(parts: Iterable[str], by: str = ", ") -> Sentence:
 
 
 def sentence(words: str) -> Sentence:
-    """Words that may be one; if not, they are others'."""
+    """Text that may be a sentence; otherwise it counts as quoted."""
     return words if isinstance(words, Sentence) else quoted(words)
 
 
 def english(words: str) -> str:
-    """What a sentence says without its values, by which it is recognized; other words, as they are."""
+    """A sentence's text without its values, by which it is recognized; other text unchanged."""
     return (words.english if isinstance(words, Sentence) else "") or str(words)
 
 
 def encoded(value: Any) -> str:
-    """JSON of a struct that holds sentences, with their values."""
+    """JSON of a struct that contains sentences, with their values."""
     return msgspec.json.encode(value, enc_hook=_packed).decode()
 
 
 def decoded(stored: str, type: type[T]) -> T:
-    """What `encoded` made."""
+    """The inverse of `encoded`."""
     return msgspec.json.decode(stored, type=type, dec_hook=lambda _, value: _unpacked(value))
 
 
 def packed(sentence: str) -> str:
-    """For storing it with its values, as JSON."""
+    """A sentence with its values as JSON, for storing."""
     return msgspec.json.encode(_packed(sentence)).decode()
 
 
 def unpacked(stored: str) -> Sentence:
-    """A sentence that was stored."""
+    """The inverse of `packed`; an empty quotation for ""."""
     return _unpacked(msgspec.json.decode(stored)) if stored else quoted("")
 
 
@@ -139,14 +139,14 @@ def _value(stored: Any) -> Value:
 
 
 def plain(value: Value) -> str:
-    """As English texts have it."""
+    """A value as shown in English text."""
     if isinstance(value, str):
         return str(value)
     return iso(value) if isinstance(value, datetime) else f"{value:,}"
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One check's result. `remedy` is empty when it is ok."""
+    """One check's result. `remedy` is empty if it is ok."""
 
     check: Sentence
     state: State

@@ -1,9 +1,9 @@
 """Arrays in PostgreSQL's binary form, encoded and decoded a whole array at a time.
 
-Every batch is sent as arrays, some 80 elements a message from accept to webhook. asyncpg goes through them element by
-element, with three checks for each, which was a sixth of the processor time of API and worker (decision 0077); and it
-asks each new connection's server, by a query that takes as long as some hundred others, what each array type is. What
-is accepted, and what is raised, is the same as with asyncpg.
+Every batch is sent as arrays, some 80 elements per message from accept to webhook. asyncpg processes them element by
+element, with three checks each, which took a sixth of the processor time of API and worker (decision 0077); and on each
+new connection it asks the server for the definition of each array type, in a query that takes as long as a hundred
+others. Accepted values and errors are the same as with asyncpg.
 
 The form (`array_send` in PostgreSQL's arrayfuncs.c), all integers big-endian: number of dimensions, 1 if there are
 NULLs, the elements' type; for each dimension its length and the number of its first element; for each element its
@@ -33,14 +33,14 @@ _DOUBLE = struct.Struct(">d")
 #: Microseconds, days, months.
 _INTERVAL = struct.Struct(">qii")
 _NULL = _INT.pack(-1)
-#: The lengths of most texts.
+#: The encoded lengths of most texts.
 _LENGTHS = [_INT.pack(n) for n in range(1024)]
 #: PostgreSQL counts time from here, in microseconds.
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-#: `infinity` and `-infinity`, which asyncpg takes for the last and the first microsecond that Python knows.
+#: `infinity` and `-infinity`, which asyncpg maps to the last and first microsecond that Python can represent.
 _ENDLESS, _BEGINLESS = 2**63 - 1, -(2**63)
 
-#: The two, without a zone, as asyncpg reads them; and in microseconds.
+#: Both limits without a zone, as asyncpg returns them, and in microseconds.
 _MIN, _MAX = clock.BEGINNING.replace(tzinfo=None), clock.END.replace(tzinfo=None)
 _FIRST, _LAST = ((end - _EPOCH) // timedelta(microseconds=1) for end in (clock.BEGINNING, clock.END))
 
@@ -106,7 +106,7 @@ def _interval(value: timedelta) -> bytes:
 
 def _read_interval(data: bytes) -> timedelta:
     microseconds, days, months = _INTERVAL.unpack(data)
-    # As asyncpg has it, which knows no months either.
+    # The same conversion as asyncpg's, since timedelta has no months.
     years, months = divmod(months, 12) if months >= 0 else (-(-months // 12), -(-months % 12))
     return timedelta(days=days + months * 30 + years * 365, microseconds=microseconds)
 
@@ -132,8 +132,8 @@ def _read_integer(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
-# Whole arrays, each element with its length before it. What they raise for NULLs, and for what is wrong, does not
-# matter: then each element is written by itself.
+# Whole arrays, each element preceded by its length. It does not matter what they raise for NULLs and for invalid
+# values: each element is then encoded by itself.
 
 
 def _uuids(values: Sequence[UUID]) -> bytes:
@@ -198,7 +198,7 @@ class _Form:
         write_all: Callable[[Sequence[Any]], bytes],
         read: Callable[[bytes], Any],
     ) -> None:
-        """`element`: the type's number in `pg_type`."""
+        """`element`: OID of the element type in `pg_type`."""
         self._element, self._write, self._write_all, self._read = element, write, write_all, read
 
     def encode(self, values: Sequence[Any]) -> bytes:
@@ -244,7 +244,7 @@ class _Form:
         return found
 
 
-#: By the number of the array's type in `pg_type`: its name there, and its form. They are the same on every server.
+#: By OID of the array type in `pg_type`: its name there, and its codec. They are the same on every server.
 _FORMS = {
     1000: ("_bool", _Form(16, _boolean, _booleans, lambda data: data != b"\0")),
     1001: ("_bytea", _Form(17, _blob, _lengthy(_blob), bytes)),
@@ -262,7 +262,7 @@ _FORMS = {
 
 
 def use(connection: Any) -> None:
-    """Make this asyncpg connection use these codecs. asyncpg's public `set_type_codec` does not accept array types."""
+    """Install these codecs on an asyncpg connection. asyncpg's public `set_type_codec` does not accept array types."""
     settings = connection._protocol.get_settings()
     for number, (name, form) in _FORMS.items():
         settings.add_python_codec(number, name, "pg_catalog", [], "scalar", form.encode, form.decode, "binary")

@@ -1,11 +1,11 @@
-"""Group commit: one is a batch of one. And what nobody waits for, which is noted and written later (`Noted`).
+"""Group commit: one is a batch of one. Also values that nobody waits for, noted now and written later (`Noted`).
 
-Everything that arrives while a batch is being processed goes into the next one. There is no linger: an idle batcher
+Items that arrive while a batch is being processed go into the next one. There is no linger: an idle batcher
 starts at once, so a lone item waits for nobody, and under load the batch grows to what the database needs. One batch is
 in flight at a time; measured against two, that gave larger batches and more throughput.
 
-The rule nobody may break: an item's future is resolved only after its batch was committed, and a bad item never fails
-its batch. When a whole batch fails, its halves are run again, and so on, until only the bad one gets the error.
+The rule nobody may break: an item's future is resolved only after its batch has been committed, and a bad item never
+fails its batch. If a whole batch fails, its halves are run again, and so on, until only the bad item gets the error.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Batcher(Generic[Item, Result]):
 
     `work` gets a list and returns as many results, in order; a result that is an exception is raised to its item's
     caller. If `work` itself raises, the halves of the batch are run separately, unless `indivisible(error)` says that
-    the failure is no item's fault (the database is gone): then all of them get the exception. So does everything that
-    waits, if the failure was a timeout: otherwise it would have to wait through another one.
+    the failure is no item's fault (the database is gone): then all items get the exception. So do all waiting items if
+    the failure was a timeout: otherwise they would have to wait through another one.
 
-    Nobody has to wait for an item: for those that came by `add`, `settled` is called when they are done, many at once.
+    An item need not have a caller: for items passed to `add`, `settled` is called when they are done, many at once.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Batcher(Generic[Item, Result]):
         settled: Callable[[Sequence[Item], BaseException | None], object] = lambda items, error: None,
         took: Callable[[float, int], object] = lambda seconds, items: None,
     ) -> None:
-        """`name`: under which batches are measured; "" for those that nobody wants to know of. `settled`: gets items
-        that came by `add`, and what their batch failed with, or each of them for itself. `took`: gets of each batch how
-        long its first item took from its arrival, seconds, and how many there were."""
+        """`name`: under which batches are measured; "": they are not. `settled`: gets items passed to `add`, and the
+        error of their batch, or of one item by itself. `took`: gets, for each batch, the seconds since its first item
+        arrived, and the number of items."""
         self._name = name
         self._took = took
-        #: When the first of those that wait arrived.
+        #: When the first waiting item arrived.
         self._since = 0.0
         self._settled = settled
         self._work = work
@@ -61,23 +61,23 @@ class Batcher(Generic[Item, Result]):
         self._runner: asyncio.Task[None] | None = None
 
     def put(self, item: Item) -> asyncio.Future[Result]:
-        """Add an item. The future resolves once its batch is done, whether or not its caller still waits."""
+        """Add an item. The future resolves once its batch is done, even if its caller no longer waits."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._take(item, future)
         return future
 
     def add(self, item: Item) -> None:
-        """Add an item that nobody waits for: a future and a call for each would often cost more than the item's own
-        work."""
+        """Add an item that nobody waits for: a future and a call for each would often cost more than processing the
+        item."""
         self._take(item, None)
 
     @property
     def waiting(self) -> int:
-        """Items that are not yet in a batch."""
+        """The number of items not yet in a batch."""
         return len(self._waiting)
 
     async def drain(self) -> None:
-        """Wait until everything put so far is done."""
+        """Wait until all items added so far are done."""
         while self._runner is not None:
             await asyncio.shield(self._runner)
 
@@ -143,8 +143,8 @@ class Batcher(Generic[Item, Result]):
 
 
 class Noted(Generic[Key, Value]):
-    """What is noted in memory, and written a moment later in one statement for all. Whoever notes something waits for
-    nothing, and neither memory nor rows grow with how often that is done. One per process."""
+    """Values noted in memory, and all written a moment later in one statement. Noting waits for nothing, and neither
+    memory nor rows grow with how often it is done. One per process."""
 
     def __init__(
         self,
@@ -156,8 +156,8 @@ class Noted(Generic[Key, Value]):
         merged: Callable[[Value, Value], Value],
         beyond: Callable[[Key], Key | None],
     ) -> None:
-        """`every`: seconds between two writes. `merged`: of what was noted of a key, and what is noted again. `beyond`:
-        of a new key once there are `most`, what is noted in its place; None: nothing is."""
+        """`every`: seconds between two writes. `merged`: (value noted for a key, new value) → both combined. `beyond`:
+        the key to use in place of a new one once there are `most`; None: the value is dropped."""
         self._pool = pool
         self._write = write
         self._every = every
@@ -167,7 +167,7 @@ class Noted(Generic[Key, Value]):
         self._noted: dict[Key, Value] = {}
 
     def note(self, key: Key, value: Value) -> None:
-        """For the next write."""
+        """Keep a value for the next write."""
         if key not in self._noted and len(self._noted) >= self._most:
             instead = self._beyond(key)
             if instead is None:
@@ -176,13 +176,13 @@ class Noted(Generic[Key, Value]):
         self._noted[key] = self._merged(self._noted[key], value) if key in self._noted else value
 
     async def run(self) -> None:
-        """Write, periodically, until canceled."""
+        """Write periodically until canceled."""
         while True:
             await asyncio.sleep(self._every)
             await self.write()
 
     async def write(self) -> None:
-        """Write what was noted. If the database is away, it is kept for the next time."""
+        """Write the noted values. If the database is away, they are kept for the next time."""
         noted, self._noted = self._noted, {}
         if not noted:
             return

@@ -1,7 +1,7 @@
 """Bounded scans: lists, newest first by id, that read a bounded number of rows for a page.
 
-A filter without an index is checked row by row, so a page is searched among a bounded number of rows
-(docs/decisions/0017). A scan that ends before its page is full says how far it got, and the next page continues there.
+A filter without an index is checked row by row, so a page is searched for in a bounded number of rows
+(docs/decisions/0017). A scan that ends before its page is full reports where it ended; the next page continues there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import asyncpg
 
 from heliograph.base.ids import uuid7_floor
 
-#: Maximum number of rows scanned for one page; this many take some 20 ms.
+#: Maximum number of rows scanned for one page; they take some 20 ms.
 LOOK = 20_000
-#: And for one that a person waits for, who goes on from there with a click; a page may look at two lists.
+#: The same for a page that a person waits for, who can continue with a click; it may scan two lists.
 PAGE_LOOK = 10_000
-#: A row's id is made before the time that is stored with it, at most this long; in a busy process ids run ahead a
-#: little.
+#: A row's id is created before the time stored with it, by at most this much; in a busy process ids run slightly ahead.
 SLACK, AHEAD = timedelta(minutes=2), timedelta(seconds=1)
 
 _FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
@@ -39,14 +38,14 @@ def statement(
     """The statement of a scan of a table whose key is organization and id.
 
     Parameters: $1 organization, $2 and $3 from `bounds`, $4 maximum rows returned, $5 maximum rows scanned. `fits` is
-    the condition on a row, `looked_at`, by its columns; `where` is what an index finds; both may use $6 and above.
-    `whose`: the condition with $1, for a table that operators scan. `returned`: what is returned of a row, by the
-    columns of `looked_at`, if that is to be computed for these rows alone and not for all that are scanned.
+    the condition on a row's columns, as `looked_at`; `where` is a condition with an index; both may use $6 and above.
+    `whose`: the condition with $1, for a table that operators scan. `returned`: the columns to return, in terms of
+    `looked_at`, if they should be computed only for returned rows, not for all scanned ones.
     """
     returned = returned or "looked_at.*"
     scanned = f"FROM {table} WHERE {whose} AND id < $2 AND id >= $3 AND {where} ORDER BY id DESC"
-    # From the newest backwards by index, until the page is full. Only if it does not get full, the second part tells
-    # which row was the last one scanned: numbering all of them, to see it go by, costs five times the scan. Nothing is
+    # From the newest backwards by index, until the page is full. Only if it does not fill up, the second part tells
+    # which row was the last one scanned: numbering all rows to find that out costs five times the scan. Nothing is
     # sorted, and the parts are read in order, as KEYED allows no parallel plans.
     return f"""
 (SELECT {returned}, 0 AS place, true AS fits FROM (SELECT {columns} {scanned} LIMIT $5) looked_at WHERE {fits})
@@ -61,7 +60,7 @@ UNION ALL
 def bounds(
     after: UUID | None, *, date_from: datetime | None = None, date_to: datetime | None = None
 ) -> tuple[UUID, UUID]:
-    """(below this id, from this id on) for a page after `after`, of rows whose time lies in [date_from, date_to)."""
+    """(id below which, id from which to scan) for a page after `after` of rows with a time in [date_from, date_to)."""
     upper, lower = after or _LAST, _FIRST
     if date_to is not None:
         upper = min(upper, uuid7_floor(_within(date_to) + AHEAD))
@@ -73,7 +72,7 @@ def bounds(
 def judged(rows: Sequence[asyncpg.Record], *, limit: int, look: int = LOOK) -> tuple[list[asyncpg.Record], UUID | None]:
     """(the matching rows, where the scan ended) for a statement run with `limit` + 1 and `look`.
 
-    The second is None when the page is full or nothing is left.
+    The second is None if the page is full or nothing is left.
     """
     found = [row for row in rows if row["fits"]]
     ended = rows and rows[-1]["place"] == look and len(found) <= limit
@@ -91,9 +90,9 @@ Row = TypeVar("Row", bound=Identified)
 
 
 def merged(pages: Sequence[tuple[Sequence[Row], UUID | None]], *, limit: int) -> tuple[list[Row], UUID | None]:
-    """One page of several lists, each given as (rows, where its scan ended), and where the scan of all of them ended.
+    """One page of several lists, each given as (rows, where its scan ended), and where the combined scan ended.
 
-    Nothing older than where one of them stopped is in it: some of that list's rows could lie in between.
+    It contains nothing older than the point where any of the scans stopped: rows of that list could lie in between.
     """
     together = sorted((one for listed, _ in pages for one in listed), key=lambda one: one.id, reverse=True)
     ended = [seen for _, seen in pages if seen is not None]
@@ -104,5 +103,5 @@ def merged(pages: Sequence[tuple[Sequence[Row], UUID | None]], *, limit: int) ->
 
 
 def _within(at: datetime) -> datetime:
-    """What ids can express, with room for the slack."""
+    """Clamp to what ids can express, with room for the slack."""
     return min(max(at, _EARLIEST), _LATEST)

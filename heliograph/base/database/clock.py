@@ -1,8 +1,8 @@
-"""Time: the database's, which this process tracks by measurements.
+"""Time: the database's, which this process tracks by measuring it.
 
 A process's own clock measures durations and nothing else: whatever it shows, `now` and the ids derived from it
 (`base/ids.py`) are the database's, to a few milliseconds. Between measurements the monotonic clock is used, which
-nobody can set. What must be exact (leases, due times, what is deleted) is decided by `now()` in SQL.
+nobody can set. Whatever must be exact (leases, due times, deletions) is decided by `now()` in SQL.
 
 The rule nobody may break: nothing else in the product reads this machine's clock; a house test ensures that.
 """
@@ -16,14 +16,14 @@ from functools import lru_cache
 #: The range of representable times.
 BEGINNING, END = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: A process whose own clock differs from the database's by more does not start, seconds.
+#: A process whose own clock differs from the database's by more than this does not start, seconds.
 MOST = 5.0
 
-#: By how much the database's time is ahead of the monotonic clock, nanoseconds; None: not measured yet.
+#: How far the database's time is ahead of the monotonic clock, nanoseconds; None: not measured yet.
 _lead: int | None = None
-#: Seconds that this machine's clock was ahead of the database's, when it was last measured.
+#: Seconds by which this machine's clock was ahead of the database's at the last measurement.
 _ahead = 0.0
-#: Tests only: by how many nanoseconds this process's own clock is ahead, now and once it runs.
+#: Tests only: nanoseconds by which this process's own clock is ahead, now and once it runs.
 _shift = _later = 0
 
 
@@ -39,7 +39,7 @@ class ClockDiffers(Exception):
 
 
 def now() -> datetime:
-    """The current time, in UTC, truncated to milliseconds, as answers show it."""
+    """The current time, in UTC, truncated to milliseconds, as shown in answers."""
     return EPOCH + timedelta(milliseconds=milliseconds())
 
 
@@ -49,10 +49,10 @@ def milliseconds() -> int:
 
 
 def note(there: datetime, *, own: int, asked: int, answered: int) -> float:
-    """Take a measurement: the database's time between two readings of the monotonic clock; returns `ahead`.
+    """Record a measurement: the database's time between two readings of the monotonic clock. Returns `ahead`.
 
-    `own`: this machine's clock at the first of them. All in nanoseconds. The time between them is the measurement's
-    uncertainty: within it, neither the tracked time nor this machine's clock is considered wrong.
+    `own`: this machine's clock at the first reading. All in nanoseconds. The time between the readings is the
+    measurement's uncertainty: within it, neither the tracked time nor this machine's clock is considered wrong.
     """
     global _lead, _ahead
     at = (there - EPOCH) // timedelta(microseconds=1) * 1000
@@ -74,13 +74,13 @@ def differs() -> bool:
 
 
 def demand() -> None:
-    """Refuse to work with a clock that is not the database's. Raises ClockDiffers."""
+    """Refuse to work if this machine's clock differs from the database's. Raises ClockDiffers."""
     if differs():
         raise ClockDiffers(_ahead)
 
 
 def reading() -> tuple[int, int]:
-    """This machine's clock and the monotonic one, nanoseconds: what `note` wants of the moment before a question."""
+    """This machine's clock and the monotonic one, nanoseconds: what `note` needs from the moment before a query."""
     return _own(), time.monotonic_ns()
 
 
@@ -113,12 +113,12 @@ def in_utc(at: datetime) -> datetime:
 
 
 def midnight(of: date) -> datetime:
-    """When a day begins, or the day of a moment: days are those of UTC."""
+    """The start of a day, or of a moment's day, in UTC."""
     day = in_utc(of).date() if isinstance(of, datetime) else of
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
-# Messages of one batch share their times, and each event shows several.
+# Cached: messages of one batch share their times, and each event shows several.
 @lru_cache(maxsize=4096)
 def iso(at: datetime) -> str:
     """ISO 8601 in UTC with milliseconds and `Z`: `2026-03-01T12:00:00.000Z`."""
@@ -128,12 +128,12 @@ def iso(at: datetime) -> str:
 
 
 def iso_or_none(at: datetime | None) -> str | None:
-    """As `iso`, of a time that may be missing."""
+    """As `iso`, for a time that may be missing."""
     return None if at is None else iso(at)
 
 
 def moment_in(text: str) -> datetime | None:
-    """The time that a text is: a date, which is its midnight in UTC, or a time with its zone. None: it is neither."""
+    """The time in a text: a date, meaning its midnight in UTC, or a time with a zone. None if it is neither."""
     try:
         if len(text) == len("2026-01-01"):
             return midnight(date.fromisoformat(text))

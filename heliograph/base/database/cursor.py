@@ -1,8 +1,8 @@
-"""Cursors of keyset lists: where the next page begins, opaque to the client.
+"""Cursors of keyset lists: the start of the next page, opaque to the client.
 
-The rule nobody may break: a cursor works only for the organization, collection and filters it was made for. They are
-not in the cursor; they are in its MAC, so a cursor of another organization, another list or another filter is refused
-exactly like an altered one. What a cursor carries is the position alone: the sort values of the page's last row.
+The rule nobody may break: a cursor works only for the organization, collection and filters it was created for. These
+are not in the cursor but in its MAC, so a cursor of another organization, list or filter is refused exactly like an
+altered one. The cursor itself contains only the position: the sort values of the page's last row.
 
 Form: base64url without padding of `01 | first 16 bytes of HMAC-SHA256 | position as JSON`.
 """
@@ -22,7 +22,7 @@ from heliograph.base.errors import Invalid
 
 _VERSION = b"\x01"
 _MAC_BYTES = 16
-#: Ours have about 130 characters; anything longer is not worth a look.
+#: Ours have about 130 characters; a longer one is not examined.
 _LONGEST = 1024
 
 
@@ -32,7 +32,7 @@ def encode(
     """A cursor for `position`: the sort values of the last row shown (JSON scalars, datetimes, UUIDs).
 
     `key`: `crypto.derive_key(secret_key, "cursors")`. `filters`: the validated ones; a filter that is None counts as
-    absent. Page size is no filter: a client may change it between pages.
+    absent. Page size is not a filter: a client may change it between pages.
     """
     payload = msgspec.json.encode(list(position))
     tag = mac(key, _bound(payload, organization_id, collection, filters))[:_MAC_BYTES]
@@ -40,7 +40,7 @@ def encode(
 
 
 def decode(key: Key, cursor: str, *, organization_id: UUID, collection: str, filters: Mapping[str, Any]) -> list[Any]:
-    """The position that `encode` was given; datetimes and UUIDs come back as text. Raises Invalid on `cursor`."""
+    """The position passed to `encode`; datetimes and UUIDs come back as text. Raises Invalid on `cursor`."""
     raw = _raw(cursor)
     tag, payload = raw[1 : 1 + _MAC_BYTES], raw[1 + _MAC_BYTES :]
     bound = _bound(payload, organization_id, collection, filters)
@@ -52,7 +52,7 @@ def decode(key: Key, cursor: str, *, organization_id: UUID, collection: str, fil
 
 def _bound(payload: bytes, organization_id: UUID, collection: str, filters: Mapping[str, Any]) -> bytes:
     given = {name: value for name, value in filters.items() if value is not None}
-    # A JSON list keeps the parts apart: no choice of names and values can make two different bindings look alike.
+    # A JSON list separates the parts: no choice of names and values makes two different bindings look alike.
     binding = msgspec.json.encode([organization_id, collection, given], order="deterministic")
     return _VERSION + len(binding).to_bytes(4, "big") + binding + payload
 
@@ -64,7 +64,7 @@ def _raw(cursor: str) -> bytes:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
         raise _refusal() from None
-    # Unused bits at the end of base64 would give one cursor several spellings; there is to be one.
+    # Unused bits at the end of base64 would allow several spellings of one cursor; only one is accepted.
     if base64.urlsafe_b64encode(raw).rstrip(b"=").decode() != cursor:
         raise _refusal()
     return raw

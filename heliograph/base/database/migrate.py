@@ -1,12 +1,12 @@
 """Migrations: plain SQL files in order, each in one transaction, forward only; then the server-side functions.
 
-Concurrent migrations wait for each other, and one that is killed leaves nothing half done. They do not stop the
-product: a lock is waited for only briefly, since whoever comes later queues behind it, and then requested again. An
-index of a table that may be large is in a special file, `NNNN_name.concurrently.sql`: its statements run one by one
-outside of a transaction, on each partition separately, and what a killed one left half done is redone.
+Concurrent migrations wait for each other, and one that is killed leaves nothing half done. The product keeps running:
+a lock is waited for only briefly, since others queue up behind the request, and then requested again. An index on a
+table that may be large is in a special file, `NNNN_name.concurrently.sql`: its statements run one by one, outside a
+transaction, on each partition separately, and what a killed one left half done is redone.
 
 A function's SQL is next to the Python that calls it (`accept.sql` beside `accept.py`) and is replaced whenever its text
-has changed; but never by an older program: one that does not know all applied migrations, or whose text has a lower `--
+has changed, but never by an older program: one that does not know all applied migrations, or whose text has a lower `--
 version N` than the installed one. A released function never changes its parameters: a new signature gets a new name, so
 that old and new processes can run side by side during an upgrade.
 """
@@ -35,11 +35,11 @@ from heliograph.base.network.connecting import connect
 
 Result = TypeVar("Result")
 
-#: One lock for all who migrate: "helio" in ASCII. Held by the session, so it ends with its holder. It is polled:
-#: whoever waited for it would be a transaction that a concurrent index build waits for.
+#: One lock for all migrations: "helio" in ASCII. Held by the session, so it ends with its holder. It is polled: a
+#: statement that waited for it would be a transaction that a concurrent index build waits for.
 LOCK = "SELECT pg_try_advisory_lock(448378890607)"
-#: How long to wait for a lock of the product's, milliseconds; the pause before it is requested again, seconds; and how
-#: often.
+#: How long to wait for a lock on the product's tables, milliseconds; the pause before it is requested again, seconds;
+#: and how often.
 PATIENCE_MS, PAUSE, TRIES = 1000, 1.0, 120
 #: How long to wait for a partition's lock; the next round tries again.
 BRIEFLY_MS = 500
@@ -66,7 +66,7 @@ ON CONFLICT (name) DO UPDATE SET digest = $2, version = $3, applied_at = now()
 
 NAMES = "SELECT name FROM schema_migrations"
 KNOWN = "SELECT name, digest, version FROM schema_migrations"
-# The partitions of a table without their part of an index; those created later have their own.
+# The partitions of a table that lack their part of an index; partitions created later have it.
 LEAVES = """
 SELECT relid::regclass::text AS name FROM pg_partition_tree($1::text::regclass)
  WHERE isleaf AND NOT EXISTS (SELECT FROM pg_index JOIN pg_inherits ON inhrelid = indexrelid
@@ -77,8 +77,8 @@ SELECT relid::regclass::text AS name FROM pg_partition_tree($1::text::regclass)
 WHOLE = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)"
 CONCURRENTLY = ".concurrently.sql"
 
-# It is created and then attached, so that others can read and write the table meanwhile; rows that went to the default
-# partition while it was missing move there. See partitions.sql.
+# The partition is created and then attached, so that others can read and write the table meanwhile; rows that were put
+# into the default partition while it was missing are moved. See partitions.sql.
 MAKE_PARTITION = "SELECT make_partition($1, $2, $3, $4, $5)"
 
 #: Partitioned tables and what they are partitioned by.
@@ -88,15 +88,15 @@ PARTITIONED |= dict.fromkeys(
 )
 PARTITIONED |= dict.fromkeys(("sms_parts", "receipts", "reconciliation", "whatsapp_wamids", "number_networks"), "date")
 PARTITIONED["number_lookups"] = "date"
-#: Those whose partitions are a day each, what they are partitioned by, and how many days ahead are made.
+#: Tables with daily partitions, what they are partitioned by, and how many days ahead are created.
 DAILY = dict.fromkeys(("send_keys", "receipt_bytes", "webhook_attempt_evidence"), "date")
 DAILY |= dict.fromkeys(("requests", "message_traces"), "uuid")
 DAYS_AHEAD = 3
-#: Tables whose look-ups reach back this far: the previous month is also created, or each look-up would also search the
-#: default partition.
+#: Tables whose look-ups reach back this far: the previous month is also created, since each look-up would otherwise
+#: also search the default partition.
 LOOKED_BACK, BEHIND = ("attempts", "sms_parts"), timedelta(days=13)
-#: Fill factors, to make room for the versions that a row will have, as measured: decision 0081. Rows that are written
-#: once are packed.
+#: Fill factors that leave room for the later versions of a row, as measured: decision 0081. Rows that are written once
+#: are packed.
 FILL = {"messages": 75, "whatsapp_messages": 60}
 
 
@@ -148,12 +148,12 @@ async def migrate(
 ) -> list[str]:
     """Migrate the database to this version; returns the names of the files applied now.
 
-    `application`: the application's URL, if it is another role than that of `url`, which then owns every table; the
+    `application`: the application's URL, if its role differs from that of `url`, which then owns every table; the
     role is created if necessary, and granted what it needs (`roles.py`). None: `url` is the application's.
 
-    `on_wait` is called now and then with a file that waits for a lock. Raises MigrationChanged if the text of an
-    applied migration has changed, MigrationBlocked after two minutes of such waits, and ForeignSchema before anything
-    is changed. `root` is the folder with the SQL files.
+    `on_wait` is called now and then with the name of a file that waits for a lock. Raises MigrationChanged if the text
+    of an applied migration has changed, MigrationBlocked after two minutes of such waits, and ForeignSchema before
+    anything is changed. `root`: the folder with the SQL files.
     """
     connection = await connect(url)
     try:
@@ -195,7 +195,7 @@ async def make_partitions(connection: Connection, today: date, *, ahead: int = 2
     """Create the monthly partitions of this month, of `ahead` more, and of those that look-ups reach back to; returns
     the names of new ones. Each one is a commit.
 
-    Raises LockNotAvailableError, after the others were made, if somebody reads a table for long: others would queue
+    Raises LockNotAvailableError, after creating the others, if somebody reads a table for long: others would queue
     behind us, so we try again later.
     """
     wanted = []
@@ -231,7 +231,7 @@ def day_of(name: str) -> date:
 async def _make_partitions(
     connection: Connection, wanted: Sequence[tuple[str, str, date | UUID, date | UUID]]
 ) -> list[str]:
-    """Make those (table, name, first, end) that are missing."""
+    """Create the missing ones of these (table, name, first, end)."""
     made = []
     blocked: asyncpg.LockNotAvailableError | None = None
     for table, name, start, end in wanted:
@@ -251,11 +251,11 @@ async def _make_partitions(
 
 
 async def _wanted(connection: Connection, root: Traversable, *, judged: bool = True) -> Sequence[Script]:
-    """The scripts that are to be applied, in order. `judged`: raise MigrationChanged."""
+    """The scripts to apply, in order. `judged`: raise MigrationChanged if one has changed."""
     known = {row["name"]: row for row in await connection.fetch(KNOWN)}
     ours = _ours() if root is ROOT else _read(root)
     names = {script.name for script in ours}
-    # A program that does not know all applied migrations is the older one: what a newer one installed stays.
+    # A program that does not know all applied migrations is older: it leaves what a newer one installed.
     older = any(name[0].isdigit() and name not in names for name in known)
     wanted = []
     for script in ours:
@@ -274,7 +274,7 @@ async def _wanted(connection: Connection, root: Traversable, *, judged: bool = T
 
 
 async def _is_ours(connection: Connection) -> bool:
-    """Whether migrations are recorded in it. Raises ForeignSchema if they are others than ours."""
+    """Whether our migrations are recorded in the database. Raises ForeignSchema if others are."""
     if not await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL"):
         return False
     names = {row["name"] for row in await connection.fetch(NAMES)}
@@ -301,7 +301,7 @@ async def _apply(connection: Connection, script: Script) -> None:
 async def _patiently(
     connection: Connection, name: str, change: Callable[[], Awaitable[Result]], on_wait: Callable[[str], None]
 ) -> Result:
-    """The result of `change`, run in a transaction that waits for no lock for long."""
+    """The result of `change`, run in a transaction that never waits long for a lock."""
 
     async def once() -> Result:
         async with connection.transaction():
@@ -326,7 +326,7 @@ async def _again(name: str, change: Callable[[], Awaitable[Result]], on_wait: Ca
 
 
 async def _index(connection: Connection, name: str, statement: str, on_wait: Callable[[str], None]) -> None:
-    """Create an index while its table is written; for a partitioned table, on each partition."""
+    """Create an index while its table is being written to; for a partitioned table, on each partition."""
     asked = re.fullmatch(r"CREATE (UNIQUE )?INDEX CONCURRENTLY (\w+) ON (\w+) (.+)", statement, re.DOTALL)
     if asked is None:
         raise ValueError(f"{name}: a statement must be CREATE INDEX CONCURRENTLY name ON table ...")
@@ -350,7 +350,7 @@ async def _index(connection: Connection, name: str, statement: str, on_wait: Cal
 
 async def _concurrently(connection: Connection, unique: str, index: str, table: str, rest: str) -> None:
     whole = await connection.fetchval(WHOLE, index)
-    if whole is False:  # one that was killed left it
+    if whole is False:  # left behind by a build that was killed
         await connection.execute(f"DROP INDEX CONCURRENTLY {index}")
     if not whole:
         await connection.execute(f"CREATE {unique}INDEX CONCURRENTLY {index} ON {table} {rest}")
@@ -376,7 +376,7 @@ def _read(root: Traversable) -> Sequence[Script]:
     ]
 
 
-#: Read once: a page of the console asks for them.
+#: Read once: a page of the console uses them.
 _ours = functools.cache(functools.partial(_read, ROOT))
 
 

@@ -1,8 +1,6 @@
 """The pool of connections, and what "the database is gone" means.
 
-The rule nobody may break: no connection is held while a supplier, a receiver or a client is waited for.
-
-It has over 400 lines because how connections are opened, lent, kept and given up is one life.
+The rule nobody may break: no connection is held while waiting for a supplier, a receiver or a client.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ else:
 Result = TypeVar("Result")
 
 
-#: Our tables are empty one second and full the next, and every statement of ours finds its rows by key, in sets. So
-#: plans must not depend on statistics: one generic plan, look-ups by index, whatever the planner believes about sizes.
+#: Our tables are empty one second and full the next, and every statement finds its rows by key, in sets. So plans must
+#: not depend on statistics: one generic plan with index look-ups, whatever sizes the planner assumes.
 KEYED = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
@@ -41,25 +39,25 @@ KEYED = {
     "enable_mergejoin": "off",
     "enable_bitmapscan": "off",
     "random_page_cost": "0.01",
-    # Nothing here is worth a second process, and parts of a UNION ALL are read in their order (`bounded_scan`).
+    # No query here is worth a second process, and parts of a UNION ALL are read in order (`bounded_scan`).
     "max_parallel_workers_per_gather": "0",
 }
 
-#: Parameters of each session. A pooler in transaction mode takes none, so behind one they are those of the role.
+#: Parameters of each session. A pooler in transaction mode accepts none, so behind one they are set on the role.
 ROLE = {"client_connection_check_interval": "1000", **KEYED}
 PLANS = "SELECT current_setting('plan_cache_mode')"
 
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run
-#: inside a transaction, to which it is limited.
+#: inside a transaction, to which the settings are limited.
 RANGED = """
 SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'on', true),
        set_config('enable_hashjoin', 'on', true), set_config('enable_bitmapscan', 'on', true),
        set_config('random_page_cost', '1.1', true)
 """
 
-#: Seconds before a statement is given up; nothing on a hot path comes near it.
+#: Time limit of a statement, seconds; nothing on a hot path comes near it.
 STATEMENT_TIMEOUT = 30.0
-#: How many seconds longer than the server this side waits for a statement: a timeout on the server costs no connection.
+#: Seconds that this side waits for a statement beyond the server's limit: a timeout there costs no connection.
 ANSWER = 0.5
 
 
@@ -77,14 +75,14 @@ class RoleUnset(ValueError):
 
 
 class _Thrown(_Raw):
-    """A connection that is discarded together with a statement that was given up.
+    """A connection that is discarded together with a statement that was abandoned.
 
     asyncpg would ask the server over a second connection to cancel the statement, and wait: forever, if the server
     hangs. And a commit that waits for its standbys must not be cancelled: it would exist here and nowhere else.
     """
 
     __slots__ = ("plans",)
-    #: Which plans it keeps; see `Pool.plan_again`.
+    #: The generation of its plans; see `Pool.plan_again`.
     plans: int
 
     def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
@@ -95,8 +93,8 @@ class _Thrown(_Raw):
     async def _do_execute(
         self, query: str, executor: Callable[[Any, float | None], Any], *arguments: Any, **options: Any
     ) -> Any:
-        """A connection that ends between preparing a statement and running it reports that. asyncpg stumbles over the
-        missing protocol: one kill of the server in a thousand looked like a bug of ours."""
+        """Report it if the connection ended between preparing and running a statement. asyncpg raises AttributeError
+        for the missing protocol: one kill of the server in a thousand looked like a bug of ours."""
 
         def execute(statement: Any, timeout: float | None) -> Any:
             if self.is_closed():
@@ -118,7 +116,7 @@ class Pool(_Pool):
         self._patience = patience
         self._counted = counted
         self._away = False
-        #: How often plans were to be made anew.
+        #: The current generation of plans.
         self._plans = 0
 
     def leave(self) -> None:
@@ -134,20 +132,20 @@ class Pool(_Pool):
         return self._away
 
     def come_back(self) -> None:
-        """The database answers again."""
+        """The database answers again: allow new connections."""
         self._away = False
 
     def plan_again(self) -> None:
-        """Tables are no longer what kept plans were made for: each connection makes them anew when it is next used."""
+        """Cached plans no longer suit the tables: each connection discards its plans before its next use."""
         self._plans += 1
 
     def plans_are_old(self, connection: Any) -> bool:
-        """Whether an acquired connection keeps plans that are to be made anew."""
+        """Whether an acquired connection has outdated plans."""
         inside: _Thrown = connection._con
         return inside.plans != self._plans
 
     async def renew_plans(self, connection: Any) -> None:
-        """Discard the plans that an acquired connection keeps, if they are to be made anew."""
+        """Discard an acquired connection's plans if they are outdated."""
         if self.plans_are_old(connection):
             connection._con.plans = self._plans
             await connection.execute("DISCARD PLANS")
@@ -192,12 +190,12 @@ async def open_pool(
     """A pool of up to `size` connections, opened as needed; the database's clock is followed from then on.
 
     `wait`: seconds to keep trying while the server is starting or restarting. `patience`: seconds to wait for a
-    connection, None: as long as it takes. `statement`: seconds that the server lets a statement take. `current`: the
-    URL as it is now, see Connector. `pooler`: "" if the URL leads to PostgreSQL itself, otherwise whether the pooler
-    between, in transaction mode, keeps prepared statements: "prepared" or "unprepared". `follow`: whether its clock is
-    the one that counts, which a standby's is not. Raises what asyncpg raises, and RoleUnset.
+    connection, None: as long as it takes. `statement`: seconds for which the server lets a statement run. `current`:
+    the URL as it is now, see Connector. `pooler`: "" if the URL leads to PostgreSQL itself; otherwise whether the
+    pooler in between, in transaction mode, keeps prepared statements: "prepared" or "unprepared". `follow`: whether its
+    clock is the authoritative one, which a standby's is not. Raises what asyncpg raises, and RoleUnset.
     """
-    # Without a name, a statement is parsed and run in one message, which a pooler hands to one server.
+    # An unnamed statement is parsed and run in one message, which a pooler passes to a single server.
     connector = Connector(url, current=current, **({"statement_cache_size": 0} if pooler == "unprepared" else {}))
     session = {} if pooler else {"statement_timeout": str(int(statement * 1000)), **ROLE}
     deadline = asyncio.get_running_loop().time() + wait
@@ -229,14 +227,16 @@ async def open_pool(
                 raise
             return pool
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # At the start a refused password is a mistake; later it is being changed, and its file follows.
+            # At startup a refused password is a mistake; later, the password is being changed, and its file will
+            # follow.
             if not is_down(error) or isinstance(error, PASSWORD) or asyncio.get_running_loop().time() >= deadline:
                 raise
             await asyncio.sleep(0.1)
 
 
 async def follow_clock(conn: Connection) -> float:
-    """Measure the database's clock, in one round trip, and follow it; seconds that this machine's is ahead of it."""
+    """Measure the database's clock, in one round trip, and follow it; returns the seconds by which this machine's is
+    ahead."""
     own, asked = clock.reading()
     there = await conn.fetchval("SELECT clock_timestamp()")
     return clock.note(there, own=own, asked=asked, answered=clock.reading()[1])
@@ -254,8 +254,8 @@ SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET %I = %L', current_data
 
 
 async def set_role(conn: Connection) -> bool:
-    """Give the connection's role the parameters of ROLE in this database; whether it lacked some. A role may do so for
-    itself."""
+    """Set the parameters of ROLE for the connection's role in this database; returns whether any were missing. A role
+    may do so for itself."""
     kept = set(await conn.fetchval(KEPT) or ())
     missing = {name: value for name, value in ROLE.items() if f"{name}={value}" not in kept}
     for row in await conn.fetch(ALTER, list(missing), list(missing.values())):
@@ -264,15 +264,15 @@ async def set_role(conn: Connection) -> bool:
 
 
 async def plan_by_key(conn: Connection) -> None:
-    """KEYED for a connection that is not the pool's, as long as it lives."""
+    """Apply KEYED to a connection outside the pool, for its lifetime."""
     await conn.execute("".join(f"SET {name} = '{value}';" for name, value in KEYED.items()))
 
 
 class Kept:
     """A connection of the pool for one frequent user: acquiring one each time costs as much as a small query (30 µs).
-    It returns to the pool when it has not been used for a moment."""
+    It returns to the pool after a moment without use."""
 
-    #: Seconds without use after which it goes back.
+    #: Seconds without use after which it is returned.
     IDLE = 0.05
 
     def __init__(self, pool: Pool) -> None:
@@ -285,7 +285,7 @@ class Kept:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
-        """The kept connection, or another one of the pool while that is in use."""
+        """The kept connection, or another one from the pool while it is in use."""
         if self._busy:
             async with self._pool.acquire() as other:
                 yield other
@@ -303,7 +303,7 @@ class Kept:
             self._busy = False
 
     async def close(self) -> None:
-        """Give the connection back now, unless it is in use."""
+        """Return the connection now, unless it is in use."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -316,9 +316,9 @@ class Kept:
             self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
             return
         self._timer = None
-        # Released right here: until the task runs, somebody may want to use it.
+        # Detached right here: before the task runs, somebody may want to use it.
         connection = self._let_go()
-        # One that was lost the pool has already, and the loop may be about to close: a task would never begin.
+        # The pool already has a lost one back, and the loop may be about to close: a task would never begin.
         if connection is not None and is_open(connection):
             self._returns = asyncio.create_task(self._give_back(connection))
 
@@ -331,15 +331,15 @@ class Kept:
             await self._pool.release(connection)
 
 
-#: How often a transaction is run again after losing to another one.
+#: How often a transaction is retried after losing to another one.
 DEADLOCKS = 3
 
 
 async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Result:
-    """The result of `transaction`, which is a complete transaction, run again if it was the victim of a deadlock: it
-    was rolled back.
+    """The result of `transaction`, a complete transaction, which is retried if it was rolled back as the victim of a
+    deadlock.
 
-    Raises DeadlockDetectedError after DEADLOCKS further times, and whatever else it raises at once.
+    Raises DeadlockDetectedError after DEADLOCKS retries, and any other error at once.
     """
     left = DEADLOCKS
     while True:
@@ -351,19 +351,19 @@ async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Res
             left -= 1
 
 
-#: Classes of SQLSTATE (PostgreSQL, appendix A) that are the server's affair and no statement's: connection exceptions,
-#: insufficient resources, operator intervention (also of codes that asyncpg does not know), and system errors: its
-#: files, or those of an extension, are gone or cannot be read.
+#: Classes of SQLSTATE (PostgreSQL, appendix A) that are the server's problem, not a statement's: connection exceptions,
+#: insufficient resources, operator intervention (also codes that asyncpg does not know), and system errors (its files,
+#: or those of an extension, are missing or unreadable).
 AWAY = frozenset({"08", "53", "57", "58"})
 
 
 def is_down(error: BaseException) -> bool:
     """True if `error` means that the database cannot be used now, whatever the request.
 
-    A commit that ends so is of unknown outcome; the caller's idempotency key is what makes asking again safe.
+    A commit that ends this way has an unknown outcome; the caller's idempotency key makes a retry safe.
     """
     if isinstance(error, asyncpg.InterfaceError):
-        # A ValueError refuses an argument, and quotes it: a customer's text says nothing about the server.
+        # A ValueError is about an argument, and quotes it: a customer's text says nothing about the server.
         return not isinstance(error, ValueError) and any(
             word in str(error) for word in ("closed", "closing", "released", "another operation")
         )
@@ -389,4 +389,4 @@ def is_open(connection: Connection) -> bool:
 
 
 async def _keep(connection: Connection) -> None:
-    """Nothing of ours outlives a transaction, so asyncpg's reset query (a round trip per use) is skipped."""
+    """None of our session state outlives a transaction, so asyncpg's reset query (a round trip per use) is skipped."""

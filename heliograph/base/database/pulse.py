@@ -1,10 +1,10 @@
-"""The pulse: a process's regular check whether the database answers, and of its time.
+"""The pulse: a process's regular check of whether the database answers, and of its clock.
 
 It queries once a second on its own connection. A database that hangs (its processes stopped, its machine or network
-gone silently) closes no connection, so whoever waits for it would wait forever: once a beat is missed, the pool's
-connections are discarded, which ends every wait, and new ones are refused until the next successful beat.
+silently gone) closes no connection, so its clients would wait forever: once a beat is missed, the pool's connections
+are discarded, which ends every wait, and new ones are refused until the next successful beat.
 
-With each beat it also learns of tables for which plans were made while they counted as empty (decision 0138).
+Each beat also reports tables whose plans were made while they counted as empty (decision 0138).
 
 The rule nobody may break: the database is declared away within two seconds of its last answer, and never because this
 process itself was delayed.
@@ -26,16 +26,16 @@ log = structlog.get_logger()
 
 #: Seconds between two beats, and how long the answer to one may take.
 EVERY, PATIENCE = 1.0, 0.8
-#: Answers that came while this process was delayed are in its socket: iterations of its loop, seconds each, to read
-#: them.
+#: Answers that arrived while this process was delayed are in its socket: iterations of the loop to read them, and
+#: seconds for each.
 ROUNDS, ROUND = 5, 0.02
-#: Pause before the next try to reach a database that is away, seconds.
+#: Pause before the next attempt to reach a database that is away, seconds.
 AGAIN = 0.25
-#: Seconds between two warnings of a clock that differs.
+#: Seconds between two warnings about a wrong clock.
 REMIND = 60.0
 
-# A standby, or a read-only server, is not a usable database: another host may be. `filled`: tables that were vacuumed
-# while they were empty, and no longer are. None of it waits for a lock.
+# A standby or a read-only server is not a usable database: another host may be. `filled`: tables that were empty when
+# they were vacuumed, but no longer are. None of this waits for a lock.
 BEAT = """
 SELECT clock_timestamp() AS at, current_setting('transaction_read_only')::boolean AS read_only,
        ARRAY(SELECT oid::bigint FROM pg_class
@@ -48,7 +48,7 @@ class Silence(TimeoutError):
 
 
 async def watch(pool: Pool) -> None:
-    """Watch over `pool`'s database until cancelled."""
+    """Watch `pool`'s database until cancelled."""
     is_away = False
     reminded = 0.0
     filled: set[int] = set()
@@ -56,7 +56,7 @@ async def watch(pool: Pool) -> None:
         connection: Raw | None = None
         try:
             named = {"application_name": "heliograph pulse"}
-            # Which host has taken the place of the one that is away is found out by asking all of them.
+            # All hosts are asked, to find the one that has replaced the one that is away.
             connection = await (
                 pool.connector.reach(pause=AGAIN, server_settings=named)
                 if is_away
@@ -70,7 +70,7 @@ async def watch(pool: Pool) -> None:
                 if is_away:
                     is_away = False
                     pool.come_back()
-                    log.warning("database is back")  # as prominent as the loss: whoever saw that has to see this
+                    log.warning("database is back")  # as prominent as the loss: whoever saw that must see this
                 reminded = _remind(reminded)
                 await asyncio.sleep(EVERY)
         except Exception as error:
@@ -88,7 +88,7 @@ async def watch(pool: Pool) -> None:
 
 
 async def _beat(connection: Raw) -> set[int]:
-    """One beat; returns the tables that were filled since they were vacuumed. Raises Silence, and what asyncpg
+    """One beat; returns the tables filled since they were vacuumed. Raises Silence, and what asyncpg
     raises."""
     own, asked = clock.reading()
     answer = asyncio.ensure_future(_ask(connection))

@@ -1,4 +1,4 @@
-"""Rules of retention: how long a room's tables keep what, as the room itself declares it. `heliograph/retention/`
+"""Retention rules: how long the tables of a room keep their rows, as the room itself declares. `heliograph/retention/`
 applies them.
 
 The rule nobody may break: every time here is the database's, and a statement touches a bounded number of rows.
@@ -17,14 +17,14 @@ from heliograph.base.database.pool import Connection
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What is older than these is past."""
+    """Times before which rows have expired."""
 
     now: datetime
     #: Idempotency keys.
     keys: datetime
-    #: Texts of messages, and what repeats them.
+    #: Texts of messages, and copies of them.
     text: datetime
-    #: Messages themselves. A message's row makes the answer of its idempotency key again, so it outlives the key.
+    #: Messages themselves. A message's row reproduces the answer for its idempotency key, so it outlives the key.
     metadata: datetime
     audit: datetime
 
@@ -33,15 +33,15 @@ Bound = Callable[[Bounds], datetime]
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """How many rows were counted, and the key (organization, id) of the last one."""
+    """The number of rows counted, and the key (organization, id) of the last one."""
 
     rows: int
     last: tuple[UUID, UUID]
 
 
 class Count(Protocol):
-    """Adds up to `limit` rows of a partition, after the key `after`, to the sums that will replace them; None: that was
-    all. Runs in the caller's transaction, in which `after` is moved on."""
+    """Adds up to `limit` rows of a partition, after the key `after`, to the sums that will replace them; None: there
+    were no more. Runs in the caller's transaction, which also advances `after`."""
 
     async def __call__(
         self, conn: Connection, *, partition: str, month: date, after: tuple[UUID, UUID], limit: int
@@ -49,19 +49,19 @@ class Count(Protocol):
 
 
 class Close(Protocol):
-    """The sums replace the partition from now on. In the transaction that drops it."""
+    """Makes the sums replace the partition. Runs in the transaction that drops it."""
 
     async def __call__(self, conn: Connection, *, partition: str, month: date) -> None: ...
 
 
 class IsReady(Protocol):
-    """Whether nothing can be added to a month any more."""
+    """Whether nothing can be added to a month anymore."""
 
     async def __call__(self, conn: Connection, *, month: date) -> bool: ...
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """What replaces the rows of a month, so that balances add up forever."""
+    """Sums that replace the rows of a month, so that balances stay correct forever."""
 
     count: Count
     close: Close
@@ -69,21 +69,21 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """A partitioned table, whose partitions are dropped when they are past."""
+    """A partitioned table whose partitions are dropped once they have expired."""
 
     name: str
-    #: A row's own time, to compare with what its id says.
+    #: The column with a row's own time, to compare with that of its id.
     time: str
     bound: Bound
     by: Literal["month", "day"] = "month"
     #: The column with texts, which are erased long before their month is dropped.
     text: str | None = None
-    #: A column with a later time, which then counts for the text: what waits for its time still needs it.
+    #: A column with a later time, which then decides about the text: rows that wait for that time still need it.
     later: str | None = None
     sums: Sums | None = None
-    #: A statement around the deletion of rows in the default partition, for what has to follow from it.
+    #: Wraps the statement that deletes rows from the default partition, for what must follow from it.
     stray: Callable[[str], str] = lambda deletion: deletion
-    #: Rows in the default partition stay.
+    #: Whether rows in the default partition are kept.
     keeps_stray: bool = False
 
 
@@ -97,7 +97,7 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What a room lets retention delete, in this order."""
+    """What retention deletes for a room, in this order."""
 
     tables: Sequence[Table] = ()
     deletions: Sequence[Deletion] = ()

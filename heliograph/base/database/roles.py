@@ -1,8 +1,9 @@
-"""Two roles: one owns every table and migrates, the other one is the application's and owns none.
+"""Two roles: one owns every table and migrates, the other is the application's and owns none.
 
-The application's may read and write rows, but for two tables: what was migrated it may only read, and the audit log it
-may read and add to. So neither a bug of ours nor somebody with the application's password can change what is recorded
-there. The rule nobody may break: rights are granted by name, and the application is never granted what it must not do.
+The application's role may read and write rows, except in two tables: it may only read the record of migrations, and
+only read and add to the audit log. So neither a bug of ours nor somebody with the application's password can change
+what is recorded there. The rule nobody may break: rights are granted by name, and the application is never granted what
+it must not do.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import asyncpg
 
 from heliograph.base.database.pool import Connection
 
-#: What the role may do in general: nothing.
+#: General attributes of the role: it may only log in.
 LIMITS = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
-#: What the application may do with a table; in all others it may read, add, change and delete rows.
+#: Tables with fewer rights; in all others the application may read, add, change and delete rows.
 READ_ONLY, APPEND_ONLY = "schema_migrations", "audit_log"
 
 SELF = "SELECT current_user::text"
 EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
-# The database itself quotes names and passwords in a statement.
+# PostgreSQL itself quotes names and passwords in the statement.
 CREATE = f"SELECT format('CREATE ROLE %I {LIMITS} PASSWORD %L', $1::text, $2::text)"
 WANTED = f"""
 SELECT format('GRANT %s ON %I TO %I', wanted.what, relname, $1::text)
@@ -55,8 +56,8 @@ class RoleMissing(Exception):
 
 
 async def grant(owner: Connection, application: str) -> None:
-    """Grant the role of the URL `application` what it needs on the tables that `owner` has migrated; the role is
-    created if it is missing. Raises RoleMissing. Nothing is done if it is the same role, or already has it.
+    """Grant the role in the URL `application` what it needs on the tables that `owner` has migrated; the role is
+    created if it is missing. Raises RoleMissing. Does nothing if it is the same role, or already has these rights.
     """
     parts = urllib.parse.urlsplit(application)
     role, password = urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or "")

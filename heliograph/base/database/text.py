@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def storable(text: str, most: int = 255) -> str:
-    """A supplier's text, made storable: PostgreSQL accepts neither NUL nor half of a surrogate pair, and nobody needs a
-    long one."""
+    """A supplier's text, made storable: PostgreSQL accepts neither NUL nor a lone surrogate, and nobody needs a long
+    text."""
     if text.isascii() and "\0" not in text:
         return text[:most]
     return text.replace("\0", "").encode("utf-8", "replace").decode()[:most]

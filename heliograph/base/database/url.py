@@ -1,4 +1,4 @@
-"""The database's URL, interpreted like libpq does: hosts, TLS, and keep-alives. Pure: no I/O.
+"""The database's URL, interpreted as libpq does: hosts, TLS, and keep-alives. Pure: no I/O.
 
 asyncpg parses most of a URL itself. This file handles the rest: a time limit for each of several hosts, keep-alives,
 `sslrootcert=system`, and parameters that must be refused because nothing would honour them. Sources: the chapter
@@ -16,7 +16,7 @@ import msgspec
 OF_SEVERAL, ALONE = 2.0, 5.0
 #: Parameters of libpq that make no difference here.
 IDLE = frozenset({"client_encoding", "fallback_application_name", "sslcompression", "sslsni", "gssdelegation"})
-#: Parameters of libpq that nothing here honours, and their values that request nothing.
+#: Parameters of libpq that nothing here honours, and their values that are harmless.
 REFUSED = {
     "hostaddr": (),
     "gssencmode": ("disable", "prefer"),
@@ -37,7 +37,7 @@ class UrlError(ValueError):
 
 
 class Host(msgspec.Struct, frozen=True):
-    """One server to try. `name` is empty if the URL names none: then asyncpg finds it."""
+    """One server to try. `name` is empty if the URL names none: then asyncpg chooses it."""
 
     name: str
     port: int | None
@@ -54,27 +54,27 @@ class KeepAlive(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a URL names."""
+    """A parsed URL."""
 
     #: For asyncpg: the URL without what is handled here.
     url: str
     hosts: tuple[Host, ...]
-    #: For each host, seconds.
+    #: Time limit per host, seconds.
     timeout: float
     #: `target_session_attrs`; several hosts without it mean the one that accepts writes.
     attributes: str
-    #: Hosts are tried in a random order for each connection.
+    #: Whether hosts are tried in random order for each connection.
     shuffled: bool
     keep_alive: KeepAlive
-    #: The server's certificate is verified against the system's certificate authorities.
+    #: Whether the server's certificate is verified against the system's certificate authorities.
     system_roots: bool
     sslmode: str
-    #: (parameter, path) of what must be readable.
+    #: (parameter, path) of files that must be readable.
     files: tuple[tuple[str, str], ...]
 
 
 def parse(url: str) -> Target:
-    """Read a URL. Raises UrlError."""
+    """Parse a URL. Raises UrlError."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("postgresql", "postgres"):
         raise UrlError("the database's URL must begin with postgresql://")
@@ -134,8 +134,8 @@ def parse(url: str) -> Target:
 
 def for_programs(url: str) -> tuple[str, str]:
     """The URL for PostgreSQL's own programs, without its password, and the password: command lines are visible to other
-    users of a machine. Of several hosts they would take the first that answers, also a standby that is behind: the URL
-    asks for the kind that our own connections do. Raises UrlError."""
+    users of a machine. Of several hosts they would take the first that answers, even a standby that is behind, so the
+    URL asks for the kind of host that our own connections use. Raises UrlError."""
     target, parts = parse(url), urllib.parse.urlsplit(url)
     credentials, at, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
@@ -148,7 +148,7 @@ def for_programs(url: str) -> tuple[str, str]:
 
 
 def is_local(name: str) -> bool:
-    """True for a host that is reached without a network: this machine's sockets and loopback."""
+    """Whether a host is reached without a network: this machine's sockets and loopback."""
     if not name or name.startswith("/") or name == "localhost":
         return True
     try:

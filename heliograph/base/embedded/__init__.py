@@ -1,2 +1,1 @@
-"""The embedded PostgreSQL: installation, files, start, supervision and stop; upgrades, copies
-and archived WAL."""
+"""The embedded PostgreSQL: installation, files, start, supervision and stop; upgrades, copies and archived WAL."""

@@ -1,10 +1,10 @@
 """Archived WAL, for restoring any point in time: each cluster archives to a directory of its own.
 
-    <archive>/18-7561234567890123456/            of a cluster: its major version and its system identifier
-    <archive>/18-7561234567890123456-3f9a01c2/   of one that was restored from a copy of it
+    <archive>/18-7561234567890123456/            a cluster's: major version and system identifier
+    <archive>/18-7561234567890123456-3f9a01c2/   that of a cluster restored from a copy of it
 
 The rule nobody may break: a directory continues the copies of one cluster only. Segments are named by their position,
-so those of a cluster that was upgraded or restored have the names of others that are there already.
+so those of an upgraded or restored cluster have the same names as others that already exist.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pathlib import Path
 from heliograph.base.embedded import files
 from heliograph.base.embedded.install import PostgresError, SystemUser
 
-#: The longest a transaction waits to be archived, seconds.
+#: The longest time before a transaction is archived, seconds.
 ARCHIVE_EVERY = 60
-#: In the data directory of a cluster that was restored, and so in every copy of it; an upgrade leaves it behind.
+#: A file in the data directory of a restored cluster, and so in every copy of it; an upgrade does not take it over.
 MARK = "heliograph_restored"
 
-#: Of a segment: its timeline, and its position in two halves of which the second counts the 16 MB of 4 GB.
+#: A segment's timeline, and its position in two parts: units of 4 GB, and of 16 MB within them.
 _is_segment = re.compile("[0-9A-F]{8}([0-9A-F]{8})000000([0-9A-F]{2})").fullmatch
 SEGMENT_BYTES = 16 << 20
 
 
 def name_of(data: Path) -> str:
-    """What the cluster in `data` is called among archives."""
+    """The archive name of the cluster in `data`."""
     with (data / "global" / "pg_control").open("rb") as file:
-        # The first field in every version: PostgreSQL's own programs find out by it whose file it is.
+        # The first field in every version: PostgreSQL's own programs use it to identify the file's cluster.
         (system,) = struct.unpack("=Q", file.read(8))
     mark = data / MARK
     own = f"-{mark.read_text()}" if mark.exists() else ""
@@ -41,7 +41,7 @@ def name_of(data: Path) -> str:
 
 
 def begin_anew(data: Path, account: SystemUser) -> None:
-    """Give a cluster that was restored from a copy a name of its own."""
+    """Give a cluster restored from a copy a name of its own."""
     files.write(data / MARK, secrets.token_hex(4), mode=0o600, account=account)
 
 
@@ -49,7 +49,7 @@ def prepare(archive: Path, name: str, account: SystemUser) -> Path:
     """Create a cluster's directory for the account that PostgreSQL runs as. Raises PostgresError."""
     place = archive / name
     try:
-        # A directory that was there already may hold what belongs to others.
+        # An existing directory may contain files of others, so it keeps its owner.
         if not archive.exists():
             archive.mkdir(parents=True, mode=0o700)
             account.own(archive)
@@ -66,8 +66,8 @@ def prepare(archive: Path, name: str, account: SystemUser) -> Path:
 
 
 def gap(directory: Path, *, first: str) -> str | None:
-    """The segment that is missing in a directory although there are later ones, or None. Looks at those from `first`
-    on, which need not be there itself: a copy has with it what was written until it ended."""
+    """The segment that is missing in a directory although later ones exist, or None. Only segments from `first` on
+    count; `first` itself may be missing, since a copy contains the WAL written until it ended."""
     there = _segments(directory)
     begun = sorted(one for one in there if one >= _position(first))
     missing = next((one + 1 for one, after in pairwise(begun) if after > one + 1), None)
@@ -75,8 +75,8 @@ def gap(directory: Path, *, first: str) -> str | None:
 
 
 def lacking(directory: Path, *, first: str, last: str) -> str | None:
-    """The first segment that is missing in a directory of those from `first` to `last`, or None. `last`: any file that
-    PostgreSQL archived, most of which are called like a segment. Raises OSError."""
+    """The first missing segment in a directory of those from `first` to `last`, or None. `last`: any file that
+    PostgreSQL archived; most are named like a segment. Raises OSError."""
     end = _is_segment(last[:24])
     if end is None:
         return None
@@ -87,12 +87,12 @@ def lacking(directory: Path, *, first: str, last: str) -> str | None:
 
 def unreplayed(directory: Path, *, end: int) -> str | None:
     """The segment that ended a replay although the directory has later ones: it is missing or damaged. None: the replay
-    came to the end of the archive. `end`: how far it came, in bytes from the beginning of the WAL."""
+    reached the end of the archive. `end`: how far it got, in bytes from the beginning of the WAL."""
     there, reached = _segments(directory), end // SEGMENT_BYTES
     later = [one for one in there if one > reached]
     if not later:
         return None
-    # A record that continues in the next segment is not replayed without it.
+    # A record that continues in the next segment cannot be replayed without it.
     stopped = reached if reached not in there or reached + 1 in there else reached + 1
     return _named(stopped, like=there[later[0]])
 
@@ -109,7 +109,7 @@ def _position(segment: str) -> int:
 
 
 def _named(position: int, *, like: str) -> str:
-    """On the timeline of another segment."""
+    """The name of a segment, on the timeline of another one."""
     return f"{like[:8]}{position // 256:08X}000000{position % 256:02X}"
 
 
@@ -117,8 +117,8 @@ READABLE = 'cd "$1" && ls >/dev/null || exit 1; for one in *; do test ! -e "$one
 
 
 def demand_readable(directory: Path, account: SystemUser) -> None:
-    """Raise PostgresError if PostgreSQL could not replay what is archived: to it, a segment that it cannot read is the
-    end of the archive."""
+    """Raise PostgresError if PostgreSQL could not replay the archived WAL: it treats an unreadable segment as the end
+    of the archive."""
     if _asked(READABLE, directory, account).returncode != 0:
         raise PostgresError(
             f"PostgreSQL, which runs as uid {account.uid}, cannot read everything in {directory}: give the archive to"
@@ -127,7 +127,7 @@ def demand_readable(directory: Path, account: SystemUser) -> None:
 
 
 def _asked(script: str, directory: Path, account: SystemUser) -> subprocess.CompletedProcess[bytes]:
-    """The kernel is asked, not the mode bits, so that ACLs and mounts count as well."""
+    """Runs a test as the account: the kernel decides, not the mode bits, so that ACLs and mounts count as well."""
     command = ["/bin/sh", "-c", script, "sh", str(directory)]
     return subprocess.run(command, stderr=subprocess.DEVNULL, cwd="/", **account.spawn())
 
@@ -135,7 +135,7 @@ def _asked(script: str, directory: Path, account: SystemUser) -> subprocess.Comp
 def settings(directory: Path) -> dict[str, str]:
     """Server settings that archive each WAL segment into `directory`, which PostgreSQL's account must be able to write.
 
-    A segment that is there already and the same counts as archived: the server may have been killed before it noted it.
+    An existing, identical segment counts as archived: the server may have been killed before it recorded that.
     """
     place = _in_command(directory)
     target, part = f"{place}/%f", f"{place}/.%f.part"
@@ -144,10 +144,10 @@ def settings(directory: Path) -> dict[str, str]:
 
 
 def restore_command(directory: Path) -> str:
-    """The setting that fetches segments from `directory`."""
+    """The setting `restore_command` that fetches segments from `directory`."""
     return f"cp {_in_command(directory)}/%f %p"
 
 
 def _in_command(directory: Path) -> str:
-    """Quoted for the shell, and for PostgreSQL, to which % is the beginning of what it fills in."""
+    """Quoted for the shell, and for PostgreSQL, where % begins a placeholder."""
     return shlex.quote(str(directory)).replace("%", "%%")

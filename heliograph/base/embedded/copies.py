@@ -1,8 +1,8 @@
-"""Copies of the embedded cluster: taken while it runs, and brought up again elsewhere, with archived WAL or without.
+"""Copies of the embedded cluster: taken while it runs, and brought up again elsewhere, with or without archived WAL.
 
-The rule nobody may break: a copy is brought up under another name, beside where the cluster will be, and gets the
-final name only when it has recovered and the caller's work on it has committed. A kill before that leaves an empty
-place, and the next start removes the remains.
+The rule nobody may break: a copy is brought up under another name, next to the cluster's final place, and is moved
+there only when it has recovered and the caller's work on it has committed. A kill before that leaves the place empty,
+and the next start removes the remains.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from heliograph.base.embedded.install import (
 )
 from heliograph.base.embedded.process import Process
 
-#: What `pg_basebackup` writes; the manifest has the checksum of every file.
+#: Files written by `pg_basebackup`; the manifest has the checksum of every file.
 BASE, WAL, MANIFEST = "base.tar.gz", "pg_wal.tar.gz", "backup_manifest"
-#: Seconds without progress of a recovery after which it is given up.
+#: Seconds without progress after which a recovery is abandoned.
 PATIENCE = 600.0
-#: What PostgreSQL says of a point in time that it does not come to, and of the last transaction that it replayed.
+#: PostgreSQL's messages about a point in time that it did not reach, and about the last transaction replayed.
 TOO_LATE = "recovery ended before configured recovery target was reached"
 LAST = "last completed transaction was at log time "
-#: What a line names an error by: of the programs, of the server.
+#: How a line marks an error: in output of the programs, of the server.
 ERROR = re.compile(r"\b(error|fatal|ERROR|FATAL|PANIC): ")
 
 
@@ -57,8 +57,8 @@ class RecoveryError(PostgresError):
 
 
 class ArchiveEnds(RecoveryError):
-    """The archived WAL ends before the point in time that was asked for; the message is the time of what it has last,
-    or empty if it has nothing."""
+    """The archived WAL ends before the requested point in time; the message is the time of the last transaction, or
+    empty if there is none."""
 
 
 async def run(
@@ -68,8 +68,8 @@ async def run(
     stdin: int = asyncio.subprocess.DEVNULL,
     stdout: int = asyncio.subprocess.DEVNULL,
 ) -> None:
-    """Run one of PostgreSQL's client programs. Raises PostgresError with the first error that it told, or else the last
-    thing it said."""
+    """Run one of PostgreSQL's client programs. Raises PostgresError with the first error in its output, or else the
+    last line."""
     program, *rest = map(str, arguments)
     child = await asyncio.create_subprocess_exec(
         programs() / program,
@@ -87,7 +87,7 @@ async def run(
         raise
     if child.returncode:
         said = err.decode(errors="replace").strip().splitlines() or [f"status {child.returncode}"]
-        # What follows an error is its consequence, such as the removal of what was written before a disk was full.
+        # Lines after an error are its consequences, such as the removal of files written before the disk was full.
         told = next((line for line in said if ERROR.search(line)), said[-1])
         raise PostgresError(f"{program}: {told.removeprefix(f'{program}: ')}")
 
@@ -95,7 +95,7 @@ async def run(
 async def copy(home: Path, place: Path, *, label: str) -> None:
     """Copy the running cluster of `home` to the new directory `place`, with the WAL that makes it consistent.
 
-    Messages go on being accepted meanwhile. Raises PostgresError.
+    Messages continue to be accepted meanwhile. Raises PostgresError.
     """
     layout = Layout(home.absolute())
     try:
@@ -120,11 +120,11 @@ async def copy(home: Path, place: Path, *, label: str) -> None:
 
 
 async def load(dump: Path, url: str, *, password: str, then: str) -> None:
-    """Load what `pg_dump` wrote into an empty database and run the statements `then`, all in one transaction.
+    """Load a dump of `pg_dump` into an empty database and run the statements `then`, all in one transaction.
 
-    `url`: without its password. Raises PostgresError with what was said, and then nothing was written. Nor if this
-    process is killed: the transaction ends with our own words, since `psql` would commit at the end of any script, and
-    both programs go on without us.
+    `url`: without its password. Raises PostgresError with the program's error; nothing is written then, nor if this
+    process is killed: the script's COMMIT comes from us, since `psql` would commit at the end of any script, and both
+    programs continue without us.
     """
     read, write = os.pipe()
     apply = ["psql", f"--dbname={url}", "--no-psqlrc", "--quiet", "--no-password"]
@@ -142,7 +142,8 @@ async def load(dump: Path, url: str, *, password: str, then: str) -> None:
             write = -1
         await applying
     finally:
-        # The end of half a script must not look like that of a whole one: psql ends first, and with it its transaction.
+        # The end of half a script must not look like the end of a whole one: psql ends first, and with it its
+        # transaction.
         await _ended(applying)
         await _ended(restoring)
         os.close(read)
@@ -156,8 +157,8 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 async def prune_archive(directory: Path, oldest: str) -> None:
-    """Remove archived segments before `oldest`, the first one that a kept copy needs, and the notes of copies that
-    began before it. Raises PostgresError."""
+    """Remove archived segments before `oldest`, the first one that a kept copy needs, and the history files of copies
+    that began before it. Raises PostgresError."""
     await run(["pg_archivecleanup", "--clean-backup-history", directory, oldest])
 
 
@@ -170,11 +171,11 @@ async def brought_up(
     until: datetime | None = None,
     say: Callable[[str], None],
 ) -> AsyncIterator[tuple[Connection, Callable[[], Awaitable[None]]]]:
-    """Bring a copy up below `home`, which holds no cluster yet, reachable by nobody else.
+    """Bring up a copy below `home`, which holds no cluster yet, reachable by nobody else.
 
-    Yields a superuser's connection to the application's database, and a function that stops the server and puts the
-    cluster in its final place. Without calling it, everything is removed at the end. `archive`: replay WAL that the
-    copied cluster archived there as well, to its end or to `until`. Raises PostgresError.
+    Yields a superuser's connection to the application's database, and a function that stops the server and moves the
+    cluster to its final place. If it is not called, everything is removed at the end. `archive`: also replay the WAL
+    that the copied cluster archived there, to its end or to `until`. Raises PostgresError.
     """
     layout = Layout(home.absolute())
     files.prepare_home(layout)
@@ -223,8 +224,8 @@ async def brought_up(
 
 
 def _programs_for(layout: Layout, account: SystemUser, install: Install, place: Path) -> Install:
-    """The programs of the version that made a copy: nothing else replays its log. The next start of what was restored
-    brings it over to this version (`upgrade.py`). Raises PostgresError if the package has no such programs."""
+    """The programs of the version that made a copy: no others replay its log. The next start of the restored cluster
+    upgrades it to this version (`upgrade.py`). Raises PostgresError if the package lacks such programs."""
     made_by = files.major_of(place)
     if made_by == install.major:
         return install
@@ -236,7 +237,7 @@ def _programs_for(layout: Layout, account: SystemUser, install: Install, place: 
 
 
 async def _extracted(source: Path, place: Path, account: SystemUser) -> None:
-    """Unpack a copy. When this is cancelled, nothing writes any more once it has ended: `place` can be removed."""
+    """Unpack a copy. After cancellation, nothing writes anymore once this has ended: `place` can be removed."""
     cancelled = threading.Event()
     extracting = asyncio.create_task(asyncio.to_thread(_extract, source, place, account, cancelled))
     try:
@@ -248,8 +249,8 @@ async def _extracted(source: Path, place: Path, account: SystemUser) -> None:
 
 
 def _extract(source: Path, place: Path, account: SystemUser, cancelled: threading.Event) -> None:
-    """Unpack a copy, files and directories only, none of them outside `place`, and compare each file with the checksum
-    that the server gave. Raises RecoveryError."""
+    """Unpack a copy, files and directories only, none of them outside `place`, and verify each file's checksum as
+    given by the server. Raises RecoveryError."""
     manifest = json.loads((source / MANIFEST).read_bytes())
     expected = {one["Path"]: one["Checksum"] for one in manifest["Files"]}
     place.mkdir(mode=0o700)
@@ -272,7 +273,7 @@ def _extract(source: Path, place: Path, account: SystemUser, cancelled: threadin
 
 
 def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path, cancelled: threading.Event) -> str:
-    """Write a file; returns its SHA-256, hex. Raises RecoveryError once nobody waits for it any more."""
+    """Write a file; returns its SHA-256, hex. Raises RecoveryError once it is cancelled."""
     content = archive.extractfile(member)
     assert content is not None
     digest = hashlib.sha256()
@@ -294,7 +295,7 @@ def _launch(
     archive: Path | None,
     until: datetime | None,
 ) -> Process:
-    """Start the copy on a private socket, where the superuser needs no password: the old one stayed behind. It ends
+    """Start the copy on a private socket, where the superuser needs no password: the old one was left behind. It ends
     with this process: nobody would adopt it."""
     files.write_settings(layout, files.choose_port(None), {})
     access = sockets / "pg_hba.conf"
@@ -322,7 +323,7 @@ def _launch(
 
 
 async def _recovered(server: Process, layout: Layout, sockets: Path, say: Callable[[str], None]) -> Connection:
-    """A connection to the application's database, once everything is replayed."""
+    """A connection to the application's database, once everything has been replayed."""
     port = next(line.split("'")[1] for line in layout.settings.read_text().splitlines() if line.startswith("port = "))
     loop = asyncio.get_running_loop()
     moved, replayed = loop.time(), ""

@@ -1,20 +1,20 @@
 """The files of the embedded PostgreSQL: its home directory, a cluster, passwords, settings.
 
-    <home>/                 ours (as root: root's, others may only pass through)
+    <home>/                 ours (as root: root's, others may only traverse it)
       lock                  held with flock by the process that supervises this directory
       port                  the TCP port, kept between starts
       app.password          of the role `heliograph`, the application's, 0600
       owner.password        of the role `heliograph_owner`, which owns the tables, 0600
       superuser.password    of the role `postgres`, 0600
-      heliograph.conf       settings and `pg_hba.conf` rules, written anew on each start
+      heliograph.conf       settings and `pg_hba.conf` rules, rewritten on each start
       pg_hba.conf
       data/                 the cluster, 0700
       log/  run/            server log and Unix socket
-      start.log             what was said before the server log was open
+      start.log             output from before the server log was open
       install-<version>/    a copy of the binaries, only where PostgreSQL's account cannot read the installed ones
 
-The rule nobody may break: whatever must be complete is written under another name (`<name>.new-<random>`), synced, and
-renamed. A kill at any instant leaves either the old or the new one, and the next start removes the remains.
+The rule nobody may break: what must be complete is written under another name (`<name>.new-<random>`), synced, and
+renamed. A kill at any moment leaves either the old or the new version, and the next start removes the remains.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Layout:
 
 
 def prepare_home(layout: Layout) -> None:
-    """Create the home directory. For root, others may pass through it, because PostgreSQL's account has to."""
+    """Create the home directory. For root, others may traverse it, because PostgreSQL's account has to."""
     mode = 0o711 if os.geteuid() == 0 else 0o700
     for directory in (*reversed(layout.home.parents), layout.home):
         try:
@@ -108,7 +108,7 @@ def prepare_home(layout: Layout) -> None:
 
 
 def clean_up(layout: Layout) -> None:
-    """Remove what a killed start left half done. Only under the lock."""
+    """Remove what a killed start left half done. Only while holding the lock."""
     for remains in layout.home.glob("*.new-*"):
         if remains.is_dir() and not remains.is_symlink():
             shutil.rmtree(remains, ignore_errors=True)  # an orphaned initdb may still write there; the next start wins
@@ -117,7 +117,7 @@ def clean_up(layout: Layout) -> None:
 
 
 def major_of(data: Path) -> str:
-    """The major version that made a cluster. Raises PostgresError if it is none."""
+    """The major version that created a cluster. Raises PostgresError if it is not a cluster."""
     try:
         return (data / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
@@ -128,7 +128,7 @@ def major_of(data: Path) -> str:
 
 
 def check_major(data: Path, install: Install) -> None:
-    """Raise PostgresError if it is not a cluster, or one of another major version."""
+    """Raise PostgresError if it is not a cluster, or has another major version."""
     made_by = major_of(data)
     if made_by != install.major:
         raise PostgresError(
@@ -147,7 +147,7 @@ def has_cluster(layout: Layout) -> bool:
 
 
 async def create_cluster(layout: Layout, account: SystemUser, install: Install, *, sync: bool) -> None:
-    """initdb next to the final place, then rename. `sync=False` leaves the disk alone (tests only)."""
+    """Run initdb next to the final place, then rename. `sync=False`: no fsync (tests only)."""
     # The builtin locale sorts by code point on every system: no libc upgrade can corrupt an index.
     options = ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     place = await initdb(layout, account, install, sync=sync, options=options)
@@ -158,7 +158,7 @@ async def create_cluster(layout: Layout, account: SystemUser, install: Install, 
 async def initdb(
     layout: Layout, account: SystemUser, install: Install, *, sync: bool, options: Sequence[str] = ()
 ) -> Path:
-    """A new cluster under another name, which is returned."""
+    """Create a new cluster under another name; returns its path."""
     secret(layout.superuser_password, account)
     place = layout.home / f"data.new-{secrets.token_hex(4)}"
     place.mkdir(mode=0o700)
@@ -189,7 +189,7 @@ async def initdb(
 
 
 def secret(path: Path, account: SystemUser | None = None) -> str:
-    """The password in `path`, created on first use. Only `account` and we may read it."""
+    """The password in `path`, created on first use. Only `account` and this process's user may read it."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -214,8 +214,7 @@ def write(path: Path, text: str, *, mode: int, account: SystemUser | None = None
 
 
 def prepare_run(layout: Layout, account: SystemUser) -> None:
-    """Create the directories for socket and log, and remove old sockets and logs. Only when no server can be
-    running."""
+    """Create the directories for socket and log, and remove old sockets and logs. Only if no server can be running."""
     for directory in (layout.sockets, layout.log):
         directory.mkdir(mode=0o700, exist_ok=True)
         found = directory.lstat()
@@ -256,7 +255,7 @@ def port_is_free(port: int) -> bool:
 
 
 def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
-    """Write heliograph.conf and pg_hba.conf. `extra` takes precedence; only tests need it."""
+    """Write heliograph.conf and pg_hba.conf. `extra` takes precedence; only tests use it."""
     memory_mb = _memory_bytes() // 2**20
     settings = {
         # A 202 is a promise.
@@ -303,7 +302,7 @@ def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
     write(
         layout.settings, "# Written on each start; change data/postgresql.conf.\n" + "\n".join(lines) + "\n", mode=0o644
     )
-    # No line for the superuser over TCP, and none without a password.
+    # No rule for the superuser over TCP, and none without a password.
     rules = ["local all,replication postgres scram-sha-256", "local all heliograph,heliograph_owner scram-sha-256"]
     rules += ["host all heliograph,heliograph_owner 127.0.0.1/32 scram-sha-256"]
     write(layout.access, "# Written on each start.\n" + "\n".join(rules) + "\n", mode=0o644)
@@ -323,7 +322,7 @@ def _memory_bytes() -> int:
 
 
 def sync_directory(path: Path) -> None:
-    """Have its entries on disk."""
+    """Flush a directory's entries to disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

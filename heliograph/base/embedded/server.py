@@ -3,8 +3,8 @@
     take the lock → finish or create the cluster → adopt a running server, or start one → wait until it answers
 
 The server is a foreground child in its own session, so that Ctrl-C at the terminal reaches it only through us. If our
-process is killed, it continues, and the next start adopts it. The rule nobody may break: a server is alive if its
-socket answers with our data directory. A process id alone proves nothing: it may belong to somebody else by now.
+process is killed, the server continues, and the next start adopts it. The rule nobody may break: a server is alive if
+its socket answers with our data directory. A process id alone proves nothing: it may belong to another process by now.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | 
     if (os.geteuid() if uid is None else uid) == 0:
         return Path("/var/lib/heliograph")
     base = Path(environment.get("XDG_DATA_HOME", ""))
-    # The XDG specification: a relative path is to be ignored.
+    # The XDG specification: a relative path must be ignored.
     return (base if base.is_absolute() else Path(environment.get("HOME") or Path.home(), ".local/share")) / "heliograph"
 
 
 def url_of(directory: Path) -> str:
-    """The application's URL for the server on `directory`, as last started. PostgresError if it never was."""
+    """The application's URL for the server on `directory`, as last started. Raises PostgresError if it never was."""
     layout = Layout(directory.absolute())
     return _url(layout, ROLE, layout.app_password)
 
@@ -80,13 +80,13 @@ def _url(layout: Layout, role: str, kept: Path) -> str:
 
 
 class Embedded:
-    """A PostgreSQL on `directory`, which is created if necessary. Holds a lock on it from `start` to `stop`.
+    """A PostgreSQL on `directory`, which is created if necessary and locked from `start` to `stop`.
 
-    `port`: exactly this TCP port, or None: the last one if it is free, else any. `on_progress` gets a line for people
-    at each step, and every `progress_interval` seconds of a longer one. `archive`: below which WAL is archived
+    `port`: exactly this TCP port, or None: the last one if it is free, else any. `on_progress` gets a readable line at
+    each step, and every `progress_interval` seconds of a longer one. `archive`: directory below which WAL is archived
     (`archive`). `extra_settings` are for tests only: they override all others, including those for durability.
     `packages`: where the binaries' package is, if not in this environment. Times in seconds: `start_timeout` covers
-    crash recovery; after `stop_timeout` a fast shutdown becomes an immediate one, after which the next start has to
+    crash recovery; after `stop_timeout` a fast shutdown becomes an immediate one, after which the next start must
     recover; `lock_timeout` is for another process that is about to release the lock.
     """
 
@@ -119,9 +119,9 @@ class Embedded:
         self._sockets = self._layout.sockets
 
     async def start(self) -> None:
-        """Return once the server takes connections; again after `wait` returned, to replace a server that ended.
+        """Return once the server accepts connections; call again after `wait` returned, to replace a server that ended.
 
-        Raises PostgresError, and then nothing is left running.
+        Raises PostgresError; nothing is left running then.
         """
         if self._server is not None and not self._server.ended.done():
             raise RuntimeError("already started")
@@ -154,28 +154,28 @@ class Embedded:
 
     @property
     def url(self) -> str:
-        """For the application: its own role, over TCP, with its password."""
+        """The application's URL: its own role, over TCP, with its password."""
         return url_of(self._layout.home)
 
     @property
     def owner_url(self) -> str:
-        """For migrations: the role that owns the tables."""
+        """The URL for migrations: the role that owns the tables."""
         return owner_url_of(self._layout.home)
 
     @property
     def superuser_url(self) -> str:
-        """For tests and tools: over the Unix socket, with a password that only this account can read."""
+        """The URL for tests and tools: over the Unix socket, with a password that only this account can read."""
         password = self._layout.superuser_password.read_text().strip()
         at = urllib.parse.urlencode({"host": str(self._sockets), "port": self._layout.port.read_text().strip()})
         return f"postgresql://postgres:{password}@/postgres?{at}"
 
     @property
     def pid(self) -> int | None:
-        """The server's process, or None if there is none."""
+        """The server's process id, or None if there is none."""
         return self._server.pid if self._server is not None and not self._server.ended.done() else None
 
     async def wait(self) -> int:
-        """Return when the server has ended, for whatever reason: its status as in subprocess, or UNKNOWN_STATUS."""
+        """Wait until the server has ended; returns its status as in subprocess, or UNKNOWN_STATUS."""
         if self._server is None:
             raise RuntimeError("not started")
         return await asyncio.shield(self._server.ended)
@@ -191,8 +191,8 @@ class Embedded:
                 self._lock = None
 
     async def _end(self, server: Process) -> None:
-        # Fast, then immediate (both are orderly: PostgreSQL ends its own processes). SIGKILL is for a server that is
-        # itself suspended, and comes last, because it leaves backends that the next start has to wait for.
+        # Fast, then immediate (both are orderly: PostgreSQL ends its own processes). SIGKILL comes last, for a server
+        # that is suspended itself, because it leaves backends that the next start has to wait for.
         steps = ((signal.SIGINT, self._stop_timeout), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
         for number, patience in steps:
             server.send(number)
@@ -203,7 +203,7 @@ class Embedded:
         raise PostgresError(f"PostgreSQL (process {server.pid}) cannot be stopped")
 
     async def _take_lock(self) -> int:
-        """flock, because the kernel releases it however this process ends."""
+        """Take the lock with flock, because the kernel releases it however this process ends."""
         path = self._layout.home / "lock"
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -230,7 +230,7 @@ class Embedded:
         return lock
 
     async def _bring_over(self, made_by: str, account: SystemUser, install: Install, patience: Patience) -> None:
-        """Turn the cluster of an older major version into one of this version. Without its programs: PostgresError."""
+        """Upgrade the cluster of an older major version. Raises PostgresError without that version's programs."""
         upgrade.demand_room(self._layout)
         both = await asyncio.to_thread(
             upgrade_installs, self._layout.home, account, (made_by, install.major), self._packages
@@ -239,7 +239,7 @@ class Embedded:
             files.check_major(self._layout.data, install)
             return
         old, new = both
-        # What it did not finish, only its own version can.
+        # Only its own version can finish an interrupted recovery.
         connection = await self._adopt(patience) or await self._launch(account, old, patience)
         await connection.close()
         assert self._server is not None
@@ -250,12 +250,12 @@ class Embedded:
         await upgrade.upgrade(self._layout, account, old=old, new=new, settings=settings, sync=sync, say=say)
 
     async def _adopt(self, patience: Patience) -> Connection | None:
-        """Take over a server that runs on our data, waiting while it starts or stops; None if there is none."""
+        """Take over a server running on our data, waiting while it starts or stops; None if there is none."""
         while (note := Note.read(self._layout.data)) is not None:
             try:
                 server = Process(note.pid)
             except ProcessLookupError:
-                return None  # PostgreSQL sees by itself that this note is stale
+                return None  # PostgreSQL itself recognizes that this file is stale
             answer = await self._ask(note.sockets, note.port)
             if not isinstance(answer, Silence):
                 self._server = server
@@ -265,7 +265,7 @@ class Embedded:
                 return answer
             server.release()
             if answer is not Silence.BUSY and not is_server_on(self._layout.data, note.pid):
-                # Somebody else's process has the number by now. PostgreSQL would trust it and refuse to start.
+                # Another process has the number by now. PostgreSQL would trust the file and refuse to start.
                 (self._layout.data / "postmaster.pid").unlink(missing_ok=True)
                 return None
             if answer is Silence.STRANGER:
@@ -283,7 +283,7 @@ class Embedded:
         if self._wanted_port is not None and not files.port_is_free(self._wanted_port):
             raise PostgresError(f"port {self._wanted_port} of 127.0.0.1 is in use")
         wanted = self._wanted_port or self._last_port()
-        # Of the version that the data are of: before an upgrade, the older one's last WAL is archived with the rest.
+        # Named after the data's version: before an upgrade, the older version's last WAL is archived with the rest.
         name = archives.name_of(self._layout.data)
         own = {"cluster_name": name}
         if self._archive is not None:
@@ -310,7 +310,7 @@ class Embedded:
                 raise PostgresError(f"PostgreSQL ended with status {self._server.ended.result()}: {reason}")
 
     async def _until_ready(self, server: Process, port: int, patience: Patience, state: str) -> Connection | None:
-        """A connection once the server accepts them, however long recovery takes; None if it ended before."""
+        """A connection once the server accepts them, however long recovery takes; None if the server ended first."""
         while not server.ended.done():
             answer = await self._ask(self._sockets, port)
             if not isinstance(answer, Silence):
@@ -321,7 +321,7 @@ class Embedded:
         return None
 
     async def _ask(self, sockets: Path, port: int) -> Connection | Silence:
-        """A superuser's connection to the server on our data, or why there is none."""
+        """A superuser's connection to the server on our data, or the reason why there is none."""
         try:
             connection = await asyncpg.connect(
                 host=str(sockets),
@@ -355,9 +355,9 @@ class Embedded:
         return silence
 
     async def _settle(self, connection: Connection) -> None:
-        """Create the database, its owner, and the application's role, which owns nothing. Each start repeats it, so a
+        """Create the database, its owner, and the application's role, which owns nothing. Repeated at each start, so a
         kill in between leaves nothing half done."""
-        await connection.execute("SET log_min_error_statement = panic")  # the next ones hold passwords
+        await connection.execute("SET log_min_error_statement = panic")  # the next statements contain passwords
         for role, kept in ((OWNER, self._layout.owner_password), (ROLE, self._layout.app_password)):
             if not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role):
                 await connection.execute(f"CREATE ROLE {role}")
@@ -367,8 +367,8 @@ class Embedded:
         await connection.execute(f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC")
         await connection.execute(f"GRANT CONNECT ON DATABASE {ROLE} TO {ROLE}")
         if self._archive is not None:
-            # The checkpointer went to sleep while the server recovered, when nothing is archived by time: without a
-            # word to it, it sleeps for `checkpoint_timeout`.
+            # The checkpointer went to sleep while the server recovered, when nothing is archived by time: unless it is
+            # woken up, it sleeps for `checkpoint_timeout`.
             await connection.execute("SELECT pg_reload_conf()")
 
     def _superuser_password(self) -> str:
@@ -394,6 +394,6 @@ class Embedded:
         """Errors among the last lines of the server's log."""
         logs = sorted(self._layout.log.glob("postgresql-*.log"))
         lines = logs[-1].read_text(errors="replace").splitlines()[-50:] if logs else []
-        # Not those caused by our own checks.
+        # Without those caused by our own checks.
         complaints = [line for line in lines if re.search(r"FATAL:  (?!the database system is )|PANIC|could not", line)]
         return "".join(f"\n{line}" for line in complaints[-10:])

@@ -1,11 +1,11 @@
-"""A cluster of an older major version, brought over to this one by pg_upgrade, which comes with both.
+"""Upgrades a cluster of an older major version to this one with pg_upgrade; the package contains both versions.
 
     start and stop the old server (so that it has recovered) → a new cluster beside it → pg_upgrade copies →
-    the copy gets a final name → the old one is put aside → the copy takes its place
+    the copy gets a final name → the old cluster is put aside → the copy takes its place
 
-The rule nobody may break: the old cluster is only read until the copy is complete and synced. A kill at any instant
+The rule nobody may break: the old cluster is only read until the copy is complete and synced. A kill at any moment
 leaves one of the two under the name `data`, or `finish` gives it that name; the old one stays as `data-<major>` until
-somebody removes it. pg_upgrade: https://www.postgresql.org/docs/18/pgupgrade.html
+somebody removes it. See https://www.postgresql.org/docs/18/pgupgrade.html
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BESIDE = 512 * 2**20
 
 
 async def finish(layout: Layout) -> None:
-    """Complete or undo what was killed. Only under the lock, before anything looks for a cluster or cleans up."""
+    """Complete or undo a killed upgrade. Only under the lock, before anything looks for a cluster or cleans up."""
     for place in layout.home.glob("data.new-*"):
-        # A server that pg_upgrade started on the copy; the one on the old cluster is adopted and stopped.
+        # A server that pg_upgrade started on the copy; one on the old cluster is adopted and stopped.
         note = Note.read(place)
         if note is not None and is_server_on(place, note.pid):
             with contextlib.suppress(ProcessLookupError):
@@ -44,7 +44,7 @@ async def finish(layout: Layout) -> None:
     if not ready.exists():
         return
     if layout.data.exists():
-        # Nothing was exchanged, and what is in `data` may have gone on since.
+        # Nothing was exchanged, and the cluster in `data` may have changed since.
         shutil.rmtree(ready)
     else:
         ready.rename(layout.data)
@@ -52,7 +52,7 @@ async def finish(layout: Layout) -> None:
 
 
 def demand_room(layout: Layout) -> None:
-    """Raises PostgresError if the disk has no room for a copy."""
+    """Raise PostgresError if the disk has no room for a copy."""
     needed = BESIDE + sum(path.lstat().st_size for path in layout.data.rglob("*") if not path.is_dir())
     free = shutil.disk_usage(layout.home).free
     if free < needed:
@@ -72,8 +72,8 @@ async def upgrade(
     sync: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Bring the cluster, whose server was shut down in order, over to `new`. `settings`: those that the caller adds to
-    ours. Raises PostgresError, and then the old one is as it was."""
+    """Upgrade a cluster, whose server was shut down cleanly, to `new`. `settings`: the caller's additions to ours.
+    Raises PostgresError; the old cluster is then unchanged."""
     say(f"Bringing the database over from PostgreSQL {old.major} to {new.major}; the old one stays as it is.")
     place = await files.initdb(layout, account, new, sync=sync, options=_as_before(old, new, layout.data, account))
     work = layout.home / f"upgrade.new-{secrets.token_hex(4)}"
@@ -83,7 +83,7 @@ async def upgrade(
         passwords = work / "passwords"
         password = layout.superuser_password.read_text().strip()
         files.write(passwords, f"*:*:*:postgres:{password}\n", mode=0o600, account=account)
-        # Neither of the two servers archives: what they write belongs to no backup.
+        # Neither of the two servers archives: their WAL belongs to no backup.
         files.write_settings(layout, files.choose_port(None), {**settings, "archive_mode": "off"})
         files.prepare_run(layout, account)
         log = work / "pg_upgrade.log"
@@ -136,7 +136,7 @@ def _aside(layout: Layout, major: str) -> Path:
 
 
 def _as_before(old: Install, new: Install, data: Path, account: SystemUser) -> list[str]:
-    """Options of initdb that must be the old cluster's: later versions have other defaults."""
+    """initdb options that must match the old cluster: later versions have other defaults."""
     said = subprocess.run(
         [old.binaries / "pg_controldata", data],
         capture_output=True,
@@ -148,14 +148,14 @@ def _as_before(old: Install, new: Install, data: Path, account: SystemUser) -> l
     ).stdout
     found = re.search(r"^Data page checksum version:\s+(\d+)", said, re.MULTILINE)
     checked = found is not None and found[1] != "0"
-    # 18 is the first to make them without being asked, and to take the second option.
+    # 18 is the first version to enable them by default, and to accept the second option.
     if checked:
         return ["--data-checksums"]
     return ["--no-data-checksums"] if int(new.major) >= 18 else []
 
 
 def _said(log: Path, place: Path) -> str:
-    """What pg_upgrade complained of: its own last lines, and those of the logs that it kept."""
+    """pg_upgrade's errors: the last lines of its output, and errors in the logs that it kept."""
     lines = log.read_text(errors="replace").splitlines()[-8:]
     for kept in sorted((place / "pg_upgrade_output.d").rglob("*")):
         if kept.is_file() and kept.suffix in (".txt", ".log"):

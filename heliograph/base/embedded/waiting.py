@@ -1,4 +1,4 @@
-"""Waiting for a server: why there is no connection yet, and for how long that is borne."""
+"""Waiting for a server: why there is no connection yet, and how long to wait."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Silence(enum.Enum):
 
 
 class Patience:
-    """Limits the total waiting time of one start, and reports now and then what it waits for."""
+    """Limits the total waiting time of one start, and reports now and then what it is waiting for."""
 
     def __init__(self, total: float, interval: float, say: Callable[[str], None]) -> None:
         self._total, self._interval, self._say = total, interval, say
         self._start = self._said = time.monotonic()
 
     async def pause(self, what: str) -> None:
-        """Wait a moment, longer ones as time goes by. PostgresError once the time is used up."""
+        """Wait a moment, increasingly long. Raises PostgresError once the time is used up."""
         now = time.monotonic()
         passed = now - self._start
         if passed >= self._total:
@@ -34,5 +34,5 @@ class Patience:
         if now - self._said >= self._interval:
             self._said = now
             self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")
-        # Each check of a recovering server is a line in its log, and each check of one that cannot start is a process.
+        # Each check of a recovering server is a line in its log; each check of one that cannot start is a new process.
         await asyncio.sleep(min(max(passed / 10, 0.05), 0.5))

@@ -1,7 +1,7 @@
-"""Which addresses and which URLs an outbound request may go to.
+"""The addresses and URLs that outbound requests may use.
 
-The rule nobody may break: this is an allow-list. Anything that is not known to be a public unicast address is refused,
-including what Python's `is_global` accepts (it says True for `::127.0.0.1`, `64:ff9b::a9fe:a9fe`, `2002:7f00:1::`,
+The rule nobody may break: this is an allow-list. Anything not known to be a public unicast address is refused,
+including some that Python's `is_global` accepts (it is True for `::127.0.0.1`, `64:ff9b::a9fe:a9fe`, `2002:7f00:1::`,
 `fec0::1`, `ff02::1`). A URL is accepted only in a spelling that every parser reads alike.
 """
 
@@ -18,8 +18,8 @@ Network = IPv4Network | IPv6Network
 
 LONGEST_URL = 2048
 
-#: Beyond `is_global`, whose answer for some of these differs between releases of Python: protocol assignments
-#: (RFC 6890), the 6to4 relay anycast (RFC 7526), multicast and what is reserved above it.
+#: In addition to `is_global`, whose answer for some of these differs between Python releases: protocol assignments
+#: (RFC 6890), the 6to4 relay anycast (RFC 7526), multicast and everything reserved above it.
 _REFUSED_IPV4 = [IPv4Network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "224.0.0.0/3")]
 
 #: All unicast space that IANA assigns, except protocol assignments (Teredo, ORCHID), documentation, 6to4,
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 
 
 class Target(NamedTuple):
-    """The target of a valid URL. `address` is None when the host is a name."""
+    """The target of a valid URL. `address` is None if the host is a name."""
 
     scheme: str
     host: str
@@ -63,8 +63,8 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 @functools.lru_cache(maxsize=16_384)
 def sharer(address: str) -> str:
-    """The key by which an address is counted in per-address limits: itself, or the /64 of an IPv6 one, since every
-    customer of a network has at least that; "" if it is not an address."""
+    """The key under which an address counts toward per-address limits: itself, or the /64 of an IPv6 address, since
+    every customer of a network has at least that; "" if it is not an address."""
     try:
         parsed = ip_address(address)
     except ValueError:
@@ -75,7 +75,7 @@ def sharer(address: str) -> str:
 
 
 def is_allowed(address: Address, allowed_networks: Sequence[Network] = ()) -> bool:
-    """Whether a connection to this address may be opened: it is public, or in one of the networks given."""
+    """Whether a connection to this address may be opened: it is public, or in one of `allowed_networks`."""
     if isinstance(address, IPv6Address):
         if address.scope_id is not None:
             return False
@@ -89,9 +89,9 @@ def is_allowed(address: Address, allowed_networks: Sequence[Network] = ()) -> bo
 
 
 def parse_url(url: str, *, allow_http: bool, allowed_networks: Sequence[Network] = ()) -> Target | str:
-    """The target of a URL, or a short sentence why it is refused. Uses no network.
+    """The target of a URL, or a short sentence saying why it is refused. Does not use the network.
 
-    Only the form of a host name is checked here; its addresses are checked when a connection is made.
+    Only the form of a host name is checked here; its addresses are checked when a connection is opened.
     """
     if len(url) > LONGEST_URL:
         return f"the URL has more than {LONGEST_URL} characters"
@@ -120,7 +120,7 @@ def parse_url(url: str, *, allow_http: bool, allowed_networks: Sequence[Network]
 
 
 def check_url(url: str, *, allow_http: bool, allowed_networks: Sequence[Network] = ()) -> str | None:
-    """Why a URL must not be saved as a destination, or None when it may."""
+    """Why a URL must not be saved as a destination, or None if it may."""
     target = parse_url(url, allow_http=allow_http, allowed_networks=allowed_networks)
     return target if isinstance(target, str) else None
 
@@ -137,7 +137,7 @@ def _ipv6(text: str) -> IPv6Address | str:
 def _ipv4_or_name(host: str) -> IPv4Address | str | None:
     labels = host.split(".")
     # A host whose last label is a number is an IPv4 address to every resolver: 0177.0.0.1, 0x7f.1, 2130706433, 127.1.
-    # Only the plain form is taken, so that what was checked is what is connected to.
+    # Only the plain form is accepted, so that the checked address is the one connected to.
     if _NUMBER.fullmatch(labels[-1]):
         if not _IPV4.fullmatch(host):
             return "an IPv4 address must be four decimal numbers"

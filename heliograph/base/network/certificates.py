@@ -1,4 +1,4 @@
-"""Certificates that end: of files that we show or trust. What a file says is read again only when the file changed."""
+"""Expiry of certificates in files that we present or trust. A file is reread only after it changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cryptography import x509
 
 
 def ends_at(path: str) -> datetime:
-    """When the first of the certificates in a PEM file ends. Raises OSError, ValueError if it holds none."""
+    """When the first certificate in a PEM file expires. Raises OSError; ValueError if the file has none."""
     return _ends_at(path, os.stat(path).st_mtime_ns)
 
 

@@ -1,7 +1,7 @@
-"""Connecting to PostgreSQL: the hosts of the URL in turn, or all at once, each with a time limit of its own.
+"""Connecting to PostgreSQL: the hosts of the URL in turn or all at once, each with its own time limit.
 
-The rule nobody may break: every connection of the product is made here, so that each one notices when its other end is
-gone, none waits for a hanging host while another one answers, and none has to ask the server how it writes arrays.
+The rule nobody may break: every connection of the product is opened here, so that each one notices when its other end
+is gone, none waits for a hanging host while another answers, and none has to ask the server for array types.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ NEXT = (
 )
 
 
-#: Seconds after which the next host is tried beside one that has not answered yet, while that one may still do so.
+#: Seconds after which the next host is tried in parallel with one that has not answered yet.
 BESIDE = 0.25
 
 
 class DatabaseAway(ConnectionError):
-    """The database does not answer, or can begin no session; requests fail at once."""
+    """The database does not answer, or cannot start a session; requests fail at once."""
 
 
 class Connector:
-    """Makes connections for a URL. Remembers which host answered last, and tries that one first."""
+    """Opens connections for a URL. Remembers which host answered last, and tries that one first."""
 
     def __init__(self, url: str, *, current: Callable[[], str] | None = None, **options: Any) -> None:
-        """`current`: the URL as it is now, "" if unknown; asked before each connection: a password can be changed
+        """`current`: the URL as it is now, "" if unknown; called before each connection: a password can be changed
         in its file while the process is running. `options`: of asyncpg.connect, for each connection.
 
         Raises UrlError, also if a file that the URL names cannot be read.
@@ -65,10 +65,10 @@ class Connector:
         self._last: Host | None = None
 
     async def connect(self, **options: Any) -> Raw:
-        """A connection to the first host that answers and is of the wanted kind; `options`: of asyncpg.connect.
+        """A connection to the first host that answers and is of the wanted kind; `options`: for asyncpg.connect.
 
-        Raises what the last host's attempt raised; DatabaseAway for an internal error, which is the fault of the
-        statement where there is one, and here of the server.
+        Raises what the last host's attempt raised; DatabaseAway for an internal error, which normally is the
+        statement's fault, but here the server's.
         """
         self._follow()
         options = self._complete(options)
@@ -81,10 +81,10 @@ class Connector:
         return await self._first("any", options)
 
     async def reach(self, *, pause: float, **options: Any) -> Raw:
-        """A connection as soon as there is a host for it: all are tried at once, and each again after `pause` seconds,
-        whatever the others do. So one that hangs delays nobody who looks for the one that took its place.
+        """A connection as soon as any host offers one: all are tried at once, and each again after `pause` seconds,
+        independently of the others. So a hanging host does not delay the search for the one that replaced it.
 
-        Raises what `connect` does, once as long has passed as that may take.
+        Raises what `connect` does, after the time that it may take.
         """
         if len(self._target.hosts) == 1 or self._target.attributes == "prefer-standby":
             return await self.connect(**options)
@@ -121,7 +121,7 @@ class Connector:
             log.info("database URL changed", database=shown(url))
 
     async def _first(self, kind: str, options: dict[str, Any]) -> Raw:
-        """The first host that answers, beginning with the one that did so last. The next one is tried once one has
+        """The first host that answers, beginning with the last one that did. The next one is tried once a host has
         failed, or has been silent for a moment."""
         target, hosts = self._target, self._order()
 
@@ -191,12 +191,13 @@ def _usable(url: str) -> Target:
 
 
 async def connect(url: str, **options: Any) -> Raw:
-    """One connection to what `url` names; `options`: of asyncpg.connect. Raises UrlError and what asyncpg raises."""
+    """One connection to the database at `url`; `options`: for asyncpg.connect. Raises UrlError and what asyncpg
+    raises."""
     return await Connector(url).connect(**options)
 
 
 async def _abandon(attempts: Collection[asyncio.Task[Raw]]) -> None:
-    """End attempts that nobody waits for any more, and what they have opened."""
+    """End attempts that nobody is waiting for anymore, and close the connections they opened."""
     for task in attempts:
         task.cancel()
     for ended in await asyncio.gather(*attempts, return_exceptions=True):
@@ -205,7 +206,7 @@ async def _abandon(attempts: Collection[asyncio.Task[Raw]]) -> None:
 
 
 def _watch_over(connection: Any, wanted: KeepAlive) -> None:
-    """Have the kernel end the connection when the other end no longer answers."""
+    """Make the kernel end the connection if the other end no longer answers."""
     sock: Any = connection._transport.get_extra_info("socket")
     if sock is None or sock.family == socket.AF_UNIX:
         return

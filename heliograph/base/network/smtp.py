@@ -1,7 +1,7 @@
-"""Handing one mail to an SMTP server (RFC 5321).
+"""Sends mails through an SMTP server (RFC 5321).
 
-The rules nobody may break: a password never goes over a connection that is not encrypted, save to this machine, and is
-in no text that comes from here; and no server, however slow, keeps a thread for longer than `DEADLINE`.
+The rules nobody may break: a password never goes over an unencrypted connection, except to this machine, and is
+in no text produced here; and no server, however slow, occupies a thread for longer than `DEADLINE`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from functools import partial
 
 import msgspec
 
-#: Seconds for one answer, and for a mail as a whole.
+#: Seconds for one answer, and for a whole mail.
 PATIENCE, DEADLINE = 15.0, 40.0
-#: Mails that one process hands over at once.
+#: Mails that one process sends concurrently.
 AT_ONCE = 2
-#: What is kept of what a server says.
+#: Maximum characters kept of a server's answer.
 LONGEST_SAID = 300
 
-#: Addresses that need neither quoting nor SMTPUTF8. Others exist, and hardly any server takes them.
+#: Addresses that need neither quoting nor SMTPUTF8. Others exist, but hardly any server accepts them.
 _is_plain = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@[A-Za-z0-9.-]+").fullmatch
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """Where mails go out. `starttls`: the connection begins in the clear and must be encrypted before anything else."""
+    """The outgoing mail server. `starttls`: the connection begins unencrypted and must be encrypted before anything
+    else."""
 
     host: str
     port: int
@@ -50,7 +51,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Letter(msgspec.Struct, frozen=True):
-    """A mail of plain text to one person."""
+    """A plain-text mail to one person."""
 
     to: str
     subject: str
@@ -58,8 +59,8 @@ class Letter(msgspec.Struct, frozen=True):
 
 
 class Unsent(Exception):
-    """A mail that did not go out. `reason`: a word of REASONS; `said`: what the server said, which may name people.
-    `is_final`: trying again is of no use."""
+    """A mail that was not sent. `reason`: a key of REASONS; `said`: the server's answer, which may name people.
+    `is_final`: retrying is pointless."""
 
     def __init__(self, reason: str, said: str = "", *, is_final: bool = False) -> None:
         super().__init__(reason)
@@ -67,7 +68,7 @@ class Unsent(Exception):
         self.said = "".join(one if one.isprintable() else " " for one in said[:LONGEST_SAID]).strip()
 
 
-#: Why a mail did not go out, as logs and commands say it.
+#: Why a mail was not sent, as shown in logs and by commands.
 REASONS = {
     "address": "mail cannot be sent to an address of this form",
     "unreachable": "the mail server cannot be reached",
@@ -81,9 +82,9 @@ REASONS = {
 
 
 def parse(url: str) -> Server:
-    """A server of `smtp://user:password@host:port` (STARTTLS) or `smtps://…` (TLS from the beginning).
+    """Parse `smtp://user:password@host:port` (STARTTLS) or `smtps://…` (TLS from the beginning).
 
-    Raises ValueError, whose text never holds the password. `?starttls=no` is for servers within one's own walls; they
+    Raises ValueError, whose text never contains the password. `?starttls=no` is for servers in one's own network; they
     cannot have a password, unless they are on this machine, where no STARTTLS is the default.
     """
     try:
@@ -123,14 +124,14 @@ def parse_sender(text: str) -> Address:
 
 
 class Sender:
-    """Hands mails over, each on a connection of its own. One per process; close it."""
+    """Sends mails, each on a connection of its own. One per process; close it."""
 
     def __init__(self, server: Server, sender: Address) -> None:
         self._server, self._sender = server, sender
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="smtp")
 
     async def send(self, letter: Letter, *, id: str) -> str:
-        """What the server said when it took the mail. Raises Unsent. `id`: the same for each try, so that a mail that
+        """Send a mail; returns the server's answer. Raises Unsent. `id`: the same for each attempt, so that a mail that
         arrives twice is shown once."""
         address = _recipient(letter.to)
         message = self._message(letter, address, id)
@@ -146,7 +147,7 @@ class Sender:
             client.abort()
 
     async def greet(self) -> None:
-        """Connect and sign in, as for a mail, and leave again. Raises Unsent."""
+        """Connect and sign in as for a mail, then disconnect. Raises Unsent."""
         client = _Client(self._server, self._sender.domain)
         running = asyncio.get_running_loop().run_in_executor(self._threads, client.greet)
         try:
@@ -157,7 +158,7 @@ class Sender:
             client.abort()
 
     def close(self) -> None:
-        """Take no more."""
+        """Accept no more mails."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _message(self, letter: Letter, to: str, id: str) -> EmailMessage:
@@ -174,10 +175,10 @@ class Sender:
 
 
 class _Client:
-    """One conversation, in a thread. `abort` ends it from outside, whatever it waits for."""
+    """One SMTP session, in a thread. `abort` ends it from outside, whatever it is waiting for."""
 
     def __init__(self, server: Server, name: str) -> None:
-        """`name`: how we call ourselves; asking DNS for it could take long."""
+        """`name`: our name in the greeting; asking DNS for it could take long."""
         self._server = server
         self._name = name
         self._smtp: smtplib.SMTP | None = None
@@ -205,13 +206,13 @@ class _Client:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """What goes wrong, as Unsent; the connection is closed in any case."""
+        """Turns errors into Unsent; closes the connection in any case."""
         try:
             yield
         except Unsent:
             raise
         except smtplib.SMTPAuthenticationError as error:
-            # What it says may repeat the user name, and is of no help beyond the code.
+            # Its text may repeat the user name, and adds nothing to the code.
             raise Unsent("credentials", f"{error.smtp_code}") from None
         except smtplib.SMTPNotSupportedError as error:
             raise Unsent("credentials" if "AUTH" in str(error) else "tls", str(error)) from None
@@ -250,7 +251,7 @@ class _Client:
         # Connected by hand, so that `abort` has a socket to close; STARTTLS verifies this name.
         smtp._host = server.host  # type: ignore[attr-defined]
         code, text = smtp.connect(server.host, server.port)
-        if self._is_over:  # while it was connecting, when there was nothing to close
+        if self._is_over:  # aborted while connecting, when there was no socket to close
             raise TimeoutError
         _demand(code, text, "busy")
         smtp.ehlo_or_helo_if_needed()
@@ -264,7 +265,7 @@ class _Client:
 
     @staticmethod
     def _leave(smtp: smtplib.SMTP) -> None:
-        """The mail is taken; how the server says good-bye is of no account."""
+        """The mail was accepted; how the session ends does not matter."""
         try:
             smtp.quit()
         except (OSError, smtplib.SMTPException):
@@ -272,7 +273,7 @@ class _Client:
 
 
 def _demand(code: int, text: bytes, refused: str) -> None:
-    """4xx: later; 5xx: never."""
+    """Raise Unsent for 4xx (retry later) and 5xx (`refused`)."""
     if not 200 <= code < 300:
         is_final = code >= 500 and refused == "refused"
         raise Unsent("busy" if code < 500 else refused, f"{code} {_text(text)}", is_final=is_final)
@@ -283,7 +284,7 @@ def _text(said: bytes | str) -> str:
 
 
 def _recipient(address: str) -> str:
-    """With its domain as DNS has it. Raises Unsent."""
+    """The address with its domain in IDNA form. Raises Unsent."""
     name, _, domain = address.strip().rpartition("@")
     try:
         plain = f"{name}@{domain.encode('idna').decode()}"

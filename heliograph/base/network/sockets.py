@@ -23,7 +23,7 @@ def reset(transport: asyncio.BaseTransport) -> None:
 
 
 def unconfirmed(transport: asyncio.BaseTransport) -> int:
-    """Bytes that the kernel has accepted and the other side has not acknowledged; 0 if the kernel does not say."""
+    """Bytes accepted by the kernel but not acknowledged by the other side; 0 if the kernel does not report it."""
     sock = transport.get_extra_info("socket")
     if sock is not None:
         with contextlib.suppress(OSError, ValueError):

@@ -1,2 +1,2 @@
-"""What each process needs: settings, logs, measures and spans, its heartbeat, signals, private files, crash points
-for tests."""
+"""What each process needs: settings, logs, measures and spans, its heartbeat, signals, private files, crash points for
+tests."""

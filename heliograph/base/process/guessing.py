@@ -1,24 +1,24 @@
-"""Whether a secret can be guessed, as far as that shows: repetitions, sequences, few characters."""
+"""Detects secrets that can be guessed, as far as that is visible: repetitions, sequences, few characters."""
 
 from __future__ import annotations
 
 import zlib
 from itertools import pairwise
 
-#: Different characters that a secret must have, and bytes that must remain of it once repetitions are removed.
+#: Minimum of different characters in a secret, and of bytes that remain once repetitions are removed.
 FEWEST_CHARACTERS = 8
 LEAST_CONTENT = 24
 
 
 def weakness(secret: str) -> str:
-    """Why a secret can be guessed, for a sentence; "" if nothing speaks against it.
+    """Why a secret can be guessed, as a predicate; "" if no weakness is found.
 
-    32 random hexadecimal digits have fewer than eight different ones once in 50,000 times, and compress or count by
-    chance far less often.
+    32 random hexadecimal digits have fewer than eight different ones once in 50,000 times, and are compressible or
+    sequential by chance far less often.
     """
     if len(set(secret)) < FEWEST_CHARACTERS:
         return "uses only a few different characters"
-    # Raw deflate writes a repeated piece once, and adds two bytes to what does not repeat.
+    # Raw deflate writes a repeated piece once, and adds two bytes to text without repetitions.
     packed = zlib.compressobj(9, zlib.DEFLATED, -15)
     if len(packed.compress(secret.encode()) + packed.flush()) < LEAST_CONTENT:
         return "repeats itself"

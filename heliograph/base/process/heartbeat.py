@@ -1,7 +1,7 @@
-"""Heartbeats: each process writes a row of itself every few seconds, and one that missed three of them is gone.
+"""Heartbeats: each process updates its own row every few seconds, and is considered gone after three missed beats.
 
-The rule nobody may break: whether a row is alive is decided here and by the database's clock, so that no two places
-disagree about who works.
+The rule nobody may break: whether a row is alive is decided here and by the database's clock, so that all places agree
+on which processes are working.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from uuid import UUID
 
 import msgspec
 
-#: Seconds between two beats, after how many without one a process is gone, and for how many it is listed.
+#: Seconds between two beats; without a beat, until a process counts as gone; and for which it is still listed.
 BEAT, GONE, LISTED = 5.0, 15.0, 60.0
 
 #: SQL conditions on a row's `seen_at`.
 IS_ALIVE = f"seen_at > now() - interval '{GONE:g} seconds'"
 IS_LISTED = f"seen_at > now() - interval '{LISTED:g} seconds'"
-#: The columns of a Process.
+#: The columns for a Process.
 COLUMNS = f"id, name, started_at, seen_at, NOT ({IS_ALIVE}) AS is_gone, version, memory"
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process that was seen lately."""
+    """A process that was seen recently."""
 
     id: UUID
     name: str
     started_at: datetime
     seen_at: datetime
     is_gone: bool
-    #: Of the program that it runs; "": not known. Bytes that it occupies; None: not known.
+    #: Version of its program; "": unknown. Bytes of memory that it occupies; None: unknown.
     version: str
     memory: int | None
 
 
 def name() -> str:
-    """What this process is called."""
+    """The name of this process."""
     return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,6 +1,6 @@
 """Logs: lines on stderr, JSON for machines or text for people.
 
-The rule nobody may break: no secret, no message text and no whole phone number is ever written. Callers leave them out;
+The rule nobody may break: no secret, no message text and no full phone number is ever written. Callers leave them out;
 this file is the safety net, because somebody will forget one day.
 """
 
@@ -21,7 +21,7 @@ from heliograph.base.process.settings import Settings, SettingsError
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-#: Values under these names are dropped, whatever they are.
+#: Values with these names are dropped, whatever they are.
 DROPPED = frozenset(
     {
         "app_secret",
@@ -41,11 +41,11 @@ DROPPED = frozenset(
         "x_api_key",
     }
 )
-#: Values under these names are phone numbers, however they are written.
+#: Values with these names are phone numbers, whatever their format.
 NUMBERS = frozenset({"to", "from", "recipient", "sender", "phone", "source", "destination", "msisdn"})
 
 _KEY = re.compile(r"\bhg_(live|test)_\w+")
-# PostgreSQL's message about a refused row contains all of its values.
+# PostgreSQL's message about a rejected row contains all of its values.
 _ROW = re.compile(r"\n?DETAIL:[^\n]*")
 # Meta's tokens: by prefix, or by position.
 _TOKEN = re.compile(r"\bEAA\w{16,}|(?<=\bBearer )\S+|(?<=_token=)[^&\s'\"]+")
@@ -56,7 +56,7 @@ _DIGITS = re.compile(r"\+?[0-9]{5,}")
 
 
 def check(settings: Settings) -> None:
-    """Raises SettingsError if the settings of logs are invalid."""
+    """Raise SettingsError if the log settings are invalid."""
     if settings.log_level not in LEVELS:
         raise SettingsError(f"HELIOGRAPH_LOG_LEVEL must be {', '.join(LEVELS)}, not {settings.log_level!r}")
     if settings.log_format not in ("json", "text"):
@@ -64,7 +64,7 @@ def check(settings: Settings) -> None:
 
 
 def configure(settings: Settings) -> None:
-    """Set up the logs of this process, those of libraries included (from warnings on). Raises SettingsError."""
+    """Set up this process's logs, including those of libraries (from warnings on). Raises SettingsError."""
     check(settings)
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -92,13 +92,14 @@ def configure(settings: Settings) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=max(logging.WARNING, LEVELS[settings.log_level]), force=True)
-    # It warns with a traceback each time the pool cannot connect; whoever requested the connection logs one line.
+    # asyncpg logs a traceback whenever the pool cannot connect; the code that requested the connection logs one line.
     logging.getLogger("asyncpg").setLevel(logging.ERROR)
 
 
 def clean(logger: Any, method: str, entry: Any) -> Any:
-    """The safety net: drops what is secret by its name, and masks what looks like a key, a password or a phone number,
-    however deeply nested. Of a record only its type is written: any of its fields may be a secret."""
+    """The safety net: drops values whose names mark them as secret, and masks anything that looks like a key, a
+    password or a phone number, however deeply nested. Of a struct only the type is written: any of its fields may be
+    secret."""
     for name in list(entry):
         plain = str(name).lower().replace("-", "_")
         if plain in DROPPED:
@@ -111,7 +112,7 @@ def clean(logger: Any, method: str, entry: Any) -> Any:
 
 
 def cleaned(text: str, *, numbers: bool = True) -> str:
-    """`text` without API keys, bearer tokens, passwords of URLs, rows of the database and phone numbers (`numbers`)."""
+    """`text` without API keys, bearer tokens, passwords in URLs, database rows and (`numbers`) phone numbers."""
     text = _PASSWORD.sub(r"\1:…@", _ROW.sub("", _TOKEN.sub("…", _KEY.sub(r"hg_\1_…", text))))
     return _NUMBER.sub(lambda found: masked(found[0]), text) if numbers else text
 

@@ -1,8 +1,8 @@
 """What a process counts about itself, for its metrics: counters and histograms, in memory.
 
-They are plain dictionaries that only this process's event loop changes, so that counting costs a tenth of a microsecond
-and nothing has to be imported for it; `heliograph.metrics` shows them. On the way of a message they are changed once a
-batch, never once a message.
+They are plain dictionaries that only this process's event loop changes, so counting costs a tenth of a microsecond and
+nothing needs to be imported for it; `heliograph.metrics` exposes them. On the path of a message they are changed once
+per batch, never once per message.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ class Counter:
 
     def __init__(self, name: str, help: str, labels: Sequence[str] = ()) -> None:
         self.name, self.help, self.labels = name, help, tuple(labels)
-        # What is not there yet is no zero to Prometheus: the first outage would be an increase of nothing.
+        # Prometheus does not treat a missing series as zero: the first outage would not count as an increase.
         self.values: dict[Labels, float] = {} if labels else {(): 0}
 
     def add(self, *labels: str, by: float = 1) -> None:
-        """Count `by` more. Labels in their order."""
+        """Count `by` more. Labels in their declared order."""
         self.values[labels] = self.values.get(labels, 0) + by
 
     def expect(self, labels: Iterable[Labels]) -> None:
-        """Show a zero for these until they are counted, so that the first one is an increase."""
+        """Show zero for these until they are counted, so that the first count is an increase."""
         for one in labels:
             self.values.setdefault(one, 0)
 
 
 class Histogram:
-    """How many observations were at most each bound, and their sum, for each combination of labels."""
+    """Observations counted by upper bound, and their sum, for each combination of labels."""
 
     def __init__(self, name: str, help: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
         self.name, self.help, self.labels, self.bounds = name, help, tuple(labels), tuple(bounds)
-        #: Counts by bound, the last one for what is above all of them; and the sum.
+        #: Counts by bound, the last one for values above all bounds; and the sum.
         self.values: dict[Labels, tuple[list[int], list[float]]] = {}
 
     def observe(self, value: float, *labels: str) -> None:
-        """Note one observation. Labels in their order."""
+        """Record one observation. Labels in their declared order."""
         try:
             counts, total = self.values[labels]
         except KeyError:
@@ -66,11 +66,11 @@ BATCH_FAILURES = Counter("heliograph_batch_failures", "Batches that failed, and 
 CLAIM_SECONDS = Histogram("heliograph_claim_seconds", "Duration of a claim of queued work", ("kind",), _SECONDS)
 CLAIMED = Counter("heliograph_claimed", "Rows claimed from the queue", ("kind",))
 ATTEMPTS = Counter("heliograph_attempts", "Attempts to hand a message over, by outcome", ("channel", "outcome"))
-#: By the codes that customers read. Counted in the transaction: one that is repeated counts again.
+#: By the codes that customers see. Counted in the transaction: a repeated transaction counts again.
 LOST = Counter("heliograph_messages_failed", "Live messages that failed, by failure code", ("channel", "code"))
 REPORTS = Counter("heliograph_reports", "Receipts and statuses recorded", ("channel",))
-#: By how they found their message: `matched` as they came, `unmatched` as they came, later `late`, or in the end
-#: `orphaned`. Counted in the transaction: one that is repeated counts again.
+#: By how they found their message: `matched` on arrival, `unmatched` on arrival, later `late`, or in the end
+#: `orphaned`. Counted in the transaction: a repeated transaction counts again.
 RECEIPTS = Counter("heliograph_receipts", "SMS receipts, by how they found their message", ("result",))
 THROTTLES = Counter("heliograph_supplier_throttles", "Times at which a supplier said to slow down", ("supplier",))
 CAMPAIGN_RECIPIENTS = Counter(
@@ -87,12 +87,12 @@ STANDBY_PASSED_OVER = Counter(
 )
 FAILURES = Counter("heliograph_step_failures", "Steps of loops and timers that failed, to be run again", ("step",))
 
-#: Messages by how long it took at most to store or refuse them, in buckets of `base.histogram`.
+#: Messages by the maximum time it took to store or refuse them, in buckets of `base.histogram`.
 ACCEPTING = [0] * LENGTH
 
 
 def accepted(seconds: float, count: int) -> None:
-    """So many messages took at most so long."""
+    """Record that `count` messages took at most `seconds`."""
     ACCEPTING[bucket(seconds)] += count
 
 
@@ -117,7 +117,7 @@ HISTOGRAMS = (BATCH_ITEMS, BATCH_SECONDS, CLAIM_SECONDS)
 
 
 class Gauge:
-    """One value at this moment, for a scrape."""
+    """One current value, for a scrape."""
 
     __slots__ = ("help", "labels", "name", "value")
 

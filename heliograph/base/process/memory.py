@@ -1,4 +1,4 @@
-"""What this process occupies, and what of it goes back."""
+"""The memory of this process, and returning freed memory to the system."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import resource
 from pathlib import Path
 
 _STATM = Path("/proc/self/statm")
-#: mallopt(3): its numbers for "blocks from this size are mapped by themselves" and "trim the heap's end beyond this".
+#: mallopt(3): parameters for "map blocks from this size on separately" and "trim the heap's end beyond this".
 _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 _MAPPED, _TRIMMED = 4 * 2**20, 2 * 2**20
 
 
 def resident() -> int | None:
-    """Bytes of this process in memory now; None: this system does not say so (proc_pid_statm(5), second field)."""
+    """Bytes of this process in memory now; None: not available on this system (proc_pid_statm(5), second field)."""
     try:
         return int(_STATM.read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -22,11 +22,11 @@ def resident() -> int | None:
 
 
 def give_back() -> None:
-    """Have large blocks go back to the system whenever they are freed.
+    """Make large blocks return to the system whenever they are freed.
 
-    glibc raises its threshold to the largest block that was ever freed, and keeps blocks below it: after its first
-    two passwords, whose hash needs 19 MB each, a web process kept 43 MB for good, one block for each thread that
-    hashes. A threshold that is set stays. Other allocators have no `mallopt`, and none of this.
+    glibc raises its threshold to the largest block ever freed, and keeps smaller blocks: after its first two passwords,
+    whose hashes need 19 MB each, a web process permanently kept 43 MB, one block for each hashing thread. A threshold
+    that was set explicitly stays. Other allocators have no `mallopt`, and do not need this.
     """
     with contextlib.suppress(OSError, AttributeError):
         tell = ctypes.CDLL(None).mallopt

@@ -1,7 +1,7 @@
-"""Spans to an OpenTelemetry collector: OTLP over HTTP, protobuf, in batches, from a thread of the SDK's.
+"""Sends spans to an OpenTelemetry collector: OTLP over HTTP, protobuf, in batches, from a thread of the SDK.
 
-Needs the extra `heliograph[traces]`, so nothing but `spans.configure` imports it. A collector that is away costs
-nothing but its spans.
+Needs the extra `heliograph[traces]`, so only `spans.configure` imports it. If the collector is away, only its spans are
+lost.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from opentelemetry.trace.propagation import set_span_in_context
 from heliograph import __version__
 from heliograph.base.process.spans import NOTHING, Attributes, Context, Kind, moment
 
-#: Spans that wait for being sent, and pause between two batches, milliseconds. More are dropped.
+#: Maximum spans waiting to be sent (more are dropped), and the pause between two batches, milliseconds.
 WAITING, EVERY = 8_192, 1_000
-#: How long a batch may take, seconds.
+#: Time limit for a batch, seconds.
 PATIENCE = 5
 _KINDS = {"server": SpanKind.SERVER, "client": SpanKind.CLIENT, "internal": SpanKind.INTERNAL}
 
 
 class Otlp:
-    """Begins spans, and sends those that ended."""
+    """Begins spans, and sends finished ones."""
 
     def __init__(self, url: str, *, part: str) -> None:
-        """`url`: of the collector, without `/v1/traces`. `part`: which of our processes this is."""
+        """`url`: of the collector, without `/v1/traces`. `part`: the kind of process this is."""
         resource = Resource.create(
             {
                 "service.namespace": "heliograph",
@@ -42,13 +42,13 @@ class Otlp:
                 "service.instance.id": f"{socket.gethostname()}-{os.getpid()}",
             }
         )
-        # What is traced was decided by `spans`.
+        # `spans` has already decided what is traced.
         self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
         sender = OTLPSpanExporter(endpoint=url.rstrip("/") + "/v1/traces", timeout=PATIENCE)
         self._provider.add_span_processor(
             BatchSpanProcessor(sender, max_queue_size=WAITING, schedule_delay_millis=EVERY, max_export_batch_size=512)
         )
-        # A line for each batch while a collector is away would be the log.
+        # One line per batch while a collector is away would flood the log.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._tracer = self._provider.get_tracer("heliograph", __version__)
 

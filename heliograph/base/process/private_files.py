@@ -1,7 +1,7 @@
-"""Files that only their owner may read: secrets, and whatever holds people's names and numbers.
+"""Files that only their owner may read: secrets, and files with people's names and numbers.
 
-The rule nobody may break: the mode is restricted before the first byte is written. A file that is restricted afterwards
-was open for a moment, and whoever opened it then keeps reading.
+The rule nobody may break: the mode is restricted before the first byte is written. A file restricted afterwards was
+open for a moment, and whoever opened it then can keep reading.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ MODE = 0o600
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace a file atomically by `content`, mode 0600. Its folder is created if it is missing. Raises OSError, and
-    leaves nothing of the content then."""
+    """Replace a file atomically with `content`, mode 0600. Its folder is created if it is missing. Raises OSError; none
+    of the content is left behind then."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -31,13 +31,13 @@ def write(path: Path, content: bytes) -> None:
 
 
 def open_text(path: Path, *, encoding: str) -> TextIO:
-    """Open a file to write rows to: 0600, emptied if it exists, line ends as written. Raises OSError."""
+    """Open a file for writing rows: 0600, emptied if it exists, line ends as written. Raises OSError."""
     return open(path, "w", encoding=encoding, newline="", opener=_narrow)
 
 
 def _narrow(path: str, flags: int) -> int:
-    # Without O_TRUNC: a file with another mode is restricted before it is emptied and written. A device or a pipe, as
-    # /dev/stdout may be, keeps its own.
+    # Without O_TRUNC: a file with another mode is restricted before it is emptied and written. A device or pipe, which
+    # /dev/stdout may be, keeps its mode.
     descriptor = os.open(path, flags & ~os.O_TRUNC, MODE)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,9 +1,9 @@
-"""Every setting: default, unit and meaning beside it. Read once from the environment at start, then handed down.
+"""Every setting, with its default, unit and meaning. Read once from the environment at startup, then passed down.
 
 `HELIOGRAPH_` + the name in capitals sets one: `HELIOGRAPH_DATABASE_URL`. `docs/settings.md` is checked against this
 file by a test. Nothing else reads the environment.
 
-It has over 400 lines because every setting stands here, and nowhere else.
+It has over 400 lines because every setting is declared here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from heliograph.base.network import smtp
 from heliograph.base.network.addresses import parse_networks
 from heliograph.base.process.guessing import weakness
 
-#: How proxies say for whom they ask.
+#: How proxies report their clients.
 PROXIES_SAY = ("x-forwarded-for", "forwarded", "proxy-protocol")
-#: What `heliograph up` uses until the operator sets one; any other command refuses to start with it.
+#: The key that `heliograph up` uses until the operator sets one; any other command refuses to start with it.
 DEFAULT_SECRET_KEY = "insecure-default-for-heliograph-up-only"  # noqa: S105
 
-#: Settings that may stand in a file instead, which `HELIOGRAPH_…_FILE` names, or in a credential of systemd.
+#: Settings that may instead be in a file named by `HELIOGRAPH_…_FILE`, or in a systemd credential.
 SECRETS = (
     "secret_key",
     "other_secret_key",
@@ -40,11 +40,11 @@ SECRETS = (
 
 #: The shortest retention of the audit log.
 LEAST_AUDIT_MONTHS = 13
-#: Characters that a secret key must have.
+#: Minimum characters of a secret key.
 SHORTEST_SECRET_KEY = 32
 
 
-#: Names that begin like a setting, but are read elsewhere: secrets for commands, and options of tests.
+#: Names that begin like a setting but are read elsewhere: secrets for commands, and options for tests.
 OTHERS = frozenset(
     f"HELIOGRAPH_{name}"
     for name in (
@@ -60,7 +60,7 @@ OTHERS = frozenset(
         "WHATSAPP_TOKEN",
     )
 )
-#: Secrets of suppliers beside the password, which their files name (`cli/carriage/supplier_kinds.py`).
+#: Suppliers' secrets other than the password, as named in their modules (`cli/carriage/supplier_kinds.py`).
 _is_suppliers_secret = re.compile(r"HELIOGRAPH_SUPPLIER_[A-Z_]+_(?:KEY|PASSWORD|SECRET|TOKEN)").fullmatch
 
 
@@ -285,17 +285,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secret_keys(self) -> tuple[str, ...]:
-        """The secret key, and the other one if there is one. For `crypto.derive_key`."""
+        """The secret key, and the other one if set. For `crypto.derive_key`."""
         return (self.secret_key, self.other_secret_key) if self.other_secret_key else (self.secret_key,)
 
     @property
     def direct_database(self) -> str:
-        """Name of the setting whose URL leads to PostgreSQL without a pooler between."""
+        """Name of the setting whose URL leads to PostgreSQL without a pooler in between."""
         return "database_direct_url" if self.database_direct_url else "database_url"
 
     @property
     def pooler(self) -> str:
-        """What is between: "", "unprepared" or "prepared". For `open_pool`."""
+        """The pooler in between: "", "unprepared" or "prepared". For `open_pool`."""
         if not self.database_direct_url:
             return ""
         return "prepared" if self.database_pooler_prepares else "unprepared"
@@ -323,7 +323,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError as error:
             raise SettingsError(f"HELIOGRAPH_MAIL_FROM, which HELIOGRAPH_SMTP_URL needs, is invalid: {error}") from None
         if not self.public_url.startswith(("http://", "https://")):
-            # What a request says of its host may be anybody's, and the link in a mail must not lead there.
+            # A request's Host header can be forged, and the link in a mail must not lead there.
             raise SettingsError(
                 "HELIOGRAPH_PUBLIC_URL must be set with HELIOGRAPH_SMTP_URL: it begins the links in mails"
             )
@@ -346,14 +346,14 @@ def demand_secret_key(settings: Settings) -> None:
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A setting in force. `value`: as it may be shown; `source`: where it comes from, one of SOURCES."""
+    """A setting in force. `value`: as it may be shown; `source`: its origin, one of SOURCES."""
 
     name: str
     value: str
     source: str
 
 
-#: `start`: whoever started this process gave it, as `heliograph up` does.
+#: `start`: given by the process that started this one, such as `heliograph up`.
 SOURCES = ("default", "environment", "file", "credential", "start")
 
 
@@ -384,7 +384,7 @@ def _source(name: str, is_default: bool, environment: Mapping[str, str]) -> str:
 
 
 def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str | None]:
-    """Variables that look like settings but are not, each with the setting of the most similar name, if any."""
+    """Variables that look like settings but are not, each with the most similar setting's name, if any."""
     known = {f"HELIOGRAPH_{name.upper()}" for name in Settings.__struct_fields__} | OTHERS
     known |= {f"HELIOGRAPH_{name.upper()}_FILE" for name in SECRETS}
     strange = sorted(
@@ -398,7 +398,7 @@ def unknown_names(environment: Mapping[str, str] = os.environ) -> dict[str, str 
 def _demand_sense(name: str, kind: type, value: Any) -> None:
     """Refuse a nonsensical number: zero days of retention would erase everything at once.
 
-    A time may be 0, which means not to wait, but a lease of 0 s would end as it begins. Raises SettingsError.
+    A time may be 0, meaning no wait, but a lease of 0 s would end at once. Raises SettingsError.
     """
     variable = f"HELIOGRAPH_{name.upper()}"
     if kind is int and value < 1:
@@ -410,7 +410,7 @@ def _demand_sense(name: str, kind: type, value: Any) -> None:
 
 
 def _kept(name: str, environment: Mapping[str, str]) -> str | None:
-    """A secret from the file that `HELIOGRAPH_…_FILE` names, or from systemd's credential of that name. Raises
+    """A secret from the file named by `HELIOGRAPH_…_FILE`, or from systemd's credential of that name. Raises
     SettingsError."""
     variable = f"HELIOGRAPH_{name.upper()}_FILE"
     path = environment.get(variable)
@@ -431,8 +431,8 @@ def _kept(name: str, environment: Mapping[str, str]) -> str | None:
 
 
 def current(settings: Settings, name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """A secret as its file holds it now, as the settings have it if no file was named; "" if the file cannot be read or
-    is empty, because it is being replaced."""
+    """The current value of a secret in its file, or that of the settings if it has no file; "" if the file cannot be
+    read or is empty, because it is being replaced."""
     known: str = getattr(settings, name)
     if f"HELIOGRAPH_{name.upper()}" in environment:
         return known
@@ -444,7 +444,8 @@ def current(settings: Settings, name: str, environment: Mapping[str, str] = os.e
 
 
 def from_environment(environment: Mapping[str, str] = os.environ, **overrides: object) -> Settings:
-    """Settings from `HELIOGRAPH_*` variables; `overrides` (from a command line) win. Raises SettingsError."""
+    """Settings from `HELIOGRAPH_*` variables; `overrides` (from the command line) take precedence. Raises
+    SettingsError."""
     hints = get_type_hints(Settings, include_extras=True)
     values: dict[str, object] = {}
     for name, hint in hints.items():

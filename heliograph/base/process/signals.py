@@ -1,5 +1,5 @@
-"""How a long-running process is told to stop: SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal went away) ask for an
-orderly end; a second one ends the process at once. SIGHUP that was ignored at the start (nohup) stays ignored.
+"""Signals that stop a long-running process: SIGTERM, SIGINT (Ctrl-C) and SIGHUP (the terminal is gone) request an
+orderly end; a second one ends the process at once. If SIGHUP is ignored at startup (nohup), it stays ignored.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from heliograph.base.process import supervised
 Result = TypeVar("Result")
 
 KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-#: prctl(2): the signal that this process gets when its parent ends.
+#: prctl(2) option: the signal that this process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """In a child, before exec and after it has become another user: this signal when the parent ends, however it
-    ends."""
+    """Call in a child, before exec and after switching users: it gets this signal when the parent ends, however that
+    happens."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 @contextlib.contextmanager
 def stopping(stop: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
-    """An event (`stop`, or a new one) that the first of these signals sets. Inside a running loop."""
+    """An event (`stop`, or a new one) set by the first of these signals. To be used inside a running loop."""
     loop = asyncio.get_running_loop()
     stop = stop or asyncio.Event()
     kinds = [kind for kind in KINDS if signal.getsignal(kind) is not signal.SIG_IGN]
@@ -51,8 +51,8 @@ def stopping(stop: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
 
 
 def run_in_order(work: Coroutine[Any, Any, Result]) -> Result:
-    """`asyncio.run` in which SIGTERM and SIGHUP cancel the work, as Ctrl-C does, so that it removes what it made only
-    for a while. Raises SystemExit then, with the status that a shell gives a process that such a signal ended."""
+    """`asyncio.run` in which SIGTERM and SIGHUP cancel the work, as Ctrl-C does, so that it removes its temporary
+    objects. Then raises SystemExit with the status that a shell gives to a process ended by such a signal."""
     asked: list[int] = []
 
     async def watched() -> Result:

@@ -1,8 +1,8 @@
-"""Spans of traces, for OpenTelemetry: which requests are traced, and what is told of them.
+"""Trace spans for OpenTelemetry: which requests are traced, and what spans say about them.
 
 Off unless `HELIOGRAPH_TRACES_URL` is set; then `otlp.py`, which needs the extra `heliograph[traces]`, sends spans to a
-collector from a thread of its own. What is not traced costs a comparison. The rule nobody may break: no number, no text
-and no name of a customer is in a span.
+collector from a thread of its own. An untraced request costs a comparison. The rule nobody may break: no number, no
+text and no customer's name is in a span.
 
 W3C Trace Context: https://www.w3.org/TR/trace-context/
 """
@@ -24,26 +24,26 @@ from heliograph.base.database import clock
 from heliograph.base.ids import uuid_of
 from heliograph.base.process.settings import Settings, SettingsError
 
-#: What asks of whom: a server is asked, a client asks, an internal step does neither.
+#: The role of a step: a server is called, a client calls, an internal step does neither.
 Kind = Literal["server", "client", "internal"]
-#: What is said of a step: by OpenTelemetry's own names where they have a dot, else by ours, below `heliograph.`.
+#: Attributes of a step: names with a dot are OpenTelemetry's own; others are ours, prefixed with `heliograph.`.
 Attributes = Mapping[str, str | int]
 NOTHING: Attributes = MappingProxyType({})
-#: The status, as nginx has it, of a request whose client was gone before it had sent it.
+#: nginx's status for a request whose client was gone before it had sent everything.
 CLOSED = 499
 #: The header of W3C Trace Context.
 HEADER = "traceparent"
-#: Of an id that is traced, these bits have this value. Others have it by chance once in 65,536 times, which costs a
-#: look-up. They are not the lowest ones: of those segments' references are made.
+#: In the id of a traced object, these bits have this value. Others have it by chance once in 65,536 times, which costs
+#: a look-up. They are not the lowest bits, from which segments' references are made.
 _BITS, _MARK = 0xFFFF << 40, 0x7ACE << 40
-#: Traces whose log lines and next steps need no look-up.
+#: Number of traces whose log lines and next steps need no look-up.
 _REMEMBERED = 10_000
 
 _parent = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
-    """Where a trace continues: its id, and the span that caused what follows."""
+    """The point at which a trace continues: its id, and the parent span."""
 
     trace: int
     span: int
@@ -55,26 +55,26 @@ class Context(msgspec.Struct, frozen=True, gc=False):
 
 
 class Span(Protocol):
-    """A step that has begun."""
+    """A step in progress."""
 
     context: Context
 
     def end(self, said: Attributes = NOTHING, *, name: str = "", failed: bool = False) -> None:
-        """It is over. `said`: what is known by now; `name`: a better one than it began with."""
+        """End the step. `said`: attributes known by now; `name`: a better one than at the beginning."""
 
 
 class Exporter(Protocol):
-    """Takes spans, and sends them when it can."""
+    """Collects spans, and sends them when it can."""
 
     def begin(self, name: str, *, parent: Context | None, kind: Kind, at: int, said: Attributes) -> Span:
-        """`at`: nanoseconds since 1970. Without a parent a trace begins."""
+        """`at`: nanoseconds since 1970. Without a parent, a trace begins."""
 
     def close(self) -> None:
-        """Send what is left; waits at most a few seconds."""
+        """Send the remaining spans; waits a few seconds at most."""
 
 
 class _State:
-    """What `configure` found, and what this process knows of traces."""
+    """The configuration, and the traces that this process knows."""
 
     exporter: Exporter | None = None
     ratio = 0.0
@@ -95,7 +95,7 @@ def configure(settings: Settings, *, part: str) -> None:
     if not re.match(r"https?://[^/\s]+", settings.traces_url):
         raise SettingsError("HELIOGRAPH_TRACES_URL must be an http:// or https:// URL, such as http://127.0.0.1:4318")
     try:
-        # Half a second of imports, which nobody pays who does not trace.
+        # Half a second of imports, paid only with tracing enabled.
         found = importlib.import_module("heliograph.base.process.otlp")
     except ModuleNotFoundError as error:
         raise SettingsError(
@@ -105,27 +105,27 @@ def configure(settings: Settings, *, part: str) -> None:
 
 
 def use(exporter: Exporter | None, *, ratio: float = 1.0, most: int = 1_000) -> None:
-    """Trace to `exporter` this share of what nobody asked to be traced, and at most so many requests a second; None:
-    no longer."""
+    """Trace to `exporter` this share of requests that did not ask to be traced, and at most `most` requests a second;
+    None: stop tracing."""
     _State.exporter, _State.ratio, _State.most = exporter, ratio, most
     _State.second = _State.begun = 0
     _State.known.clear()
 
 
 def close() -> None:
-    """Send what is left. Blocks for a few seconds at most."""
+    """Send the remaining spans. Blocks for a few seconds at most."""
     if _State.exporter is not None:
         _State.exporter.close()
 
 
 def on() -> bool:
-    """Whether anything is traced here."""
+    """Whether tracing is enabled here."""
     return _State.exporter is not None
 
 
 def incoming(header: bytes | None) -> Span | None:
-    """The span of a request that came in, if it is traced: those whose `traceparent` says so, and a share of the
-    others, at most so many a second. It continues the trace of the header, if there is one that can be read."""
+    """The span of an incoming request, if it is traced: those whose `traceparent` requests it, and a share of the
+    others, up to a limit per second. It continues the header's trace, if there is one that can be parsed."""
     if _State.exporter is None:
         return None
     parent, wanted = _read(header) if header is not None else (None, False)
@@ -135,8 +135,8 @@ def incoming(header: bytes | None) -> Span | None:
 
 
 def chosen() -> bool:
-    """Whether to trace what nobody asked to be traced, and what no request brings: a share, at most so many a second.
-    False, if nothing is traced here."""
+    """Whether to trace something for which no request asks: a share, up to a limit per second. False if tracing is
+    disabled."""
     return _State.exporter is not None and random.random() < _State.ratio and _chosen()
 
 
@@ -151,24 +151,24 @@ def _chosen() -> bool:
 
 
 def root(name: str, said: Attributes) -> Span:
-    """The first step of a trace that begins here."""
+    """Begin a trace: its first step."""
     assert _State.exporter is not None
     return _State.exporter.begin(name, parent=None, kind="internal", at=moment(), said=said)
 
 
 def begin(name: str, parent: Context, said: Attributes, *, kind: Kind = "internal", at: int = 0) -> Span:
-    """A step of a trace that is known here. `at`: when it began, nanoseconds since 1970; 0: now."""
+    """Begin a step of a known trace. `at`: its start, nanoseconds since 1970; 0: now."""
     assert _State.exporter is not None
     return _State.exporter.begin(name, parent=parent, kind=kind, at=at or moment(), said=said)
 
 
 def moment() -> int:
-    """Now by the database's clock, nanoseconds since 1970: steps of one trace happen on several machines."""
+    """The current time by the database's clock, nanoseconds since 1970: a trace may span several machines."""
     return clock.milliseconds() * 1_000_000
 
 
 def _read(header: bytes) -> tuple[Context | None, bool]:
-    """The context of a `traceparent`, and whether it is sampled. What cannot be read is as if it were not there."""
+    """The context of a `traceparent`, and whether it is sampled. A malformed header counts as missing."""
     found = _parent(header[:200])
     if found is None or header[:2] == b"ff":
         return None, False
@@ -180,7 +180,7 @@ def _read(header: bytes) -> tuple[Context | None, bool]:
 
 
 def marked(id: UUID) -> UUID:
-    """A new id as one that is traced, so that whoever meets it knows without a look-up."""
+    """A new id marked as traced, which code that sees it recognizes without a look-up."""
     return uuid_of((id.int & ~_BITS | _MARK).to_bytes(16, "big"))
 
 
@@ -190,7 +190,7 @@ def is_marked(id: UUID) -> bool:
 
 
 def like(other: UUID, id: UUID) -> UUID:
-    """The new `id` as one that belongs to `other`: traced if that is."""
+    """The new `id`, marked as traced if `other` is."""
     return marked(id) if _State.exporter is not None and is_marked(other) else id
 
 
@@ -198,7 +198,7 @@ def like(other: UUID, id: UUID) -> UUID:
 
 
 def remember(message_id: UUID, context: Context) -> None:
-    """Log lines about this message carry its trace from now on."""
+    """Add the trace to log lines about this message from now on."""
     known = _State.known
     if len(known) >= _REMEMBERED:
         del known[next(iter(known))]
@@ -206,12 +206,12 @@ def remember(message_id: UUID, context: Context) -> None:
 
 
 def known(message_id: UUID) -> Context | None:
-    """What `remember` was told."""
+    """The context passed to `remember`."""
     return _State.known.get(str(message_id))
 
 
 def in_log(logger: Any, method: str, entry: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """For structlog: a line about a message that is traced has the id of its trace."""
+    """For structlog: adds the trace id to lines about a traced message."""
     if _State.exporter is not None and "trace_id" not in entry:
         context = _State.known.get(str(entry.get("message_id", "")))
         if context is not None:

@@ -1,7 +1,7 @@
-"""What a process tells systemd, by the protocol of sd_notify(3): that it is ready, that it stops, that it is alive.
+"""Notifies systemd by the protocol of sd_notify(3): that the process is ready, is stopping, is alive.
 
-Without `NOTIFY_SOCKET` nothing is told. The watchdog is fed by the event loop, so a loop that hangs lets the process be
-restarted: what it had claimed is taken over when its leases end.
+Without `NOTIFY_SOCKET` nothing is sent. The watchdog is fed by the event loop, so a process whose loop hangs is
+restarted: the work it had claimed is taken over when its leases end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
 
 
 def tell(state: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Tell the supervisor one thing. False: there is none, or it is not listening."""
+    """Send the supervisor one state. False: there is none, or it is not listening."""
     address = environment.get("NOTIFY_SOCKET", "")
     if not address:
         return False
@@ -30,7 +30,7 @@ def tell(state: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
-    """How often the supervisor wants a sign of life, as sd_watchdog_enabled(3) reads it; None: not at all."""
+    """How often the supervisor expects a sign of life, as by sd_watchdog_enabled(3); None: never."""
     microseconds, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not microseconds.isdigit() or int(microseconds) == 0 or (pid and pid != str(os.getpid())):
         return None

@@ -1,1 +1,1 @@
-"""Reading from a standby, of what is as fresh there as on the primary."""
+"""Reading from a standby, once it is as fresh as the primary."""

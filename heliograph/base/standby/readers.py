@@ -1,11 +1,11 @@
-"""Connections to a standby, which lists, reports and exports are read from.
+"""Connections to a standby, from which lists, reports and exports are read.
 
-Whoever reads asks the primary how far its log is written, and reads from the standby once that has replayed as much: so
-it shows everything that was committed when it was asked, the reader's own change included. If that takes longer than
-the bound, or the standby is away, the primary is read.
+A reader asks the primary how far its log is written, and reads from the standby once that has replayed as much: so it
+sees everything committed when it asked, including its own changes. If that takes longer than the bound, or the standby
+is away, the primary is read.
 
 The rule nobody may break: nothing is locked or changed on these connections, and nothing is read from a standby that
-has not caught up with the question.
+has not caught up with the request.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ Result = TypeVar("Result")
 
 log = structlog.get_logger()
 
-#: Seconds for a connection to the standby, and for its word of how far it is.
+#: Seconds for a connection to the standby, and for its report of how far it has replayed.
 PATIENCE = 1.0
-#: Seconds for a connection of a command.
+#: Connect timeout for a command, seconds.
 CONNECT = 5.0
 #: Seconds for which the primary is read after the standby was away, and after it was behind.
 AWAY, BEHIND = 5.0, 1.0
-#: Seconds between two looks at how far it is behind while nobody reads.
+#: Seconds between two checks of how far it is behind while nobody reads.
 LOOK_EVERY = 5.0
-#: Seconds between two questions whether it has caught up: the first, and the longest.
+#: Seconds between two checks of whether it has caught up: the first, and the longest.
 SOON, LATER = 0.002, 0.05
 
-# What was answered as committed was flushed.
+# Everything acknowledged as committed has been flushed.
 WRITTEN = "SELECT pg_current_wal_flush_lsn()::text"
-# A server that was promoted is no standby any more, and what names it has to be changed. `age`: of what it replayed
-# last; on a primary without traffic it grows, so it counts only where something is missing.
+# A promoted server is no longer a standby, and the URL that names it must be changed. `age`: of the last replayed
+# transaction; with an idle primary it grows, so it counts only if something is missing.
 REPLAYED = """
 SELECT pg_is_in_recovery() AS is_standby, coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false) AS has_it,
        coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::float8 AS age
 """
-#: Another cluster's positions mean nothing here.
+#: WAL positions of another cluster mean nothing here.
 CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 
 
 class Behind(Exception):
-    """The standby lacks what was committed when it was asked. `seconds`: how far it is behind at least."""
+    """The standby lacks data committed at the time of the request. `seconds`: its minimum lag."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"{seconds:.1f} s behind")
@@ -58,7 +58,7 @@ class Behind(Exception):
 
 
 class NoStandby(Exception):
-    """The URL leads to something else than a standby of this primary."""
+    """The URL leads to something other than a standby of this primary."""
 
 
 class Unread(Exception):
@@ -66,8 +66,8 @@ class Unread(Exception):
 
 
 async def catch_up(standby: Connection, position: str, *, bound: float) -> float:
-    """Wait until the standby has replayed the primary's log up to `position`, at most `bound` seconds; how many it
-    took. Raises Behind, NoStandby, and what asyncpg raises."""
+    """Wait until the standby has replayed the primary's log up to `position`, at most `bound` seconds; returns the
+    seconds it took. Raises Behind, NoStandby, and what asyncpg raises."""
     loop = asyncio.get_running_loop()
     began, pause = loop.time(), SOON
     while True:
@@ -86,15 +86,15 @@ async def catch_up(standby: Connection, position: str, *, bound: float) -> float
 
 
 async def demand_same(primary: Connection, standby: Connection) -> None:
-    """Raise NoStandby if the two are not of one cluster."""
+    """Raise NoStandby if the two are not of the same cluster."""
     if await primary.fetchval(CLUSTER) != await standby.fetchval(CLUSTER):
         raise NoStandby("of another cluster than the primary")
 
 
 @contextlib.asynccontextmanager
 async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterator[tuple[Connection, float]]:
-    """A connection of its own to the standby, once it has caught up, and how many seconds that took. Raises Unread with
-    the reason why the primary is to be read."""
+    """A new connection to the standby, once it has caught up, and the seconds that took. Raises Unread with the reason
+    why the primary must be read."""
     try:
         async with asyncio.timeout(CONNECT):
             standby = await connect(url, command_timeout=STATEMENT_TIMEOUT)
@@ -112,7 +112,7 @@ async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterat
 
 
 async def _written(primary: Connection) -> str | None:
-    """How far the primary's log is written; None if it is none any more."""
+    """How far the primary's log is written; None if it is no longer a primary."""
     try:
         found: str = await primary.fetchval(WRITTEN)
     except asyncpg.ObjectNotInPrerequisiteStateError:
@@ -132,8 +132,8 @@ class Readers:
         bound: float = 0.5,
         statement: float = STATEMENT_TIMEOUT,
     ) -> None:
-        """`url`: of the standby; empty: there is none. `current`: see Connector. `bound`: how many seconds a read waits
-        for it to catch up. `statement`: seconds that the server lets a statement take."""
+        """`url`: of the standby; empty: there is none. `current`: see Connector. `bound`: seconds that a read waits for
+        it to catch up. `statement`: seconds for which the server lets a statement run."""
         self._url, self._current, self._size = url, current, size
         self._bound, self._statement = bound, statement
         self._pool: Pool | None = None
@@ -162,7 +162,7 @@ class Readers:
             yield await stack.enter_async_context(pool.acquire()) if found is None else found
 
     async def run(self, pool: Pool, work: Callable[[Connection], Awaitable[Result]]) -> Result:
-        """Run `work`, which only reads, on the standby; again on the primary, if the standby fails meanwhile."""
+        """Run `work`, which only reads, on the standby; if the standby fails meanwhile, run it again on the primary."""
         if self._is_wanted():
             async with contextlib.AsyncExitStack() as stack:
                 found = await self._asked(stack, pool)
@@ -170,9 +170,9 @@ class Readers:
                     try:
                         return await work(found)
                     except asyncpg.QueryCanceledError:
-                        raise  # it took too long, and would there
+                        raise  # it took too long, and would on the primary
                     except Exception as error:
-                        # A row was vacuumed on the primary that is being read here: PostgreSQL ends one of the two.
+                        # The primary vacuumed a row that is being read here: PostgreSQL cancels this query.
                         if isinstance(error, asyncpg.SerializationError):
                             STANDBY_PASSED_OVER.add("conflict")
                         elif is_down(error):
@@ -183,7 +183,7 @@ class Readers:
             return await work(primary)
 
     async def watch(self, pool: Pool) -> None:
-        """Look regularly how far the standby is behind, until cancelled. Returns at once if there is none."""
+        """Check regularly how far the standby is behind, until cancelled. Returns at once if there is none."""
         while self._url:
             try:
                 async with self.lend(pool):
@@ -194,14 +194,14 @@ class Readers:
             await asyncio.sleep(LOOK_EVERY)
 
     def gauges(self) -> Iterable[Gauge]:
-        """How it stands; nothing if there is none."""
+        """The standby's state as gauges; none if there is no standby."""
         if self._url:
             yield Gauge("heliograph_standby_up", "Whether the standby is read", float(not self._state))
             if self._lag is not None:
                 yield Gauge("heliograph_standby_lag_seconds", "How far the standby was behind last", self._lag)
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         if self._pool is not None:
             self._pool.terminate()
 
@@ -214,7 +214,7 @@ class Readers:
         return False
 
     async def _asked(self, stack: contextlib.AsyncExitStack, pool: Pool) -> Connection | None:
-        """A connection to the standby, once it has what the primary has now; None if the primary is to be read."""
+        """A connection to the standby, once it has what the primary has now; None if the primary must be read."""
         async with pool.acquire() as primary:
             position = await _written(primary)
             if self._pool is None:
