@@ -1,4 +1,4 @@
-"""What can be wrong with WhatsApp: tokens, holds, subscriptions of accounts; overdue callbacks and dead letters."""
+"""Checks of WhatsApp: tokens, holds and subscriptions of accounts; overdue callbacks and dead letters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _accounts(conn: Connection, settings: Settings) -> list[Check]:
 
 
 def of_account(one: dict[str, Any], key: Key | None) -> list[Check]:
-    """How an account stands, of those that `onboarding.standing` lists, in words and with what to do."""
+    """The state of an account listed by `onboarding.standing`, in words, with remedies."""
     return [_account(one, key), *_warned(one)]
 
 
@@ -40,7 +40,7 @@ def _warned(one: dict[str, Any]) -> list[Check]:
 
 
 def _account(one: dict[str, Any], key: Key | None) -> Check:
-    """One WhatsApp account: first what keeps it from sending, then what keeps it from receiving."""
+    """One WhatsApp account: first problems with sending, then with receiving."""
     name = said("whatsapp %(id)s", id=one["waba_id"])
     update = f'heliograph whatsapp account update {one["waba_id"]} --org "{one["organization"]}"'
     try:

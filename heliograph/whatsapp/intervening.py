@@ -1,7 +1,7 @@
-"""What an operator does with one WhatsApp message, whichever organization's it is: give it up, or say how it ended.
+"""Operator interventions on one WhatsApp message of any organization: give it up, or state how it ended.
 
-The rule nobody may break: each is done for a reason, which the organization reads in its audit log, and money follows
-by the move itself, as after Meta's own word.
+The rule nobody may break: each needs a reason, which the organization sees in its audit log, and money follows from the
+move itself, as after a report from Meta.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.queue.holds import Overtaken
 from heliograph.whatsapp.accepting import withdrawal
 from heliograph.whatsapp.status import Move, move_many
 
-#: How a message may be said to have ended.
+#: The final states that may be stated.
 ENDS = ("delivered", "read", "failed")
 
 
@@ -31,8 +31,8 @@ class WhatsAppMessageNotEnded(Refusal):
     code, status = "whatsapp_message_not_ended", 409
 
 
-# By id alone, an organization at a time: see `sending.timeline.by_id`. Meta may have what an attempt of unknown outcome
-# handed over.
+# By id alone, one organization at a time: see `sending.timeline.by_id`. Meta may have a message whose attempt has an
+# unknown outcome.
 WHOSE = """
 SELECT o.id, o.state, found.mode, found.direction, found.status,
        EXISTS (SELECT FROM attempts WHERE organization_id = o.id AND message_id = $1
@@ -45,7 +45,7 @@ SELECT o.id, o.state, found.mode, found.direction, found.status,
 
 
 async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
-    """End a message that waits and that Meta cannot have, as canceled; what was reserved for it is free again.
+    """Cancel a waiting message that Meta cannot have; its reservation is released.
 
     `reason`: 1 to 500 characters. Idempotent. Returns its status. Raises Invalid, NotFound, WhatsAppMessageNotEnded.
     """
@@ -67,9 +67,9 @@ async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
 
 
 async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
-    """End a message that Meta has, or may have, as `status`, one of ENDS: an operator knows it from elsewhere.
+    """End a message that Meta has or may have as `status`, one of ENDS, which an operator knows from elsewhere.
 
-    One that was tried and still waits is taken out of the queue. What Meta reports later still counts. Idempotent.
+    A tried message that still waits is removed from the queue. Later reports from Meta still count. Idempotent.
     Returns the status. Raises Invalid (fields `reason` and `status`), NotFound, WhatsAppMessageNotEnded.
     """
     reason = reasons.for_organization(reason)

@@ -1,4 +1,4 @@
-"""One template with all that its page tells: how it is filled, how it stands, and what it looks like when it is."""
+"""Templates for their pages: how each is filled, its state, and how often it was sent."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from heliograph.whatsapp.reads import Template
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A template and how it is filled."""
+    """A template, and how it is filled."""
 
     template: Template
     layout: TemplateLayout
-    #: A paused one is looked at again then.
+    #: When a paused template is checked again.
     held_until: datetime | None
 
 
@@ -44,7 +44,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Entry:
 
 
 def slots(found: TemplateLayout) -> list[tuple[str, str]]:
-    """What each of its values is for, in their order: (header, body, button or code; the variable's name)."""
+    """The purpose of each of its values, in order: (header, body, button or code; the variable's name)."""
     if found.authentication:
         return [("code", "")]
     return [
@@ -55,13 +55,13 @@ def slots(found: TemplateLayout) -> list[tuple[str, str]]:
 
 
 class Use(msgspec.Struct, frozen=True):
-    """How often a template was sent among the messages that were looked at, and when the last time was."""
+    """How often a template was sent among the messages examined, and when it was last sent."""
 
     count: int
     last_at: datetime
 
 
-#: Messages that are looked at for it, the newest ones.
+#: The number of newest messages examined for it.
 LOOK = 20_000
 USES = """
 SELECT template_id, count(*)::int AS count, max(accepted_at) AS last_at FROM (

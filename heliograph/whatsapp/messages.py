@@ -1,7 +1,7 @@
 """An organization's WhatsApp messages, in either direction: listed and read.
 
-The rule nobody may break: what is returned here is for customers. It contains no id, code, text or price of Meta's. A
-key sees only messages of its own mode: whoever is given a test key to try things out reads nothing that goes to people.
+The rule nobody may break: everything returned here is for customers. It contains no id, code, text or price of Meta's.
+A key sees only messages of its own mode: the holder of a test key can read nothing that goes to people.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Context(msgspec.Struct, frozen=True, rename="camel"):
 
     #: The message that it answers or reacts to; None: none, or an older one.
     message_id: UUID | None
-    #: It was somebody else's first.
+    #: Whether it was forwarded from somebody else.
     forwarded: bool
 
 
@@ -59,7 +59,7 @@ class Message(msgspec.Struct, frozen=True):
     billing_category: str | None
     conversation_id: UUID
     campaign_id: UUID | None
-    #: As of an SMS.
+    #: As for an SMS.
     key_id: UUID | None
     #: Who sent it on the dashboard.
     person_id: UUID | None
@@ -72,22 +72,22 @@ class Message(msgspec.Struct, frozen=True):
     read_at: datetime | None
     failed_at: datetime | None
     failure_code: str | None
-    #: What it says: of a text `body`, of a template `parameters`, of what a user sent by its type, as
-    #: `suppliers.whatsapp_cloud.callbacks.content` has it; None: erased.
+    #: Its content: for a text `body`, for a template `parameters`, for a user's message by its type, as in
+    #: `suppliers.whatsapp_cloud.callbacks.content`; None: erased.
     content: dict[str, Any] | None = None
     context: Context | None = None
-    #: The advertisement or post by which the user came, as far as it is known.
+    #: The advertisement or post that brought the user, as far as known.
     referral: dict[str, Any] | None = None
-    #: What the user called themselves.
+    #: The user's profile name.
     profile_name: str | None = None
 
 
 class Filters(listing.Filters, frozen=True, kw_only=True):
-    """Which messages are wanted; None: all. Of a recipient, messages under any name of this person are meant."""
+    """Filters of messages; None: all. A recipient means messages under any name of this person."""
 
-    #: Beside `statuses`.
+    #: In addition to `statuses`.
     status: str | None = None
-    #: Of those modes that the actor sees.
+    #: One of the modes that the actor sees.
     mode: str | None = None
     billing_category: str | None = None
     template_name: str | None = None
@@ -95,7 +95,7 @@ class Filters(listing.Filters, frozen=True, kw_only=True):
     direction: str | None = None
 
 
-#: The public status once a message was handed to Meta, until Meta reports more; the row still says `accepted`.
+#: The public status once a message has been handed to Meta, until Meta reports more; the row still says `accepted`.
 QUEUED = "queued"
 #: All public statuses.
 SHOWN_STATUSES = ("accepted", QUEUED, *(name for name in RANK if name != "accepted"))
@@ -105,7 +105,7 @@ _STORED = (
     " accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, content"
 )
 _COLUMNS = f"id, {shown_status('m', QUEUED)} AS status, {_STORED}"
-# The queue is asked last, and of what is returned, as in `sms.messages`.
+# The queue is consulted last, and only for returned rows, as in `sms.messages`.
 _SCANNED = f"id, status, {_STORED}"
 _RETURNED = f"id, {shown_status('looked_at', QUEUED)} AS status, {_STORED}"
 _FITS = f"""
@@ -204,7 +204,7 @@ SELECT m.id, m.reserved + m.consumed AS amount, w.currency, m.charge = 'consumed
 
 
 async def prices(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, tuple[int, str, bool]]:
-    """(millionths, currency, whether it is charged already) of those of the messages that cost something."""
+    """(millionths, currency, whether it has been charged) for those of the messages that cost something."""
     rows = await conn.fetch(PRICES, actor.organization_id, list(ids)) if ids else []
     return {row["id"]: (row["amount"], row["currency"], row["is_due"]) for row in rows}
 
@@ -213,14 +213,14 @@ BY_IDS = f"SELECT {_COLUMNS} FROM whatsapp_messages m WHERE organization_id = $1
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:
-    """Those of the messages that are there."""
+    """Those of the messages that exist."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids)) if ids else []
     return await _opened(conn, actor, [row for row in rows if row["mode"] in actor.modes])
 
 
 async def deliveries(conn: Connection, actor: Actor, *, id: UUID) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-    """(the events that a message raised, as `sending.timeline.raised` tells of them; its webhook attempts, as
-    `webhooks.timeline.tried` does)."""
+    """(the events that a message raised, as from `sending.timeline.raised`; its webhook attempts, as from
+    `webhooks.timeline.tried`)."""
     row = await conn.fetchrow(RAISING, actor.organization_id, id)
     if row is None or row["mode"] not in actor.modes:
         return [], []
@@ -257,7 +257,7 @@ async def _opened(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Record]
 
 
 def _message(row: asyncpg.Record, content: str | None) -> Message:
-    """A message from its row. `content`: opened; None: erased, or its key was thrown away."""
+    """A message from its row. `content`: decrypted; None: erased, or its key was discarded."""
     stored = read_content(content)
     context = stored.pop("context", None)
     found = Message(
@@ -271,7 +271,7 @@ def _message(row: asyncpg.Record, content: str | None) -> Message:
 
 
 def read_content(stored: str | None) -> dict[str, Any]:
-    """The content of a row, opened; nothing where it was erased."""
+    """The content of a row, decrypted; empty if it was erased."""
     if stored is None:
         return {}
     try:

@@ -1,7 +1,7 @@
-"""What an organization sees of its templates, conversations and numbers.
+"""An organization's view of its templates, conversations and numbers.
 
-The rule nobody may break: customers read values from closed sets, and what they wrote themselves. Whatever else Meta
-writes (ids, reasons, uploaded examples, new values) ends here, in `parts`, `reason` and `tier`.
+The rule nobody may break: customers see values from closed sets, and what they wrote themselves. Everything else from
+Meta (ids, reasons, uploaded examples, new values) stops here, in `parts`, `reason` and `tier`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ REASONS = (
     "tag_content_mismatch",
     "other",
 )
-#: How WhatsApp rates what people do with a template; anything else that was said is "unknown".
+#: WhatsApp's quality ratings of a template; anything else is "unknown".
 QUALITIES = ("green", "yellow", "red")
-#: Kinds of a template's parts, of headers and of buttons; what is none of them is "other".
+#: Kinds of a template's parts, headers and buttons; anything else is "other".
 PARTS = ("header", "body", "footer", "buttons", "other")
 FORMATS = ("text", "image", "video", "document", "location", "other")
 BUTTONS = ("url", "quick_reply", "phone_number", "otp", "copy_code", "flow", "catalog", "other")
@@ -55,7 +55,7 @@ class Part(msgspec.Struct, frozen=True, rename="camel"):
     """A part of a template: its header, body or footer, or all its buttons."""
 
     type: str
-    #: Of a header.
+    #: For a header.
     format: str | None = None
     text: str | None = None
     buttons: list[Button] = []
@@ -73,7 +73,7 @@ class Template(msgspec.Struct, frozen=True):
     language: str
     category: str
     status: str
-    #: The template would not be a reason to refuse a send.
+    #: Whether the template itself would not cause a send to be refused.
     sendable: bool
     #: One of QUALITIES, or "unknown".
     quality: str
@@ -90,7 +90,7 @@ class Conversation(msgspec.Struct, frozen=True):
     id: UUID
     recipient: str
     number_id: UUID
-    #: Whether the user wrote within the last 24 hours, so that any text may be answered.
+    #: Whether the user wrote within the last 24 hours, so that any text may be sent.
     is_open: bool
     opened_at: datetime | None
     expires_at: datetime | None
@@ -116,7 +116,7 @@ class PhoneNumber(msgspec.Struct, frozen=True):
 
 
 class TemplateFilters(msgspec.Struct, frozen=True):
-    """Which templates are wanted; None: all."""
+    """Filters of templates; None: all."""
 
     status: str | None = None
     category: str | None = None
@@ -128,7 +128,7 @@ class TemplateFilters(msgspec.Struct, frozen=True):
 
 
 class ConversationFilters(msgspec.Struct, frozen=True):
-    """Which conversations are wanted; None: all."""
+    """Filters of conversations; None: all."""
 
     is_open: bool | None = None
     recipient: str | None = None
@@ -169,7 +169,7 @@ async def templates(
 ) -> tuple[list[Template], UUID | None]:
     """Templates of the accounts in use, newest first, up to `limit` + 1; and where the scan ended (`bounded_scan`).
 
-    Without those that an operator disabled, and those that Meta no longer has.
+    Excludes templates that an operator disabled or that Meta no longer has.
     """
     rows = await conn.fetch(
         TEMPLATES,
@@ -206,8 +206,8 @@ def template_of(row: asyncpg.Record) -> Template:
 
 
 def sendable(row: Mapping[str, Any] | asyncpg.Record) -> bool:
-    """Whether a template can be sent: it is approved, of a category that is sent here, and takes only text parameters.
-    `row`: of the table, or its part of this."""
+    """Whether a template can be sent: it is approved, of a supported category, and takes only text parameters.
+    `row`: a row of the table, or the part needed here."""
     if row["status"] != "approved" or row["category"] not in ("utility", "authentication"):
         return False
     return not layout(msgspec.json.decode(row["components"]), row["parameter_format"], row["category"]).unsupported
@@ -264,7 +264,7 @@ def _text(value: object) -> str | None:
 
 # -- conversations -----------------------------------------------------------------------------------------------------
 
-# Nobody writes to a test key, and it can send text at any time.
+# Nobody writes to a test key, so it can send text at any time.
 _CONVERSATION = (
     "id, recipient, number_id, opened_at, expires_at, last_inbound_at, last_outbound_at, created_at,"
     " mode, (coalesce(expires_at > now(), false) OR mode = 'test') AS is_open"
@@ -274,7 +274,7 @@ _FITS = """
            AND ($8::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) >= $8)
            AND ($9::timestamptz IS NULL OR coalesce(greatest(last_inbound_at, last_outbound_at), created_at) < $9)"""
 CONVERSATIONS = bounded_scan.statement("whatsapp_conversations", _CONVERSATION, fits=_FITS, where="merged_into IS NULL")
-# By any name of the person.
+# Finds the person under any of their names.
 CONVERSATIONS_OF_RECIPIENT = bounded_scan.statement(
     "whatsapp_conversations",
     _CONVERSATION,
@@ -300,7 +300,7 @@ async def conversations(
     """Conversations of the actor's mode, most recently begun first, up to `limit` + 1; and where the scan ended
     (`bounded_scan.judged`).
 
-    `look`: how many conversations are scanned at most.
+    `look`: maximum conversations scanned.
     """
     values = (
         actor.organization_id,
@@ -330,7 +330,7 @@ SELECT c.id AS thread, t.id, t.recipient, t.number_id, t.opened_at, t.expires_at
 
 
 async def conversations_of(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, Conversation]:
-    """Conversations by their ids, of one that was merged that into which it was."""
+    """Conversations by id; for a merged one, the conversation it was merged into."""
     rows = await conn.fetch(OF_IDS, actor.organization_id, list(ids)) if ids else []
     return {row["thread"]: Conversation(**{name: row[name] for name in Conversation.__struct_fields__}) for row in rows}
 

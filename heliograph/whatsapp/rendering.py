@@ -1,4 +1,4 @@
-"""What WhatsApp messages say, as the user reads or wrote it: templates filled, and words for what is no text."""
+"""The text of WhatsApp messages as the user sees or wrote it: filled templates, and words for other types."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.messages import Message
 
-#: Keys of a content that may say something, the first that is there counts.
+#: Keys of a content that may contain text; the first one present counts.
 _SAYING = ("body", "title", "text", "caption", "emoji", "name", "filename")
 
-# Of several accounts with a template of the same name, the last that was changed.
+# If several accounts have a template of this name, the one changed last.
 LAYOUTS = """
 SELECT DISTINCT ON (t.name, t.language) t.name, t.language, t.category, t.components::text, t.parameter_format
   FROM unnest($2::text[], $3::text[]) AS item (name, language)
@@ -26,7 +26,7 @@ SELECT DISTINCT ON (t.name, t.language) t.name, t.language, t.category, t.compon
 
 
 async def texts(conn: Connection, actor: Actor, *, messages: Sequence[Message]) -> dict[UUID, str]:
-    """The text of each message that has one; a template is filled in as it is written now."""
+    """The text of each message that has one; templates are filled as they are now."""
     wanted = {
         (one.template_name, one.template_language)
         for one in messages
@@ -52,7 +52,7 @@ def _text(message: Message, known: TemplateLayout | None) -> str:
 
 
 def filled(known: TemplateLayout | None, parameters: Any) -> str:
-    """A template's body with its values; the values alone where the template is not what it was."""
+    """A template's body with its values; only the values if the template has changed."""
     values = [str(one) for one in parameters] if isinstance(parameters, list | tuple) else []
     if known is None or known.unsupported or len(values) != known.parameter_count:
         return ", ".join(values)
@@ -60,5 +60,5 @@ def filled(known: TemplateLayout | None, parameters: Any) -> str:
 
 
 def said(content: dict[str, Any]) -> str:
-    """What a user sent, as far as it is words."""
+    """The text in a user's message; "" if there is none."""
     return next((str(content[name]) for name in _SAYING if content.get(name)), "")

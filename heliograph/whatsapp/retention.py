@@ -1,4 +1,4 @@
-"""What retention deletes of WhatsApp, and when."""
+"""What retention deletes for WhatsApp, and when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DELETE_EARLY = """
 DELETE FROM whatsapp_early_statuses WHERE (number_id, wamid, status) IN (
     SELECT number_id, wamid, status FROM whatsapp_early_statuses WHERE received_at < $1 LIMIT $2)
 """
-# Sealed under a key that no worker has any more, or they would have been processed by now.
+# Callbacks sealed under a key that no worker has anymore; others would have been processed by now.
 DELETE_CALLBACKS = """
 WITH due AS MATERIALIZED (
     SELECT id FROM queue WHERE kind = 'whatsapp_in' AND id < $1 LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -31,12 +31,12 @@ DELETE FROM queue USING due WHERE queue.id = due.id
 DELETE_DEAD_LETTERS = """
 DELETE FROM whatsapp_dead_letters WHERE id IN (SELECT id FROM whatsapp_dead_letters WHERE id < $1 LIMIT $2)
 """
-# An older word for STOP or START comes no more that this one would have to hold up.
+# By then, no older STOP or START can arrive that this word would have to override.
 DELETE_WORDS = """
 DELETE FROM whatsapp_words WHERE (organization_id, person) IN (
     SELECT organization_id, person FROM whatsapp_words WHERE said_at < $1 LIMIT $2)
 """
-# Conversations in which nobody wrote since a time, and of which no message is left. `of`: a further condition.
+# Conversations without any activity since a time, and without messages left. `of`: a further condition.
 SILENT = """
 WITH silent AS MATERIALIZED (
     SELECT organization_id, id, number_id FROM whatsapp_conversations c
@@ -63,7 +63,7 @@ RULES = Rules(
     tables=(
         Table(name="whatsapp_messages", time="accepted_at", bound=lambda at: at.metadata, text="content"),
         Table(name="whatsapp_wamids", time="created_at", bound=lambda at: at.now - WAMIDS),
-        # After the messages that made them.
+        # After the messages that caused them.
         Table(
             name="wallet_movements",
             time="created_at",

@@ -1,4 +1,4 @@
-"""How an organization's numbers stand, beyond what the API tells: what holds them, and how many people they reached."""
+"""The state of an organization's numbers beyond the API: their holds, and how many people they reached."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from heliograph.whatsapp.reads import PhoneNumber
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A number, and how it stands."""
+    """A number and its state."""
 
     number: PhoneNumber
-    #: Until when nothing is sent from it, and whether its credential is why; None: nothing holds it.
+    #: Until when nothing is sent from it, and whether its credential is the reason; None: no hold.
     held_until: datetime | None
     is_credential: bool
-    #: People written to within 24 hours outside of their windows, at most; None: not counted.
+    #: People written to within 24 hours outside their windows (an upper bound); None: not counted.
     reached: int | None
-    #: A simulation stands behind it: no phone rings.
+    #: Whether a simulator is behind it, so that no phone rings.
     is_simulated: bool
 
 

@@ -1,12 +1,12 @@
-"""The states of a WhatsApp message, and what reaching one means for money and events.
+"""The states of a WhatsApp message, and their effects on money and events.
 
     accepted (→ queued) → sent → delivered → read
     accepted → canceled      accepted, sent → failed
 
-`queued`, an attempt has begun, is shown and not stored (`messages.QUEUED`). A message is in the state of the highest
-rank ever reported for it, in whatever order: `delivered` and `read` rank above `failed`, since Meta may give up on one
+`queued` (an attempt has begun) is shown but not stored (`messages.QUEUED`). A message is in the state of the highest
+rank ever reported for it, in any order: `delivered` and `read` rank above `failed`, since Meta may give up on one
 device and reach another. Times are the earliest reported, and a later state implies the earlier ones. So duplicates and
-any order of the same statuses end in the same row.
+different orders of the same statuses produce the same row.
 
 The rule nobody may break: a message raises `message.failed` and `message.delivered` at most once each, the first only
 if nothing was raised before, and its money moves with its state, in one transaction.
@@ -39,12 +39,12 @@ from heliograph.why import words
 #: A message's columns.
 Row: TypeAlias = asyncpg.Record | Mapping[str, Any]
 
-#: The higher rank stays.
+#: The status with the higher rank prevails.
 RANK = {"accepted": 0, "sent": 1, "canceled": 2, "failed": 3, "delivered": 4, "read": 5}
-#: The user has it.
+#: States in which the user has the message.
 ARRIVED = ("delivered", "read")
 
-#: What customers read about a failure, by its code. Never Meta's text.
+#: Texts for customers about a failure, by code. Never Meta's text.
 FAILURES = words.told("whatsapp_failure")
 
 
@@ -67,10 +67,10 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     status: str
     at: datetime
     failure_code: str | None = None
-    #: Meta's code, of a status that reports a failure.
+    #: Meta's code, for a status that reports a failure.
     failure_evidence: str | None = None
     pricing: Pricing | None = None
-    #: Only if Meta has not accepted it: a decision about one attempt does not hold for another whose answer came.
+    #: Apply only if Meta has not accepted it: a decision about one attempt does not apply to another that was answered.
     unsent: bool = False
 
 
@@ -99,7 +99,7 @@ class _News(msgspec.Struct, gc=False):
     priced_by: str | None = None
 
 
-# Locked in one order, so that two transactions cannot deadlock. What is decided here about a message (`unsent`) holds
+# Locked in one order, so that two transactions cannot deadlock. A decision made here about a message (`unsent`) applies
 # only if no attempt of it was accepted; it is canceled only if none may have been.
 LOCK = """
 SELECT m.*, (SELECT currency FROM wallets WHERE organization_id = m.organization_id) AS currency,
@@ -152,10 +152,10 @@ async def move_many(
     announce: Mapping[str, events.Wanting] | None = None,
     handover: events.Leasing | None = None,
 ) -> tuple[set[UUID], int]:
-    """Move messages where their ranks allow it, with their money and their events, in the caller's transaction.
+    """Move messages as far as their ranks allow, with their money and events, in the caller's transaction.
 
-    `rates`: None where no move carries a price. `announce`: by kind (`message.sent`, `message.read`), the organizations
-    that want it with every message. `handover`: of a worker that delivers what it records. Returns the ids of messages
+    `rates`: None if no move carries a price. `announce`: by kind (`message.sent`, `message.read`), the organizations
+    that want it for every message. `handover`: from a worker that delivers its own events. Returns the ids of messages
     whose status changed, and the number of webhook deliveries that are due.
     """
     if not moves:
@@ -191,7 +191,7 @@ async def move_many(
     movements = await _movements(conn, charged, rates)
     settled = await wallet.judge(conn, movements, rows)
     if changed:
-        # What a message costs now is written with its status: one new version of its row, not two.
+        # The charge is written together with the status: one new version of the row, not two.
         charges = zip(*(settled.charges[new["organization_id"], new["id"]] for new in changed), strict=True)
         await conn.execute(UPDATE, *([new[name] for new in changed] for name in COLUMNS), *map(list, charges))
         await traffic.record(conn, counted)
@@ -227,17 +227,17 @@ def _change(row: asyncpg.Record, new: dict[str, Any]) -> traffic.Change:
 
 
 def merge(row: Row, news: _News) -> dict[str, Any] | None:
-    """The row's columns after the reports; None: nothing changes. Pure, and for statuses from Meta independent of their
-    order."""
+    """The row's columns after the reports; None: nothing changes. Pure, and independent of the order of Meta's
+    statuses."""
     status = row["status"]
     if news.unsent and status != "accepted":
-        return None  # Meta reported on it, perhaps while this waited for the row: after `taken` was read
+        return None  # Meta reported on it, perhaps while this waited for the row lock, after `taken` was read
     if RANK[news.status] > RANK[status] and (news.status != "canceled" or status == "accepted"):
         status = news.status
     known = {name: row[name] for name in COLUMNS}
     new = known.copy()
     new["status"] = status
-    # Meta's timestamps are whole seconds, which may lie before the acceptance.
+    # Meta's timestamps are whole seconds, which may be before the acceptance.
     first = row["accepted_at"]
     for column in ("sent_at", "delivered_at", "read_at"):
         new[column] = _earlier(row[column], getattr(news, column), first)
@@ -275,7 +275,7 @@ def message_data(row: Row, status: str) -> str:
 
 
 def _gather(moves: Iterable[Move]) -> dict[UUID, _News]:
-    """One for each message, in order of (organization, id). Meta's reports override what was decided here."""
+    """One for each message, in order of (organization, id). Meta's reports override local decisions."""
     news: dict[UUID, _News] = {}
     for move in sorted(moves, key=lambda move: (move.organization_id.int, move.message_id.int, move.unsent)):
         local = move.unsent or move.status == "canceled"
@@ -317,7 +317,7 @@ def _earlier(known: datetime | None, said: datetime | None, first: datetime | No
 
 
 async def _trace(conn: Connection, began: int, changed: Sequence[dict[str, Any]], news: Mapping[UUID, _News]) -> None:
-    """Of messages that are traced, what moved them is a step."""
+    """Record a trace step for each traced message that was moved."""
     steps = [
         (one["organization_id"], one["id"], "whatsapp decision" if said.unsent else "whatsapp status", one["status"])
         for one in changed
@@ -348,7 +348,7 @@ def _events(row: Row, new: dict[str, Any], wanted: Mapping[str, events.Wanting],
         return id
 
     who = (row["organization_id"], row["mode"])
-    # Whichever status comes first says that Meta has it: `sent` may be the last one, or missing.
+    # Whichever status arrives first shows that Meta has it: `sent` may arrive last, or never.
     is_first = row["sent_at"] is None and new["sent_at"] is not None and row["status"] != "failed"
     if is_first and who in wanted.get("message.sent", ()):
         add("message.sent", "sent")
@@ -367,10 +367,10 @@ async def _movements(
 ) -> list[Movement]:
     """The effects of changes on wallets:
 
-    arrived      consume, once: what Meta's pricing says; without it what is reserved, or was before it was given back
+    arrived      consume once, at Meta's pricing; without it, the reserved amount, or the original one if released
     failed       release
-    still open   a price that Meta calls free lowers the reservation
-    later        another price than the one consumed: reprice
+    still open   a price that Meta declares free lowers the reservation
+    later        a price that differs from the one consumed: reprice
     """
     movements: list[Movement] = []
     unpriced: list[asyncpg.Record] = []

@@ -23,7 +23,7 @@ from heliograph.webhooks.timeline import Entry, known
 from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.callbacks.matching import born_on
 
-# Meta's ids are found by the time of their answer, which their index (BRIN) narrows to a few pages of their month.
+# Meta's ids are found by the time of the answer, which their index (BRIN) narrows to a few pages of their month.
 WAMIDS = """
 SELECT DISTINCT w.wamid, w.created_at FROM unnest($3::timestamptz[]) AS answer (at) CROSS JOIN LATERAL (
        SELECT wamid, created_at FROM whatsapp_wamids
@@ -59,7 +59,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
 
 
 def _with_code(found: Timeline) -> Iterable[Entry]:
-    """With Meta's code where a status reported the failure."""
+    """The entries, with Meta's code where a status reported the failure."""
     code = found.message["failure_evidence"]
     for one in found.entries:
         is_failure = one.what == "status" and "failure" in one.detail
@@ -67,7 +67,7 @@ def _with_code(found: Timeline) -> Iterable[Entry]:
 
 
 def _evident(message: dict[str, Any], entries: Sequence[Entry]) -> Sentence | None:
-    """What Meta said of the failure: with the status that reported it, or as its last answer."""
+    """Meta's explanation of the failure: from the status that reported it, or from its last answer."""
     if message["failure_code"] is None:
         return None
     said_of = [one.detail for one in entries if one.what in ("answer", "status") and "means" in one.detail]
@@ -78,7 +78,7 @@ def _evident(message: dict[str, Any], entries: Sequence[Entry]) -> Sentence | No
 
 
 def _explained(one: Entry) -> Entry:
-    """With what Meta's code means, and with Meta's own words called so."""
+    """The entry with the meaning of Meta's code, and Meta's own words under `words`."""
     if one.what not in ("answer", "status"):
         return one
     detail = one.detail
@@ -101,7 +101,7 @@ async def _evidence(conn: Connection, row: asyncpg.Record, tried: Sequence[async
 
 
 def _doubled(wamids: Iterable[asyncpg.Record]) -> Iterable[Entry]:
-    """A message with two ids of Meta's went out twice: a worker was stopped for longer than its lease."""
+    """A message with two of Meta's ids was sent twice: a worker stood still for longer than its lease."""
     in_order = sorted(wamids, key=lambda one: one["created_at"])
     for one in in_order[1:]:
         yield Entry(one["created_at"], "sent twice", {"wamids": [in_order[0]["wamid"], one["wamid"]]})
@@ -121,7 +121,7 @@ SOURCE = Source(
     ),
     text="content",
     states=[(f"{name}_at", name) for name in STATES],
-    # Meta says when something happened, and the event is made when we hear of it.
+    # Meta reports when something happened; the event is created when we learn of it.
     told_at=[f"{name}_at" for name in STATES],
     around=(timedelta(seconds=2), timedelta(minutes=2)),
     queue=QUEUE,

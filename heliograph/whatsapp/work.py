@@ -1,4 +1,4 @@
-"""What a worker does for WhatsApp: numbers, dispatch, answers, callbacks, the mirror of Meta's tables, test keys."""
+"""A worker's tasks for WhatsApp: numbers, dispatch, answers, callbacks, the mirror of Meta's tables, test keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WhatsAppWork(Work):
     def __init__(
         self, pool: Pool, settings: Settings, worker_id: UUID, deliveries: Deliveries, backlog: Backlog
     ) -> None:
-        """`deliveries`: who delivers the events that this raises."""
+        """`deliveries`: delivers the events raised here."""
         self._pool = pool
         self._backlog = backlog
         self._settings = settings
@@ -65,7 +65,7 @@ class WhatsAppWork(Work):
         self.wake = self._channel.wake
         self._rates = RateBook(pool)
         self._wake_tests = asyncio.Event()
-        #: Set when a number may have been stopped, or may go on, since the last look at the tables.
+        #: Set when a number may have been stopped or resumed since the tables were last read.
         self._standing = asyncio.Event()
         self._callbacks = Inbox(
             pool,
@@ -83,7 +83,7 @@ class WhatsAppWork(Work):
 
     def loops(self) -> Sequence[Loop]:
         return (
-            # What waits for its template is not due, and may go as soon as the template is back.
+            # Messages parked for their template are not due, but may be sent as soon as the template is back.
             Loop("whatsapp", self._dispatcher.round, self.wake, when=parking.ANY),
             Loop("whatsapp tests", self._test_statuses, self._wake_tests),
             Loop("callbacks", self._callbacks.round, self._callbacks.wake),
@@ -142,14 +142,14 @@ class WhatsAppWork(Work):
         )
 
     async def _refresh(self) -> int:
-        """Follow the tables: numbers, tokens, holds, rates. Returns 0: there is nothing more to be done."""
+        """Sync with the tables: numbers, tokens, holds, rates. Returns 0: nothing more to do."""
         await self._numbers.refresh(grace=self._settings.drain_seconds)
         if self._backlog.waits("whatsapp"):
             self.wake.set()
         return 0
 
     async def _expire(self, conn: Connection) -> None:
-        """End what is past its deadline."""
+        """Expire messages past their deadline."""
         _, deliveries = await expiry.sweep(conn, self._rates)
         if deliveries:
             self._deliveries.queued()

@@ -1,8 +1,8 @@
 """Accepting WhatsApp messages: the promise behind a 202.
 
-What arrives while one batch is being committed goes into the next (`sending/intake.py`). One call of `whatsapp_accept`
-(accept.sql), or of `whatsapp_accept_one` for a batch of one, stores message, conversation, queue row, reservation and
-idempotency record of a whole batch in one commit, and only then does anybody get an answer.
+Messages that arrive while a batch is being committed go into the next one (`sending/intake.py`). One call of
+`whatsapp_accept` (accept.sql), or of `whatsapp_accept_one` for a batch of one, stores message, conversation, queue row,
+reservation and idempotency record of a whole batch in one commit, and only then does anybody get an answer.
 
 The rule nobody may break: nothing is answered before it is committed, a bad message never fails its batch, and what is
 accepted was covered by the wallet. Template, window and opt-out are checked again when the message is sent.
@@ -102,7 +102,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Item(msgspec.Struct, frozen=True, gc=False):
-    """A Send with all that the batch needs."""
+    """A Send with everything that the batch needs."""
 
     send: Send
     id: UUID
@@ -112,7 +112,7 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     country: str
     #: List price, millionths.
     price: int
-    #: What it says, as it is stored; empty if it is refused.
+    #: Its content as stored; empty if it is refused.
     content: str
     #: A refusal found before the batch; the answer unless the idempotency key already has one.
     refusal: Refusal | None
@@ -128,14 +128,14 @@ SELECT used, window_start, at, verdict, price, available, since, expires, messag
             FROM unnest($20::interval[], $21::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)
 """
-# A batch of one, which is what a client that sends one after the other makes.
+# A batch of one, as produced by a client that sends one message after another.
 ACCEPT_ONE = """
 SELECT used, window_start, at, verdict, price, available, since, expires, message, reference
   FROM whatsapp_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
     $14, $15, $16, $17, $18, $19, coalesce($21, date_trunc('milliseconds', now())) + $20,
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
 """
-#: What says how an item of a batch was decided; the first is NULL where it was stored as a matter of course.
+#: Columns with the decision about an item of a batch; the first is NULL if the item was simply stored.
 DECIDED = ("verdict", "price", "available", "since", "expires", "message", "reference")
 
 
@@ -151,7 +151,7 @@ class Acceptor:
         self._rates = RateBook(pool)
         self._sealing = Current(pool, Sealing())
         self._intake: Intake[_Item] = Intake(self._store, name="whatsapp accept", limit=limit)
-        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        #: Set after each commit that put work into the queue; the code that wakes the workers clears it.
         self.stored = asyncio.Event()
 
     async def accept(self, send: Send) -> Answer:
@@ -177,7 +177,7 @@ class Acceptor:
         await self._kept.close()
 
     async def prepare(self, send: Send) -> _Item:
-        """A send with all that can be judged of it before its batch."""
+        """A send with everything that can be decided before its batch."""
         content, country = send.content, phones.country(send.to)
         number: Number | None = None
         template: Template | None = None
@@ -354,7 +354,7 @@ def _answer(
     message: UUID | None,
     reference: str | None,
 ) -> Answer | BaseException:
-    """The answer to an item of a batch that was not stored as a whole."""
+    """The answer to an item of a batch that was only partly stored."""
     match verdict:
         case "stored":
             return Answer(202, _body(item.id, item.send.client_reference), False)

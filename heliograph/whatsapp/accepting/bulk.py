@@ -36,7 +36,7 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
     template_language: str
     category: str
     ttl_seconds: int | None
-    #: Of the number's account; a wallet in another one covers nothing.
+    #: Currency of the number's account; a wallet in another currency covers nothing.
     currency: str
     request_id: str
     ids: Sequence[UUID]
@@ -58,11 +58,11 @@ SELECT whatsapp_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $
 
 
 async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime, sealing: Sealing) -> int | None:
-    """Store them; returns what is available in the wallet then, in millionths, or None if it does not cover all of
-    them (nothing is stored then).
+    """Store them; returns what is then available in the wallet, in millionths, or None if it does not cover all of them
+    (nothing is stored then).
 
-    `at`: when they are accepted, by the database's clock. A lock that somebody holds for over 2 s fails the call.
-    Raises Unavailable if they are to be sealed and cannot be.
+    `at`: when they are accepted, by the database's clock. A lock held by somebody for over 2 s fails the call. Raises
+    Unavailable if they must be sealed and cannot be.
     """
     name, language, category = bulk.template_name, bulk.template_language, bulk.category
     left: int | None = await conn.fetchval(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-#: How long Meta tries to deliver messages without their own time, by category; the others have LIFETIME.
+#: How long Meta tries to deliver messages without a lifetime of their own, by category; others have LIFETIME.
 LIFETIMES = {"authentication": timedelta(minutes=10)}
 LIFETIME = timedelta(days=30)
 #: How much longer a status may take. After that, Meta has dropped the message, which it does silently.
@@ -13,6 +13,7 @@ BUFFER = timedelta(hours=24)
 
 
 def lifetime(category: str, ttl_seconds: int | None) -> timedelta:
-    """From when a message is due until it has expired without news from Meta. `ttl_seconds`: its template's own."""
+    """Time from when a message is due until it has expired without news from Meta. `ttl_seconds`: its template's
+    own."""
     own = LIFETIMES.get(category, LIFETIME) if ttl_seconds is None else timedelta(seconds=ttl_seconds)
     return own + BUFFERS.get(category, BUFFER)

@@ -1,4 +1,4 @@
-"""What a send would do, without doing it: what it costs, and what it would be refused for, in the order of accepting.
+"""What a send would do, without doing it: its cost, and the refusal it would get, in the order of accepting.
 
 The rule nobody may break: nothing is stored.
 """
@@ -16,7 +16,7 @@ from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """A send as it would be. Amounts are millionths."""
+    """The result of a send that was not made. Amounts are millionths."""
 
     currency: str
     #: What is reserved, and charged if it is delivered; 0: free, or a test.
@@ -37,7 +37,7 @@ SELECT (SELECT since FROM opted_out_since($1, $2) LIMIT 1) AS since,
 
 
 async def preview(conn: Connection, acceptor: Acceptor, send: Send, *, margin: float) -> Preview:
-    """Raises what `Acceptor.accept` would raise for this send. `margin`: seconds before its end at which a window
+    """Raises what `Acceptor.accept` would raise for this send. `margin`: seconds before its end from which on a window
     counts as closed."""
     item = await acceptor.prepare(send)
     if item.refusal is not None and item.refusal.status != 409:

@@ -21,8 +21,8 @@ from heliograph.whatsapp.status import Move, move_many
 async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at: datetime) -> set[UUID]:
     """Cancel those of these messages, (organization, message) each, that no worker has claimed.
 
-    No attempt of them may have reached Meta. Runs in the caller's transaction. Returns the ids that were canceled.
-    Raises Overtaken.
+    No attempt of any of them may have reached Meta. Runs in the caller's transaction. Returns the ids of the canceled
+    messages. Raises Overtaken.
     """
     owners = {message_id: organization_id for organization_id, message_id in unsent}
     taken = set(await leases.withdraw(conn, "whatsapp", list(owners), only="ended"))
@@ -48,9 +48,9 @@ SELECT item.organization_id, item.id, m.status, under_way.id IS NOT NULL OR trie
 
 
 async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -> Withdrawn:
-    """Take queue rows out permanently: messages that cannot have reached Meta are canceled and cost nothing.
+    """Remove queue rows permanently: messages that cannot have reached Meta are canceled and cost nothing.
 
-    `tried`: also those that were tried and may have been sent. They fail as `unknown`; if Meta reports one later
+    `tried`: also messages that were tried and may have been sent. They fail as `unknown`; if Meta reports one later
     nevertheless, it is delivered and charged as usual. Runs in the caller's transaction. Raises Overtaken.
     """
     found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])

@@ -1,7 +1,7 @@
-"""Conversations as callbacks change them: the owner of a message, and the service window that it opens.
+"""How callbacks change conversations: the owner of a message, and the service window that it opens.
 
-A user's message opens the window of 24 hours in which a text may be sent; Meta's refusal closes it. Callbacks come in
-any order and late, so a window depends on two times only: the newest message that opens one, and the newest refusal.
+A user's message opens the 24-hour window in which a text may be sent; Meta's refusal closes it. Callbacks arrive late
+and in any order, so a window depends on two times only: the newest message that opens one, and the newest refusal.
 The rule nobody may break: late or repeated callbacks never shorten a window, and never reopen one that Meta has closed
 since.
 """
@@ -22,7 +22,7 @@ from heliograph.consent.people import Link
 
 
 class User(msgspec.Struct, frozen=True, gc=False):
-    """Somebody who writes to a number. At least one of the names is set."""
+    """Somebody who writes to a number. At least one of `digits` and `user_id` is set."""
 
     organization_id: UUID
     number_id: UUID
@@ -33,12 +33,12 @@ class User(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def recipient(self) -> str:
-        """E.164 with +; the user id of one who hides the number."""
+        """E.164 with +; the user id if the number is hidden."""
         return f"+{self.digits}" if self.digits else self.user_id or ""
 
     @property
     def links(self) -> list[Link]:
-        """The links between the names of a user who has several."""
+        """The links between the names of a user with several."""
         if self.digits and self.user_id:
             return [(self.organization_id, self.recipient, self.user_id)]
         return []
@@ -71,7 +71,7 @@ async def of_users(conn: Connection, users: Sequence[User]) -> list[UUID]:
     return made
 
 
-# A name that is found here may have a conversation of its own.
+# Names found here may have a conversation of their own.
 ALIASED = """
 SELECT item.n FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, alias, n)
  WHERE EXISTS (SELECT FROM whatsapp_aliases WHERE organization_id = item.organization_id AND alias = item.alias)
@@ -83,7 +83,7 @@ async def link(conn: Connection, links: Collection[Link]) -> None:
     """Link names that, according to Meta, belong to one person, and merge their conversations. Runs in the caller's
     transaction, after it has locked wallets."""
     new = await people.link(conn, links)
-    # Most links name somebody for the first time, of whom there is nothing to merge.
+    # Most links name somebody for the first time, with nothing to merge.
     strange = [(one.organization_id, name) for one in new for name in one.strange]
     if strange:
         names = [name.removeprefix("+") for _, name in strange]
@@ -115,7 +115,7 @@ async def rename(conn: Connection, renamed: Mapping[UUID, User]) -> None:
 #: A window, from the newest message that opens one ({0}) and Meta's newest refusal ({1}).
 _EXPIRES = "CASE WHEN {1} >= {0} THEN least({1}, {0} + interval '1 day') ELSE {0} + interval '1 day' END"
 
-# In the order of the arrays, which is that of ids: these connections plan nested loops with the arrays outside.
+# In the order of the arrays, sorted by id: these connections plan nested loops with the arrays outside.
 HEAR = f"""
 UPDATE whatsapp_conversations c
    SET last_inbound_at = greatest(c.last_inbound_at, v.heard_at),
@@ -163,13 +163,13 @@ UPDATE whatsapp_conversations c
 
 
 async def close_windows(conn: Connection, refused: Mapping[tuple[UUID, UUID], datetime]) -> None:
-    """Meta refused a text because the window is closed: (organization, conversation) to when it said so."""
+    """Meta refused a text because the window is closed: (organization, conversation) → time of the refusal."""
     rows = [(*key, refused[key]) for key in sorted(refused, key=lambda key: key[1].int)]
     if rows:
         await conn.execute(CLOSE, *_columns(rows, 3))
 
 
-#: For how long the free hours may still be discovered: a day for the answer, a week of repetitions, and a little.
+#: How long free hours may still be discovered: a day for the answer, a week of repetitions, and some margin.
 _REFERRED_WITHIN = timedelta(days=9)
 ANY_REFERRED = "SELECT EXISTS (SELECT FROM whatsapp_conversations WHERE referred_at > $1)"
 # 72 hours are free from the first answer, if it comes within a day of the user's click. This is an estimate: Meta's
@@ -206,7 +206,7 @@ async def any_referred(conn: Connection) -> bool:
 async def note_answers(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> None:
     """Begin the free hours of conversations whose user came through an advertisement and was answered within a day.
 
-    `messages`: (organization, message) of what was just sent, or of what the user wrote when coming.
+    `messages`: (organization, message) of messages just sent, or of the user's first message.
     """
     since = clock.now() - _REFERRED_WITHIN
     if messages:

@@ -1,8 +1,8 @@
 """Dead letters: items of callbacks that could not be parsed or applied, kept encrypted for an operator to inspect and
 retry.
 
-Of an organization that seals its texts they are encrypted under its key first: they go with it. The rule nobody may
-break: what users wrote stays sealed, and a reason never quotes it.
+Those of an organization that seals its texts are first encrypted under its key, so that they go with it. The rule
+nobody may break: what users wrote stays sealed, and a reason never quotes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
 log = structlog.get_logger()
 
 Readable = StatusItem | MessageItem | TemplateItem | NumberItem | CapabilityItem | AccountItem | AlarmItem
-#: What could be parsed can be retried.
+#: Items that could be parsed can be retried.
 READABLE: dict[str, type[Readable]] = {
     kind.__name__: kind
     for kind in (StatusItem, MessageItem, TemplateItem, NumberItem, CapabilityItem, AccountItem, AlarmItem)
@@ -45,14 +45,14 @@ READABLE: dict[str, type[Readable]] = {
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """An item to be stored as a dead letter. `raw`: its bytes, or what `raw_of` makes of it."""
+    """An item to be stored as a dead letter. `raw`: its bytes, or the result of `raw_of`."""
 
     app: UUID
-    #: When its callback came.
+    #: When its callback arrived.
     at: datetime
     reason: str
     raw: bytes
-    #: Whose it would be; None: nobody's, as far as is known.
+    #: The organization it would belong to; None: unknown.
     organization_id: UUID | None = None
 
 
@@ -63,7 +63,7 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
     app: UUID
     received_at: datetime
     reason: str
-    #: Empty if it was its organization's, whose key was thrown away or does not open here.
+    #: Empty if it was sealed for its organization, whose key was discarded or is not available here.
     raw: bytes
 
     @property
@@ -77,7 +77,7 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
 
 
 class _Sealed(msgspec.Struct, tag="sealed", frozen=True):
-    """What stands in one instead of its bytes."""
+    """Stored in a dead letter in place of its bytes."""
 
     organization_id: UUID
     text: str
@@ -87,7 +87,7 @@ _HEAD = b'{"type":"sealed",'
 
 
 def raw_of(item: Readable) -> bytes:
-    """An item as it is stored."""
+    """An item in its stored form."""
     return msgspec.json.encode({type(item).__name__: item})
 
 
@@ -144,7 +144,7 @@ DROP = "DELETE FROM whatsapp_dead_letters WHERE id = $1 RETURNING reason, receiv
 
 
 async def drop(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> None:
-    """Give one up: nobody will want it. Raises NotFound."""
+    """Discard one that nobody needs. Raises NotFound."""
     async with conn.transaction():
         row = await conn.fetchrow(DROP, id)
         if row is None:
@@ -153,7 +153,7 @@ async def drop(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> None:
 
 
 async def take(conn: Connection, key: Key, *, limit: int, id: UUID | None = None) -> list[StoredDeadLetter]:
-    """The oldest, or the one of an id, locked until the end of the caller's transaction. Raises Unsealable."""
+    """The oldest ones, or the one with an id, locked until the caller's transaction ends. Raises Unsealable."""
     return await _opened(conn, key, await conn.fetch(TAKE, limit, id))
 
 
@@ -163,7 +163,7 @@ async def delete(conn: Connection, ids: Sequence[UUID]) -> None:
 
 
 async def count(conn: Connection) -> int:
-    """How many there are."""
+    """The number of dead letters."""
     number: int = await conn.fetchval("SELECT count(*) FROM whatsapp_dead_letters")
     return number
 
@@ -176,7 +176,7 @@ def context(id: UUID) -> str:
 def _wrapped(sealing: Sealing, id: UUID, one: DeadLetter) -> bytes:
     whose = one.organization_id
     if whose is None or not sealing.seals(whose) or sealing.is_locked(whose):
-        # Whoever signs callbacks can write what looks like one of ours; a space in front means nothing in JSON.
+        # Whoever signs callbacks can imitate our sealed form; a leading space makes it ordinary JSON.
         return b" " + one.raw if one.raw.startswith(_HEAD) else one.raw
     text = sealing.sealed(whose, "whatsapp_dead_letters", id, one.raw.decode())
     return msgspec.json.encode(_Sealed(whose, text))

@@ -1,8 +1,8 @@
-"""Messages that Meta has dropped: it reports nothing when a message's lifetime ends, and documents that one should
+"""Messages that Meta has dropped: it reports nothing when a message's lifetime ends, and documents that clients should
 assume so.
 
-A message without a delivery or a failure by its deadline (its lifetime and a buffer) has failed as `expired`, and what
-it reserved is released. The rule nobody may break: a delivery that comes later still counts, for state and for money.
+A message without a delivery or failure by its deadline (its lifetime plus a buffer) has failed as `expired`, and its
+reservation is released. The rule nobody may break: a later delivery still counts, for state and for money.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heliograph.whatsapp.status import Move, move_many
 
 #: Name of the timer.
 TIMER = "whatsapp expiry"
-#: How many messages end in one step.
+#: Messages expired in one step.
 BATCH = 1000
 
 #: An SQL condition: `sweep` may have something to do.
@@ -25,7 +25,7 @@ ANY_DUE = """
 EXISTS (SELECT FROM whatsapp_messages WHERE event_id IS NULL AND deadline_at <= now())
 OR EXISTS (SELECT FROM whatsapp_early_statuses)
 """
-# Open ones have raised no event yet, and canceled ones have no deadline: see the index.
+# Open messages have raised no event yet, and canceled ones have no deadline: see the index.
 DUE = """
 SELECT organization_id, id FROM whatsapp_messages
  WHERE event_id IS NULL AND deadline_at <= now()
@@ -34,9 +34,9 @@ SELECT organization_id, id FROM whatsapp_messages
 
 
 async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
-    """End what is past its deadline, and apply early statuses that were missed. Runs in the caller's transaction.
+    """Expire messages past their deadline, and apply early statuses that were missed. Runs in the caller's transaction.
 
-    Also deletes the queue rows of what ended: its number may never send again. Returns how many messages ended, and the
+    Also deletes the queue rows of expired messages: their number may never send again. Returns how many expired and the
     webhook deliveries queued.
     """
     rows = await conn.fetch(DUE, BATCH)

@@ -1,13 +1,13 @@
 """A worker's part in callbacks: taking stored ones, and applying each of their items once.
 
 A batch is callbacks of one app, about five hundred items, in one transaction: their rows are locked while it runs and
-deleted in its commit. A worker that is killed leaves them as they were, and another one takes them at once;
-repetitions, other orders and other groupings change nothing, since each kind of item knows what it has seen.
+deleted by its commit. A worker that is killed leaves them unchanged, and another one takes them at once; repetitions,
+other orders and other groupings change nothing, since each kind of item knows what it has already seen.
 
     statuses                        match_statuses, move_many: state, money, events of messages
     messages                        received.receive
     templates, numbers, accounts    apply_item of each
-    what cannot be read, or not be applied alone    whatsapp_dead_letters, sealed
+    unreadable, or failing alone    whatsapp_dead_letters, sealed
 
 The rule nobody may break: an item is applied only to the account that its callback names, if that account belongs to
 the callback's app, and to a number of that account. And whatever happens to one item, the others of its batch are
@@ -62,28 +62,28 @@ from heliograph.whatsapp.status import Move, move_many
 
 log = structlog.get_logger()
 
-#: Limits of a batch: callbacks, and (approximately) items. More would hold wallets for longer than a send may wait.
+#: Limits of a batch: callbacks, and (approximately) items. More would lock wallets for longer than a send may wait.
 CALLBACKS, ITEMS = 500, 500
-#: Lock conflicts with other transactions: no item's fault, and the whole batch is retried.
+#: Lock conflicts with other transactions: not an item's fault, so the whole batch is retried.
 _TRANSIENT = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.LockNotAvailableError,
 )
-#: Errors of a schema of another version: no item's fault, and all of them wait.
+#: Errors caused by a schema of another version: not an item's fault, so all items wait.
 _OURS = (asyncpg.SyntaxOrAccessError,)
-#: Pause before that, seconds; and before a callback that cannot be decrypted is tried again by another worker.
+#: Pause before a retry, seconds; and before another worker tries a callback that cannot be decrypted here.
 AGAIN, LATER_SECONDS = 0.05, 60.0
-#: Seconds between two log lines about dropped items, and between two updates of a number: that it was heard from, and
-#: that one of its messages was sent.
+#: Seconds between two log lines about dropped items; between two updates that a number was heard from; and between two
+#: updates that one of its messages was sent.
 SAY_EVERY = MARK_EVERY = 60.0
 SENT_EVERY = 15.0
 #: A status that arrived later than this after it was written proves nothing about the present, seconds.
 NEWS = timedelta(seconds=60)
 UNKNOWN_NUMBER = said("unknown number")
-#: Why a message waits as a dead letter: it is to be stored sealed, or not at all.
+#: Why a message waits as a dead letter: it must be stored sealed, or not at all.
 LOCKED = said("the key of its organization's texts does not open")
-#: Kinds of events that come with every message, for those who asked.
+#: Kinds of events raised for every message, for subscribers only.
 ANNOUNCED = ("message.sent", "message.read")
 
 
@@ -95,15 +95,15 @@ class Work(msgspec.Struct, frozen=True, gc=False):
 
     item: Readable
     app: UUID
-    #: When its callback came.
+    #: When its callback arrived.
     at: datetime
     organization_id: UUID
     account_id: UUID
-    #: Of statuses and messages only.
+    #: Only for statuses and messages.
     number_id: UUID | None = None
     #: Messages of the account that probe after a hold: their outcome decides.
     trying: frozenset[UUID] = NOBODY_TRIES
-    #: Of messages: see `received.InboundMessage`.
+    #: For messages: see `received.InboundMessage`.
     is_bare: bool = False
 
 
@@ -121,9 +121,9 @@ class Inbox:
         handover: Callable[[], Handover | None] = lambda: None,
         backlog: Backlog | None = None,
     ) -> None:
-        """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`: when
-        a number or an account may have been stopped, or may go on. `handover`: for what is committed together, of the
-        Deliverer of this worker. `backlog`: the worker's; None: its own."""
+        """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`:
+        called when a number or account may have been stopped or resumed. `handover`: from this worker's Deliverer, for
+        events committed together. `backlog`: the worker's; None: its own."""
         self._handover = handover
         self._pool = pool
         self._key = key
@@ -140,7 +140,7 @@ class Inbox:
         self.wake = asyncio.Event()
 
     async def round(self) -> int:
-        """A batch of each app that has some; returns how many callbacks that were."""
+        """Process one batch of each app with callbacks; returns their number."""
         async with self._pool.acquire() as conn:
             await self._backlog.look(conn, intake.KIND)
             done = 0
@@ -172,7 +172,7 @@ class Inbox:
             if len(opened) < len(taken):
                 known = {id for id, _, _ in opened}
                 await conn.execute(LATER, [row["id"] for row in taken if row["id"] not in known], app, LATER_SECONDS)
-            # What takes time is done before wallets are locked, if possible.
+            # As much as possible is done before wallets are locked.
             await conn.execute(DONE, [id for id, _, _ in opened], app)
             await self._sealing.refresh(conn)
             works = await self._routed(conn, app, opened, rejected, dropped)
@@ -192,8 +192,8 @@ class Inbox:
         return len(taken)
 
     def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
-        """Id, time and bytes of each that can be decrypted. One that cannot was sealed under another secret key than
-        this worker's, and is left to a worker that has it."""
+        """Id, time and bytes of each callback that can be decrypted. Others were sealed under another secret key than
+        this worker's, and are left to a worker that has it."""
         opened = []
         for id, body, received_at in rows:
             try:
@@ -212,8 +212,8 @@ class Inbox:
         rejected: list[DeadLetter],
         dropped: Counter[str],
     ) -> list[Work]:
-        """The items that have an owner, and can be stored. Others are dropped, except for users' messages and
-        unparsable items."""
+        """The items that have an owner and can be stored. Others are dropped, except users' messages and unparsable
+        items."""
         found: list[tuple[Readable, datetime]] = []
         for _, at, raw in opened:
             for item in parse(raw):
@@ -232,14 +232,15 @@ class Inbox:
                 is_locked = isinstance(item, MessageItem) and self._sealing.is_locked(work.organization_id)
                 (locked if is_locked else works).append(work)
             elif work == UNKNOWN_NUMBER and isinstance(item, MessageItem):
-                # Its number may be too new for the mirror to have it.
+                # Its number may be too new for the mirror.
                 rejected.append(DeadLetter(app, at, work, raw_of(item), routes[item.waba_id].organization_id))
             else:
                 dropped[work] += 1
         return works + await self._bare(conn, locked, rejected)
 
     async def _bare(self, conn: Connection, locked: Sequence[Work], rejected: list[DeadLetter]) -> list[Work]:
-        """Of messages that cannot be sealed now, those that count at once; the others wait for an operator."""
+        """Of messages that cannot be sealed now, those that must take effect at once; the others wait for an
+        operator."""
         heard = [
             InboundMessage(one.organization_id, one.number_id, one.item, one.at)
             for one in locked
@@ -261,7 +262,7 @@ class Inbox:
         dropped: Counter[str],
         handed: list[Handover],
     ) -> int:
-        """All of them, or all but those that fail alone; returns the webhook deliveries queued beside `handed`."""
+        """Apply all items, or all but those that fail alone; returns the webhook deliveries queued besides `handed`."""
         if not works:
             return 0
         try:
@@ -272,7 +273,7 @@ class Inbox:
                     conn, works, rates=self._rates, sealing=self._sealing, dropped=counted, handover=handover
                 )
             dropped += counted
-            if handover is not None:  # of what was rolled back, nothing is handed over
+            if handover is not None:  # nothing is handed over from a rolled-back transaction
                 handed.append(handover)
             return deliveries
         except Exception as error:
@@ -297,8 +298,7 @@ class Inbox:
             return 0
 
     async def _mark(self, conn: Connection, works: Sequence[Work]) -> None:
-        """Record that numbers were heard from, and which of them have a message that was sent, not more often than
-        necessary."""
+        """Record which numbers were heard from, and which of them had a message sent, no more often than necessary."""
         now = monotonic()
         heard: dict[UUID, tuple[UUID, bool]] = {}
         for one in works:
@@ -326,7 +326,7 @@ class Inbox:
 
 
 def _proves(work: Work) -> bool:
-    """It says that a message was just sent, so the number and its account work."""
+    """Whether it shows that a message was just sent, so that the number and its account work."""
     item = work.item
     return (
         isinstance(item, StatusItem)
@@ -337,12 +337,12 @@ def _proves(work: Work) -> bool:
 
 
 def _stops(item: Readable) -> bool:
-    """A failure that may concern more than its message."""
+    """Whether it is a failure that may concern more than its message."""
     return isinstance(item, StatusItem) and item.status == "failed" and matching.stops(item)
 
 
 def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) -> Work | str:
-    """The owner of an item in a callback of `app`; or a text that says why it has none."""
+    """The owner of an item in a callback of `app`, or a text saying why it has none."""
     found = routes.get(item.waba_id)
     if found is None:
         return said("unknown account")
@@ -359,9 +359,10 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
 
 
 async def retry(pool: Pool, key: Key, *, id: UUID | None = None, limit: int = 1000) -> tuple[int, int]:
-    """Retry dead letters, oldest first, or the one of an id; returns how many were examined, and how many are settled.
+    """Retry dead letters, oldest first, or the one with an id; returns how many were examined, and how many are
+    settled.
 
-    One that no longer has an owner, or fails again, stays. Raises Unsealable.
+    Those without an owner, or that fail again, stay. Raises Unsealable.
     """
     rates, sealing = RateBook(pool), Sealing()
     async with pool.acquire() as conn, conn.transaction():
@@ -400,7 +401,7 @@ async def apply(
 ) -> int:
     """Apply items in the caller's transaction; returns the webhook deliveries queued beside those handed over.
 
-    Statuses go first: what locks messages and wallets comes before what locks conversations, here as when sending.
+    Statuses go first: messages and wallets are locked before conversations, here as in sending.
     """
     deliveries = await _statuses(conn, works, rates, dropped, handover)
     heard: list[InboundMessage] = []
@@ -442,7 +443,7 @@ async def _statuses(
     found = await matching.match_statuses(conn, matched)
     announce = await _announce(conn, {move.organization_id for move in found.moves})
     referred = await conversations.any_referred(conn)
-    # From here on wallets are locked, and sends of their organizations wait: no more queries than necessary.
+    # From here on wallets are locked and their organizations' sends wait: no unnecessary queries.
     moved, deliveries = await move_many(conn, found.moves, rates=rates, announce=announce, handover=handover)
     await matching.name_users(conn, found.names)
     if referred:
@@ -471,8 +472,8 @@ async def _announce(conn: Connection, organizations: set[UUID]) -> dict[str, eve
     return {kind: frozenset((id, mode) for id, mode, kinds in rows if kind in kinds) for kind in ANNOUNCED}
 
 
-# Its rows stay locked until the commit, which deletes them; what another worker has is skipped, and one that hangs is
-# terminated by the server. A callback's weight is its number of items, or its size in kilobytes.
+# Its rows stay locked until the commit, which deletes them; rows locked by another worker are skipped, and a worker
+# that hangs is terminated by the server. A callback's weight is its number of items, or its size in kilobytes.
 TAKE = """
 WITH impatient AS MATERIALIZED (
     SELECT set_config('idle_in_transaction_session_timeout', '30s', true)

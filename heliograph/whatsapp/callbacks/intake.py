@@ -30,13 +30,13 @@ from heliograph.whatsapp.mirror.apps import App, AppBook
 
 #: The kind of queue row that a stored callback has; its line is the app.
 KIND = "whatsapp_in"
-#: It belongs to no organization before it is parsed.
+#: A callback belongs to no organization before it is parsed.
 NOBODY = UUID(int=0)
-#: Between two updates of when an app was last heard from, on which sends with lost answers rely.
+#: Time between two updates of when an app was last heard from, on which sends with lost answers rely.
 MARK_EVERY = timedelta(seconds=1)
-#: Between two notes that an app's callbacks are not signed, seconds: whoever sends them decides how many come.
+#: Seconds between two records that an app's callbacks are not signed: strangers decide how many arrive.
 UNSIGNED_EVERY = 2.0
-#: Bytes of bodies that go to the server in one statement.
+#: Bytes of bodies sent to the server in one statement.
 PIECE = 4_000_000
 
 
@@ -45,13 +45,13 @@ class NotGenuine(CallbackNotGenuine):
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
-    """A callback that is to be stored. `body` is sealed."""
+    """A callback to be stored. `body` is sealed."""
 
     id: UUID
     app: UUID
     body: bytes
     items: int
-    #: Its app has not been heard from for a while.
+    #: Whether its app has not been heard from for a while.
     marks: bool
 
 
@@ -61,7 +61,7 @@ def context(id: UUID) -> str:
 
 
 class CallbackIntake:
-    """Takes callbacks; one per process. All of it raises what asyncpg does while the database is away."""
+    """Takes callbacks; one per process. All methods raise what asyncpg does while the database is away."""
 
     def __init__(self, pool: Pool, apps: AppBook, key: Key) -> None:
         """`key`: of `apps.seal_key`."""
@@ -70,13 +70,14 @@ class CallbackIntake:
         self._apps = apps
         self._key = key
         self._batcher: Batcher[Stored, None] = Batcher(self._commit, limit=256, indivisible=is_down)
-        #: When each app's was last noted: apps that exist, so there are few.
+        #: When an unsigned callback was last recorded, by app: only existing apps, so there are few.
         self._unsigned: dict[UUID, float] = {}
-        #: Set after each commit that put work into the queue; whoever wakes the workers clears it.
+        #: Set after each commit that put work into the queue; the code that wakes the workers clears it.
         self.stored = asyncio.Event()
 
     async def greet(self, app_id: UUID, query: Mapping[str, str], *, is_guess: bool = False) -> str:
-        """The handshake; returns what to answer with. Raises NotFound and NotGenuine. `is_guess`: see `AppBook.get`."""
+        """The handshake; returns the text to answer with. Raises NotFound and NotGenuine. `is_guess`: see
+        `AppBook.get`."""
         app = await self.app(app_id, is_guess=is_guess)
         answer = challenge(query, app.verify_token)
         if answer is None:
@@ -100,13 +101,13 @@ class CallbackIntake:
             raise NotGenuine
         id = uuid7()
         sealed = crypto.seal(self._key, body, context(id))
-        # Each status and each message has one; within a text, quotation marks would be escaped.
+        # Each status and message has one; within a text, the quotation marks would be escaped.
         items = max(body.count(b'"timestamp"'), 1)
-        del body  # while it waits for its commit, the sealed one is enough
+        del body  # the sealed one is enough while it waits for its commit
         await self._batcher.put(Stored(id, app.id, sealed, items, _is_old(app.last_callback_at)))
 
     async def refused(self, app: App) -> None:
-        """Note that a callback of an app was not signed, for operators: at most once in UNSIGNED_EVERY seconds."""
+        """Record for operators that a callback of an app was not signed, at most once in UNSIGNED_EVERY seconds."""
         now = time.monotonic()
         if now - self._unsigned.get(app.id, -UNSIGNED_EVERY) < UNSIGNED_EVERY:
             return
@@ -166,7 +167,7 @@ def _is_old(at: datetime | None) -> bool:
 
 
 def _pieces(items: Sequence[Stored]) -> Iterator[list[Stored]]:
-    """In their order, as many together as PIECE allows, at least one."""
+    """Batches in order, each with as many items as PIECE allows, at least one."""
     piece: list[Stored] = []
     size = 0
     for item in items:

@@ -1,13 +1,13 @@
-"""Statuses that Meta reports, matched to our messages.
+"""Matches the statuses that Meta reports to our messages.
 
 A status names its message twice: by Meta's id (the wamid) and by ours, which every send carries and every status
 echoes. So a message whose answer was lost is found by its first status, which then replaces the answer.
 
     before the answer     our id binds it; without our id it waits in whatsapp_early_statuses for the answer
-    for a message of ours that another number sent, or another organization: of no message
-    of no message         kept early for a week, then dropped: somebody else may write from this number too
+    a message of another number or organization counts as no match
+    no match              kept as early for a week, then dropped: somebody else may send from this number too
 
-The rule nobody may break: a status moves only a message of the organization and the number that it came for.
+The rule nobody may break: a status moves only a message of the organization and number that it was sent to.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope, class
 from heliograph.whatsapp.callbacks import conversations
 from heliograph.whatsapp.status import Move, Pricing, pricing_of
 
-#: The channel, as its rows in the queue name it.
+#: The channel, as named in its queue rows.
 KIND = "whatsapp"
 #: A message waits for up to 30 days to be sent, and Meta reports on it for up to 30 more.
 LIFE = timedelta(days=60)
-#: Meta's statuses and ours. One that is missing here moves nothing.
+#: Meta's statuses → ours. A status that is missing here moves nothing.
 STATUSES = {"sent": "sent", "delivered": "delivered", "read": "read", "played": "read", "failed": "failed"}
 
 
 class Matched(msgspec.Struct, frozen=True, gc=False):
-    """A status, and the organization and number that it came for, according to its route."""
+    """A status, and the organization and number that it is for, according to its route."""
 
     organization_id: UUID
     number_id: UUID
@@ -49,7 +49,7 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     """The effects of statuses."""
 
     moves: list[Move]
-    #: Names of users from Meta, besides those that we wrote to.
+    #: Meta's names of users, in addition to those that we wrote to.
     names: set[Link]
 
 
@@ -60,7 +60,7 @@ class Blame(msgspec.Struct, frozen=True, gc=False):
     number_id: UUID
     message_id: UUID
     fault: Fault
-    #: When Meta said so; not in the future.
+    #: When Meta reported it; not in the future.
     at: datetime
 
 
@@ -93,13 +93,13 @@ ON CONFLICT DO NOTHING
 
 
 async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
-    """The moves that follow from statuses, which are the caller's to make in the same transaction, and after them the
-    names to keep (`name_users`). A status that matches no message is kept for the answer that may still come."""
+    """The moves that follow from statuses, to be made by the caller in the same transaction, and the names to keep
+    after them (`name_users`). A status without a message is kept for the answer that may still arrive."""
     said = [one for one in items if one.item.status in STATUSES and not one.item.group]
     if not said:
         return Found([], set())
     at = clock.now()
-    # Several statuses of one message look for it once.
+    # Several statuses of one message look it up once.
     keys = [(one.organization_id, one.number_id, one.item.wamid, one.item.opaque) for one in said]
     asked = {key: n for n, key in enumerate(dict.fromkeys(keys))}
     opaque = [_id(text) for *_, text in asked]
@@ -140,19 +140,19 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
 
 
 def links(organization_id: UUID, recipient: str, digits: str | None, user_id: str | None) -> set[Link]:
-    """Meta's names for the user whom we wrote to: the digits (`wa_id`), and the user id."""
+    """Meta's names for the user that we wrote to: the digits (`wa_id`), and the user id."""
     names = (f"+{digits}" if digits and digits.isdigit() else None, user_id)
     return {(organization_id, recipient, name) for name in names if name and name != recipient}
 
 
 async def name_users(conn: Connection, names: Collection[Link]) -> None:
-    """Store Meta's names for users. Runs after the moves: whoever accepts a message locks the wallet first, and then
+    """Store Meta's names for users. Runs after the moves: code that accepts a message locks the wallet first, and then
     waits for conversations that others are about to merge."""
     await conversations.link(conn, names)
 
 
 async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> None:
-    """Meta has accepted these: (number, wamid) to (organization, message). This ends their open attempts."""
+    """Meta has accepted these: (number, wamid) → (organization, message). Ends their open attempts."""
     if not bound:
         return
     ordered = sorted(bound.items(), key=lambda one: one[1][1].int)
@@ -161,7 +161,7 @@ async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]
 
 
 async def keep_ids(conn: Connection, known: Mapping[tuple[UUID, str], tuple[UUID, UUID]]) -> None:
-    """Store Meta's ids: (number, wamid) to (organization, message)."""
+    """Store Meta's ids: (number, wamid) → (organization, message)."""
     if known:
         await conn.execute(WAMIDS, *_columns([(*key, *message, born_on(message[1])) for key, message in known.items()]))
 
@@ -195,7 +195,7 @@ ANY_EARLY = "SELECT EXISTS (SELECT FROM whatsapp_early_statuses)"
 
 
 async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> list[Move]:
-    """Moves of statuses that came before their wamids were known: (number, wamid) to (organization, message)."""
+    """Moves from statuses that arrived before their wamids were known: (number, wamid) → (organization, message)."""
     if not known or not await conn.fetchval(ANY_EARLY):
         return []
     rows = await conn.fetch(FOUND, [number for number, _ in known], [wamid for _, wamid in known])
@@ -206,8 +206,8 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
     ]  # fmt: skip
 
 
-# A status may be stored early just when another transaction stores its wamid: neither sees the other. So those of the
-# last minute, longer than any transaction lasts, are checked again.
+# A status may be stored as early just when another transaction stores its wamid: neither sees the other. So those of
+# the last minute, longer than any transaction lasts, are checked again.
 MISSED = """
 SELECT e.number_id, e.wamid, w.organization_id, w.message_id
   FROM whatsapp_early_statuses e CROSS JOIN LATERAL (
@@ -218,14 +218,14 @@ SELECT e.number_id, e.wamid, w.organization_id, w.message_id
 
 
 async def sweep_early(conn: Connection) -> list[Move]:
-    """Moves of early statuses whose wamid is known by now. Runs in the caller's transaction."""
+    """Moves from early statuses whose wamid is known by now. Runs in the caller's transaction."""
     rows = await conn.fetch(MISSED, (clock.now() - LIFE).date())
     known = {(row["number_id"], row["wamid"]): (row["organization_id"], row["message_id"]) for row in rows}
     return await adopt_early(conn, known)
 
 
 def failure_of(fault: Fault) -> str:
-    """What the customer reads: one of status.FAILURES."""
+    """The failure as the customer sees it: one of status.FAILURES."""
     return "template_unavailable" if fault.kind is Kind.TEMPLATE else fault.failure
 
 
@@ -234,7 +234,7 @@ def _fault(item: StatusItem) -> Fault:
 
 
 def _evidence(item: StatusItem) -> str | None:
-    """Meta's code, as it gave it."""
+    """Meta's code, unchanged."""
     code = item.errors[0].code if item.errors else None
     return None if code is None else str(code)
 
@@ -263,7 +263,7 @@ def born_on(message_id: UUID) -> date:
 
 
 def _days(opaque: Sequence[UUID | None], at: datetime) -> list[tuple[date, date]]:
-    """The range of days in which the messages of statuses may be: our id gives the exact day. The echoed value may not
+    """The range of days that the messages of statuses may be from: our id gives the exact day. The echoed value may not
     be an id of ours."""
     first, last = at - LIFE, at + timedelta(days=1)
     low, high = uuid7_floor(first), uuid7_floor(last)

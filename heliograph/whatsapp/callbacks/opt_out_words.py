@@ -1,7 +1,7 @@
-"""Words for STOP and START that users send by WhatsApp. They get no reply: the effect shows.
+"""STOP and START keywords that users send by WhatsApp. They get no reply: the effect is visible.
 
-Callbacks come in any order, and an older word that comes late must not undo a newer one. So the newest word of each
-user is kept. The rule nobody may break: of two words of the same second, STOP counts.
+Callbacks arrive in any order, and an older word that arrives late must not undo a newer one. So the newest word of each
+user is kept. The rule nobody may break: of two words in the same second, STOP counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heliograph.consent import keywords, optouts
 from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut, Pair
 
-#: Types of messages whose text is what the user says.
+#: Types of messages whose text is the user's own words.
 SPOKEN = frozenset({"text", "button", "interactive"})
 
 
@@ -31,7 +31,7 @@ class Said(msgspec.Struct, frozen=True, gc=False):
     at: datetime
     #: "stop" or "start".
     keyword: str
-    #: As `keywords.fold` writes it.
+    #: As returned by `keywords.fold`.
     word: str
     message_id: UUID
 
@@ -45,12 +45,12 @@ ADDITIONS = "SELECT id, opt_out_words FROM organizations WHERE id = ANY ($1) AND
 
 
 async def additions(conn: Connection, organizations: Collection[UUID]) -> dict[UUID, frozenset[str]]:
-    """Organizations' own words for STOP, folded."""
+    """The organizations' additional words for STOP, folded."""
     rows = await conn.fetch(ADDITIONS, list(organizations))
     return {row["id"]: frozenset(map(keywords.fold, row["opt_out_words"])) for row in rows}
 
 
-# The number may be stored as it is dialed, where Meta writes it differently.
+# The number may be stored as dialed, while Meta writes it differently.
 LAST = """
 SELECT item.organization_id, item.recipient
   FROM unnest($1::uuid[], $2::text[], $3::text[]) AS item (organization_id, recipient, dialed) CROSS JOIN LATERAL (
@@ -62,7 +62,7 @@ SELECT item.organization_id, item.recipient
 
 
 async def after_campaign(conn: Connection, pairs: Sequence[Pair]) -> set[Pair]:
-    """Those whose last message came from a campaign."""
+    """The pairs whose last message came from a campaign."""
     if not pairs:
         return set()
     rows = await conn.fetch(
@@ -74,7 +74,7 @@ async def after_campaign(conn: Connection, pairs: Sequence[Pair]) -> set[Pair]:
     return {(row["organization_id"], row["recipient"]) for row in rows}
 
 
-# What the same person said later under another name counts as well.
+# A later word of the same person under another name counts as well.
 NEWEST = """
 WITH newest AS (
     INSERT INTO whatsapp_words AS known (organization_id, recipient, word, said_at)
@@ -99,8 +99,8 @@ SELECT newest.organization_id, newest.person FROM newest
 async def obey(conn: Connection, said: Sequence[Said]) -> tuple[set[UUID], int]:
     """Act on the newest words, in the caller's transaction.
 
-    Returns the ids of the messages that were keywords, and the webhook deliveries queued. YES is one only from a user
-    who has opted out: otherwise it answers something else.
+    Returns the ids of the messages that were keywords, and the number of webhook deliveries queued. YES is a keyword
+    only from a user who has opted out: otherwise it answers something else.
     """
     if not said:
         return set(), 0

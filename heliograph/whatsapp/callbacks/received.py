@@ -1,7 +1,7 @@
 """Messages from users to an organization's numbers: stored once, recorded in the conversation, reported, and acted on.
 
 The rule nobody may break: a message is identified by number and wamid, and its effects are in the commit that stores
-it; so it may come as often and as late as Meta likes.
+it; so it may arrive any number of times, and late.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from heliograph.whatsapp.callbacks.conversations import Heard, User
 from heliograph.whatsapp.callbacks.matching import LIFE
 from heliograph.whatsapp.callbacks.opt_out_words import Said
 
-#: Characters of a text that an event repeats: with all of them escaped, its body is still below 20 kB.
+#: Maximum characters of a text in an event: even if all are escaped, its body stays below 20 kB.
 SHOWN_TEXT = 3000
-#: Characters that are kept of what a user calls themselves.
+#: Maximum characters kept of a user's profile name.
 LONGEST_NAME = 200
 
 
@@ -43,9 +43,9 @@ class InboundMessage(msgspec.Struct, frozen=True, gc=False):
     organization_id: UUID
     number_id: UUID
     item: MessageItem
-    #: When its callback came.
+    #: When its callback arrived.
     at: datetime
-    #: It is a word for STOP, which counts although its text cannot be sealed now, and is not kept.
+    #: It is a word for STOP, which takes effect although its text cannot be sealed now and so is not kept.
     is_bare: bool = False
 
 
@@ -81,7 +81,7 @@ SELECT organization_id, id, 'inbound', type, 'live', 'delivered', number_id, con
        AS item (organization_id, id, type, number_id, conversation_id, recipient, accepted_at, delivered_at, content)
 """
 
-# An id is kept for two months; an older message is answered without being named.
+# Ids are kept for two months; an answer to an older message does not name it.
 QUOTED = """
 SELECT item.id, w.message_id
   FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[]) AS item (id, organization_id, number_id, wamid)
@@ -99,12 +99,12 @@ SELECT n.id, n.digits FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_
 async def receive(conn: Connection, received: Sequence[InboundMessage], *, sealing: Sealing) -> tuple[int, int]:
     """Store new messages, with all their effects, in the caller's transaction.
 
-    Returns how many were new, and the webhook deliveries queued. Raises Unavailable if one is to be sealed and cannot
-    be.
+    Returns the number of new messages, and of webhook deliveries queued. Raises Unavailable if one must be sealed and
+    cannot be.
     """
     if not received:
         return 0, 0
-    # Ids, by which lists are sorted, follow the time of writing, and within a second the order of arrival.
+    # Ids, by which lists are sorted, follow the time of writing; within a second, the order of arrival.
     ordered = sorted(received, key=lambda one: one.item.at)
     ids = [uuid7() for _ in ordered]
     rows = await conn.fetch(
@@ -170,7 +170,7 @@ def _changed(user: User, item: MessageItem) -> list[Link]:
 
 
 async def _store(conn: Connection, messages: Sequence[_Message], sealing: Sealing) -> None:
-    # Lists find times by ids, so a message's time of acceptance is that of its id, however long its callback waited.
+    # Lists find times by id, so a message's acceptance time is that of its id, however long its callback waited.
     at = clock.now()
     quoted = await _quoted(conn, messages)
     await conn.execute(
@@ -195,7 +195,7 @@ async def _store(conn: Connection, messages: Sequence[_Message], sealing: Sealin
 
 
 async def stops(conn: Connection, received: Sequence[InboundMessage]) -> list[bool]:
-    """Which of these are a word for STOP, whatever went before."""
+    """Which of these are a word for STOP, whatever preceded them."""
     own = await opt_out_words.additions(conn, {one.organization_id for one in received})
     found = []
     for one in received:
@@ -213,8 +213,8 @@ def _word(item: MessageItem, recipient: str, additions: frozenset[str]) -> tuple
 
 
 async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
-    """Put them into the inbox. What says of the user something other than their words, such as `system`, is not for
-    anybody to answer."""
+    """Add them to the inbox. Types that are not the user's own words, such as `system`, need no answer and are left
+    out."""
     await threads.note(
         conn,
         [
@@ -234,7 +234,7 @@ async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
 
 
 async def _quoted(conn: Connection, messages: Sequence[_Message]) -> dict[UUID, UUID]:
-    """Our ids of the messages that some of these answer, by the ids of these."""
+    """Our ids of the messages that some of these answer, by the ids of the answers."""
     answers = [one for one in messages if one.received.item.quoted]
     if not answers:
         return {}
@@ -280,7 +280,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
 
 
 def _content(item: MessageItem, quoted: UUID | None) -> str:
-    """What the row keeps, sealed or not, as `messages.read_content` reads it; it is erased as a whole."""
+    """The content stored in the row, sealed or not, as read by `messages.read_content`; it is erased as a whole."""
     kept: dict[str, Any] = {"type": item.type, **item.content}
     if quoted is not None or item.is_forwarded:
         kept["context"] = {"messageId": quoted, "forwarded": item.is_forwarded}

@@ -1,7 +1,7 @@
-"""Callbacks as Meta would send them, made here to try an integration: what a user writes, and what became of a message.
+"""Simulated callbacks, as Meta would send them, for testing an integration: users' messages, and statuses.
 
-They are signed with the app's own secret and go in by the door for Meta's, so that everything behind it is as it is in
-earnest. The rule nobody may break: the organization's audit log says that one was made up.
+They are signed with the app's own secret and delivered through the door for Meta's callbacks, so everything behind it
+works as in production. The rule nobody may break: the organization's audit log records that one was simulated.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from heliograph.whatsapp.callbacks.intake import CallbackIntake
 from heliograph.whatsapp.mirror import apps
 from heliograph.whatsapp.mirror.apps import App, AppBook
 
-#: Types of messages that need nothing but a text, by what holds it.
+#: Types of messages that need only a text → the field that contains it.
 TEXTS = {"text": "body", "button": "text", "image": "caption", "video": "caption", "document": "caption"}
 STATUSES = ("sent", "delivered", "read", "failed")
-#: Meta's error code of a failure, unless another is named: the message is undeliverable.
+#: Meta's error code for a failure unless another is given: the message is undeliverable.
 UNDELIVERABLE = 131026
-#: Characters of a text that Meta lets a user send.
+#: Maximum characters of a text that Meta lets a user send.
 LONGEST = 4096
 
 
@@ -42,18 +42,18 @@ class Number(msgspec.Struct, frozen=True):
     graph_id: str
     digits: str
     waba_id: str
-    #: Where its account's Graph API is.
+    #: Address of its account's Graph API.
     base_url: str
     app: App
 
 
 class Callback(msgspec.Struct, frozen=True):
-    """One that was made: its bytes, and the value of `X-Hub-Signature-256` for them."""
+    """A simulated callback: its bytes, and the value of `X-Hub-Signature-256` for them."""
 
     number: Number
     body: bytes
     signature: bytes
-    #: Meta's id of the message that it is about.
+    #: Meta's id of the message it is about.
     wamid: str
 
 
@@ -66,7 +66,7 @@ SELECT n.organization_id, n.id, n.graph_id, n.digits, a.waba_id, a.base_url, a.a
 
 
 async def find_number(conn: Connection, key: Key, organization_id: UUID, reference: str | None) -> Number:
-    """An organization's number by its id or its digits; None: its only one. `key`: of `apps.seal_key`. Raises NotFound,
+    """An organization's number by id or digits; None: its only one. `key`: of `apps.seal_key`. Raises NotFound,
     Invalid."""
     wanted = None if reference is None else reference.strip().removeprefix("+").lower()
     rows = await conn.fetch(FIND, organization_id, wanted)
@@ -90,7 +90,7 @@ async def find_number(conn: Connection, key: Key, organization_id: UUID, referen
 async def message(
     conn: Connection, by: Who, number: Number, *, user: str, text: str, at: datetime, type: str = "text"
 ) -> Callback:
-    """What a user writes to a number. `user`: their phone number. Raises Invalid."""
+    """A user's message to a number. `user`: their phone number. Raises Invalid."""
     phone = phones.normalize(user)
     if phone is None:
         raise Invalid(("from", "format", "must be a phone number with country code"))
@@ -125,8 +125,8 @@ async def status(
     at: datetime,
     error: int = UNDELIVERABLE,
 ) -> Callback:
-    """What became of a message that went out from a number. `message`: its id. `error`: Meta's code of a failure.
-    Raises Invalid, NotFound."""
+    """A status of a message sent from a number. `message`: its id. `error`: Meta's code of a failure. Raises Invalid,
+    NotFound."""
     if status not in STATUSES:
         raise Invalid(("status", "enum", f"must be one of {', '.join(STATUSES)}"))
     try:
@@ -149,7 +149,7 @@ async def status(
 
 
 async def deliver(pool: Pool, key: Key, callback: Callback) -> None:
-    """Take one in as the door does that Meta's come to; returns once it is committed. `key`: of `apps.seal_key`."""
+    """Process one like the door for Meta's callbacks; returns once it is committed. `key`: of `apps.seal_key`."""
     intake = CallbackIntake(pool, AppBook(pool, key), key)
     try:
         await intake.take(callback.number.app, callback.body, callback.signature)

@@ -1,1 +1,1 @@
-"""From the queue to Meta: the numbers, what holds them up, and the handling of answers."""
+"""From the queue to Meta: the numbers, what holds them, and the handling of answers."""

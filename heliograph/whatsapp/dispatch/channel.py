@@ -1,12 +1,12 @@
-"""WhatsApp as a channel of the engine: what is picked, what decides about it, and the effects of answers.
+"""WhatsApp as a channel of the engine: which messages are picked, what decides about them, and the effects of answers.
 
-Each number is a line of the queue, so one in trouble delays nobody else. A round asks the lines with due work how much
-they can take and claims that much, single sends before campaigns. Whatever was checked when a message was accepted is
-checked again: opt-out, template, service window, lifetime, organization, and what one user or one portfolio may still
-get.
+Each number is a line of the queue, so one in trouble delays no other. A round asks the lines with due work how much
+they can take and claims that much, single sends before campaigns. Everything checked when a message was accepted is
+checked again: opt-out, template, service window, lifetime, organization, and the current limits of the user and
+portfolio.
 
-The rule nobody may break: an attempt of unknown outcome waits for a status, and then the kind of message decides. What
-waits for a number, a credential, a template or a limit stays in the queue without using up its tries.
+The rule nobody may break: an attempt of unknown outcome waits for a status, and then the kind of message decides.
+Messages that wait for a number, a credential, a template or a limit stay in the queue without using up their tries.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from heliograph.whatsapp.status import Move, move_many
 
 #: Pause before a message of a suspended organization, or of a paused account, is examined again, seconds.
 SUSPENDED_PAUSE = 60.0
-#: The same for one whose template is paused, under review, or missing; once that is over, it goes at once.
+#: The same for one whose template is paused, under review, or missing; once that is over, it is sent at once.
 TEMPLATE_PAUSE = 300.0
-#: The same for one that cannot be opened here, because the secret key is another one, or its organization's is damaged.
+#: The same for one that cannot be decrypted here: the secret key differs, or its organization's is damaged.
 LOCKED_PAUSE = 60.0
-#: The same for one of unknown outcome while callbacks are waiting, or none has come since.
+#: The same for one of unknown outcome while callbacks are waiting, or none has arrived since.
 UNCERTAIN_PAUSE = 30.0
-#: How many graces until silence counts as an answer although no callback came at all: it is a quiet number.
+#: Grace periods until silence counts as an answer although no callback arrived at all: the number is just quiet.
 SILENCE = 5
-#: How many tries of unknown outcome before a message is given up.
+#: Tries of unknown outcome before a message is abandoned.
 MOST_UNKNOWN = 3
-#: Messages to one user in one round: the user's rate gate counts them only once they are handed over.
+#: Maximum messages to one user in a round: the user's rate gate counts them only once they are handed over.
 TOGETHER, TOGETHER_PAUSE = 5, 0.2
-#: Seconds until lines that were full are read again; a connector has work for a quarter of a second.
+#: Seconds until lines that were full are read again; a connector then still has work for a quarter of a second.
 PACE = 0.05
-#: How many rows of lines without a connector are examined, and how often, seconds: their numbers may be gone
-#: permanently.
+#: How many rows of lines without a connector are examined, and how often, in seconds: their numbers may be gone for
+#: good.
 ORPHANS, LOOK = 100, 1.0
-# Callbacks of the app have come since the attempt began, or none has for long ($4), and none is waiting to be
+# Callbacks of the app have arrived since the attempt began, or none has for long ($4), and none is waiting to be
 # processed: so whatever Meta had to report about a lost answer has been processed. An outage of our own looks like
-# silence until callbacks come again, and Meta repeats what it could not deliver. (What came in the last second is being
-# processed, and under traffic there is always some.)
+# silence until callbacks arrive again, and Meta repeats those it could not deliver. (Callbacks of the last second are
+# being processed, and under traffic there are always some.)
 HEARD = """
 SELECT asked.message_id FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::uuid[])
        AS asked (organization_id, id, started_at, is_long, message_id)
@@ -100,7 +100,7 @@ class WhatsAppChannel:
         grace: float,
         backlog: Backlog | None = None,
     ) -> None:
-        """`slots`: the numbers of this worker now. `grace`: seconds that an unknown outcome waits for a status.
+        """`slots`: this worker's current numbers. `grace`: seconds that an unknown outcome waits for a status.
         `backlog`: the worker's; None: its own."""
         self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace
@@ -112,13 +112,13 @@ class WhatsAppChannel:
         self._rates = RateBook(pool)
         #: The lines of the current round.
         self._now: dict[UUID, PooledNumber] = {}
-        #: Lines of which one message may probe after a hold, and until when (loop time).
+        #: Lines with permission for one message to probe after a hold → until when (loop time).
         self._leaves: dict[UUID, float] = {}
         self._after = UNROUTED
         self._look_at = 0.0
         #: Lines that were filled in the last round, or had no room.
         self._paced: set[UUID] = set()
-        #: Set when another round may be worth it: new work, room that came free, a hold that is over.
+        #: Set when another round may be worthwhile: new work, free room, a hold that is over.
         self.wake = asyncio.Event()
 
     # -- a round -------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class WhatsAppChannel:
         places: dict[UUID, int] = {}
         rooms = sorted((self._room(line), line) for line in lines if line in slots)
         for n, (room, line) in enumerate(rooms):
-            # The smallest first: what it leaves of its share goes to those after it.
+            # Smallest first: the unused part of its share goes to those after it.
             places[line] = min(room, max(1, left // (len(rooms) - n))) if left > 0 else 0
             left -= places[line]
         if looking:
@@ -159,7 +159,7 @@ class WhatsAppChannel:
         taken = Counter(lease.line for lease in rows)
         self._paced = {line for room, line in rooms if taken[line] >= room}
         if any(slots[line].connector.health().held == 0 and not slots[line].held for line in self._paced):
-            # Their rates allow more with the passing of time.
+            # Their rates allow more as time passes.
             asyncio.get_running_loop().call_later(PACE, self.wake.set)
         rows.sort(key=lambda lease: lease.lane)
         return rows
@@ -169,7 +169,7 @@ class WhatsAppChannel:
         return 0 if slot.held and line not in self._leaves else slot.capacity()
 
     async def _ask_to_try(self) -> None:
-        """Get permission for one message of each line whose hold is over: of all messages that it stops, one at a time
+        """Get permission to probe for each line whose hold is over: of all messages that a hold stops, one at a time
         probes."""
         at = asyncio.get_running_loop().time()
         self._leaves = {line: until for line, until in self._leaves.items() if until > at and line in self._now}
@@ -192,7 +192,7 @@ class WhatsAppChannel:
         return lease.line
 
     async def find_lost(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> Found:
-        """Statuses match their messages by themselves."""
+        """Nothing to do: statuses find their messages by themselves."""
         return Found()
 
     async def give_up(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> dict[UUID, Step]:
@@ -257,7 +257,7 @@ class WhatsAppChannel:
         slot.connector.submit(attempt.submission)
 
     def after_round(self, rows: Collection[Lease]) -> bool:
-        # When everything that can be sent has been, the dispatcher is woken when there is room again.
+        # Once everything that can be sent has been, the dispatcher is woken when there is room again.
         return self.is_full or any(lease.line not in self._paced for lease in rows)
 
     async def _orphans(self, conn: Connection, dues: list[ClaimedMessage]) -> dict[UUID, Step]:
@@ -278,7 +278,7 @@ class WhatsAppChannel:
     def _step(
         self, due: ClaimedMessage, templates: Mapping[UUID, Template], together: Counter[tuple[UUID, str]]
     ) -> Step:
-        """What to do with one message whose earlier attempts, if any, are known to have ended."""
+        """Decide about one message whose earlier attempts, if any, are known to have ended."""
         lease = due.lease
         if not due.is_unsent or due.attempt_state == "accepted":
             return End()
@@ -338,8 +338,8 @@ class WhatsAppChannel:
                 return _failed(due, "template_unavailable")
             return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)
         if template.missing and not due.authentication:
-            # Meta is being asked about it. A one-time code cannot wait for that, and Meta's answer to it will tell as
-            # well.
+            # Meta is being asked about it. A one-time code cannot wait for that, and Meta's answer to it will show the
+            # same.
             return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)
         if template.layout.check(content.parameters):
             return _failed(due, "template_unavailable")
@@ -355,7 +355,7 @@ class WhatsAppChannel:
     # -- what comes back -----------------------------------------------------------------------------------------------
 
     def heard(self, attempt: Attempt[ClaimedMessage], outcome: CloudOutcome) -> None:
-        """Its connector has already taken note."""
+        """Nothing to do: its connector has already processed the outcome."""
 
     async def prepare(self, answered: Sequence[Answered], reports: Sequence[Move]) -> dict[str, Any]:
         organizations = [one.attempt.lease.organization_id for one in answered]
@@ -375,7 +375,7 @@ class WhatsAppChannel:
         alone: bool,
     ) -> int:
         moves = await outcomes.record(conn, answered, grace=self.grace) if answered else []
-        # Answers first: a status that follows its answer at once should not count as early.
+        # Answers first: a status right after its answer should not count as early.
         _, deliveries = await move_many(
             conn, [*moves, *reports], rates=self._rates, announce=prepared, handover=handover
         )

@@ -1,4 +1,4 @@
-"""Everything that decides about a claimed WhatsApp message, read at once for a whole batch.
+"""Reads everything that decides about claimed WhatsApp messages, for a whole batch at once.
 
 The rule nobody may break: it is read on the connection that decides, so that a decision is as valid as its commit.
 """
@@ -29,13 +29,13 @@ class Template(msgspec.Struct, frozen=True):
     status: str
     disabled: bool
     held_until: datetime | None
-    #: Meta's list lacks it, and Meta has not confirmed yet that it is gone.
+    #: Meta's list lacks it, but Meta has not confirmed yet that it is gone.
     missing: bool
     layout: TemplateLayout
 
 
 class Content(msgspec.Struct, frozen=True):
-    """The content that `whatsapp_messages` stores of an outbound message."""
+    """The content stored in `whatsapp_messages` for an outbound message."""
 
     type: str
     parameters: tuple[str, ...] = ()
@@ -64,27 +64,27 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     attempt_state: str | None
     started_at: datetime | None
     unknowns: int
-    #: What it says is sealed, and its organization's key does not open here.
+    #: Its content is sealed, and its organization's key is not available here.
     is_locked: bool = False
 
     @property
     def is_unsent(self) -> bool:
-        """Not known to have been accepted."""
+        """Whether it is not known to have been accepted by Meta."""
         return self.status == "accepted"
 
     @property
     def authentication(self) -> bool:
-        """A one-time code, which must not come late, or twice."""
+        """Whether it is a one-time code, which must not arrive late or twice."""
         return self.category == "authentication"
 
     @property
     def window_open(self) -> bool:
-        """The service window is open."""
+        """Whether the service window is open."""
         return self.window_until is not None and self.window_until > self.at
 
     @property
     def expires_at(self) -> datetime:
-        """When it is no longer worth handing over: the rest of its time belongs to Meta's statuses."""
+        """When it is no longer worth handing over: the rest of its lifetime is for Meta's statuses."""
         end = self.deadline_at or self.at + timedelta(days=30)
         return end - BUFFERS.get(self.category, BUFFER)
 
@@ -96,7 +96,7 @@ EXPIRED = f"""
         <= now()
    FROM whatsapp_messages m WHERE m.organization_id = queue.organization_id AND m.id = queue.id LIMIT 1)
 """
-# Attempts are looked at only for rows that have one; LIMIT keeps each look-up a look-up.
+# Attempts are looked up only for rows that have one; LIMIT keeps each look-up a look-up.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.conversation_id) AS conversation_id,
        m.template_id, m.billing_category, m.deadline_at, m.content, o.state AS organization_state,
@@ -124,7 +124,7 @@ SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.con
 
 
 async def load(conn: Connection, claimed: Sequence[Lease]) -> list[ClaimedMessage]:
-    """The messages of these rows, in their order, with their contents opened."""
+    """The messages of these rows, in order, with decrypted contents."""
     rows = await conn.fetch(
         DUE,
         [lease.organization_id for lease in claimed],

@@ -1,12 +1,12 @@
-"""Holds: what a refused send or a failed message stops, and what resumes it.
+"""Holds: what a refused send or failed message stops, and what resumes it.
 
-    held        nothing leaves before the hold's time is over
+    held        nothing is sent before the hold's time is over
     trying      its time is over: one message of all that the hold stops is sent as a probe (`leave_to_try`)
-    ended       by the outcome of that one, by a new token, or by an operator (`release`)
+    ended       by the outcome of the probe, by a new token, or by an operator (`release`)
 
-A fault that came in an answer is over when an answer says so. One that came in a status (usually a failed payment)
-shows in no answer: Meta accepts the message and fails it a second later, so only a status of the probe, `sent` or
-further, ends that hold.
+A fault reported in an answer is over when an answer shows so. A fault reported in a status (usually a failed payment)
+is not visible in answers: Meta accepts the message and fails it a second later, so only a status of the probe, `sent`
+or later, ends that hold.
 
 The rule nobody may break: a hold is never shortened by another one, and while one lasts, at most one message at a time
 is sent.
@@ -22,7 +22,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror import numbers
 
-#: An unused permission to probe goes to another worker after this, seconds; and after this, another message probes if
+#: Seconds after which an unused permission to probe goes to another worker; and after which another message probes if
 #: nothing was heard of the last one.
 UNUSED, UNHEARD = 10.0, 120.0
 
@@ -48,8 +48,8 @@ async def hold_account(
     credential_invalid: bool = False,
     by_status: bool = False,
 ) -> int:
-    """Send nothing of the account for `seconds`. `credential_invalid`: Meta refused the credential itself (INVALID),
-    which counts more than any check before it. `by_status`: only a status shows that it is over. Returns the deliveries
+    """Send nothing from the account for `seconds`. `credential_invalid`: Meta refused the credential itself (INVALID),
+    which overrides any earlier check. `by_status`: only a status can end the hold. Returns the number of deliveries
     queued."""
     async with conn.transaction():
         before = await numbers.of_account(conn, organization_id, account_id) if credential_invalid else {}
@@ -65,11 +65,11 @@ HOLD_NUMBER = f"UPDATE whatsapp_numbers {_HOLD} WHERE organization_id = $1 AND i
 async def hold_number(
     conn: Connection, organization_id: UUID, number_id: UUID, *, seconds: float, reason: str, by_status: bool = False
 ) -> None:
-    """Send nothing from the number for `seconds`. `by_status`: only a status shows that it is over."""
+    """Send nothing from the number for `seconds`. `by_status`: only a status can end the hold."""
     await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status)
 
 
-# Locked rows are skipped: whoever has them locked decides about the same hold, and there is a next time. $3 and $4:
+# Locked rows are skipped: the holder of the lock decides about the same hold, and there is a next time. $3 and $4:
 # UNUSED and UNHEARD.
 _FREE = """
 ({0}.held_until IS NULL
@@ -98,8 +98,8 @@ SELECT EXISTS (SELECT FROM number)
 
 
 async def leave_to_try(conn: Connection, organization_id: UUID, number_id: UUID) -> bool:
-    """Whether one message of the number may probe now: the time of every hold on it is over, and no other one is
-    probing. `conn` is in no transaction."""
+    """Whether one message of the number may probe now: the time of every hold on it is over, and no other message is
+    probing. `conn` must not be in a transaction."""
     leave: bool = await conn.fetchval(LEAVE, organization_id, number_id, UNUSED, UNHEARD)
     return leave
 
@@ -115,12 +115,12 @@ UPDATE whatsapp_numbers SET trying_id = $3, trying_at = now()
 
 
 async def tries(conn: Connection, organization_id: UUID, account_id: UUID, number_id: UUID, message_id: UUID) -> None:
-    """This message is the probe."""
+    """Record this message as the probe."""
     await conn.execute(TRIES_ACCOUNT, organization_id, account_id, message_id)
     await conn.execute(TRIES_NUMBER, organization_id, number_id, message_id)
 
 
-# The outcome says nothing: the next one probes at once.
+# The outcome says nothing about the hold: the next message may probe at once.
 _UNDECIDED = """
 UPDATE {} SET trying_id = NULL, trying_at = NULL
  WHERE organization_id = $1 AND trying_id = ANY ($2) AND held_until IS NOT NULL
@@ -129,7 +129,7 @@ UNDECIDED = tuple(_UNDECIDED.format(table) for table in ("whatsapp_accounts", "w
 
 
 async def undecided(conn: Connection, organization_id: UUID, messages: Sequence[UUID]) -> None:
-    """These have ended for reasons of their own; probes among them say nothing about the hold."""
+    """These messages ended for reasons of their own; probes among them say nothing about the hold."""
     for statement in UNDECIDED:
         await conn.execute(statement, organization_id, messages)
 
@@ -149,8 +149,8 @@ UPDATE whatsapp_numbers SET {_ENDED}
 
 
 async def answered(conn: Connection, organization_id: UUID, account_id: UUID, number_id: UUID) -> int:
-    """Meta accepted the probe: the credential is good, and only holds that a status has to end remain. Returns the
-    deliveries queued."""
+    """Meta accepted the probe: the credential is valid, and only holds that a status must end remain. Returns the
+    number of deliveries queued."""
     async with conn.transaction():
         before = await numbers.of_account(conn, organization_id, account_id)
         cleared = await conn.fetchval(CLEAR_ACCOUNT, organization_id, account_id)
@@ -165,12 +165,12 @@ UPDATE whatsapp_numbers SET {_ENDED}, last_sent_at = now() WHERE organization_id
 
 
 async def sent(conn: Connection, organization_id: UUID, messages: Sequence[UUID]) -> None:
-    """Statuses say that these were sent on to their users: the holds that the probes among them tested are over."""
+    """Statuses show that these were sent on to their users: the holds tested by the probes among them are over."""
     await conn.execute(SENT_ACCOUNT, organization_id, messages)
     await conn.execute(SENT_NUMBER, organization_id, messages)
 
 
-# As if the number had been silent for long: a few messages are sent before the others.
+# As if the number had long been silent: a few messages are sent before the others.
 RELEASE_ACCOUNT = f"""
 UPDATE whatsapp_accounts SET {_ENDED}, released_at = now()
  WHERE organization_id = $1 AND id = $2 AND state <> 'removed' AND held_until IS NOT NULL RETURNING id
@@ -183,7 +183,7 @@ RETURNING id
 
 
 async def release_account(conn: Connection, organization_id: UUID, account_id: UUID, *, by: Who = SYSTEM) -> bool:
-    """End the holds of an account and of all its numbers, for an operator; False: there was none."""
+    """End the holds of an account and all its numbers, for an operator; False: there was none."""
     async with conn.transaction():
         found = await conn.fetchval(RELEASE_ACCOUNT, organization_id, account_id)
         of_numbers = await conn.fetch(RELEASE_NUMBERS, organization_id, None, account_id)
@@ -212,7 +212,7 @@ async def release_number(conn: Connection, organization_id: UUID, number_id: UUI
         return ended
 
 
-# Of all organizations: work that waits for these is not late through workers' fault.
+# For all organizations: work that waits for these is not late because of the workers.
 HELD = """
 SELECT n.id FROM whatsapp_numbers n
   JOIN whatsapp_accounts a ON a.organization_id = n.organization_id AND a.id = n.account_id
@@ -221,5 +221,5 @@ SELECT n.id FROM whatsapp_numbers n
 
 
 async def held(conn: Connection) -> list[UUID]:
-    """Ids of the numbers that are held, or still have to be probed."""
+    """Ids of the numbers that are held, or whose hold still awaits a probe."""
     return [row["id"] for row in await conn.fetch(HELD)]

@@ -1,9 +1,9 @@
-"""Messaging limits: how many users a portfolio may still reach. The limit counts unique users written to outside of
-their service windows, in any 24 hours.
+"""Messaging limits: how many users a portfolio may still reach. The limit counts unique users written to outside their
+service windows, in any 24 hours.
 
 Meta enforces it without a specific error code, or by dropping messages, so it is enforced here, in the database: one
 row per portfolio has the count, and only the transaction that locked it admits users who are new today. Nobody waits
-for the lock: whoever finds it taken puts the messages that need it back for a moment, so it cannot cause a deadlock,
+for the lock: a worker that finds it taken postpones the messages that need it for a moment, so there are no deadlocks,
 and a portfolio without a limit, a known user or an open window costs nothing.
 
 The rules nobody may break: no number of workers reaches more users than the limit; a user who is counted already, or
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror.accounts import SendingNumber
 
-#: How long a message waits whose portfolio may reach no further users today, and one whose count another worker holds;
-#: seconds.
+#: Seconds that a message waits if its portfolio may reach no more users today, and if another worker has locked the
+#: count.
 LIMIT_PAUSE, BUSY_PAUSE = 60.0, 0.1
 
 KNOWN = """
@@ -38,7 +38,7 @@ CROSS JOIN LATERAL (
          FROM whatsapp_reached
         WHERE whatsapp_reached.portfolio = asked.name AND reached_at > now() - interval '24 hours') counted
 """
-# An existing row is looked up first: an INSERT would wait for whoever is changing it.
+# An existing row is looked up first: an INSERT would wait for a transaction that is changing it.
 OPEN = f"""
 INSERT INTO whatsapp_portfolios (portfolio, users, frees_at)
 SELECT asked.name, counted.users, counted.frees_at FROM unnest($1::text[]) AS asked (name) {_COUNTED}
@@ -52,7 +52,7 @@ UPDATE whatsapp_portfolios p SET users = counted.users, frees_at = counted.frees
  WHERE p.portfolio = asked.name
 RETURNING p.portfolio, p.users
 """
-# A user whom somebody else has recorded since KNOWN was read is not counted again.
+# A user recorded by another worker since KNOWN was read is not counted again.
 NOTE = """
 WITH noted AS (
     INSERT INTO whatsapp_reached AS known (portfolio, recipient, reached_at)
@@ -79,8 +79,8 @@ class MessagingLimits:
         self._opened: set[str] = set()
 
     async def admit(self, conn: Connection, leaving: Sequence[Leaving]) -> list[float]:
-        """For each message 0 if it may leave now, or the seconds that it waits. The users of the former are counted, in
-        the caller's transaction, and nobody else counts for their portfolios until it ends."""
+        """For each message 0 if it may leave now, or the seconds that it waits. Users of messages that may leave are
+        counted in the caller's transaction, and nobody else counts for their portfolios until it ends."""
         waits = [0.0] * len(leaving)
         asked = [
             (n, line.portfolio, line.messaging_limit, recipient)
@@ -107,7 +107,7 @@ class MessagingLimits:
                 continue
             if counts[portfolio] >= limit and portfolio in stale:
                 stale.discard(portfolio)
-                # The users whom this transaction is about to record are not in the table yet.
+                # The users that this transaction is about to record are not in the table yet.
                 ours = sum(1 for name, _ in new if name == portfolio)
                 counts.update({row["portfolio"]: row["users"] + ours for row in await conn.fetch(RECOUNT, [portfolio])})
             if counts[portfolio] >= limit:
@@ -120,7 +120,7 @@ class MessagingLimits:
         return waits
 
     async def _lock(self, conn: Connection, portfolios: set[str]) -> tuple[dict[str, int], set[str]]:
-        """Users by portfolio, of those that nobody else has locked; and which of them may be fewer by now."""
+        """Users by portfolio, for those that nobody else has locked; and the portfolios with possibly fewer by now."""
         rows = await conn.fetch(LOCK, list(portfolios))
         found = {row["portfolio"] for row in rows}
         self._opened |= found

@@ -1,9 +1,9 @@
 """The numbers as this worker uses them: a connector for each, kept in sync with the table.
 
-What may stop a number is in the table (a hold of it or of its account), so that all workers and operators see it, and
-in its connector, which is the first to know. After a hold one message probes, and its outcome decides (`holds`). A
-number that was silent recently begins with a few messages (`probing`). A number's rate is shared evenly among the
-workers that are alive.
+The state that may stop a number is in the table (a hold of it or of its account), where all workers and operators see
+it, and in its connector, which is the first to know. After a hold one message probes, and its outcome decides
+(`holds`). A number that was silent recently begins with a few messages (`probing`). A number's rate is shared evenly
+among the workers that are alive.
 
 The rule nobody may break: a number in trouble stops only itself, and its messages stay in the queue.
 """
@@ -43,7 +43,7 @@ class PooledConnector(NumberConnector, Protocol):
 
 
 class PooledNumber(msgspec.Struct):
-    """A number and its connector. `line` None: the one for messages of test keys."""
+    """A number and its connector. `line`: None for messages of test keys."""
 
     line: SendingNumber | None
     connector: NumberConnector
@@ -53,17 +53,17 @@ class PooledNumber(msgspec.Struct):
     held_until: datetime | None = None
     #: Workers that share the number.
     workers: int = 1
-    #: Another message probes after the hold, or did a moment ago; checked again after the next read of the table.
+    #: Another message is probing after the hold, or just did; checked again after the next read of the table.
     denied: bool = False
 
     @property
     def held(self) -> bool:
-        """It was held, and nothing has shown yet that the cause is gone: one message at a time probes, with
+        """Whether it was held, and nothing has shown yet that the cause is gone: one message at a time probes, with
         permission."""
         return self.held_until is not None
 
     def capacity(self) -> int:
-        """How many more messages can leave now without waiting long."""
+        """The number of messages that can leave now without waiting long."""
         room = self.connector.capacity()
         if self.held:
             return min(room, 1)
@@ -75,7 +75,7 @@ class PooledNumber(msgspec.Struct):
 
 #: Builds a number's connector: (line, credential, on_outcome).
 Factory = Callable[[SendingNumber, Credential, OnCloudOutcome], PooledConnector]
-#: A line's end of an attempt: (number, submission, outcome).
+#: Called at the end of an attempt: (number, submission, outcome).
 OnOutcome = Callable[[UUID, CloudSubmission, CloudOutcome], None]
 
 
@@ -111,8 +111,8 @@ class NumberPool:
         on_early: Callable[[UUID], Awaitable[None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`unseal` opens a line's credential; `on_early` delivers a test message's statuses before its answer; `clock`
-        gives monotonic seconds."""
+        """`unseal` decrypts a line's credential; `on_early` delivers a test message's statuses before its answer;
+        `clock` gives monotonic seconds."""
         self._pool = pool
         self._factory = factory
         self._unseal = unseal
@@ -130,7 +130,7 @@ class NumberPool:
         await self._put(test_mode.LINE, PooledNumber(None, connector))
 
     def slots(self) -> Mapping[UUID, PooledNumber]:
-        """By number; the one of test keys under `test_mode.LINE`."""
+        """By number; that of test keys under `test_mode.LINE`."""
         return self._slots
 
     async def refresh(self, *, grace: float) -> None:
@@ -152,7 +152,7 @@ class NumberPool:
         self._probes = {slot.line.account_id: slot.probe for slot in self._slots.values() if slot.line and slot.probe}
 
     async def stop(self, *, grace: float) -> None:
-        """Close all connectors: each gets `grace` seconds for its open answers."""
+        """Close all connectors: each gets `grace` seconds for its outstanding answers."""
         for id in list(self._slots):
             self._leave(id, grace)
         await asyncio.gather(*self._leaving, return_exceptions=True)
@@ -180,7 +180,7 @@ class NumberPool:
         if slot.line is not None and (slot.line.token, slot.line.app_secret) != (line.token, line.app_secret):
             connector.set_credential(self._unseal(line))  # type: ignore[attr-defined]
         if slot.line is not None and slot.line.released_at != line.released_at:
-            connector.release()  # also of what the connector alone knew of
+            connector.release()  # also ends holds that only the connector knew of
         slot.line, slot.workers, slot.denied = line, workers, False
         connector.set_rate(line.throughput_per_second / workers)  # type: ignore[attr-defined]
         if line.proven and slot.probe is not None:
@@ -191,8 +191,8 @@ class NumberPool:
             connector.release()
         else:
             if slot.held_until is not None and line.held_until < slot.held_until:
-                connector.release()  # it was shortened: a new token, or a check that went well
-            # After one that is over by now, one message probes.
+                connector.release()  # it was shortened: a new token, or a successful check
+            # After a hold that is over by now, one message probes.
             connector.hold(max(0.0, line.held_for or 0.0))
         slot.held_until = line.held_until
 
@@ -206,7 +206,7 @@ class NumberPool:
 
 
 async def live_workers(conn: Connection) -> int:
-    """How many workers share each number's rate; at least 1."""
+    """The number of workers that share each number's rate; at least 1."""
     return max(1, await conn.fetchval(LIVING))
 
 

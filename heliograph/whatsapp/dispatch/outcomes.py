@@ -1,13 +1,13 @@
 """The effect of Meta's answer on an attempt, its message, its queue row, and whatever else it concerns.
 
-    accepted      its wamid is bound, and statuses that came before are taken up; the work is done
+    accepted      its wamid is bound, and earlier statuses are applied; the work is done
     refused       the message has failed
-    busy          later: an own trouble counts as a try, trouble of a number, an account or a user does not
-    unreachable   nothing left this machine: again
+    busy          later: the message's own trouble counts as a try; a number's, an account's or a user's does not
+    unreachable   nothing left this machine: try again
     unknown       waits for a status first; `dispatch` decides when the wait is over
 
 A fault of a credential, an account, a number or a template is recorded where all workers see it (`follow`), and the
-messages that met it go back to the queue as they were.
+messages that encountered it return to the queue unchanged.
 
 The rule nobody may break: an answer is a fact. It is recorded even by a worker that lost its lease meanwhile; and a
 message that a status has shown to be accepted stays accepted, whatever the connection says later.
@@ -41,24 +41,24 @@ log = structlog.get_logger()
 
 #: Codes of outcomes that say nothing about Meta: the connector was stopped, or held, before the message was sent.
 NEVER_LEFT = frozenset({"held", "stopped", "stopping"})
-#: Whatever has such a fault stops altogether.
+#: Scopes that a fault stops altogether.
 STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
-#: The template is gone permanently.
+#: The code for a template that is disabled permanently.
 DISABLED = 132016
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
-    """What an answer is judged by, besides its message."""
+    """What decides about an answer, besides its message."""
 
-    #: None: a test key's.
+    #: None: a message of a test key.
     account_id: UUID | None
-    #: Its number or account was held when it was sent: it was the probe.
+    #: Its number or account was held when it was sent: it is the probe.
     tries_hold: bool = False
 
 
 async def record(conn: Connection, answered: Sequence[Answered], *, grace: float) -> list[Move]:
-    """Record ends of attempts; returns the moves that follow, which are the caller's to make in the same transaction,
-    and then to `follow`. `grace`: seconds that an unknown outcome waits for a status."""
+    """Record ends of attempts; returns the moves that follow, to be made by the caller in the same transaction, before
+    `follow`. `grace`: seconds that an unknown outcome waits for a status."""
     at = now()
     moves: list[Move] = await settle(conn, [decide(one, at, grace) for one in answered])
     accepted = [one for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
@@ -73,7 +73,7 @@ async def record(conn: Connection, answered: Sequence[Answered], *, grace: float
 
 
 def decide(one: Answered, at: datetime, grace: float) -> Settled:
-    """Where the message and its queue row go. Pure."""
+    """What happens to the message and its queue row. Pure."""
     outcome: CloudOutcome = one.outcome
     lease, attempt, due = one.attempt.lease, one.attempt.number, one.attempt.message
     ended = Ended(one.attempt, outcome.verdict.value, outcome.code, _detail(outcome))
@@ -96,13 +96,13 @@ def decide(one: Answered, at: datetime, grace: float) -> Settled:
             if fault.kind is Kind.TEMPLATE and due.authentication:
                 pause = None  # a one-time code is useless in three hours
             if pause is not None:
-                # A hold also holds the messages: they are due as soon as sending may resume.
+                # A hold also stops the messages: they are due as soon as sending may resume.
                 held = fault.scope is Scope.TEMPLATE or (fault.scope in STOPS and not fault.slow)
                 pause = 0.0 if held else max(pause, outcome.retry_after or 0.0)
     if pause is None:
         return Settled(ended, Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True))
     if at + timedelta(seconds=pause) >= due.expires_at:
-        # What it waited for says more than that it expired.
+        # The reason for the wait is more informative than `expired`.
         known = failure_of(fault) if fault is not None else "unknown"
         return Settled(ended, Move(*message, "failed", at, "expired" if known == "unknown" else known, unsent=True))
     return Settled(ended, postponed=Postponed(lease, pause, lease.line, counts=counts))
@@ -117,8 +117,8 @@ UPDATE whatsapp_conversations c SET last_outbound_at = $1
 
 async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
     """The effects of answers beyond their messages: names of users, last contact, holds, ended holds, windows. Runs
-    after the moves, in their transaction: whoever accepts a message locks the wallet first and then its conversation.
-    Returns the webhook deliveries queued."""
+    after the moves, in their transaction: code that accepts a message locks the wallet first and then its conversation.
+    Returns the number of webhook deliveries queued."""
     live = [one for one in answered if _context(one).account_id is not None]
     accepted = [one for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
     names = {
@@ -159,7 +159,7 @@ async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False):
-    """A fault, and what it may concern beyond its message."""
+    """A fault, and the objects that it may concern beyond its message."""
 
     organization_id: UUID
     number_id: UUID
@@ -169,9 +169,9 @@ class Trouble(msgspec.Struct, frozen=True, gc=False):
     fault: Fault
     code: str = ""
     trace: str = ""
-    #: Seconds that Meta asked for.
+    #: Pause requested by Meta, seconds.
     retry_after: float = 0.0
-    #: When a status said so; None: an answer did, just now.
+    #: When a status reported it; None: an answer did, just now.
     at: datetime | None = None
 
     @property
@@ -196,10 +196,10 @@ SELECT item.n, m.conversation_id, m.template_id, n.account_id
 
 
 async def blame(conn: Connection, items: Sequence[Matched], moved: Collection[UUID]) -> int:
-    """Like `follow`, for failures that statuses reported. Runs after the moves; returns the deliveries queued.
+    """Like `follow`, for failures reported by statuses. Runs after the moves; returns the number of deliveries queued.
 
-    `moved`: the messages that have failed by it. Statuses are repeated for days, and an ended hold must not begin
-    again; a window is closed as of when Meta said so, however late that arrives.
+    `moved`: the messages that have failed because of it. Statuses are repeated for days, and an ended hold must not
+    begin again; a window is closed as of when Meta reported it, however late that arrives.
     """
     found = [one for one in matching.blames(items) if one.fault.kind is Kind.WINDOW or one.message_id in moved]
     if not found:
@@ -220,14 +220,14 @@ async def blame(conn: Connection, items: Sequence[Matched], moved: Collection[UU
 
 
 async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
-    """Record what faults stop, each once, however many messages met it."""
+    """Record what faults stop, each once, however many messages encountered it."""
     at = now()
     refused = sorted((one for one in troubles if one.fault.kind is Kind.WINDOW), key=lambda one: one.at or at)
     closed = {(one.organization_id, one.conversation_id): one.at or at for one in refused}
     await conversations.close_windows(conn, closed)
     deliveries = 0
     done: set[tuple[object, ...]] = set()
-    # Accounts are locked before numbers, here as by the mirror.
+    # Accounts are locked before numbers, as in the mirror.
     for one in sorted(
         troubles, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
     ):
@@ -271,7 +271,7 @@ async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
         return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=seconds)
     if one.template_id is not None and one.fault.code == DISABLED:
         return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=0, status="disabled")
-    # What we know about it is out of date.
+    # Our copy of it is out of date.
     await numbers.wake_mirror(conn, one.organization_id, one.account_id, templates=True)
     return 0
 

@@ -1,7 +1,7 @@
-"""Parking: messages wait for their template in a queue line of the template's own.
+"""Parking: messages that wait for their template are in a queue line of that template.
 
-There they cost nothing while it is paused, under review, or missing from a listing, and are in nobody's way; once its
-state is decided, whatever the reason, all of them go back to their numbers' lines within a second.
+There they cost nothing while it is paused, under review, or missing from a listing, and delay nobody; once its state is
+decided, whatever it is, all of them return to their numbers' lines within a second.
 
 The rule nobody may break: a message in a template's line is not sent from there.
 """
@@ -15,9 +15,9 @@ from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
 from heliograph.whatsapp.dispatch import test_mode
 
-#: Statuses of a template that end by themselves, or at Meta.
+#: Statuses of a template that end by themselves or at Meta.
 WAITS = ("paused", "pending", "in_appeal")
-#: How many messages one statement moves.
+#: Maximum messages moved by one statement.
 MOST = 5_000
 
 #: An SQL condition: messages are waiting, possibly for their template.
@@ -32,7 +32,7 @@ SELECT found.id FROM unnest($1::uuid[]) AS item (line)
         WHERE organization_id = waiting.organization_id AND id = item.line
           AND (disabled_locally OR status <> ALL ($2) AND missing_at IS NULL) LIMIT 1) found
 """
-# LATERAL fixes the order; rows are changed by their position, which their lock keeps stable (see `leases`).
+# LATERAL fixes the order; rows are updated by their position, which their lock keeps stable (see `leases`).
 MOVE = """
 WITH waiting AS MATERIALIZED (
     SELECT ctid AS place, organization_id, id FROM queue
@@ -48,9 +48,9 @@ UPDATE queue SET line = home.line, due_at = now() FROM home WHERE queue.ctid = h
 
 
 async def leave(conn: Connection, kind: str, *, without: Collection[UUID], after: UUID) -> UUID:
-    """Bring messages whose template can be decided about back to their numbers' lines. `without`: lines of numbers.
+    """Return messages whose template is decided to their numbers' lines. `without`: lines of numbers.
 
-    A thousand lines are looked at, from `after` on; returns where to go on.
+    A thousand lines are checked, from `after` on; returns where to continue.
     """
     found, after = await leases.occupied(conn, kind, after=after)
     lines = [line for line in found if line not in without]

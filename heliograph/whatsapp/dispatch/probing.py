@@ -1,9 +1,9 @@
-"""How much an account may send that was silent recently: a few messages, and then more and more.
+"""How much an account may send after being silent: a few messages at first, then more and more.
 
-Some faults show in no answer. Meta accepts every message of an account that cannot pay, and fails each a second later;
-what was sent in that second has failed, at 80 a second. So an account without a recent `sent` status begins with FEW. A
-`sent` status opens it; without any (callbacks may not be set up), the allowance doubles every two seconds, and after a
-quarter of a minute there is no limit.
+Some faults are visible in no answer. Meta accepts every message of an account that cannot pay, and fails each a second
+later; whatever was sent in that second has failed, at 80 a second. So an account without a recent `sent` status begins
+with FEW. A `sent` status lifts the limit; without any (callbacks may not be set up), the allowance doubles every two
+seconds, and after a quarter of a minute there is no limit.
 
 The rule nobody may break: silence never stops a number for long.
 """
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: How many messages are sent at first, by all numbers of an account and all workers together, but at least one per
+#: Messages sent at first, by all numbers of an account and all workers together, but at least one per
 #: worker.
 FEW = 5
 #: Seconds in which the allowance doubles, and how often it does before the limit is lifted.
 DOUBLES, DOUBLINGS = 2.0, 7
-#: After a pause this long, seconds, it begins again.
+#: Seconds of silence after which it begins again.
 IDLE = 60.0
 
 
@@ -31,7 +31,7 @@ class Probe:
         self._left = 0
 
     def room(self, workers: int) -> int | None:
-        """How many messages may be sent now; None: any number. `workers`: how many share the account."""
+        """The number of messages that may be sent now; None: unlimited. `workers`: how many share the account."""
         now = self._clock()
         if self._since is None or now - self._last > IDLE:
             return self._first(workers)
@@ -41,7 +41,7 @@ class Probe:
         return max(0, self._first(workers) * 2**doublings - self._left)
 
     def took(self) -> None:
-        """One was sent."""
+        """Account for one sent message."""
         now = self._clock()
         if self._since is None or now - self._last > IDLE:
             self._since, self._left = now, 0
@@ -49,7 +49,7 @@ class Probe:
         self._left += 1
 
     def heard(self) -> None:
-        """A message of the account was sent: lift the limit, and begin again the next time."""
+        """Meta reported a message of the account as sent: lift the limit until the next silence."""
         self._since = None
 
     def _first(self, workers: int) -> int:

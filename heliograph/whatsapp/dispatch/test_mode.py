@@ -6,7 +6,7 @@
     0003 failed: expired            0007 the statuses before the answer of the send
     anything else: sent, delivered, read
 
-The connector takes the place of a number's. Its statuses are rows in the queue (kind "whatsapp_test"), so they come
+The connector replaces that of a number. Its statuses are rows in the queue (kind "whatsapp_test"), so they arrive
 even if the worker that sent the message dies.
 """
 
@@ -24,11 +24,11 @@ from heliograph.suppliers.whatsapp_cloud.contract import CloudHealth, CloudOutco
 from heliograph.suppliers.whatsapp_cloud.errors import Kind
 from heliograph.whatsapp.status import Move
 
-#: Line of test messages; there is no such number.
+#: The line of test messages; no number has this id.
 LINE = UUID(int=1)
 #: Kind of the queue rows that deliver statuses.
 KIND = "whatsapp_test"
-#: Messages taken at once.
+#: Maximum messages in flight.
 WINDOW = 500
 
 FAILURES = {"0001": "recipient_unreachable", "0002": "unknown", "0003": "expired"}
@@ -43,7 +43,7 @@ SELECT m.organization_id, m.id, m.recipient
 
 
 class Connector:
-    """Takes everything. Implements `suppliers.whatsapp_cloud.contract.NumberConnector`."""
+    """Accepts everything. Implements `suppliers.whatsapp_cloud.contract.NumberConnector`."""
 
     def __init__(self, on_outcome: OnCloudOutcome, on_early: Callable[[UUID], Awaitable[None]]) -> None:
         """`on_early`: delivers the statuses of a message before its send is answered."""
@@ -52,7 +52,7 @@ class Connector:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """There is nothing to open."""
+        """Nothing to open."""
 
     def capacity(self) -> int:
         return WINDOW - len(self._open)
@@ -66,7 +66,7 @@ class Connector:
         task.add_done_callback(self._open.discard)
 
     def hold(self, seconds: float, reason: Kind | None = None) -> None:
-        """Nothing can be wrong with it."""
+        """Ignored: this line is never held."""
 
     def release(self) -> None:
         """See `hold`."""
@@ -83,7 +83,7 @@ class Connector:
             try:
                 await self._on_early(submission.message_id)
             except Exception:
-                # The database is away. Every submission has an outcome, or its message would wait for ever.
+                # The database is away. Every submission must get an outcome, or its message would wait forever.
                 self._on_outcome(submission, CloudOutcome(Verdict.UNREACHABLE))
                 return
         wamid = f"test-{submission.message_id.hex}-{submission.attempt}"
@@ -111,7 +111,7 @@ async def due(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> list[M
 
 
 def statuses(organization_id: UUID, id: UUID, recipient: str) -> list[Move]:
-    """What Meta would report of such a message."""
+    """The statuses that Meta would report for such a message."""
     at = clock.now()
     ending = recipient[-4:]
     if ending in FAILURES:

@@ -77,9 +77,9 @@ class Route(msgspec.Struct, frozen=True):
     waba_id: str
     #: Row id of the only app whose callbacks may concern it.
     app: UUID
-    #: Our number ids by Meta's.
+    #: Our ids of its numbers, by Meta's.
     numbers: dict[str, UUID]
-    #: The same of its numbers that were removed, for what is still reported of messages that they sent.
+    #: The same for its removed numbers, for later reports about messages they sent.
     former: dict[str, UUID] = {}
     #: Messages that probe after a hold of the account or of a number.
     trying: frozenset[UUID] = frozenset()
@@ -96,7 +96,7 @@ class SendingNumber(msgspec.Struct, frozen=True):
     digits: str
     base_url: str
     api_version: str
-    #: Sealed, both; see `credential_of`.
+    #: Both sealed; see `credential_of`.
     token: bytes
     app_secret: bytes
     throughput_per_second: int
@@ -107,9 +107,9 @@ class SendingNumber(msgspec.Struct, frozen=True):
     held_reason: str | None
     #: When an operator last ended a hold.
     released_at: datetime | None
-    #: A recent status says that a message of the number was sent.
+    #: Whether a recent status shows that a message of the number was sent.
     proven: bool
-    #: Whose messaging limit counts: unique users a day outside of windows; None: no limit.
+    #: Owner of the messaging limit, and the limit: unique users a day outside windows; None: no limit.
     portfolio: str
     messaging_limit: int | None
     state: str
@@ -126,7 +126,7 @@ def open_token(key: Key, account_id: UUID, sealed: bytes) -> str:
 
 
 def credential_of(key: Key, line: SendingNumber) -> Credential:
-    """The number that sends from a line."""
+    """The credential to send with from a line."""
     token = open_token(key, line.account_id, line.token)
     return credential(token, apps.open_secret(key, line.app, line.app_secret))
 
@@ -215,7 +215,7 @@ def check(
     api_version: str | None = None,
     token: str | None = None,
 ) -> None:
-    """Raises Invalid on each that cannot be."""
+    """Raise Invalid with all malformed values."""
     problems = []
     if name and (len(name) > LONGEST_NAME or not naming.is_plain(name)):
         problems.append(("name", "pattern", f"`name` has at most {LONGEST_NAME} characters, none of them hidden"))
@@ -266,8 +266,8 @@ async def update(
     seen: BusinessAccount | None = None,
     by: Who = SYSTEM,
 ) -> BusinessAccount:
-    """Change what is given. A new token ends the hold of the old one: one message probes. `seen`: as it was when the
-    difference was looked at; None: it does not matter. Raises Invalid, NotFound."""
+    """Change the given values. A new token ends the old one's hold: one message probes. `seen`: the account as shown
+    when the difference was reviewed; None: any. Raises Invalid, NotFound."""
     check(name=name, base_url=base_url, api_version=api_version, token=token)
     as_seen = None if seen is None else [seen.name, seen.base_url, seen.api_version]
     sealed = None if token is None else _sealed_token(key, account_id, token)
@@ -304,7 +304,7 @@ UPDATE whatsapp_templates SET status = 'removed', reread_at = NULL WHERE organiz
 """
 
 
-# What was examined while the account was paused is due again at once.
+# Messages postponed while the account was paused are due again at once.
 RESUMED = """
 UPDATE queue SET due_at = now()
  WHERE kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM whatsapp_numbers
@@ -318,7 +318,7 @@ async def set_state(
 ) -> BusinessAccount:
     """Pause ("paused"), resume ("active") or remove ("removed") an account. Raises NotFound.
 
-    A paused one is mirrored, and gets its callbacks, but sends nothing: what is queued waits. A removed one loses its
+    A paused account is mirrored and gets callbacks, but sends nothing: queued messages wait. A removed one loses its
     credential, numbers and templates; its messages stay on record.
     """
     async with conn.transaction():
@@ -358,7 +358,7 @@ async def _record(
 
 
 def _told(account: BusinessAccount) -> dict[str, object]:
-    """What the audit log says of an account."""
+    """The fields of an account in the audit log."""
     names = ("waba_id", "name", "currency", "base_url", "api_version", "portfolio")
     return {name: getattr(account, name) for name in names}
 

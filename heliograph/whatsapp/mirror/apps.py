@@ -25,15 +25,15 @@ from heliograph.base.process.settings import Settings
 
 
 class App(msgspec.Struct, frozen=True):
-    """A Meta app, as its callbacks need it: with decrypted secrets, so its repr shows none of its fields."""
+    """A Meta app, as needed for its callbacks: with decrypted secrets, which its repr does not show."""
 
     id: UUID
-    #: Meta's.
+    #: Meta's id.
     app_id: str
-    #: What a callback may be signed with: the secret, and during a change the previous one.
+    #: Secrets that may sign callbacks: the current one, and during a change the previous one.
     secrets: tuple[bytes, ...]
     verify_token: str
-    #: When the handshake last succeeded, and when a callback with a good signature last came.
+    #: When the handshake last succeeded, and when a callback with a valid signature last arrived.
     verified_at: datetime | None
     last_callback_at: datetime | None
 
@@ -42,7 +42,7 @@ class App(msgspec.Struct, frozen=True):
 
     @property
     def secret(self) -> bytes:
-        """The present one."""
+        """The current secret."""
         return self.secrets[0]
 
 
@@ -51,12 +51,12 @@ OLD_SECRET = 7 * 86_400.0
 
 
 def seal_key(settings: Settings) -> Key:
-    """The key that secrets of apps and accounts, and stored callbacks, are sealed under."""
+    """The key that seals secrets of apps and accounts, and stored callbacks."""
     return derive_key(settings.secret_keys, "whatsapp")
 
 
 def callback_url(settings: Settings, app: UUID) -> str:
-    """Where Meta is to send an app's callbacks."""
+    """The URL for Meta to send an app's callbacks to."""
     base = settings.public_url.rstrip("/") or "https://YOUR-ADDRESS"
     return f"{base}/in/whatsapp/{app}"
 
@@ -71,7 +71,7 @@ ON CONFLICT (app_id) DO NOTHING
 async def ensure_app(
     conn: Connection, key: Key, app_id: str, secret: str | None, verify_token: str | None, at: datetime
 ) -> UUID:
-    """The app's row id, created if necessary. A known app stays unchanged. Raises Invalid."""
+    """The app's row id, created if necessary. A known app is left unchanged. Raises Invalid."""
     row = await conn.fetchrow(FIND_APP, app_id)
     if row is None:
         if not secret or not verify_token:
@@ -111,7 +111,7 @@ UPDATE whatsapp_apps
 """
 
 
-#: Characters of a secret, or of a verify token.
+#: Maximum characters of a secret or verify token.
 LONGEST = 200
 
 
@@ -154,7 +154,7 @@ SELECT id, app_id, secret, CASE WHEN old_secret_till > now() THEN old_secret END
 APPS = f"{_APP} WHERE id = ANY ($1)"
 APP_BY_ID = f"{_APP} WHERE app_id = $1"
 EXISTING = "SELECT id FROM whatsapp_apps"
-#: Seconds for which the list of all apps is used while somebody is guessing.
+#: Seconds for which the list of all apps is reused while somebody is guessing.
 EXISTING_AGE = 5.0
 
 
@@ -169,8 +169,8 @@ class AppBook:
         self._existing: LoadingCache[str, frozenset[UUID]] = LoadingCache(self._list, max_age=EXISTING_AGE)
 
     async def get(self, app_id: UUID, *, is_guess: bool = False) -> App | None:
-        """The app by the id in its callback URL. `is_guess`: the client has asked for too many that do not exist;
-        another one then costs no query."""
+        """The app with the id in its callback URL. `is_guess`: the client has requested too many unknown ids; another
+        one then costs no query."""
         fresh, app = self._fresh.peek(app_id)
         if fresh or (is_guess and app_id not in (await self._existing.get(EXISTING) or ())):
             return app
@@ -227,10 +227,10 @@ async def verified(conn: Connection, app: UUID) -> None:
 
 
 async def unsigned(conn: Connection, app: UUID) -> None:
-    """A callback of this app came that was not signed with its secret."""
+    """A callback of this app arrived that was not signed with its secret."""
     await conn.execute(UNSIGNED, app)
 
 
 async def heard(conn: Connection, apps: Sequence[UUID]) -> None:
-    """Callbacks of these apps came with a good signature."""
+    """Callbacks of these apps arrived with a valid signature."""
     await conn.execute(HEARD, sorted(apps))

@@ -1,6 +1,6 @@
-"""What is known of one facet of a number or template (its name, its quality …), and since when.
+"""Merges reports about one facet of a number or template (its name, its quality …), by time.
 
-Meta reports it in full readings and in events, in any order. The rule nobody may break: what was known later stays.
+Meta reports facets in full readings and events, in any order. The rule nobody may break: the latest knowledge stays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 def quality(word: str | None) -> str:
-    """Meta's rating, as it is stored."""
+    """Meta's rating in its stored form."""
     return word.lower() if word in ("GREEN", "YELLOW", "RED") else "unknown"
 
 

@@ -1,6 +1,6 @@
 """Numbers: an organization's WhatsApp senders, mirrored from Meta by syncs and by events.
 
-The rule nobody may break: of two reports on the same matter the newer one counts, in whatever order they come; and a
+The rule nobody may break: of two reports on the same matter the newer one counts, in whatever order they arrive; and a
 customer reads only values from closed sets, never an id or a text of Meta's.
 
 It has over 400 lines because events and readings are merged into the same facets.
@@ -41,7 +41,7 @@ class PhoneNumberUnavailable(Refusal):
 
 
 class Number(msgspec.Struct, frozen=True):
-    """A number as far as sending needs it."""
+    """A number, as needed for sending."""
 
     id: UUID
     organization_id: UUID
@@ -51,9 +51,9 @@ class Number(msgspec.Struct, frozen=True):
     digits: str
     #: The account's, ISO 4217.
     currency: str
-    #: Neither it nor its account is paused, removed, banned or disconnected.
+    #: Whether neither it nor its account is paused, removed, banned or disconnected.
     sendable: bool
-    #: Why it is not: removed, paused, banned or disconnected.
+    #: Why it is not sendable: removed, paused, banned or disconnected.
     reason: str | None = None
 
 
@@ -78,8 +78,8 @@ class NumberBook:
     async def find(self, actor: Actor, number_id: UUID) -> Number:
         """The number named by `phoneNumberId`, whether it can send or not.
 
-        Raises Invalid for an id that is not of this organization. That it cannot send is always based on the database's
-        current state.
+        Raises Invalid for an id that is not of this organization. The answer that it cannot send is always based on the
+        database's current state.
         """
         key = (actor.organization_id, number_id)
         fresh, number = self._fresh.peek(key)
@@ -118,7 +118,7 @@ def unavailable(number: Number) -> PhoneNumberUnavailable:
     return PhoneNumberUnavailable(phoneNumberId=str(number.id), reason=number.reason)
 
 
-#: What `shown` needs of a number and its account.
+#: The columns that `shown` needs from a number and its account.
 COLUMNS = """
 n.id, n.display_phone_number, n.verified_name,
 CASE a.state WHEN 'paused' THEN 'paused' ELSE n.connection_status END AS connection_status, n.quality_rating,
@@ -132,7 +132,7 @@ SELECT {COLUMNS} FROM whatsapp_numbers n JOIN whatsapp_accounts a ON (a.organiza
 
 
 def shown(row: asyncpg.Record) -> dict[str, object]:
-    """The record as customers see it, as the list of numbers shows it. `row`: COLUMNS."""
+    """The number as customers see it, as in the list of numbers. `row`: COLUMNS."""
     return {
         "id": str(row["id"]),
         "displayPhoneNumber": row["display_phone_number"],
@@ -152,7 +152,7 @@ async def of_account(conn: Connection, organization_id: UUID, account_id: UUID) 
     return {row["id"]: shown(row) for row in await conn.fetch(OF_ACCOUNT, organization_id, account_id)}
 
 
-#: Ratings of a number's quality that are told of when it gets them.
+#: Quality ratings of a number that cause a notice.
 FALLEN = ("yellow", "red")
 
 
@@ -165,7 +165,7 @@ async def announce(
     at: datetime | None = None,
 ) -> int:
     """Record an event for each number of the account that differs from `before` (of `of_account`, in the same
-    transaction); returns the deliveries queued."""
+    transaction); returns the number of deliveries queued."""
     at = at or clock.now()
     now = await of_account(conn, organization_id, account_id)
     raised, told = [], []
@@ -184,10 +184,10 @@ async def announce(
     return await events.record(conn, raised)
 
 
-#: Seconds by which Meta's readings may lag behind its events. A reading counts as that much older than it is, and what
-#: an event concerns is read again only after that.
+#: Seconds by which Meta's readings may lag behind its events. A reading counts as that much older than it is, and the
+#: subject of an event is reread only after that.
 LAG = 60.0
-#: Seconds from an event to the reading that it causes.
+#: Seconds from an event to the resulting reading.
 AGAIN = 75.0
 
 # The account's row is always locked before those of its numbers and templates.
@@ -218,7 +218,7 @@ async def wake_mirror(
     return None if row is None else (row["numbers_read_at"], row["templates_read_at"])
 
 
-#: Meta's terms to ours (reference §7); a new one becomes `unknown`, which may send.
+#: Meta's terms → ours; a new one becomes `unknown`, which may send.
 CONNECTIONS = {
     "CONNECTED": "connected",
     "FLAGGED": "connected",
@@ -234,7 +234,7 @@ CONNECTIONS = {
     "MIGRATED": "disconnected",
 }
 TIERS = frozenset({50, 250, 1_000, 2_000, 10_000, 100_000})
-#: What an account's events say about the connection of all its numbers.
+#: Account events → connection of all its numbers.
 ACCOUNT_EVENTS = {
     "ACCOUNT_RESTRICTION": "restricted",
     "ACCOUNT_DELETED": "disconnected",
@@ -242,7 +242,7 @@ ACCOUNT_EVENTS = {
     "ACCOUNT_RECONNECTED": "connected",
 }
 BANS = {"DISABLE": "banned", "REINSTATE": "connected"}
-#: A number that exists at Meta and has been missing from its account's listings for this long belongs to another
+#: A number that exists at Meta but has been missing from its account's listings for this long belongs to another
 #: account.
 LACKED = timedelta(minutes=5)
 #: Messages a second after THROUGHPUT_UPGRADE.
@@ -263,7 +263,7 @@ UPDATE whatsapp_numbers
        applied = $12::text::jsonb, applied_at = $13, last_checked_at = $14, missing_at = $15, changed_at = $16
  WHERE organization_id = $1 AND id = $2
 """
-# A number belongs to one account at a time: while another one here still has it, that one's next reading releases it.
+# A number belongs to one account at a time: if another one here still has it, that account's next reading releases it.
 INSERT = """
 INSERT INTO whatsapp_numbers (organization_id, account_id, id, graph_id, display_phone_number, digits, created_at,
                               changed_at)
@@ -278,9 +278,10 @@ async def apply_item(
     item: NumberItem | CapabilityItem | AccountItem,
     at: datetime,
 ) -> int:
-    """Apply an event; returns the deliveries queued. `at`: when it came, the latest possible time of the event.
+    """Apply an event; returns the number of deliveries queued. `at`: its arrival, the latest possible time of the
+    event.
 
-    One older than what is known changes nothing; either way Meta is read again a little later.
+    An event older than the known state changes nothing; either way, Meta is read again a little later.
     """
     when = min(item.at or at, at)
     facets = _said(item)
@@ -310,7 +311,7 @@ async def store_numbers(
 ) -> list[str]:
     """Update an account's numbers from a full listing.
 
-    One that is missing is removed if an individual look-up said that it is gone (`asked`, by Graph id); if Meta still
+    A missing number is removed if an individual look-up said that it is gone (`asked`, by Graph id); if Meta still
     has it, it is removed once it has been missing for LACKED seconds, since it then belongs to another account.
     Otherwise it stays: a listing may be incomplete. The caller has locked the account, and announces. `at`: the time
     that the listing reflects. Returns the Graph ids of numbers that another account still has.
@@ -400,11 +401,11 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
     }
     connection = connection_of(one)
     if connection == "restricted" and one.can_send == "BLOCKED" and found["connection_status"] == "banned":
-        # A number does not report that its account is banned, only that nothing can be sent; the event knew more.
+        # A number does not show that its account is banned, only that nothing can be sent; the event said more.
         connection = "banned"
     merge(row, "connection", at, None, {"connection_status": connection}, alone=False)
     merge(row, "quality", at, None, {"quality_rating": quality(one.quality)}, alone=False)
-    if one.tier.name != "unknown":  # a limit that Meta does not tell is not lifted by that
+    if one.tier.name != "unknown":  # a limit that Meta does not report is not thereby lifted
         merge(row, "tier", at, None, tier_values(one.tier), alone=False)
     if one.throughput is not None or one.on_business_app:
         values = {"throughput_per_second": one.messages_per_second}

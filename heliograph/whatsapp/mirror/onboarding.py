@@ -28,12 +28,12 @@ from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.apps import App
 from heliograph.whatsapp.mirror.sync import Changed, Reading
 
-#: What an app has to be subscribed to at Meta: fields of its webhook.
+#: Fields of the app's webhook that must be subscribed to at Meta.
 FIELDS = ("messages", *management.FIELDS)
 
 
 class Connected(msgspec.Struct, frozen=True):
-    """An added account, what was read of it, and what an operator should take care of."""
+    """An added account, the data read from Meta, and notes for the operator."""
 
     account: BusinessAccount
     app: App
@@ -62,9 +62,9 @@ async def connect(
 ) -> Connected:
     """Read an account at Meta, then add it with its numbers and templates.
 
-    `app_secret` and `verify_token` may be None for a known app; a new one then gets a random verify token. `currency`:
-    None: the one that Meta names. `subscribe`: have the app get the account's callbacks. Raises Invalid, also for what
-    Meta refuses, and AccountExists. `conn` is in no transaction.
+    `app_secret` and `verify_token` may be None for a known app; a new app then gets a random verify token. `currency`:
+    None: the one reported by Meta. `subscribe`: subscribe the app to the account's callbacks. Raises Invalid, also if
+    Meta refuses something, and AccountExists. `conn` must not be in a transaction.
     """
     known = await apps.find_app(conn, key, app_id)
     if known is None and not app_secret:
@@ -107,14 +107,14 @@ async def connect(
 async def change_token(
     conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, token: str, by: Who = SYSTEM
 ) -> tuple[Reading, Changed]:
-    """Change an account's token, once Meta has accepted it. Raises Invalid. `conn` is in no transaction."""
+    """Change an account's token, once Meta has accepted it. Raises Invalid. `conn` must not be in a transaction."""
     app = await apps.get_app(conn, key, account.app)
     found = await _readable(client, account.waba_id, token, app)
     async with conn.transaction():
         await accounts.update(
             conn, key, organization_id=account.organization_id, account_id=account.id, token=token, by=by
         )
-        # It was read before the change was stored, but with the new token.
+        # The reading was made before the change was stored, but with the new token.
         found.asked_at = max(found.asked_at, await conn.fetchval("SELECT clock_timestamp()"))
         return found, await sync.store(conn, account.organization_id, account.id, found)
 
@@ -125,7 +125,7 @@ SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_
 async def subscribe(
     conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, by: Who = SYSTEM
 ) -> None:
-    """Subscribe the app to the account's callbacks. Raises Invalid for what Meta refuses."""
+    """Subscribe the app to the account's callbacks. Raises Invalid if Meta refuses."""
     row = await accounts.get(conn, account.organization_id, account.id)
     app = await apps.get_app(conn, key, row.app)
     token = accounts.open_token(key, row.id, row.token)
@@ -206,8 +206,8 @@ SELECT a.organization_id, a.id, a.waba_id, a.name, a.token, a.state, a.mirrored_
 async def attempt(
     conn: Connection, key: Key, client: CloudClient, *, app_id: str, app_secret: str | None, waba_id: str, token: str
 ) -> Reading:
-    """What Meta answers to these values, without storing any: the credential, the account, its numbers and templates.
-    Never raises for what Meta answers. `app_secret`: None for a known app. Raises Invalid without one."""
+    """Meta's answers to these values, without storing any: the credential, the account, its numbers and templates.
+    Meta's answers never raise. `app_secret`: None for a known app. Raises Invalid if it is required."""
     known = await apps.find_app(conn, key, app_id)
     if known is None and not app_secret:
         raise Invalid(("app_secret", "required", "`app_secret` is required for a new app"))
@@ -241,7 +241,7 @@ async def templates_of(conn: Connection, organization_id: UUID, *, removed: bool
 
 
 async def find_account(conn: Connection, organization_id: UUID, which: str | None) -> BusinessAccount:
-    """The account that an operator means: by its id, Meta's id or its name; None: the only one.
+    """The account that an operator names by its id, Meta's id or its name; None: the only one.
 
     Raises NotFound, and Invalid if there are several.
     """
@@ -256,7 +256,7 @@ async def find_account(conn: Connection, organization_id: UUID, which: str | Non
 
 
 async def find_number(conn: Connection, organization_id: UUID, which: str) -> dict[str, Any]:
-    """The number that an operator means: by its id or its digits. Raises NotFound."""
+    """The number that an operator names by id or digits. Raises NotFound."""
     digits = "".join(sign for sign in which if sign.isdigit())
     for one in await numbers_of(conn, organization_id):
         shown = "".join(sign for sign in one["display_phone_number"] if sign.isdigit())
@@ -268,7 +268,8 @@ async def find_number(conn: Connection, organization_id: UUID, which: str) -> di
 async def find_templates(
     conn: Connection, organization_id: UUID, *, name: str, language: str | None, waba_id: str | None
 ) -> list[Mapping[str, Any]]:
-    """The templates of a name, in one language or all, of one account or all; by its id, one. Raises NotFound."""
+    """The templates with a name, in one language or all, of one account or all; or the one with an id. Raises
+    NotFound."""
     found = [
         one
         for one in await templates_of(conn, organization_id)

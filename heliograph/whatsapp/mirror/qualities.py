@@ -1,6 +1,6 @@
-"""How the quality of numbers and templates went, and the limits that follow from it: a row when something changes.
+"""History of the quality of numbers and templates, and of the resulting limits: a row for each change.
 
-The rule nobody may break: what did not change makes no row, however often Meta is read.
+The rule nobody may break: an unchanged state adds no row, however often Meta is read.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 
-#: Changes of one thing that are shown.
+#: Maximum changes shown per number or template.
 SHOWN = 8
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """What changed of a number or a template."""
+    """The changed state of a number or template."""
 
     id: UUID
     quality: str
-    #: Of a number: people who may be written to within 24 hours; None: no limit is known.
+    #: For a number: people who may be messaged within 24 hours; None: no known limit.
     messaging_limit: int | None = None
 
 
 class Change(msgspec.Struct, frozen=True):
-    """How it has been since a time."""
+    """The state since a time."""
 
     at: datetime
     quality: str
@@ -45,7 +45,7 @@ SELECT $1, one.id, $2, one.quality, one.messaging_limit
 
 
 async def note(conn: Connection, organization_id: UUID, noted: Sequence[Noted], at: datetime) -> None:
-    """These are different from now on. In the transaction that stores them."""
+    """Record changed states. Runs in the transaction that stores them."""
     if noted:
         columns = ([one.id for one in noted], [one.quality for one in noted], [one.messaging_limit for one in noted])
         await conn.execute(NOTE, organization_id, at, *columns)
@@ -68,7 +68,7 @@ async def trends(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> di
     return found
 
 
-# Of retention: $1 the time before which all are past, $2 how many at once.
+# For retention: $1 the time before which rows have expired, $2 how many at once.
 FORGET = """
 DELETE FROM whatsapp_qualities WHERE ctid IN (SELECT ctid FROM whatsapp_qualities WHERE at < $1 LIMIT $2)
 """

@@ -1,8 +1,8 @@
-"""The mirror: accounts that are due are read from Meta, each by one worker at a time.
+"""The mirror: due accounts are read from Meta, each by one worker at a time.
 
-Numbers, their health and the credential about every ten minutes, all templates every half hour, and individual
-templates a little after an event about them. A claim moves an account's times ahead by a lease, so that the others take
-over if a worker dies.
+Numbers, their health and the credential are read about every ten minutes, all templates every half hour, individual
+templates a little after an event about them. A claim advances an account's times by a lease, so that other workers take
+over if one dies.
 
 The rule nobody may break: no database connection is held while waiting for Meta.
 """
@@ -29,19 +29,19 @@ from heliograph.whatsapp.mirror.sync import Changed, Known, Reading
 
 log = structlog.get_logger()
 
-#: Accounts read at once by one worker.
+#: Accounts read concurrently by one worker.
 AT_ONCE = 4
-#: A claim not finished within this passes to another worker, seconds; also the time limit of a reading.
+#: Seconds after which an unfinished claim passes to another worker; and the time limit of a reading.
 LEASE, LONGEST = 300.0, 240.0
-#: How many templates are read individually at a time; beyond it, reading all is cheaper.
+#: Maximum templates read individually at a time; beyond it, reading all is cheaper.
 MOST_SINGLE = 20
-#: A longer pause advised by Meta is waited for outside of a reading, seconds.
+#: A longer pause advised by Meta is waited for outside a reading, seconds.
 PATIENCE = 60.0
 
 #: An SQL condition: an account is due.
 ANY_DUE = "EXISTS (SELECT FROM whatsapp_accounts WHERE mirror_at <= now() AND state <> 'removed')"
-# The times of what is due are set to the lease, which is before a next reading and after what events request: so it
-# shows whether one requested a reading meanwhile.
+# The due times are set to the lease, which is before a next reading and after requests by events: so it shows whether
+# an event requested a reading meanwhile.
 CLAIM = """
 WITH due AS MATERIALIZED (
     SELECT organization_id, id, numbers_at <= now() AS numbers, templates_at <= now() AS templates
@@ -110,7 +110,7 @@ class Mirror:
         connect: Callable[[str, str], CloudClient] = CloudClient,
         chance: random.Random | None = None,
     ) -> None:
-        """`key`: of `apps.seal_key`. `connect`: (base URL, version) to a client."""
+        """`key`: of `apps.seal_key`. `connect`: (base URL, version) → client."""
         self._pool = pool
         self._key = key
         self._on_deliveries = on_deliveries
@@ -120,8 +120,8 @@ class Mirror:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def step(self) -> int:
-        """Begin to read accounts that are due, as far as there is capacity; returns how many. They end by
-        themselves."""
+        """Begin to read due accounts, as far as there is capacity; returns how many. The readings continue in the
+        background."""
         room = AT_ONCE - len(self._tasks)
         due = await self._claim(room) if room > 0 else []
         for one in due:
@@ -131,7 +131,7 @@ class Mirror:
         return len(due)
 
     async def round(self) -> int:
-        """`step`, and wait for the end of what is under way."""
+        """`step`, and wait until all readings in progress have ended."""
         begun = await self.step()
         await asyncio.gather(*self._tasks)
         return begun
@@ -139,7 +139,7 @@ class Mirror:
     async def sync(
         self, organization_id: UUID, account_id: UUID, *, numbers: bool = True, templates: bool = True
     ) -> tuple[Reading, Changed] | None:
-        """Read one account now, regardless of when it is due; None: there is no such account. Meta's advice to wait is
+        """Read one account now, whether or not it is due; None: there is no such account. Meta's advice to wait is
         heeded only within the reading."""
         row = await self._pool.fetchrow(TAKE, organization_id, account_id, LEASE, numbers, templates)
         return None if row is None else await self._read(_Due(**row))

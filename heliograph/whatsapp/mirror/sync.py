@@ -1,10 +1,10 @@
-"""Syncing an account: what is read from Meta, and how it is stored: numbers, health, credential, templates.
+"""Syncs an account: reads numbers, health, credential and templates from Meta, and stores them.
 
-Reading takes as long as Meta takes, so no database connection is held meanwhile. The result is stored in one
+Reading takes as long as Meta needs, so no database connection is held meanwhile. The result is stored in one
 transaction, with its events.
 
-The rule nobody may break: a failed reading changes nothing; it only records why. And whatever became known during a
-reading is newer than the reading.
+The rule nobody may break: a failed reading changes nothing; it only records why. Anything learned during a reading is
+newer than the reading.
 """
 
 from __future__ import annotations
@@ -31,29 +31,28 @@ from heliograph.whatsapp.mirror.numbers import LAG
 
 #: Graph's error for an object that is gone, or never existed for this credential: code and subcode.
 GONE = frozenset({"100/33", "33"})
-#: Numbers and their health are read again after the first, all templates after the second; seconds, plus or minus a
-#: quarter.
+#: Numbers and their health are read again after the first interval, all templates after the second; seconds, ±25 %.
 NUMBERS_EVERY, TEMPLATES_EVERY = 600.0, 1800.0
-#: A credential that was refused a reading is probed with one message after this, seconds.
+#: Seconds after which a credential that was refused during a reading is probed with one message.
 HELD = 60.0
-#: How many of the objects missing from a listing are looked up individually in one reading.
+#: Maximum objects missing from a listing that are looked up individually in one reading.
 MOST_MISSING = 20
 _DETAIL = 500
 
 
 class Reading(msgspec.Struct, kw_only=True):
-    """A reading. None: not requested, or no answer; `problems` says which."""
+    """A reading. None: not requested, or no answer; see `problems`."""
 
     asked_at: datetime
-    #: ok, expiring, missing_scope, invalid or unknown; what is wrong; until when it is valid.
+    #: ok, expiring, missing_scope, invalid or unknown; what is wrong; when it expires.
     credential: str | None = None
     credential_detail: str = ""
     expires_at: datetime | None = None
-    #: Meta refused this credential just now.
+    #: Whether Meta refused this credential during the reading.
     refused: bool = False
     numbers: list[CloudNumber] | None = None
     account: CloudAccount | None = None
-    #: Our app gets the account's callbacks.
+    #: Whether our app gets the account's callbacks.
     subscribed: bool | None = None
     templates: list[CloudTemplate] | None = None
     #: Single templates by our id; None: gone.
@@ -65,12 +64,12 @@ class Reading(msgspec.Struct, kw_only=True):
 
     @property
     def at(self) -> datetime:
-        """The time that it reflects: Meta's readings may lag behind its events."""
+        """The time that the reading reflects: Meta's readings may lag behind its events."""
         return self.asked_at - timedelta(seconds=LAG)
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of an account: whatever is missing from a listing is looked up individually before it counts as
+    """The known objects of an account: those missing from a listing are looked up individually before they count as
     gone."""
 
     #: Meta's ids of active numbers.
@@ -101,8 +100,7 @@ async def read(
     single: Mapping[UUID, str] | None = None,
     known: Known = NOTHING,
 ) -> Reading:
-    """Read from Meta. Never raises for what Meta answers. `single`: Meta's ids of templates to read individually, by
-    ours."""
+    """Read from Meta. Meta's answers never raise. `single`: templates to read individually, our id → Meta's."""
     shown = credential(token, app.secret)
     found = Reading(asked_at=clock.now(), problems=[], single={}, single_numbers={})
     if numbers:
@@ -118,7 +116,7 @@ async def read(
             _note(found, "templates", error)
     asked = dict(single or {})
     if found.templates is not None:
-        # A lost page must not remove a template, and with it the messages that wait for it.
+        # A lost page must not remove a template, and with it the messages waiting for it.
         listed = {(one.name, one.language) for one in found.templates}
         missing = {id: graph for id, (graph, *named) in known.templates.items() if tuple(named) not in listed}
         if len(missing) > MOST_MISSING:
@@ -129,7 +127,8 @@ async def read(
             await _slowly(client)
             found.single[id] = await client.template(graph_id, shown)
         except CloudError as error:
-            # To a credential that sees nothing at all, everything looks gone: it counts only together with a listing.
+            # With a credential that sees nothing at all, everything looks gone: this counts only together with a
+            # listing.
             if error.code in GONE:
                 found.single[id] = None
             else:
@@ -185,7 +184,7 @@ async def _missing_numbers(found: Reading, client: CloudClient, shown: Credentia
 
 
 async def _slowly(client: CloudClient) -> None:
-    """Wait as Meta's usage headers advise, a minute at most; longer waits are the mirror's."""
+    """Wait as Meta's usage headers advise, a minute at most; the mirror handles longer waits."""
     pause = client.pause()
     if pause > 0:
         await asyncio.sleep(min(pause, 60.0))
@@ -204,7 +203,7 @@ SELECT id, waba_id, portfolio, state, credential_status, credential_checked_at, 
        failures, mirrored_at
   FROM whatsapp_accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE
 """
-# A hold caused by the bad credential ends with it: one message probes.
+# A hold caused by the invalid credential ends with it: one message probes.
 CREDENTIAL = """
 UPDATE whatsapp_accounts
    SET credential_status = $3, credential_detail = $4, credential_expires_at = $5, credential_checked_at = now(),
@@ -222,7 +221,7 @@ UPDATE whatsapp_accounts
  WHERE organization_id = $1 AND id = $2
 """
 TEMPLATES_READ = "UPDATE whatsapp_accounts SET templates_read_at = $3 WHERE organization_id = $1 AND id = $2"
-# What was not due stays, and what an event moved forward meanwhile keeps its time.
+# Times that were not due stay, and times that an event advanced meanwhile are kept.
 NEXT = """
 UPDATE whatsapp_accounts
    SET numbers_at = CASE WHEN $3::timestamptz IS NULL OR numbers_at = $3 THEN now() + make_interval(secs => $4)
@@ -233,7 +232,7 @@ UPDATE whatsapp_accounts
        failures = CASE WHEN $6 THEN failures + 1 ELSE 0 END, mirror_detail = $7
  WHERE organization_id = $1 AND id = $2
 """
-# Individual templates that were due and got no answer.
+# Individual templates that were due but got no answer.
 LATER = """
 UPDATE whatsapp_templates SET reread_at = now() + make_interval(secs => $3)
  WHERE organization_id = $1 AND account_id = $2 AND reread_at <= now()
@@ -259,8 +258,8 @@ async def store(
 ) -> Changed:
     """Store a reading, and when the next one is due.
 
-    `lease`: what the account's times were set to when it was claimed. `spread`: 0.75 to 1.25, so that accounts are not
-    all due at once; `stretch`: 1 or more, depending on how much of Meta's budget is used up.
+    `lease`: the value of the account's times set by its claim. `spread`: 0.75 to 1.25, so that accounts are not
+    all due at once; `stretch`: 1 or more, growing with the share of Meta's budget used up.
     """
     async with conn.transaction():
         account = await conn.fetchrow(ACCOUNT, organization_id, account_id)
@@ -296,7 +295,7 @@ async def store(
 
 
 async def _store_credential(conn: Connection, ids: tuple[UUID, UUID], account: asyncpg.Record, found: Reading) -> None:
-    """Store the check, unless something was learnt about the credential since the reading began."""
+    """Store the check, unless something has been learned about the credential since the reading began."""
     checked_at = account["credential_checked_at"]
     if found.credential is None or (checked_at is not None and checked_at > found.asked_at):
         return
@@ -339,7 +338,7 @@ def _different(before: Mapping[UUID, object], now: Mapping[UUID, object]) -> int
 
 
 def problems_of(found: Reading) -> Sequence[str]:
-    """What an operator should know about a reading, one sentence each."""
+    """The problems of a reading, for operators, one sentence each."""
     notes = list(found.problems)
     if found.credential not in (None, "ok", "unknown"):
         notes.append(f"credential: {found.credential_detail or found.credential}")

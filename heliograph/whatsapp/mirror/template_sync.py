@@ -1,10 +1,10 @@
-"""How templates follow Meta: by events, by readings of one or of all, and by refused sends.
+"""Keeps templates in sync with Meta: by events, by readings of one or all, and by refused sends.
 
-Each facet of a template (its status, its category, its quality, its content) has the time of the newest report on it,
-so events have the same result in any order and however often. The time of a full reading is kept with the account.
+Each facet of a template (status, category, quality, content) has the time of the newest report on it, so events have
+the same result in any order, however often repeated. The time of a full reading is kept with the account.
 
-The rule nobody may break: what an operator disabled stays so whatever Meta says; a template that Meta no longer lists
-is `removed`, and never deleted, since messages refer to it.
+The rule nobody may break: what an operator disabled stays disabled, whatever Meta says; a template that Meta no longer
+lists becomes `removed`, but is never deleted, since messages refer to it.
 
 It has over 400 lines because events, readings and refusals are merged into the same facets.
 """
@@ -48,7 +48,7 @@ class Changes(msgspec.Struct, frozen=True):
     deliveries: int = 0
 
 
-#: Meta's terms to ours. An unknown one does not permit sending.
+#: Meta's terms → ours. An unknown one does not permit sending.
 STATUSES = {
     "APPROVED": "approved",
     "PENDING": "pending",
@@ -62,21 +62,21 @@ STATUSES = {
     "LOCKED": "disabled",
     "ARCHIVED": "disabled",
 }
-#: Terms that only events have; FLAGGED and others that are not listed leave the status to the reading that follows.
+#: Terms used only in events; FLAGGED and others not listed leave the status to the reading that follows.
 EVENTS = {**STATUSES, "REINSTATED": "approved"}
 CATEGORIES = {"UTILITY": "utility", "AUTHENTICATION": "authentication", "MARKETING": "marketing"}
 REASONS = frozenset(
     {"ABUSIVE_CONTENT", "INCORRECT_CATEGORY", "INVALID_FORMAT", "PROMOTIONAL", "SCAM", "TAG_CONTENT_MISMATCH"}
 )
-#: How long a pause lasts, seconds: the second one twice as long as the first (reference §6).
+#: How long a pause lasts, seconds: the second is twice as long as the first.
 PAUSE, SECOND_PAUSE = 3 * 3600.0, 6 * 3600.0
-#: A listing says that a template is paused, not since when: it is checked again after this, seconds.
+#: A listing shows that a template is paused, but not since when: it is checked again after this, seconds.
 LOOK = 1800.0
 #: The parts of a template that are stored: examples contain Meta's URLs, flows its ids.
 _PART = ("type", "format", "text", "add_security_recommendation", "code_expiration_minutes")
 _BUTTON = ("type", "text", "url", "phone_number", "otp_type")
 
-# The account's row is locked before those of its templates, by everybody.
+# All code locks the account's row before those of its templates.
 _ROW = (
     "id, account_id, graph_id, name, language, category, status, parameter_format, parameter_count, components,"
     " body_preview, quality, rejection_reason, ttl_seconds, held_until, disabled_locally, applied, applied_at,"
@@ -97,10 +97,11 @@ ACCOUNT = "SELECT account_id FROM whatsapp_templates WHERE organization_id = $1 
 async def apply_item(
     conn: Connection, organization_id: UUID, account_id: UUID, item: TemplateItem, at: datetime
 ) -> int:
-    """Apply an event; returns the deliveries queued. `at`: when it came, the latest possible time of the event.
+    """Apply an event; returns the number of deliveries queued. `at`: its arrival, the latest possible time of the
+    event.
 
-    One about an unknown template, or older than what is known, changes nothing; either way Meta is read again a little
-    later.
+    An event about an unknown template, or older than the known state, changes nothing; either way, Meta is read again a
+    little later.
     """
     when = min(item.at or at, at)
     async with conn.transaction():
@@ -112,7 +113,7 @@ async def apply_item(
         status = EVENTS.get(item.event or "")
         same = found is not None and found["graph_id"] == item.template_id
         if found is None or not same:
-            # A recreated template has another id: the end of the old one is not its end.
+            # A recreated template has another id: the end of the old one does not concern it.
             await wake_mirror(conn, organization_id, account_id, templates=True)
             if found is None or status == "removed":
                 return 0
@@ -120,7 +121,7 @@ async def apply_item(
         category = CATEGORIES.get(item.category or "")
         if item.kind == "status" and status is not None:
             merge(row, "status", when, read_at, _status(status, item.reason, _pause(item, when)), alone=True)
-        # In an advance notice the category in force stays as it is.
+        # An advance notice does not change the category in force.
         if category is not None and item.future_category in (None, item.category):
             # Within the same second, an event about the category itself outweighs one that only mentions it.
             said_at = when if item.kind == "category" else when - timedelta(microseconds=1)
@@ -134,9 +135,9 @@ async def apply_item(
 async def hold(
     conn: Connection, organization_id: UUID, template_id: UUID, *, seconds: float, status: str = "paused"
 ) -> int:
-    """Meta refused a send because of the template's state: record the state, and read it again soon.
+    """Meta refused a send because of the template's state: record the state, and reread the template soon.
 
-    A paused one is checked again after `seconds`. Returns the deliveries queued.
+    A paused template is checked again after `seconds`. Returns the number of deliveries queued.
     """
     account_id = await conn.fetchval(ACCOUNT, organization_id, template_id)
     if account_id is None:
@@ -155,7 +156,7 @@ async def hold(
         return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
 
 
-#: Statuses in which a template can no longer be sent, which are told of.
+#: Statuses in which a template can no longer be sent; they cause a notice.
 TOLD = ("rejected", "paused", "disabled")
 
 INSERT = """
@@ -166,7 +167,7 @@ SELECT $1, $2, one.*, $3, $3
   FROM unnest($4::uuid[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::int[],
               $12::text[]::jsonb[], $13::text[], $14::text[], $15::text[], $16::int[], $17::timestamptz[]) one
 """
-# A full reading replaces individual ones that were due. The end of a pause is checked when it is due.
+# A full reading replaces individual ones that were due. The end of a pause is checked when due.
 COVERED = """
 UPDATE whatsapp_templates
    SET reread_at = CASE status WHEN 'paused' THEN held_until + make_interval(secs => $4) END
@@ -187,8 +188,8 @@ async def store_listing(
 ) -> Changes:
     """Update all of an account's templates from a full listing.
 
-    One that is missing gets the result of its individual look-up (`asked`, by our id; None: gone); without an answer it
-    stays as it is, and is held: a listing may be incomplete. The caller has locked the account. `at`: the time that the
+    A missing template gets the result of its individual look-up (`asked`, by our id; None: gone); without an answer it
+    stays unchanged but held: a listing may be incomplete. The caller has locked the account. `at`: the time that the
     listing reflects; `asked_at`: when it began; `quiet`: no events, for the first reading of an account.
     """
     now = clock.now()
@@ -224,7 +225,7 @@ async def store_listing(
 async def store_one(
     conn: Connection, organization_id: UUID, template_id: UUID, one: CloudTemplate | None, *, at: datetime
 ) -> Changes:
-    """Update one template from an individual reading; None: Meta shows none, and all are read before that counts. The
+    """Update one template from an individual reading; None: Meta shows none, which counts only after all are read. The
     caller has locked the account."""
     now = clock.now()
     found = await conn.fetchrow(BY_ID, organization_id, template_id)
@@ -232,7 +233,7 @@ async def store_one(
         return Changes()
     row = dict(found)
     if one is None:
-        # A credential that sees nothing gets the same answer for everything. The next listing decides soon.
+        # A credential that sees nothing gets the same answer for everything. The next listing, soon, decides.
         if row["status"] != "removed":
             row["missing_at"] = row["missing_at"] or now
             await wake_mirror(conn, organization_id, row["account_id"], templates=True, after=0.0)
@@ -258,7 +259,7 @@ async def set_disabled(
 ) -> bool:
     """An operator disables or enables a template; True if that changed something. Raises NotFound.
 
-    For customers a disabled one is `disabled` in the event and absent from listings; sends of it are refused, and
+    For customers, a disabled template is `disabled` in the event and absent from listings; sends of it are refused, and
     waiting ones fail.
     """
     async with conn.transaction():
@@ -285,7 +286,7 @@ async def set_disabled(
 
 
 def shown(row: Mapping[str, Any]) -> dict[str, object]:
-    """The record as customers see it, as listings show it. `row`: a row of the table, or its part of this."""
+    """The template as customers see it, as in listings. `row`: a row of the table, or the part needed here."""
     return {
         "id": str(row["id"]),
         "name": row["name"],
@@ -302,18 +303,18 @@ def shown(row: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _read(row: dict[str, Any], one: CloudTemplate, at: datetime, *, alone: bool) -> None:
-    """Update a row from a reading; newer events win."""
+    """Update a row from a reading; newer events take precedence."""
     row["missing_at"] = None
     if row["graph_id"] != one.id:
-        # It was deleted and recreated: reports on the old one do not apply.
+        # It was deleted and recreated: reports on the old one no longer apply.
         row["graph_id"], row["applied"] = one.id, "{}"
     content = _content(one)
     if msgspec.json.decode(row["components"]) == msgspec.json.decode(content["components"]):
-        content["components"] = row["components"]  # the database formats the same differently
+        content["components"] = row["components"]  # the database formats the same JSON differently
     status = STATUSES.get(one.status, "disabled")
     held_until = None
     if status == "paused":
-        # An event or a refusal knows how long; a listing does not.
+        # An event or a refusal tells how long; a listing does not.
         known = row["held_until"]
         held_until = known if known is not None and known > at else at + timedelta(seconds=LOOK)
     for facet, values in (
@@ -377,7 +378,7 @@ def _content(one: CloudTemplate) -> dict[str, Any]:
 
 
 def kept(components: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The parts of a template that are stored, and shown to customers: nothing that leads to Meta."""
+    """The parts of a template that are stored and shown to customers: nothing that leads to Meta."""
     parts = []
     for component in components:
         part = {name: component[name] for name in _PART if name in component}
@@ -421,9 +422,9 @@ _Pair = tuple[Any, dict[str, Any]]
 
 
 async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair], at: datetime) -> list[Event]:
-    """Store those of the (row as it is, row as it is to be) that differ; returns the events of what customers see.
+    """Store the changed ones of the pairs (current row, new row); returns events for the changes visible to customers.
 
-    A template that they do not see may change as it likes.
+    Changes of a template that customers do not see raise no events.
     """
     stored, raised, told, noted = [], [], [], []
     for old, row in pairs:

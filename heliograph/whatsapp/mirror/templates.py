@@ -1,4 +1,4 @@
-"""Templates as sending needs them. Identity is account, name and language; `template_sync` follows Meta.
+"""Templates, as needed for sending. Identity is account, name and language; `template_sync` follows Meta.
 
 The rule nobody may break: a template that an operator disabled does not exist for a customer, whatever Meta says about
 it.
@@ -46,7 +46,7 @@ class TemplateNotSendable(Refusal):
 
 
 class Template(msgspec.Struct, frozen=True):
-    """A template as far as sending needs it."""
+    """A template, as needed for sending."""
 
     organization_id: UUID
     id: UUID
@@ -55,11 +55,11 @@ class Template(msgspec.Struct, frozen=True):
     language: str
     #: utility, authentication or marketing.
     category: str
-    #: approved, pending, rejected, paused, disabled, in_appeal or removed. Only an approved one is sent.
+    #: approved, pending, rejected, paused, disabled, in_appeal or removed. Only approved templates are sent.
     status: str
     parameter_count: int
     layout: TemplateLayout
-    #: How long Meta tries to deliver, seconds; None: as long as its category allows.
+    #: How long Meta tries to deliver, seconds; None: the default of its category.
     ttl_seconds: int | None
     disabled_locally: bool
     #: When a paused one is checked again.
@@ -92,10 +92,10 @@ class TemplateBook:
         self._by_id: LoadingCache[tuple[UUID, UUID], Template] = LoadingCache(self._load_by_id, indivisible=is_down)
 
     async def find(self, actor: Actor, number: Number, name: str, language: str) -> Template:
-        """The template of the number's account. `language` is matched exactly, as Meta writes it (`en_US`).
+        """The template of the number's account. `language` is matched exactly, in Meta's notation (`en_US`).
 
-        Raises TemplateNotFound, also for one that is disabled locally or gone at Meta. The caller checks its status;
-        one that is not approved was just read from the database.
+        Raises TemplateNotFound, also if it is disabled locally or gone at Meta. The caller checks its status;
+        the status of a template that is not approved is always read from the database.
         """
         key = (actor.organization_id, number.account_id, name, language)
         fresh, template = self._named.peek(key)

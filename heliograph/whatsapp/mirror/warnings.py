@@ -1,15 +1,15 @@
-"""Warnings from Meta: kept for operators until Meta withdraws them, or somebody acknowledges them.
+"""Warnings from Meta, kept for operators until Meta withdraws them or somebody acknowledges them.
 
     violation            a policy was broken
-    scheduled_disable    the account will be disabled on a day
-    disabled             it is
-    restriction          it may not begin conversations, or not answer, for a while
+    scheduled_disable    the account will be disabled on a certain day
+    disabled             the account is disabled
+    restriction          it may not begin conversations, or not reply, for a while
     review_rejected      the account's review failed
-    alert                what Meta calls an alert
-    pin_changed          the two-step verification PIN of a number was changed, or is asked for
+    alert                an alert in Meta's terms
+    pin_changed          the two-step verification PIN of a number was changed or requested
     partner_removed      our app or partner has lost the account, or the account has left the platform
 
-The rule nobody may break: events may come late, repeatedly and in any order, and a withdrawn warning stays withdrawn
+The rule nobody may break: events may arrive late, repeatedly and in any order, and a withdrawn warning stays withdrawn
 until Meta repeats it.
 """
 
@@ -29,7 +29,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem
 
 log = structlog.get_logger()
 
-#: Meta's terms to ours, by field and event.
+#: Meta's terms → ours, by field and event.
 _SAID = {
     ("account_update", "ACCOUNT_VIOLATION"): "violation",
     ("account_update", "ACCOUNT_RESTRICTION"): "restriction",
@@ -50,7 +50,7 @@ _DETAIL = 300
 
 
 class Warned(msgspec.Struct, frozen=True):
-    """The content of an event: warnings in Meta's words, and kinds that are over."""
+    """The content of an event: warnings in Meta's words, and kinds that are withdrawn."""
 
     said: tuple[tuple[str, str], ...] = ()
     over: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ def _restriction(type: str, until: datetime | None) -> str:
     return type if until is None else f"{type} until {until:%Y-%m-%d %H:%M} UTC"
 
 
-# A warning withdrawn at that time or later is not open; one that is repeated after that is.
+# A warning withdrawn at that time or later is not open; one repeated after that is.
 SAY = """
 INSERT INTO whatsapp_warnings AS known (organization_id, account_id, kind, detail, said_at, over_at)
 VALUES ($1, $2, $3, $4, $5, (SELECT max(over_at) FROM whatsapp_warnings
@@ -108,7 +108,7 @@ ON CONFLICT (organization_id, account_id, kind, detail)
 async def apply_item(
     conn: Connection, organization_id: UUID, account_id: UUID, item: AccountItem, at: datetime
 ) -> None:
-    """Store an event's warnings and withdrawals. `at`: when it came, the latest possible time of the event."""
+    """Store an event's warnings and withdrawals. `at`: its arrival, the latest possible time of the event."""
     found = read(item)
     when = min(item.at or at, at)
     if found.over:

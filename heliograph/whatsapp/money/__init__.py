@@ -1,1 +1,1 @@
-"""What messages cost: amounts, rates, and the wallet of an organization."""
+"""The cost of messages: amounts, rates, and the wallet of an organization."""

@@ -1,4 +1,4 @@
-"""Closing a month of wallets: the sums that stand for the movements of messages that are gone.
+"""Closes a month of wallets: sums replace the movements of deleted messages.
 
 The rule nobody may break: the entries of a wallet add up to it at every commit. A month's sums become valid in the very
 commit that drops its movements, and nothing is counted while a message of the month could still move money.
@@ -31,7 +31,7 @@ SELECT (SELECT count(*) FROM looked_at) AS rows, organization_id, id FROM looked
 
 
 async def is_ready(conn: Connection, *, month: date) -> bool:
-    """Whether the month's messages are gone, so that none of them moves money any more."""
+    """Whether the month's messages are gone, so that none of them can move money anymore."""
     ready: bool = await conn.fetchval(READY, month)
     return ready
 
@@ -39,9 +39,9 @@ async def is_ready(conn: Connection, *, month: date) -> bool:
 async def count(
     conn: Connection, *, partition: str, month: date, after: tuple[UUID, UUID], limit: int
 ) -> Counted | None:
-    """Add up to `limit` movements of a partition behind the key `after` to its month's sums; None: that was all.
+    """Add up to `limit` movements of a partition after the key `after` to its month's sums; None: there were no more.
 
-    Runs in the caller's transaction, in which `after` is moved on. Nothing reads the sums before `close`.
+    Runs in the caller's transaction, which also advances `after`. Nothing reads the sums before `close`.
     """
     row = await conn.fetchrow(COUNT.format(partition=partition), month, *after, limit)
     return None if row is None else Counted(row["rows"], (row["organization_id"], row["id"]))
@@ -51,5 +51,5 @@ CLOSE = "UPDATE wallet_months SET is_closed = true WHERE month = $1"
 
 
 async def close(conn: Connection, *, partition: str, month: date) -> None:
-    """The month's sums stand for its movements from now on. In the transaction that drops them."""
+    """Make the month's sums replace its movements. Runs in the transaction that drops them."""
     await conn.execute(CLOSE, month)

@@ -1,8 +1,8 @@
 """Rates: the price of a delivered message by currency, category and country, from a date on.
 
-An operator imports them; no price is in the code, since Meta changes them every quarter and an operator may charge
-more. The rule nobody may break: a rate is valid from its `valid_from` until the next one, so what was accepted
-yesterday can still be priced as it was.
+An operator imports them; the code contains no prices, since Meta changes them every quarter and operators may charge
+more. The rule nobody may break: a rate is valid from its `valid_from` until the next one, so a message accepted
+yesterday can still be priced at yesterday's rate.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from heliograph.prices.tariff import NEVER
 
 #: `service` is a text reply.
 CATEGORIES = ("utility", "authentication", "marketing", "service")
-#: Stands for all countries without their own rate.
+#: All countries without a rate of their own.
 ELSEWHERE = "*"
 COLUMNS = ("currency", "category", "country", "valid_from", "price")
-#: Maximum rows of a file, and errors listed.
+#: Maximum rows in a file, and maximum errors listed.
 MOST_ROWS, MOST_ERRORS = 100_000, 50
 
 _REGIONS = frozenset(phones.REGIONS.values()) - {"001"}
@@ -66,10 +66,10 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def read_rates(lines: Iterable[str]) -> list[Rate]:
-    """Rates of a CSV file with the columns COLUMNS in any order.
+    """Parse the rates in a CSV file with the columns COLUMNS in any order.
 
-    `price`: units of the currency with up to six places. `valid_from`: a day (its beginning in UTC), or a time with its
-    zone. Raises RatesInvalid with all problems: `errors`, a list of line and message.
+    `price`: units of the currency with up to six decimal places. `valid_from`: a day (its beginning in UTC), or a time
+    with a time zone. Raises RatesInvalid with all problems: `errors`, a list of line and message.
     """
     try:
         return _read(csv.reader(lines, strict=True))
@@ -97,7 +97,7 @@ SELECT known.price FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamp
 async def import_rates(conn: Connection, rates: Sequence[Rate], *, dry_run: bool = False, by: Who = SYSTEM) -> Imported:
     """Store rates, all or none; one for the same currency, category, country and date replaces the old one.
 
-    `dry_run`: only say what that would change.
+    `dry_run`: only report what would change.
     """
     if dry_run:
         columns = ([one.currency for one in rates], [one.category for one in rates], [one.country for one in rates])
@@ -140,8 +140,8 @@ async def list_rates(
     country: str | None = None,
     limit: int | None = None,
 ) -> list[Rate]:
-    """All rates, past and future ones included, the earliest first; or those of a currency, category or country.
-    `limit`: only so many, the first ones; None: all."""
+    """All rates, past and future ones included, earliest first; or those of a currency, category or country. `limit`:
+    the maximum number, from the first on; None: all."""
     return [Rate(*row) for row in await conn.fetch(LIST, currency, category, country, limit)]
 
 
@@ -152,11 +152,11 @@ SELECT DISTINCT ON (category, country) currency, category, country, valid_from, 
 
 
 async def in_force(conn: Connection, *, currency: str, at: datetime) -> list[Rate]:
-    """The rates of a currency that hold at a time, by category and country."""
+    """The rates of a currency in force at a time, by category and country."""
     return [Rate(*row) for row in await conn.fetch(IN_FORCE, currency, at)]
 
 
-# A rate holds until the next one, so the first says from when on there is always one.
+# A rate holds until the next one, so from the first rate on there is always one.
 FIRST = """
 SELECT asked.*, known.valid_from, known.price
   FROM unnest($1::text[], $2::text[], $3::text[]) AS asked (currency, category, country) CROSS JOIN LATERAL (
@@ -167,15 +167,15 @@ SELECT asked.*, known.valid_from, known.price
 
 
 async def lending(conn: Connection, rates: Iterable[Rate]) -> list[Rate]:
-    """The first of each that may stand in for one of these: four at most for each currency, category and country."""
+    """The first of each rate that may stand in for one of these: at most four per currency, category and country."""
     keys = sorted({(one.currency, *key) for one in rates for key in _order(one.category, one.country)})
     currencies, categories, countries = ([key[n] for key in keys] for n in range(3))
     return [Rate(*row) for row in await conn.fetch(FIRST, currencies, categories, countries)]
 
 
 def calendar(shown: Iterable[Rate], lending: Iterable[Rate]) -> tuple[list[Row[Rate]], list[datetime]]:
-    """The rows of a calendar, and when what is found may change. `shown`: all rates of each currency, category and
-    country among them; `lending`: what may stand in for them."""
+    """The rows of a calendar, and the times at which the rate found may change. `shown`: all rates of each currency,
+    category and country in it; `lending`: rates that may stand in for them."""
     by: dict[tuple[str, str, str], list[Rate]] = {}
     for one in sorted(shown, key=lambda one: one.valid_from):
         by.setdefault((one.currency, one.category, one.country), []).append(one)
@@ -191,7 +191,7 @@ def calendar(shown: Iterable[Rate], lending: Iterable[Rate]) -> tuple[list[Row[R
 
 
 def _spans(own: Sequence[Rate]) -> list[Span[Rate]]:
-    """When each holds: until the next does."""
+    """When each rate holds: until the next one does."""
     times = [*(one.valid_from for one in own), NEVER]
     return [Span(begins, ends, one) for one, (begins, ends) in zip(own, pairwise(times), strict=True)]
 
@@ -201,10 +201,10 @@ def _is_found(rates: Rates, category: str, country: str, at: datetime) -> bool:
 
 
 def _order(category: str, country: str) -> list[tuple[str, str]]:
-    """Categories and countries whose rate is a message's price: the first that has one.
+    """Categories and countries whose rate is a message's price: the first with a rate counts.
 
-    A country without its own rate uses the category's rate for elsewhere. A text reply (`service`) without a rate costs
-    what a utility template does: Meta charges it so from 1 October 2026 on.
+    A country without a rate of its own uses the category's rate for elsewhere. A text reply (`service`) without a rate
+    costs as much as a utility template, which is how Meta charges it from 1 October 2026 on.
     """
     kinds = ("service", "utility") if category == "service" else (category,)
     return [(kind, where) for kind in kinds for where in (country, ELSEWHERE)]
@@ -221,7 +221,7 @@ class Rates:
             prices.append(rate.price)
 
     def price(self, category: str, country: str, at: datetime) -> int | None:
-        """Millionths; None if there is no rate, nor one that stands in for it."""
+        """Millionths; None if there is no rate, and none that stands in for it."""
         for key in _order(category, country):
             times, prices = self._known.get(key, ((), ()))
             place = bisect_right(times, at)
@@ -239,7 +239,7 @@ SELECT currency, category, country, valid_from, price FROM whatsapp_rates WHERE 
 
 
 class RateBook:
-    """The rates as they were at most half a second ago."""
+    """The rates, at most half a second old."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -247,7 +247,7 @@ class RateBook:
         self._within: dict[str, tuple[float, Rates]] = {}
 
     async def within(self, conn: Connection, currency: str) -> Rates:
-        """`of` for a transaction: loaded by its own connection, since many transactions that hold one connection and
+        """`of` for a transaction: loaded over its own connection, since many transactions that hold one connection and
         wait for another would deadlock."""
         known = self._within.get(currency)
         if known is None or monotonic() - known[0] > MAX_AGE:
@@ -266,7 +266,7 @@ class RateBook:
     async def price(self, currency: str, category: str, country: str, at: datetime) -> int | None:
         """Millionths for one delivered message accepted at `at`; None if there is no rate.
 
-        None is always based on the database's current state, so that an import counts from its commit on.
+        None is always based on the database's current state, so that an import takes effect with its commit.
         """
         found = (await self.of(currency)).price(category, country, at)
         if found is None:

@@ -1,16 +1,16 @@
-"""The wallet: what an organization may spend on WhatsApp, in millionths of its currency.
+"""The wallet: the amount that an organization may spend on WhatsApp, in millionths of its currency.
 
     available ──reserve──▶ reserved ──consume──▶ consumed
         ▲                     │                     │
         └───release, lower────┘◀──────reprice───────┘   (a reprice may also take more)
 
 A message reserves its price when it is accepted (`accept.sql`), and its outcome moves the rest (`judge`, `book`). The
-balance is a maintained row. Each change of it is a row in the same transaction: of `wallet_movements` if a message made
-it, of `wallet_ledger` otherwise. When a month's messages are gone, its sum stands for its movements (`closing.py`).
+balance is a maintained row. Each change of it is a row in the same transaction: in `wallet_movements` if caused by a
+message, otherwise in `wallet_ledger`. Once a month's messages are gone, its sum replaces its movements (`closing.py`).
 
 The rules nobody may break: total = available + reserved + consumed at every commit; entries are append-only, and their
 sums are the wallet's; a message is charged once, whatever arrives, in whatever order and however often. Only a delivery
-by Meta after the message was given up may drive `available` below zero.
+by Meta after the message was given up may make `available` negative.
 
 It has over 400 lines because everything that changes a wallet shares its lock and these rules.
 """
@@ -35,7 +35,7 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
 from heliograph.base.money import MOST, decimal, is_currency
 
-#: Currency of a wallet where neither the operator nor an account names one.
+#: Currency of a wallet if neither the operator nor an account specifies one.
 DEFAULT_CURRENCY = "USD"
 
 
@@ -48,20 +48,20 @@ class WalletInsufficientFunds(Refusal):
 class Wallet(msgspec.Struct, frozen=True):
     """An organization's balance; amounts in millionths of `currency`."""
 
-    #: None: there is neither a wallet nor an account.
+    #: None: neither a wallet nor an account exists.
     currency: str | None
     available: int
     reserved: int
     consumed: int
     total: int
-    #: None: it was never used.
+    #: None: never used.
     updated_at: datetime | None
-    #: When less than this is available, pages warn; None: never.
+    #: Pages warn when less than this is available; None: never.
     alert_below: int | None = None
 
     @property
     def is_low(self) -> bool:
-        """Whether less is available than the alert asks for."""
+        """Whether less is available than the alert's threshold."""
         return self.alert_below is not None and self.available < self.alert_below
 
 
@@ -83,31 +83,31 @@ class Movement(msgspec.Struct, frozen=True, gc=False):
     """A change to one message's charge.
 
     consume: Meta delivered it, for `amount`. release: it will not be delivered. lower: reserve no more than `amount`.
-    reprice: what was consumed should have been `amount`.
+    reprice: the consumed amount should have been `amount`.
     """
 
     organization_id: UUID
     message_id: UUID
     kind: Literal["consume", "release", "lower", "reprice"]
-    #: Millionths; a release has none.
+    #: Millionths; 0 for a release.
     amount: int = 0
-    #: Distinguishes prices of one message: Meta's pricing, such as "regular/utility".
+    #: Distinguishes prices for one message: Meta's pricing, such as "regular/utility".
     key: str = ""
 
 
 class _Charge:
-    """A message's charge, as the movements of one call change it."""
+    """A message's charge, while the movements of one call change it."""
 
     __slots__ = ("category", "consumed", "reserved", "seen", "state")
 
     def __init__(self, state: str, reserved: int, consumed: int, category: str) -> None:
         self.state, self.reserved, self.consumed = state, reserved, consumed
         self.category = category
-        #: (movement, key) of what was booked before.
+        #: (movement, key) of entries booked before.
         self.seen: set[tuple[str, str]] = set()
 
     def apply(self, movement: Movement) -> tuple[str, str] | None:
-        """Change it; returns the (movement, key) of its entry, or None if it changes nothing."""
+        """Apply a movement; returns the (movement, key) of its entry, or None if it changes nothing."""
         match movement.kind, self.state:
             case "consume", "reserved" | "released":
                 booked, after = ("consume", movement.key), ("consumed", 0, movement.amount)
@@ -128,7 +128,7 @@ class _Charge:
 
 # ── Movements of messages ──────────────────────────────────────────────────────────────────────────────────────
 
-# Read once the messages are locked: before that, somebody else might be adding to it.
+# Read after the messages are locked: before that, another transaction might still add entries.
 SEEN = """
 SELECT item.id, booked.movement, booked.key
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
@@ -142,9 +142,9 @@ SELECT v.*, $9 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::t
                            $8::bigint[]) AS v
 """
 
-# A separate statement, and the last one: accepting for these organizations waits from here to the commit. Rows are
-# locked in the order of the arrays, given how these connections plan joins: the order in which accepting locks wallets.
-# The days are written when the wallets are locked, so nobody else writes them.
+# A separate statement, and the last one: accepting for these organizations waits from here until the commit. Rows are
+# locked in the order of the arrays, given how these connections plan joins, which is the order in which accepting locks
+# wallets. The days are written while the wallets are locked, so nobody else writes them.
 BALANCE = """
 WITH days AS (
     INSERT INTO wallet_days AS known (organization_id, day, category, messages, consumed)
@@ -164,22 +164,22 @@ UPDATE wallets
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What movements change, judged and not written yet."""
+    """The effects of movements, decided but not yet written."""
 
     #: (organization, message) → charge, reserved, consumed.
     charges: dict[tuple[UUID, UUID], tuple[str, int, int]]
-    #: Movement, its (movement, key), and what it adds to reserved and consumed.
+    #: Movement, its (movement, key), and the changes to reserved and consumed.
     entries: list[tuple[Movement, tuple[str, str], int, int]]
     categories: dict[tuple[UUID, UUID], str]
 
 
 async def judge(conn: Connection, movements: Sequence[Movement], rows: Sequence[asyncpg.Record]) -> Settlement:
-    """What movements change of messages that the caller's transaction has locked: `rows` of them, with organization_id,
-    id, charge, reserved, consumed and billing_category.
+    """Decide what movements change, for messages locked by the caller's transaction: `rows`, with organization_id, id,
+    charge, reserved, consumed and billing_category.
 
-    Movements of one message are applied in their order. One that was made before changes nothing, nor does one that its
-    charge does not allow: a message is consumed once, released only while it is reserved, and a test key's is never
-    charged. A message that was released and is delivered after all is consumed, and may drive `available` below zero.
+    Movements of one message are applied in order. A repeated one changes nothing, nor does one that the charge does not
+    allow: a message is consumed once, released only while it is reserved, and a test key's is never charged. A released
+    message that is delivered after all is consumed, and may make `available` negative.
     """
     charges = {
         (row["organization_id"], row["id"]): _Charge(
@@ -209,8 +209,9 @@ async def judge(conn: Connection, movements: Sequence[Movement], rows: Sequence[
 
 
 async def book(conn: Connection, made: Settlement) -> None:
-    """Write the entries of a settlement and the wallets, in the caller's transaction, which has written the messages'
-    charges. Wallets stay locked from its last statement on: call it once in a transaction, and do little afterwards."""
+    """Write the entries of a settlement and the wallets, in the caller's transaction, which has already written the
+    messages' charges. Wallets stay locked from the last statement on: call it once per transaction, and do little
+    after."""
     entries = made.entries
     if not entries:
         return
@@ -257,7 +258,7 @@ async def book(conn: Connection, made: Settlement) -> None:
 
 COLUMNS = "currency, available, reserved, consumed, total, updated_at, alert_below"
 
-# It takes the currency of the organization's first account, if nobody names another.
+# It gets the currency of the organization's first account, unless one is given.
 ENSURE = """
 INSERT INTO wallets (organization_id, currency, updated_at)
 SELECT $1, coalesce($2, (SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed'
@@ -265,7 +266,7 @@ SELECT $1, coalesce($2, (SELECT currency FROM whatsapp_accounts WHERE organizati
     ON CONFLICT DO NOTHING
 """
 HELD = f"SELECT {COLUMNS} FROM wallets WHERE organization_id = $1 FOR UPDATE"
-# A top-up above the alert lets it tell again, however soon the money is gone.
+# A top-up above the alert's threshold rearms it, however soon the money is spent.
 CHANGE = f"""
 UPDATE wallets
    SET available = available + $2, total = total + $2, currency = $3::text, updated_at = $4,
@@ -288,7 +289,7 @@ async def top_up(
     reason: str = "top-up",
     by: Who = SYSTEM,
 ) -> Wallet:
-    """Add `amount` millionths. `currency`: of a wallet that was never used; otherwise it must be the wallet's.
+    """Add `amount` millionths. `currency`: sets that of a wallet never used; otherwise it must be the wallet's.
 
     Raises Invalid, NotFound.
     """
@@ -300,7 +301,7 @@ async def top_up(
 async def adjust(
     conn: Connection, organization_id: UUID, *, amount: int, currency: str | None = None, reason: str, by: Who = SYSTEM
 ) -> Wallet:
-    """Correct the wallet by `amount` millionths, up or down, never below what is reserved and consumed.
+    """Correct the wallet by `amount` millionths, up or down, never below the sum of reserved and consumed.
 
     Raises Invalid, NotFound, WalletInsufficientFunds.
     """
@@ -353,7 +354,7 @@ SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> '
 
 
 async def show(conn: Connection, actor: Actor) -> Wallet:
-    """The organization's wallet; an empty one if it never had any."""
+    """The organization's wallet; an empty one if it has none."""
     row = await conn.fetchrow(SHOW, actor.organization_id)
     if row is not None:
         return Wallet(*row)
@@ -364,7 +365,7 @@ SET_ALERT = f"UPDATE wallets SET alert_below = $2::bigint WHERE organization_id 
 
 
 async def set_alert(conn: Connection, organization_id: UUID, *, below: int | None, by: Actor | Who = SYSTEM) -> Wallet:
-    """Warn when less than `below` millionths are available; None: no more. Raises Invalid, NotFound."""
+    """Warn when less than `below` millionths are available; None: stop warning. Raises Invalid, NotFound."""
     if below is not None and not 0 <= below <= MOST:
         raise Invalid(("amount", "range", "`amount` must be from 0 to 1,000,000,000"))
     at = clock.now()
@@ -410,10 +411,10 @@ async def ledger(conn: Connection, actor: Actor, *, limit: int = 50, after: UUID
 
 
 class Day(msgspec.Struct, frozen=True):
-    """What one category consumed on one day, in millionths, and how many messages were charged."""
+    """The amount consumed in one category on one day, in millionths, and the number of messages charged."""
 
     day: date
-    #: A billing category; empty: the message named none.
+    #: A billing category; empty: the messages had none.
     category: str
     messages: int
     consumed: int
@@ -426,15 +427,15 @@ SELECT day, category, messages, consumed FROM wallet_days
 
 
 async def days(conn: Connection, actor: Actor, *, since: date, until: date) -> list[Day]:
-    """What was consumed by day (UTC) and category, from `since` to before `until`; days without any are left out."""
+    """Consumption by day (UTC) and category, from `since` until before `until`; days without any are left out."""
     return [Day(*row) for row in await conn.fetch(DAYS, actor.organization_id, since, until)]
 
 
 class Reserved(msgspec.Struct, frozen=True):
-    """What is reserved for messages on their way, of the latest ones that were looked at.
+    """Reservations for messages in transit, among the latest messages examined.
 
-    `amount`: less than the wallet's where older ones hold the rest. `until`: when the last of it is given back if
-    nothing comes.
+    `amount`: less than the wallet's if older messages hold the rest. `until`: when the last of them is released if
+    nothing is reported.
     """
 
     amount: int
@@ -443,7 +444,7 @@ class Reserved(msgspec.Struct, frozen=True):
     until: datetime | None
 
 
-#: Messages that are looked at for reservations.
+#: The number of latest messages examined for reservations.
 LOOK = 5_000
 RESERVED = """
 SELECT coalesce(sum(reserved), 0)::bigint AS amount, count(*) AS messages, min(accepted_at) AS since,
@@ -455,7 +456,7 @@ SELECT coalesce(sum(reserved), 0)::bigint AS amount, count(*) AS messages, min(a
 
 
 async def reserved(conn: Connection, actor: Actor) -> Reserved:
-    """Since when and until when what is reserved is reserved."""
+    """The current reservations: amount, since when, and until when."""
     row = await conn.fetchrow(RESERVED, actor.organization_id, LOOK)
     assert row is not None
     return Reserved(*row)
