@@ -1,10 +1,10 @@
-"""The catcher: an endpoint that this installation plays itself for an hour, so that a first look at events needs no
-program and no tunnel.
+"""The catcher: an endpoint that this installation itself provides for an hour, so that a first look at events requires
+neither a program nor a tunnel.
 
-It is a row of `webhook_endpoints`, one for each mode of an organization, opened again and again. A worker signs what is
-for it as for any other endpoint, and stores it (`delivery/catching.py`) instead of posting it.
+It is a row of `webhook_endpoints`, one per mode of an organization, reopened as often as needed. A worker signs its
+deliveries as for any other endpoint, but stores them (`delivery/catching.py`) instead of posting them.
 
-The rule nobody may break: what was caught is its organization's alone, and gone when the catcher ends.
+The rule nobody may break: caught events are visible to their organization only, and deleted when the catcher ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from heliograph.webhooks.recording.events import KINDS
 
 #: How long a catcher is open.
 OPEN_FOR = timedelta(hours=1)
-#: Catchers that are ended at once.
+#: Catchers ended in one step.
 STEP = 100
 
 
@@ -39,7 +39,7 @@ class Catcher(msgspec.Struct, frozen=True):
 
 
 class Caught(msgspec.Struct, frozen=True):
-    """One attempt, as it would have gone out. `is_genuine`: a secret of now makes its signature."""
+    """One attempt, as it would have been sent. `is_genuine`: a current secret produces its signature."""
 
     event_id: UUID
     at: datetime
@@ -49,7 +49,7 @@ class Caught(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """What its body says it is."""
+        """The kind of event, from its body."""
         return str(msgspec.json.decode(self.body).get("type", ""))
 
 
@@ -60,7 +60,7 @@ SELECT id, catches_until FROM webhook_endpoints
 
 
 async def current(conn: Connection, actor: Actor) -> Catcher | None:
-    """The catcher of the actor's mode, if it is open."""
+    """The open catcher of the actor's mode, if any."""
     row = await conn.fetchrow(CURRENT, actor.organization_id, actor.mode)
     return None if row is None else Catcher(*row.values())
 
@@ -92,7 +92,7 @@ async def open(conn: Connection, actor: Actor, *, rules: EndpointRules) -> tuple
     """Open the catcher of the actor's mode for an hour from now, empty and with a new secret, which is returned here
     and nowhere else. It gets every kind of event."""
     async with conn.transaction():
-        # Two requests must not both make the first.
+        # Two requests must not both create the first one.
         if await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id) is None:
             raise NotFound(resource="organization", id=str(actor.organization_id))
         id: UUID = await conn.fetchval(KNOWN, actor.organization_id, actor.mode) or uuid7()
@@ -108,7 +108,7 @@ async def open(conn: Connection, actor: Actor, *, rules: EndpointRules) -> tuple
 
 
 async def close(conn: Connection, actor: Actor) -> None:
-    """End the catcher of the actor's mode before its hour is over, and forget what it caught. Idempotent."""
+    """End the catcher of the actor's mode early, and delete what it caught. Idempotent."""
     found = await current(conn, actor)
     if found is not None:
         await changing.disable(conn, actor, id=found.id)
@@ -121,7 +121,7 @@ SELECT event_id, caught_at, headers, body FROM webhook_caught
 
 
 async def caught(conn: Connection, actor: Actor, *, catcher: Catcher, rules: EndpointRules, limit: int) -> list[Caught]:
-    """What it caught, newest first, each signature checked as a receiver does."""
+    """What it caught, newest first, with each signature checked as by a receiver."""
     secrets = await endpoints.secrets(conn, actor, id=catcher.id, rules=rules)
     rows = await conn.fetch(CAUGHT, actor.organization_id, catcher.id, limit)
     bodies = await kept.opened_bodies(conn, actor.organization_id, [(row["event_id"], row["body"]) for row in rows])
@@ -143,7 +143,7 @@ async def caught(conn: Connection, actor: Actor, *, catcher: Catcher, rules: End
 
 ANY_PAST = """EXISTS (SELECT FROM webhook_endpoints
  WHERE status = 'active' AND catches_until IS NOT NULL AND catches_until <= now())"""
-# In the order of their ids, as those who record results lock them.
+# In the order of their ids, in which recording results locks them too.
 PAST = """
 SELECT organization_id, id FROM webhook_endpoints
  WHERE status = 'active' AND catches_until IS NOT NULL AND catches_until <= now()
@@ -156,7 +156,7 @@ UPDATE webhook_endpoints SET status = 'disabled', disabled_at = now(), disabled_
 
 
 async def end_past(conn: Connection) -> int:
-    """End the catchers whose hour is over, with what they caught and what waits for them; returns how many."""
+    """End the catchers whose hour is over, with what they caught and what is queued for them; returns how many."""
     async with conn.transaction():
         past = await conn.fetch(PAST, STEP)
         for organization_id, id in past:

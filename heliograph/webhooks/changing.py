@@ -1,11 +1,11 @@
 """Changing an endpoint: its address and events, pausing and resuming it, disabling and enabling it.
 
-    active ◄──► paused       what happens meanwhile waits, and is recovered on return
+    active ◄──► paused       events meanwhile wait, and are recovered on return
        ▲          │
-       └─► disabled ◄┘       what happens meanwhile is recovered only if that is asked for
+       └─► disabled ◄┘       events meanwhile are recovered only on request
 
-The rule nobody may break: an endpoint that stops loses no event. What waited for it leaves the queue
-(`recording/stopping.py`), and a replay of all that it never took brings it back.
+The rule nobody may break: an endpoint that stops loses no event. Its queued events leave the queue
+(`recording/stopping.py`), and a replay of everything that it never received brings them back.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from heliograph.webhooks.endpoints import (
 )
 from heliograph.webhooks.recording import stopping
 
-# A worker that records results may be about to disable it.
+# A worker recording results may be about to disable it.
 LOCK = "SELECT id FROM webhook_endpoints WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE"
 DISABLE = f"""
 UPDATE webhook_endpoints
@@ -65,7 +65,7 @@ async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     return after
 
 
-# A pause is no failure: the days after which a failing endpoint is disabled stand still with it.
+# A pause is not a failure: the period after which a failing endpoint is disabled pauses too.
 CHANGE = f"""
 UPDATE webhook_endpoints
    SET url = $4, subscribed_events = $5, description = $6, status = $7::text,
@@ -84,25 +84,25 @@ RETURNING {COLUMNS}
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What to change in an endpoint; None stays as it is."""
+    """Changes of an endpoint; None: unchanged."""
 
     url: str | None = None
     subscribed_events: Sequence[str] | None = None
     description: str | None = None
     disabled: bool | None = None
     paused: bool | None = None
-    #: With `disabled` False: whether what was missed meanwhile is sent too.
+    #: With `disabled` False: whether missed events are sent too.
     recover: bool | None = None
 
 
 async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, rules: EndpointRules) -> Endpoint:
-    """Change an endpoint; its secret stays. Raises Invalid, NotFound, EndpointDisabled when a disabled one is to be
-    paused or resumed, and TooManyEndpoints if it was disabled and would be one active endpoint too many. Of a catcher
-    only events and description change; one that has ended is opened again by `catcher.open`.
+    """Change an endpoint; its secret stays. Raises Invalid, NotFound, EndpointDisabled if a disabled one is to be
+    paused or resumed, and TooManyEndpoints if enabling it would exceed the limit of active endpoints. Of a catcher,
+    only events and description can change; one that has ended is reopened by `catcher.open`.
 
-    Nothing is attempted while an endpoint is paused; what was recorded meanwhile and what had been waiting is sent once
-    it is resumed, up to REPLAY_DAYS back. Disabling drops what is queued, as `disable` does; an enabled endpoint starts
-    without failures and gets what happens from then on, and with `recover` also what it missed.
+    Nothing is attempted while an endpoint is paused; events recorded meanwhile or already waiting are sent once it is
+    resumed, up to REPLAY_DAYS back. Disabling drops what is queued, as `disable` does; an enabled endpoint starts
+    without failures and gets new events only; with `recover` also those it missed.
     """
     problem = None if changes.url is None else endpoints.problem_of(changes.url, rules)
     if changes.recover is not None and changes.disabled is not False:
@@ -157,7 +157,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
 
 
 async def _moved(conn: Connection, actor: Actor, before: Endpoint, after: Endpoint, *, recover: bool) -> Endpoint:
-    """What follows from another status."""
+    """Apply the effects of a changed status."""
     if after.status == "active":
         await replays.release(conn, actor, endpoint_id=after.id)
         if before.waits_from is not None and (before.status == "paused" or recover):

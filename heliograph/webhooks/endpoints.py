@@ -1,5 +1,5 @@
-"""Webhook endpoints: where an organization wants its events, and the secret that signs them. What changes, pauses and
-disables one is `changing.py`.
+"""Webhook endpoints: where an organization wants its events, and the secret that signs them. `changing.py` changes,
+pauses and disables them.
 
 The rule nobody may break: a secret is shown once, by `create` or `rotate_secret`; what is stored is sealed, and opens
 only in the row of its own endpoint.
@@ -27,19 +27,19 @@ from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.recording.events import KINDS
 
 MAX_ACTIVE = 10
-#: The address of catchers. Nothing is ever posted to it.
+#: The URL of every catcher. Nothing is ever posted to it.
 CATCHER = "heliograph:catcher"
-#: How long a disabled endpoint is listed, and how many of them at most.
+#: Disabled endpoints are listed for this long, and at most this many of them.
 LISTED, MOST_LISTED = timedelta(days=90), 500
 #: A replaced secret keeps signing alongside the new one for this long.
 OVERLAP = timedelta(hours=24)
-#: How many replaced secrets are kept, whatever time they have left: each is 48 bytes in the header of every attempt.
+#: How many replaced secrets are kept, whatever time they have left: each adds 48 bytes to the header of every attempt.
 MAX_OLD = 4
 
 #: Why an endpoint was disabled: by the organization, by the receiver's 410, after failing for days, after a catcher's
 #: hour.
 REQUESTED, GONE, FAILING, ENDED = "requested", "gone", "failing", "ended"
-#: Failures in a row after which an endpoint is worth a look.
+#: After this many failures in a row, an endpoint deserves attention.
 WORTH_A_LOOK = 3
 
 
@@ -62,12 +62,12 @@ class EndpointPaused(Refusal):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """One row of `webhook_endpoints`, without its secret. `status`: active, paused or disabled."""
+    """One row of `webhook_endpoints`, without its secret. `status` is active, paused or disabled."""
 
     id: UUID
     url: str
     subscribed_events: list[str]
-    #: The mode of the keys that see it, and of the events that are sent there.
+    #: The mode of the keys that see it, and of the events sent to it.
     mode: str
     status: str
     created_at: datetime
@@ -75,26 +75,26 @@ class Endpoint(msgspec.Struct, frozen=True):
     disabled_reason: str | None
     last_success_at: datetime | None
     consecutive_failures: int
-    #: What it is for, in the organization's own words.
+    #: Its purpose, in the organization's own words.
     description: str
-    #: Of a catcher (`catcher.py`): when it ends.
+    #: When it ends, for a catcher (`catcher.py`).
     catches_until: datetime | None = None
     paused_at: datetime | None = None
-    #: Deliveries that left the queue when it was paused or disabled.
+    #: How many deliveries were dropped from the queue when it was paused or disabled.
     dropped: int = 0
-    #: What was recorded since then and never delivered is recovered when it comes back; None while it is active.
+    #: Undelivered events recorded since then are recovered when it comes back; None while it is active.
     waits_from: datetime | None = None
-    #: Until when the secret before this one signs too; None: it does not.
+    #: The previous secret signs as well until this time; None if it no longer does.
     old_secret_until: datetime | None = None
 
     @property
     def is_failing(self) -> bool:
-        """Whether it is sent to and fails, WORTH_A_LOOK times in a row or more."""
+        """Whether it is active and has failed at least WORTH_A_LOOK times in a row."""
         return self.status == "active" and self.consecutive_failures >= WORTH_A_LOOK
 
 
 class EndpointRules(msgspec.Struct, frozen=True):
-    """The settings for endpoints. Made once, by `rules`."""
+    """The settings that apply to endpoints. Made once, by `rules`."""
 
     allow_http: bool
     networks: tuple[Network, ...]
@@ -102,7 +102,7 @@ class EndpointRules(msgspec.Struct, frozen=True):
 
 
 def rules(settings: Settings) -> EndpointRules:
-    """The rules under these settings. Raises ValueError when `webhook_allow_networks` is malformed."""
+    """The rules from these settings. Raises ValueError when `webhook_allow_networks` is malformed."""
     return EndpointRules(
         allow_http=settings.webhook_allow_http,
         networks=parse_networks(settings.webhook_allow_networks),
@@ -111,12 +111,12 @@ def rules(settings: Settings) -> EndpointRules:
 
 
 def seal_key(settings: Settings) -> Key:
-    """The key that secrets are sealed under."""
+    """The key that seals secrets."""
     return derive_key(settings.secret_keys, "webhooks")
 
 
 def problem_of(url: str, rules: EndpointRules) -> str | None:
-    """Why a URL may not be a destination, in a few words; None if it may. Touches no network."""
+    """Why a URL is not allowed as a destination, in a few words; None if it is. Does no network I/O."""
     return check_url(url, allow_http=rules.allow_http, allowed_networks=rules.networks)
 
 
@@ -129,7 +129,7 @@ COLUMNS = (
 # The row lock comes first: two requests must not both become the tenth endpoint.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 
-# A catcher takes no program's place; one that is paused keeps its own.
+# Catchers do not count against the limit; paused endpoints do.
 COUNT_ACTIVE = """
 SELECT count(*) FROM webhook_endpoints WHERE organization_id = $1 AND status <> 'disabled' AND catches_until IS NULL
 """
@@ -150,10 +150,10 @@ async def create(
     rules: EndpointRules,
     description: str = "",
 ) -> tuple[Endpoint, str]:
-    """Register an endpoint for kinds of `events.KINDS`. Its secret is returned here and nowhere else.
+    """Register an endpoint for some of `events.KINDS`. This is the only time its secret is returned.
 
-    Raises Invalid (the URL may not be a destination, a kind is unknown or none is given) and TooManyEndpoints. The
-    addresses of a host name are not checked here, but whenever a connection is made.
+    Raises Invalid (the URL is not allowed, a kind is unknown or none is given) and TooManyEndpoints. The addresses of
+    a host name are not checked here, but each time a connection is made.
     """
     problem = problem_of(url, rules)
     if problem is not None:
@@ -176,7 +176,7 @@ async def create(
     return Endpoint(**row), secret
 
 
-# Each half by its own index: an organization may have disabled any number of endpoints.
+# Each half uses its own index: an organization may have disabled any number of endpoints.
 LIST = f"""
 SELECT * FROM (
     (SELECT {COLUMNS} FROM webhook_endpoints
@@ -191,7 +191,7 @@ SELECT * FROM (
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[Endpoint]:
-    """The actor's endpoints, newest first: those in use, and up to MOST_LISTED of those disabled in 90 days."""
+    """The actor's endpoints, newest first: those in use, and up to MOST_LISTED of those disabled within 90 days."""
     return [Endpoint(**row) for row in await conn.fetch(LIST, actor.organization_id, actor.modes, LISTED, MOST_LISTED)]
 
 
@@ -213,16 +213,16 @@ RETURNING {COLUMNS}
 async def rotate_secret(
     conn: Connection, actor: Actor, *, id: UUID, rules: EndpointRules
 ) -> tuple[Endpoint, str, datetime]:
-    """Replace the secret: (endpoint, new secret, until when the previous one signs too).
+    """Replace the secret: (endpoint, new secret, time until which the previous one signs too).
 
-    The new one is returned here and nowhere else. Raises NotFound and EndpointDisabled; a paused one may have it.
+    This is the only time the new one is returned. Raises NotFound and EndpointDisabled; a paused endpoint is allowed.
     """
     _in_use(await get(conn, actor, id=id))
     secret = signing.new_secret()
     sealed = seal_secret(rules, organization_id=actor.organization_id, id=id, secret=secret)
     async with conn.transaction():
         row = await conn.fetchrow(ROTATE, actor.organization_id, id, sealed, OVERLAP, MAX_OLD)
-        if row is None:  # it was disabled at this moment
+        if row is None:  # it has just been disabled
             raise EndpointDisabled(id=str(id))
         endpoint = Endpoint(**row)
         assert endpoint.old_secret_until is not None
@@ -264,7 +264,7 @@ SELECT ARRAY[secret] || ARRAY(SELECT old.sealed FROM unnest(old_secrets, old_sec
 
 
 async def secrets(conn: Connection, actor: Actor, *, id: UUID, rules: EndpointRules) -> list[str]:
-    """The secrets that sign now, newest first, to check signatures with; they are shown to nobody. Raises NotFound."""
+    """The secrets that sign now, newest first, for checking signatures; never shown to anybody. Raises NotFound."""
     sealed = await conn.fetchval(SECRETS, actor.organization_id, id, actor.modes)
     if sealed is None:
         raise NotFound("There is no such webhook endpoint.", resource="webhook_endpoint", id=str(id))
@@ -283,22 +283,22 @@ async def owner(conn: Connection, *, id: UUID) -> UUID:
 
 
 def seal_secret(rules: EndpointRules, *, organization_id: UUID, id: UUID, secret: str) -> bytes:
-    """The secret of an endpoint, for its row."""
+    """Seal an endpoint's secret for its row."""
     return seal(rules.seal_key, secret.encode(), context(organization_id, id))
 
 
 def open_secret(seal_key: Key, *, organization_id: UUID, id: UUID, sealed: bytes) -> str:
-    """The secret of an endpoint, for signing. Raises crypto.Unsealable."""
+    """Open an endpoint's secret for signing. Raises crypto.Unsealable."""
     return unseal(seal_key, sealed, context(organization_id, id)).decode()
 
 
 def context(organization_id: UUID, id: UUID) -> str:
-    """The context of the seal of an endpoint's secrets."""
+    """The sealing context of an endpoint's secrets."""
     return f"webhook_endpoints/{organization_id}/{id}"
 
 
 def checked_kinds(asked: Sequence[str]) -> list[str]:
-    """The kinds to subscribe to, deduplicated. Raises Invalid for one that is unknown, and for none."""
+    """The kinds to subscribe to, deduplicated. Raises Invalid if one is unknown or none is given."""
     kinds = list(dict.fromkeys(asked))
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown:
@@ -310,7 +310,7 @@ def checked_kinds(asked: Sequence[str]) -> list[str]:
 
 
 def checked_kind(kind: str) -> str:
-    """A kind of event. Raises Invalid for one that is unknown."""
+    """The kind, checked. Raises Invalid if it is unknown."""
     if kind not in KINDS:
         raise Invalid(("kind", "enum", f"`kind` must be one of {', '.join(KINDS)}"))
     return kind

@@ -1,7 +1,7 @@
-"""How an organization's endpoints do: attempts by hour and result, how long they took, and what waits.
+"""How an organization's endpoints are doing: attempts by hour and result, their durations, and what is waiting.
 
 The rule nobody may break: no attempt and no delivery is counted here without a bound. Figures come from the roll-ups,
-which are some ten seconds old; what waits is counted up to MOST_WAITING.
+which are about ten seconds old; waiting deliveries are counted up to MOST_WAITING.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED
 from heliograph.webhooks.endpoints import Endpoint
 
-#: Deliveries that wait are counted up to here; more are "more".
+#: Waiting deliveries are counted up to this many; beyond it the figure is "more".
 MOST_WAITING = 1_000
-#: Events of a pause that are scanned to count those that wait.
+#: At most this many events of a pause are scanned to count those waiting.
 LOOKED = 5_000
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-#: Longest range that is shown by the hour.
+#: The longest range shown by the hour.
 HOURLY = timedelta(days=7, hours=1)
 
 
 class Hour(msgspec.Struct, frozen=True):
-    """Attempts that began within the hour from `at` on. `results`: how many, by result."""
+    """Attempts that began within the hour starting at `at`. `results`: their number, by result."""
 
     at: datetime
     results: dict[str, int]
@@ -47,8 +47,8 @@ class Hour(msgspec.Struct, frozen=True):
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Attempts that began within the interval from `at` on. `results`: how many, by result; `p50`, `p95`: seconds
-    within which so many of the successes were answered."""
+    """Attempts that began within the interval starting at `at`. `results`: their number, by result; `p50`, `p95`:
+    seconds within which that percentage of the successes were answered."""
 
     at: datetime
     results: dict[str, int]
@@ -57,7 +57,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class Course(msgspec.Struct, frozen=True):
-    """The attempts at an endpoint over a range: all together, and in intervals of `step`, empty ones included."""
+    """The attempts at an endpoint over a range: in total, and in intervals of `step`, empty ones included."""
 
     step: timedelta
     intervals: list[Interval]
@@ -67,13 +67,13 @@ class Course(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """An endpoint and how it does. `waiting`: deliveries in the queue, MOST_WAITING + 1 standing for more than that;
-    `next_at`: when the first of them is due; `oldest`: the event that has waited longest."""
+    """An endpoint and how it is doing. `waiting`: deliveries in the queue, where MOST_WAITING + 1 means more than
+    MOST_WAITING; `next_at`: when the first of them is due; `oldest`: the event that has waited longest."""
 
     endpoint: Endpoint
     failing_since: datetime | None
     hours: list[Hour]
-    #: Seconds within which half of the successes, and 95 of 100, were answered.
+    #: Seconds within which 50 % and 95 % of the successes were answered.
     p50: float | None
     p95: float | None
     waiting: int
@@ -90,7 +90,7 @@ class Health(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """In a word: disabled, paused, failing, new (nothing was tried yet) or well."""
+        """One word: disabled, paused, failing, new (nothing tried yet) or well."""
         if self.endpoint.status != "active":
             return self.endpoint.status
         if self.endpoint.consecutive_failures:
@@ -113,7 +113,7 @@ SELECT e.id, e.failing_since, found.waiting, found.next_at, found.oldest
 """
 
 
-# What happened during a pause waits as events, of which LOOKED are scanned at most.
+# During a pause events are only recorded, not queued; at most LOOKED of them are scanned.
 MISSED = """
 SELECT e.id, e.dropped + found.count AS count, found.looked
   FROM unnest($2::uuid[], $3::uuid[]) AS item (id, since)
@@ -126,19 +126,19 @@ SELECT e.id, e.dropped + found.count AS count, found.looked
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """What waits for an endpoint: deliveries in the queue, MOST_WAITING + 1 standing for more than that."""
+    """What is waiting for an endpoint: deliveries in the queue, where MOST_WAITING + 1 means more than MOST_WAITING."""
 
     failing_since: datetime | None
     count: int
 
 
 async def waiting(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> dict[UUID, Waiting]:
-    """What waits for these endpoints of the actor's, and since when they fail."""
+    """What is waiting for these endpoints of the actor's, and since when they have been failing."""
     rows = await conn.fetch(WAITING, actor.organization_id, ids, MOST_WAITING + 1)
     return {row["id"]: Waiting(row["failing_since"], row["waiting"]) for row in rows}
 
 
-# By table, of the newest rows, at most $4: deliveries, rows, and when the oldest of them began.
+# For each table, over at most $4 of its newest rows: deliveries, rows, and when the oldest of them began.
 LATELY = f"""
 SELECT coalesce(sum(cardinality(status)), 0)::bigint AS count, count(*) AS rows, min(started_from) AS since
   FROM (SELECT status, started_from FROM webhook_successes
@@ -150,13 +150,13 @@ SELECT count(*) FILTER (WHERE result = '{DELIVERED}'), count(*), min(started_at)
          WHERE organization_id = $1 AND endpoint_id = $2 AND started_at >= $3
          ORDER BY started_at DESC LIMIT $4) others
 """
-#: What "lately" means, and the shortest time that a pace is taken from.
+#: What "lately" means, and the shortest time over which a pace is measured.
 PACE_OVER, SHORTEST = timedelta(minutes=5), timedelta(seconds=10)
 
 
 async def pace(conn: Connection, actor: Actor, *, id: UUID, look: int = LOOKED) -> float:
-    """Deliveries a minute to one of the actor's endpoints, over the last five minutes; where more rows tell of them
-    than are looked at, over the time that those took."""
+    """Deliveries a minute to one of the actor's endpoints, over the last five minutes; if there are more rows than
+    `look`, over the time that the newest `look` of them cover."""
     now = clock.now()
     found = 0.0
     for count, rows, since in await conn.fetch(LATELY, actor.organization_id, id, now - PACE_OVER, look):
@@ -166,7 +166,7 @@ async def pace(conn: Connection, actor: Actor, *, id: UUID, look: int = LOOKED) 
 
 
 async def overview(conn: Connection, actor: Actor, *, hours: int = 24) -> list[Health]:
-    """The actor's endpoints as `endpoints.list_all` has them, those in use first, with the last so many hours."""
+    """The endpoints that `endpoints.list_all` returns, those in use first, each with its last `hours` hours."""
     listed = await endpoints.list_all(conn, actor)
     listed.sort(key=lambda one: one.status == "disabled")
     return await _healths(conn, actor, listed, hours)
@@ -179,8 +179,8 @@ async def of(conn: Connection, actor: Actor, *, id: UUID, hours: int = 24) -> He
 
 
 async def course(conn: Connection, actor: Actor, *, id: UUID, since: datetime, until: datetime) -> Course:
-    """The attempts at one of the actor's endpoints, by the hour, or by 24 hours if that would be more than a week;
-    `since` counts from the beginning of its hour. Raises NotFound."""
+    """The attempts at one of the actor's endpoints, by the hour, or in steps of 24 hours if the range is over a week;
+    `since` is rounded down to the hour. Raises NotFound."""
     await endpoints.get(conn, actor, id=id)
     since = since.replace(minute=0, second=0, microsecond=0)
     step = HOUR if until - since <= HOURLY else 24 * HOUR
@@ -214,7 +214,7 @@ async def _healths(conn: Connection, actor: Actor, listed: Sequence[Endpoint], h
     now = clock.now()
     end = now.replace(minute=0, second=0, microsecond=0) + HOUR
     start = end - hours * HOUR
-    # What was disabled before the range has nothing in it.
+    # Endpoints disabled before the range have no attempts in it.
     asked = [one.id for one in listed if one.disabled_at is None or one.disabled_at >= start]
     counted: dict[UUID, dict[datetime, dict[str, int]]] = {id: {} for id in asked}
     took: dict[UUID, list[int]] = {id: [0] * histogram.LENGTH for id in asked}
@@ -244,7 +244,7 @@ async def _healths(conn: Connection, actor: Actor, listed: Sequence[Endpoint], h
 
 
 async def _missed(conn: Connection, actor: Actor, paused: Sequence[Endpoint]) -> dict[UUID, int]:
-    """What waits for endpoints that are paused, at most MOST_WAITING + 1 each."""
+    """How many events are waiting for each paused endpoint, at most MOST_WAITING + 1."""
     if not paused:
         return {}
     since = [uuid7_floor(one.paused_at) for one in paused if one.paused_at is not None]

@@ -1,4 +1,4 @@
-"""The history of webhook attempts: of an organization's own endpoints, or of all for operators.
+"""The history of webhook attempts: of an organization's own endpoints, or of all endpoints for operators.
 
 The rule nobody may break: `detail` is for operators. It may contain what our name servers said about private names.
 """
@@ -27,7 +27,7 @@ from heliograph.webhooks.recording.successes import SPAN
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One attempt, with the kind of its event; `kind` is None once retention took the event."""
+    """One attempt, with the kind of its event; `kind` is None once retention has deleted the event."""
 
     event_id: UUID
     kind: str | None
@@ -35,38 +35,38 @@ class Tried(msgspec.Struct, frozen=True):
     attempt: int
     started_at: datetime
     duration_ms: int
-    #: HTTP status of the answer, if there was one.
+    #: HTTP status of the response, if there was one.
     status: int | None
     result: str
     detail: str
 
 
 class Filters(msgspec.Struct, frozen=True):
-    """Which attempts are listed; None: all."""
+    """Which attempts to list; None means all."""
 
     #: One of RESULTS, or FAILED.
     result: str | None = None
     #: One of `events.KINDS`; examples of any kind count as `webhook.test`.
     kind: str | None = None
-    #: [date_from, date_to): when the attempt began.
+    #: The attempt began within [date_from, date_to).
     date_from: datetime | None = None
     date_to: datetime | None = None
-    #: Only of these events, such as those of a message.
+    #: Only attempts for these events, such as those of one message.
     events: Sequence[UUID] | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Attempts, newest first. `seen`: beginning, event and number that a scan ended at before it had found enough."""
+    """Attempts, newest first. `seen`: start, event and number of the attempt where a scan stopped early."""
 
     attempts: list[Tried]
     seen: tuple[datetime, UUID, int] | None
 
 
-#: What an attempt can come to, as `Tried.result` says it.
+#: The possible values of `Tried.result`.
 RESULTS = (DELIVERED, REFUSED, GONE, UNSIGNED, *get_args(FailureKind))
-#: Stands for all of them but DELIVERED.
+#: Stands for all results but DELIVERED.
 FAILED = "failed"
-#: Attempts that are scanned for a page with a filter.
+#: How many attempts are scanned for a filtered page.
 LOOK = 5_000
 #: After and before every attempt.
 NEWEST, OLDEST = (datetime(9999, 1, 1, tzinfo=UTC), UUID(int=0), 0), datetime(1971, 1, 1, tzinfo=UTC)
@@ -77,7 +77,7 @@ SELECT event_id, attempt, started_at, duration_ms, status, result, detail FROM w
    AND (started_at, event_id, attempt) < ($3, $4, $5)
  ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6
 """
-# Up to $6 are scanned, and of those that fit up to $10 are returned, then the last one that was scanned. The kind of an
+# Up to $6 are scanned; of those that match, up to $10 are returned, followed by the last one scanned. The kind of an
 # event is looked up in this order, until the page is full.
 _FITTING = """
 (SELECT w.event_id, e.kind, e.message_id, w.attempt, w.started_at, w.duration_ms, w.status, w.result, w.detail,
@@ -90,9 +90,9 @@ UNION ALL
 (SELECT event_id, NULL, NULL, attempt, started_at, duration_ms, status, result, detail, false AS fits
    FROM tried ORDER BY started_at DESC, event_id DESC, attempt DESC OFFSET $6 - 1 LIMIT 1)
 """
-# Newest first, from a position on. A row of first successes covers up to SPAN seconds ($11). `near` are the newest of
-# those that end before the position, enough to fill the page, so no entry of the page is older than the oldest of
-# theirs. Every row that reaches into that time is opened.
+# Newest first, from a position on. A row of first successes covers up to SPAN seconds ($11). `near` holds the newest
+# rows that end before the position, enough to fill the page, so no entry of the page is older than the oldest of
+# theirs. Every row that reaches into that time is unpacked.
 ATTEMPTS = f"""
 WITH near AS MATERIALIZED (
     SELECT started_from, sum(cardinality(status)) OVER (ORDER BY started_to DESC, first_event) - cardinality(status)
@@ -114,12 +114,12 @@ WITH near AS MATERIALIZED (
        AND (one.at, one.event_id, 1) < ($3, $4, $5) AND one.at >= $7
 )
 {_FITTING}"""
-# What was delivered at the first attempt stands elsewhere, so what failed is found soon.
+# First-attempt successes are stored elsewhere, so failures are found quickly.
 FAILURES = f"""
 WITH tried AS MATERIALIZED ({_KEPT})
 {_FITTING}"""
 
-# Of some events. $11: `successes.since` of each.
+# The attempts for some events. $11: `successes.since` of each.
 OF_EVENTS = f"""
 WITH tried AS MATERIALIZED (
     (SELECT kept.event_id, kept.attempt, kept.started_at, kept.duration_ms, kept.status, kept.result, kept.detail
@@ -153,10 +153,10 @@ async def attempts(
     limit: int = 50,
     look: int = LOOK,
 ) -> Page:
-    """Up to `limit` attempts of an endpoint, newest first; `before`: beginning, event and number of the last one seen.
+    """Up to `limit` attempts of an endpoint, newest first; `before`: start, event and number of the last one seen.
 
-    With a result or a kind, at most `look` attempts are scanned; of what failed, those that are kept one by one.
-    Raises NotFound and, on `result` or `kind` if there is none of that name, Invalid.
+    With a result or a kind, at most `look` attempts are scanned; for failures, only those stored individually.
+    Raises NotFound, and Invalid for an unknown `result` or `kind`.
     """
     if filters.result not in (None, FAILED, *RESULTS):
         raise Invalid(("result", "enum", f"`result` must be one of {FAILED}, {', '.join(RESULTS)}"))
@@ -195,19 +195,19 @@ async def attempts(
     return Page(listed, (last["started_at"], last["event_id"], last["attempt"]))
 
 
-#: Attempts of one event that are shown, the newest ones.
+#: How many attempts of one event are shown, newest first.
 MOST_OF_EVENT = 50
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """An event and one endpoint: the attempts, newest first, and when the next one is due."""
+    """One event at one endpoint: the attempts, newest first, and when the next one is due."""
 
     event: Recorded
     attempts: list[Tried]
-    #: What attempts left that failed or were tests, by their beginning.
+    #: Evidence left by attempts that failed or were tests, by their start time.
     evidence: dict[datetime, Kept]
     next_at: datetime | None
-    #: A worker has it at this moment.
+    #: Whether a worker holds it at this moment.
     is_under_way: bool
 
 
@@ -239,7 +239,8 @@ SELECT started_at, url, sent, head, body, address, dns_ms, connect_ms, tls_ms, f
 
 
 async def reveal(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> Delivery:
-    """As `delivery`, for who sees texts and whole numbers one at a time: it is recorded. Raises NotFound."""
+    """Like `delivery`, for users who may see texts and full numbers one at a time: audits the access. Raises
+    NotFound."""
     async with conn.transaction():
         found = await delivery(conn, actor, endpoint_id=endpoint_id, event_id=event_id)
         await audit.record(conn, actor, "event.revealed", object_id=event_id, name=found.event.kind)
@@ -247,7 +248,7 @@ async def reveal(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id:
 
 
 async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> Delivery:
-    """What became of one event at one of the actor's endpoints. Raises NotFound, also once the event is deleted."""
+    """What became of one event at one of the actor's endpoints. Raises NotFound, also after the event is deleted."""
     endpoint = await endpoints.get(conn, actor, id=endpoint_id)
     row = await conn.fetchrow(EVENT, actor.organization_id, event_id, endpoint_id, endpoint.mode)
     if row is None:

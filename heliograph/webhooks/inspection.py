@@ -1,6 +1,6 @@
-"""A delivery laid open: what was posted, header by header, and how its signature is made.
+"""Inspection of a delivery: what was posted, header by header, and how its signature is made.
 
-The rule nobody may break: who may not see texts and whole numbers is given `masked` bodies, of which no signature can
+The rule nobody may break: users who may not see texts and full numbers get `masked` bodies, for which no signature can
 be shown; a secret is shown to nobody.
 """
 
@@ -16,13 +16,13 @@ from heliograph.webhooks.delivery.attempts import TEST, body_of
 from heliograph.webhooks.delivery.evidence import Kept
 from heliograph.webhooks.recording.feed import Recorded
 
-#: Members of a body that hold a person's number or user id, and those that hold what somebody wrote.
+#: Members of a body that hold a person's number or user id, and those that hold text somebody wrote.
 _NUMBERS, _TEXTS = frozenset({"to", "from", "phone"}), frozenset({"text"})
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A request. `signed`: what the signature was made of; `is_genuine`: whether one of the secrets of now makes the
-    same one. `is_copy`: the headers are those that went out, else they are made again."""
+    """A request. `signed`: the input of the signature; `is_genuine`: whether one of the current secrets produces the
+    same signature. `is_copy`: the headers are those that went out; otherwise they were reconstructed."""
 
     headers: list[tuple[str, str]]
     body: str
@@ -37,7 +37,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 def sent(event: Recorded, kept: Kept | None, started_at: Any, secrets: Sequence[str]) -> Sent:
-    """What an attempt that began at `started_at` posted. `kept`: the evidence that it left, if any."""
+    """What an attempt that began at `started_at` posted. `kept`: the evidence it left, if any."""
     text = body(event)
     headers: list[tuple[str, str]]
     if kept is not None:
@@ -60,13 +60,13 @@ def body(event: Recorded) -> str:
 
 
 def masked(event: Recorded) -> str:
-    """The body without texts and whole numbers. Tests and examples hold none of anybody."""
+    """The body without texts and full numbers. Tests and examples contain no personal data."""
     text = body(event)
     return text if event.kind.startswith(TEST) else masked_body(text)
 
 
 def masked_body(text: str) -> str:
-    """A body without texts and whole numbers."""
+    """A body without texts and full numbers."""
     return msgspec.json.encode(_masked(msgspec.json.decode(text))).decode()
 
 

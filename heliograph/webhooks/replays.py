@@ -26,18 +26,18 @@ from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.recording import successes
 from heliograph.webhooks.samples import samples
 
-#: How far back a replay reaches: as long as attempts are kept, so that `only_failed` can be decided.
+#: How many days back a replay may reach: as long as attempts are kept, so that `only_failed` can be decided.
 REPLAY_DAYS = 30
-#: How many events one step reads: some 10 ms.
+#: How many events one step reads: about 10 ms.
 STEP = 1000
-#: A replay waits while this many of its rows are due: the queue is not the place to store a time range.
+#: A replay waits while this many of its rows are due: the queue is no place to store a time range.
 BACKLOG = 2000
-#: Steps in a row, of all replays together.
+#: Steps in a row, over all replays together.
 STEPS = 20
-#: Why a replay runs: somebody asked for it, or its endpoint was paused or disabled and came back.
+#: Why a replay runs: somebody requested it, or its endpoint was paused or disabled and came back.
 REQUEST, RETURN = "request", "return"
-#: What comes back is replayed up to this long after its return: until then a worker may take the endpoint for one that
-#: is stopped, and drop a delivery.
+#: Recovery covers events up to this long after the endpoint's return: until then a worker may still consider the
+#: endpoint stopped, and drop a delivery.
 SETTLING = timedelta(seconds=5)
 #: Lanes of the queue: new events, and replayed ones.
 NOW, LATER = 0, 1
@@ -66,14 +66,14 @@ class Replay(msgspec.Struct, frozen=True):
     cause: str
 
 
-# An existing row stays: it is on its way. Nobody waits for a lock here while holding one, so it cannot deadlock with a
-# worker that finishes rows of the same endpoint. It counts as claimed before, since there may be earlier attempts.
+# An existing row stays: it is on its way. This never waits for a lock while holding one, so it cannot deadlock with a
+# worker that finishes rows of the same endpoint. The row counts as claimed before, since there may be earlier attempts.
 QUEUE = """
 INSERT INTO queue (kind, line, lane, organization_id, due_at, id, claims)
 SELECT 'webhook', $2, $4, $1, now(), id, 1 FROM unnest($3::uuid[]) AS id
 ON CONFLICT DO NOTHING
 """
-# Existing rows that wait for a later attempt: it is due now.
+# Existing rows waiting for a later attempt become due now.
 HURRY = """
 WITH held AS MATERIALIZED (
     SELECT waiting.place
@@ -91,8 +91,8 @@ KNOWN = "SELECT true FROM events WHERE organization_id = $1 AND id = $2 AND mode
 
 
 async def resend(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_id: UUID) -> None:
-    """Deliver one event of the endpoint's mode to it again, whether it subscribed to its kind or not; its schedule of
-    attempts starts again, or, if one is running, its next attempt is due now.
+    """Deliver one event of the endpoint's mode to it again, whether it subscribes to that kind or not; its schedule of
+    attempts starts over, or, if one is running, its next attempt becomes due now.
 
     Raises NotFound, EndpointDisabled, EndpointPaused.
     """
@@ -111,7 +111,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7::text)
 
 async def send_example(conn: Connection, actor: Actor, *, endpoint_id: UUID, request_id: str, kind: str = TEST) -> UUID:
     """Record a `webhook.test` event, or an example of another kind, and deliver it to this endpoint alone, subscribed
-    or not; returns its id. An example says so in its data, and is neither replayed nor anybody else's.
+    or not; returns its id. An example is marked as such in its data, is never replayed and goes to no other endpoint.
 
     Raises NotFound, EndpointDisabled, EndpointPaused and Invalid for an unknown kind.
     """
@@ -154,16 +154,16 @@ async def replay(
     kinds: Sequence[str] | None = None,
     only_failed: bool = False,
 ) -> Replay:
-    """Deliver again what was recorded from `from_at` (within the last 30 days) to `to_at` (exclusive; None or in the
-    future: now). A worker does it, step by step.
+    """Deliver again what was recorded from `from_at` (within the last 30 days) to `to_at` (exclusive; None or a future
+    time means now). A worker does it, step by step.
 
-    `kinds`: some of those that the endpoint subscribed to; None: all of them. Tests are not repeated. `only_failed`:
-    only what this endpoint never answered with a 2xx, so also what it was never sent. Raises NotFound,
+    `kinds`: some of those the endpoint subscribes to; None means all of them. Tests are not repeated. `only_failed`:
+    only events that this endpoint never answered with a 2xx, including those never sent to it. Raises NotFound,
     EndpointDisabled, EndpointPaused, Invalid, ReplayRunning.
     """
     endpoint = await endpoints.active(conn, actor, id=endpoint_id)
     now = clock.now()
-    # What is being recorded at this moment is delivered anyway: the endpoint is active.
+    # Events being recorded at this moment are delivered anyway: the endpoint is active.
     to_at = now if to_at is None else min(to_at, now)
     if from_at < now - timedelta(days=REPLAY_DAYS):
         raise Invalid(("from", "range", f"`from` must be within the last {REPLAY_DAYS} days"))
@@ -192,8 +192,8 @@ async def replay(
 
 
 async def recover(conn: Connection, actor: Actor, *, endpoint: Endpoint, since: datetime) -> None:
-    """Deliver what an endpoint that just came back never took, within the last REPLAY_DAYS, in the caller's
-    transaction. It begins SETTLING later, beside a replay that was asked for."""
+    """Deliver what an endpoint that just came back missed within the last REPLAY_DAYS, in the caller's transaction.
+    It begins SETTLING later, independently of a requested replay."""
     kinds, now = _chosen(None, endpoint.subscribed_events), clock.now()
     if not kinds:
         return
@@ -213,8 +213,8 @@ async def recover(conn: Connection, actor: Actor, *, endpoint: Endpoint, since: 
     )
 
 
-# A step that is under way is waited for. Whoever stops an endpoint does this before it locks the endpoint: the step may
-# wait for a worker that records a result, and that worker for the endpoint.
+# Waits for a step that is under way. Whoever stops an endpoint does this before locking the endpoint: the step may be
+# waiting for a worker that records a result, and that worker for the endpoint.
 LOCK = """
 SELECT id FROM webhook_replays WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running'
  ORDER BY id FOR UPDATE
@@ -234,24 +234,24 @@ UPDATE webhook_replays SET held = false
 
 
 async def lock(conn: Connection, actor: Actor, *, endpoint_id: UUID) -> None:
-    """Keep an endpoint's replays from stepping until the caller's transaction ends."""
+    """Keep an endpoint's replays from advancing until the caller's transaction ends."""
     await conn.execute(LOCK, actor.organization_id, endpoint_id)
 
 
 async def hold(conn: Connection, actor: Actor, *, endpoint_id: UUID, oldest: UUID | None) -> None:
-    """The endpoint was paused: a replay that was asked for stands still, from before `oldest`, the first event of it
-    that left the queue. One after a return ends: its endpoint remembers how far back it reached."""
+    """The endpoint was paused: hold its requested replay, and move it back to before `oldest`, the first of its events
+    that left the queue. A recovery replay ends: its endpoint remembers how far back it reached."""
     await conn.execute(HOLD, actor.organization_id, endpoint_id, None if oldest is None else _before(oldest))
     await conn.execute(CANCEL, actor.organization_id, endpoint_id, [RETURN])
 
 
 async def release(conn: Connection, actor: Actor, *, endpoint_id: UUID) -> None:
-    """The endpoint was resumed: what stands still goes on."""
+    """The endpoint was resumed: continue held replays."""
     await conn.execute(RELEASE, actor.organization_id, endpoint_id)
 
 
 async def cancel(conn: Connection, actor: Actor, *, endpoint_id: UUID) -> None:
-    """The endpoint was disabled."""
+    """The endpoint was disabled: cancel its replays."""
     await conn.execute(CANCEL, actor.organization_id, endpoint_id, [REQUEST, RETURN])
 
 
@@ -265,14 +265,15 @@ _LAST = UUID(int=2**128 - 1)
 async def list_replays(
     conn: Connection, actor: Actor, *, endpoint_id: UUID, before: UUID | None = None, limit: int
 ) -> list[Replay]:
-    """An endpoint's replays, newest first, those before the id `before`. Raises NotFound."""
+    """An endpoint's replays before the id `before`, newest first. Raises NotFound."""
     await endpoints.get(conn, actor, id=endpoint_id)
     rows = await conn.fetch(LIST, actor.organization_id, endpoint_id, before or _LAST, limit)
     return [Replay(*row.values()) for row in rows]
 
 
-# Among the replays whose rows were delivered, the one that has waited longest. Only one after a return waits for its
-# end: that of one asked for is the asking process's time, which may be a few milliseconds ahead of the database's.
+# Among the replays whose rows were delivered, the one that has waited longest. Only a recovery replay waits for its
+# end: that of a requested one is set by the requesting process's clock, which may be milliseconds ahead of the
+# database.
 ANY_RUNNING = """
 EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND (cause = 'request' OR to_at <= now()))
 """
@@ -286,8 +287,8 @@ SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, 
               AND organization_id = r.organization_id AND due_at <= now() LIMIT $1) waiting) < $1
  ORDER BY r.stepped_at LIMIT 1 FOR UPDATE OF r SKIP LOCKED
 """
-# `place` numbers the rows scanned, of any kind, so that a range without the wanted kinds is crossed in steps. $9: the
-# beginning of the second of $2. The endpoint is spelled so that no index matches it (see `successes.HOLDING`).
+# `looked` counts the rows scanned, of any kind, so that a range without the wanted kinds is crossed in steps. $9: the
+# start of the second of $2. The endpoint is compared so that no index matches it (see `successes.HOLDING`).
 LOOK = """
 WITH looked AS MATERIALIZED (
     SELECT id, kind, mode FROM events WHERE organization_id = $1 AND id > $2 AND id < $3 ORDER BY id LIMIT $4
@@ -315,9 +316,9 @@ UPDATE webhook_replays
 
 
 async def advance(conn: Connection) -> int:
-    """Advance running replays by some steps, each a transaction; returns how many deliveries were queued.
+    """Advance running replays by up to STEPS steps, each a transaction; returns how many deliveries were queued.
 
-    Several workers may do this at once; a replay is stepped by one of them at a time.
+    Several workers may do this at once; a replay is advanced by one of them at a time.
     """
     queued = 0
     for _ in range(STEPS):
@@ -334,7 +335,7 @@ async def _step(conn: Connection, taken: asyncpg.Record) -> int:
     if taken["endpoint"] != "active":
         await conn.execute(STEPPED, organization_id, taken["id"], None, 0, "canceled")
         return 0
-    looked, reached, wanted = await conn.fetchrow(  # type: ignore[misc]  # a SELECT without FROM has a row
+    looked, reached, wanted = await conn.fetchrow(  # type: ignore[misc]  # a SELECT without FROM always returns a row
         LOOK,
         organization_id,
         taken["position"],
@@ -361,7 +362,7 @@ async def _queue(conn: Connection, organization_id: UUID, endpoint_id: UUID, ids
 def _chosen(asked: Sequence[str] | None, subscribed: Sequence[str]) -> list[str]:
     if asked is not None and not set(asked) <= set(subscribed):
         raise Invalid(("kinds", "enum", f"`kinds` may list only subscribed kinds: {', '.join(subscribed)}"))
-    # A test is meant for one endpoint; the range holds those of the others too.
+    # A test is meant for one endpoint; the range contains those of other endpoints too.
     return [kind for kind in subscribed if kind != TEST and (asked is None or kind in asked)]
 
 
@@ -370,7 +371,7 @@ def _before(id: UUID) -> UUID:
 
 
 def _example(endpoint_id: UUID, subscribed: Sequence[str], at: datetime) -> str:
-    """The data of a test event: its purpose, and a message in the form of real events."""
+    """The data of a test event: the endpoint and its kinds, and a message in the same form as in real events."""
     return msgspec.json.encode(
         {
             "webhookEndpoint": {"id": endpoint_id, "subscribed_events": subscribed},

@@ -1,6 +1,6 @@
-"""What an event of each kind looks like: when it is raised, in a sentence, and a sample of its `data`.
+"""What an event of each kind looks like: a sentence on when it is raised, and a sample of its `data`.
 
-The ids of a sample are all zeros, so none is taken for a real one.
+The ids in a sample are all zeros, so none is mistaken for a real one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-#: When each is raised.
+#: When each kind is raised.
 SUMMARIES: dict[str, str] = {
     "message.delivered": "A message was delivered",
     "message.failed": "A message was not delivered and will not be",

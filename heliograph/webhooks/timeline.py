@@ -16,7 +16,7 @@ from heliograph.webhooks.recording import successes
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """Something that happened. `detail` holds only what is known. For operators only."""
+    """Something that happened. `detail` contains only known values. For operators only."""
 
     at: datetime
     what: str
@@ -47,7 +47,7 @@ async def tried(conn: Connection, organization_id: UUID, events: Iterable[asyncp
 
 
 def of_event(row: asyncpg.Record) -> Entry:
-    """An event's entry: id, kind and created_at."""
+    """The entry of an event, from a row with id, kind and created_at."""
     return Entry(row["created_at"], "event", {"kind": row["kind"], "id": str(row["id"])})
 
 
@@ -66,5 +66,5 @@ def of_webhook(row: asyncpg.Record) -> Entry:
 
 
 def known(values: dict[str, Any]) -> dict[str, Any]:
-    """Without what is empty."""
+    """The values that are not empty."""
     return {name: value for name, value in values.items() if value not in (None, "")}

@@ -1,7 +1,7 @@
 """Code that verifies the signature of a callback, in several languages, filled in with one endpoint's secret.
 
 The rule nobody may break: what is shown here was run. Tests execute each piece whose language is installed, against
-signatures that `delivery.signing` makes; those of Python and Node are the ones of docs/webhooks.md.
+signatures made by `delivery.signing`; those of Python and Node are the same as in docs/webhooks.md.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-#: (name of the file in `verifying`, what the language is called)
+#: (name of the file in `verifying`, name of the language)
 LANGUAGES = (("python", "Python"), ("node", "Node"), ("php", "PHP"), ("go", "Go"), ("ruby", "Ruby"))
 _PLACE = "{{SECRET}}"
 _FOLDER = Path(__file__).with_name("verifying")
 
 
 def code(language: str, secret: str) -> str:
-    """A piece of code for this secret. A secret is base64 behind `whsec_`, so it needs no quoting in any of them."""
+    """The code for this secret. A secret is base64 behind `whsec_`, so it needs no quoting in any of them."""
     return _text(language).replace(_PLACE, secret)
 
 

@@ -1,1 +1,1 @@
-"""From a claimed row to a signed POST and what its answer means."""
+"""From a claimed row to a signed POST and the interpretation of its answer."""

@@ -25,30 +25,30 @@ DELIVERED, REFUSED, GONE = "delivered", "refused", "gone"
 #: The result of an attempt that could not be signed.
 UNSIGNED = "secret"
 
-#: Pause before an event is looked at again whose text's key does not open, seconds.
+#: Pause before an event whose text cannot be decrypted is tried again, seconds.
 LOCKED_PAUSE = 60.0
-#: How much of an unsuccessful answer is kept, characters.
+#: Characters kept of an unsuccessful answer.
 DETAIL = 200
 
 
 class Delivery(msgspec.Struct, gc=False):
-    """An event on its way to an endpoint. The body is made once: every attempt under this claim sends the same."""
+    """An event on its way to an endpoint. The body is built once: every attempt under this claim sends the same."""
 
     lease: Lease
     event_id: str
     request_id: str
     body: bytes
-    #: In this worker: a row that is claimed again is another delivery.
+    #: Unique in this worker: a row that is claimed again is another delivery.
     number: int = 0
     #: On the loop's clock.
     claimed_at: float = 0.0
-    #: It came without a claim.
+    #: It was handed over without a claim.
     handed: bool = False
     #: Another worker holds the row by now.
     lost: bool = False
-    #: Somebody asked for it and looks at the answer.
+    #: Somebody requested it and looks at the answer.
     is_test: bool = False
-    #: Of a message that is traced, once it was looked up; and the attempt that is under way.
+    #: The trace, once looked up, of a traced message; and the span of the attempt in progress.
     trace: Context | None = None
     span: Span | None = None
 
@@ -61,13 +61,13 @@ class Destination(msgspec.Struct, frozen=True):
     sealed: list[bytes]
     consecutive_failures: int
     last_success_at: datetime | None
-    #: What it gets is stored here (`catching.py`), and no connection is made.
+    #: Its events are stored here (`catching.py`), and no connection is made.
     is_catcher: bool = False
 
 
 class Evidence(msgspec.Struct, frozen=True, gc=False):
-    """What an attempt leaves for whoever looks into it: where it went, the headers that identify and sign, head and
-    body of the answer, the address connected to, and how long each step took, seconds."""
+    """What an attempt leaves behind for investigation: its URL, the identifying and signing headers, head and body of
+    the answer, the address connected to, and the duration of each step, seconds."""
 
     url: str
     sent: str
@@ -81,7 +81,7 @@ class Evidence(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try. `status`: of the HTTP answer, if there was one. `detail`: for operators, made by `detail`."""
+    """One try. `status`: of the HTTP answer, if there was one. `detail`: for operators, as made by `detail`."""
 
     started_at: datetime
     duration: float
@@ -117,8 +117,8 @@ SELECT e.kind, e.request_id, e.data, e.created_at
 
 
 async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | Ended]:
-    """The deliveries of claimed rows, in order. What cannot be delivered has ended: for good where retention deleted
-    the event, and for now where its text cannot be opened."""
+    """The deliveries of claimed rows, in order. Rows that cannot be delivered have ended: permanently if retention
+    deleted the event, temporarily if its text cannot be decrypted."""
     rows = await conn.fetch(LOAD, [lease.organization_id for lease in claimed], [lease.id for lease in claimed])
     stored = [
         Stored(lease.organization_id, lease.id, row["kind"] or "", row["data"] or "")
@@ -137,7 +137,7 @@ async def load(conn: Connection, claimed: Sequence[Lease]) -> list[Delivery | En
 
 
 def type_of(kind: str) -> str:
-    """What a kind is called in bodies: of an example (`webhook.test:message.read`), the kind that it stands for."""
+    """The name of a kind in bodies: for an example (`webhook.test:message.read`), the kind that it represents."""
     return kind[len(TEST) + 1 :] if kind.startswith(_EXAMPLE) else kind
 
 
@@ -150,7 +150,7 @@ def delivery(lease: Lease, kind: str, request_id: str, data: str, created_at: da
 
 
 def body_of(event_id: str, kind: str, request_id: str, data: str, created_at: datetime) -> str:
-    """What is posted."""
+    """The body that is posted."""
     return (
         f'{{"id":"{event_id}","type":"{type_of(kind)}","timestamp":"{clock.iso(created_at)}",'
         f'"requestId":{_encode(request_id).decode()},"apiVersion":"v1","data":{data}}}'

@@ -1,7 +1,8 @@
-"""Catching: what catchers (`webhooks/catcher.py`) are sent is stored in batches by the worker that else would post it.
+"""Catching: events for catchers (`webhooks/catcher.py`) are stored in batches by the worker that would otherwise post
+them.
 
-The rule nobody may break: no connection is made for a catcher, so its address is never judged, and an organization
-keeps at most MOST of what was caught, however much is sent.
+The rule nobody may break: no connection is made for a catcher, so its address is never checked, and an organization
+keeps at most MOST caught events, however many are sent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ BATCH = 512
 
 
 class Caught(msgspec.Struct, frozen=True, gc=False):
-    """One attempt at a catcher. `headers`: lines, as they would have gone out."""
+    """One attempt at a catcher. `headers`: lines, as they would have been sent."""
 
     organization_id: UUID
     endpoint_id: UUID
@@ -35,7 +36,7 @@ class Caught(msgspec.Struct, frozen=True, gc=False):
     body: str
 
 
-# What comes after the end of its catcher is not kept.
+# Events after the end of their catcher are not kept.
 STORE = """
 INSERT INTO webhook_caught (organization_id, endpoint_id, event_id, caught_at, headers, body)
 SELECT item.*
@@ -46,7 +47,7 @@ SELECT item.*
                   AND e.status = 'active' AND e.catches_until > now())
 ON CONFLICT DO NOTHING
 """
-# Rows that another worker is deleting are passed over.
+# Rows that another worker is deleting are skipped.
 TRIM = """
 WITH old AS MATERIALIZED (
     SELECT c.ctid AS place
@@ -63,7 +64,7 @@ DELETE FROM webhook_caught WHERE ctid = ANY (ARRAY(SELECT place FROM old))
 
 
 class Catching:
-    """Stores what is caught within one worker; it answers as a receiver would."""
+    """Stores caught events within one worker, and answers as a receiver would."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -71,7 +72,7 @@ class Catching:
         self._batches: Batcher[Caught, None] = Batcher(self._store, limit=BATCH, indivisible=is_down)
 
     async def take(self, caught: Caught) -> Answer | Failure:
-        """204 once it is stored. While the database is away, the attempt fails as one at a receiver that is away."""
+        """204 once it is stored. While the database is away, the attempt fails as if the receiver were away."""
         try:
             await self._batches.put(caught)
         except Exception as error:

@@ -6,7 +6,7 @@ last answers were good; it is unknown; it is failing), and each pool has its own
 turns, and none may take the last free place, so there is always room for one more.
 
 An endpoint's window (its concurrent attempts) grows by one with each success, which doubles it each round trip; a
-failure halves it, after which it grows by one a round trip. One that is unknown or failing has a single place, whatever
+failure halves it, after which it grows by one per round trip. An unknown or failing one has a single place, whatever
 its backlog.
 """
 
@@ -21,15 +21,15 @@ Job = TypeVar("Job")
 
 #: The window of an endpoint once it gave its first answer; until then it has one place.
 START = 2
-#: Failures in a row that make an endpoint a failing one; a timeout does so at once, because it costs most.
+#: Consecutive failures after which an endpoint counts as failing; after a timeout at once, because it costs most.
 STREAK = 3
-#: An endpoint whose attempts have got no answer for this long counts as failing until one comes; seconds. Waiting for
+#: An endpoint whose attempts got no answer for this long counts as failing until one arrives; seconds. Waiting for
 #: their timeouts instead would let new endpoints that hang keep all new ones from being tried.
 SILENT = 1.0
-#: Rows claimed ahead of the window: up to 8 windows for fast receivers, less for those slower than 1/8 s.
+#: Windows of rows claimed ahead: up to 8 for fast receivers, fewer for those slower than 1/8 s.
 AHEAD = 8
-#: The same for what is handed over: more, since what finds no room costs a claim. A worker processes it in some four
-#: seconds; until then nobody else can.
+#: The same for deliveries handed over: more, since those without room cost a claim. A worker processes them in some
+#: four seconds; until then nobody else can.
 HANDED, HANDED_SECONDS = 32, 4.0
 
 
@@ -55,7 +55,7 @@ class EndpointQueue(Generic[Job]):
         self.waiting: deque[Job] = deque()
         self.in_flight = 0
         self.window = float(START)
-        #: Where the window last met resistance: above it, it grows by one a round trip.
+        #: Where the window last met resistance: above it, it grows by one per round trip.
         self.knee = math.inf
         #: Failures since the last success.
         self.streak = 0
@@ -75,9 +75,9 @@ class Concurrency(Generic[Job]):
     """All places of one worker."""
 
     def __init__(self, concurrency: int, *, widest: int) -> None:
-        """`concurrency`: attempts under way in all; `widest`: for one endpoint."""
+        """Maximum attempts in progress: `concurrency` in total, `widest` for one endpoint."""
         self._limit = concurrency
-        #: How many places endpoints of good standing leave to all others together.
+        #: Maximum places for unknown and failing endpoints together.
         self._doubtful = max(1, 3 * concurrency // 4)
         self._widest = widest
         self.open = 0
@@ -90,7 +90,7 @@ class Concurrency(Generic[Job]):
         return EndpointQueue(id, self.unknown)
 
     def depth(self, line: EndpointQueue[Job]) -> int:
-        """How many jobs the endpoint may hold, in progress and waiting."""
+        """Maximum jobs that the endpoint may hold, in progress and waiting."""
         if line.pool is self.failing:
             return 1
         if line.pool is self.unknown:
@@ -98,25 +98,25 @@ class Concurrency(Generic[Job]):
         return int(int(line.window) * min(AHEAD, max(1.0, 1.0 / max(line.took, 0.001))))
 
     def room(self, line: EndpointQueue[Job]) -> int:
-        """How many jobs the endpoint may be handed now: none unless its last answers were good."""
+        """The number of jobs the endpoint may be handed now: none unless its last answers were good."""
         if line.pool is not self.good:
             return 0
         depth = int(int(line.window) * min(HANDED, max(1.0, HANDED_SECONDS / max(line.took, 0.001))))
         return max(0, depth - line.held)
 
     def crowded(self, line: EndpointQueue[Job]) -> bool:
-        """True if enough endpoints of the same standing wait for a place: it would only withhold its jobs from
-        others."""
+        """True if enough endpoints of the same standing are waiting for a place: this one would only withhold its jobs
+        from other workers."""
         return line.pool is not self.good and len(line.pool.queue) >= line.pool.limit
 
     def offer(self, line: EndpointQueue[Job]) -> None:
-        """The endpoint has jobs waiting, or a place less than before."""
+        """Queue the endpoint if it has jobs waiting; call it when jobs arrive or a place becomes free."""
         if line.waiting and not line.queued:
             line.queued = True
             line.pool.queue.append(line)
 
     def pick(self, now: float) -> tuple[EndpointQueue[Job], Job] | None:
-        """An endpoint whose turn it is, its place taken, and the job; None when nobody waits or no place is free."""
+        """The endpoint whose turn it is, with a place taken, and its job; None if nobody waits or no place is free."""
         for pool in (self.good, self.unknown, self.failing):
             queue = pool.queue
             while queue and self._has_room(pool):
@@ -124,7 +124,7 @@ class Concurrency(Generic[Job]):
                 if line.pool is not pool:
                     continue
                 line.queued = False
-                # One at its limit has attempts in progress, and is offered again when one ends.
+                # An endpoint at its limit has attempts in progress, and is offered again when one ends.
                 if not line.waiting or line.in_flight >= self._allowed(line):
                     continue
                 if line.in_flight == 0:
@@ -140,14 +140,14 @@ class Concurrency(Generic[Job]):
         return None
 
     def release(self, line: EndpointQueue[Job]) -> None:
-        """Give a place back."""
+        """Return a place."""
         line.in_flight -= 1
         line.pool.used -= 1
         self.open -= 1
         self.offer(line)
 
     def expect(self, line: EndpointQueue[Job], *, failures: int, succeeded: bool) -> None:
-        """What the database knows of an endpoint that is new to this worker."""
+        """Apply what the database knows about an endpoint that is new to this worker."""
         if line.pool is self.unknown and line.in_flight == 0:
             if failures >= STREAK:
                 self._move(line, self.failing)
@@ -177,7 +177,7 @@ class Concurrency(Generic[Job]):
         line.window = line.knee = max(1.0, line.in_flight - 1.0)
 
     def unsettle(self, line: EndpointQueue[Job], now: float) -> None:
-        """No longer count on an endpoint that is silent."""
+        """Treat an endpoint that has gone silent as failing."""
         if line.pool is not self.failing and line.in_flight and now - line.heard_at > SILENT:
             self._move(line, self.failing)
 

@@ -1,8 +1,8 @@
-"""Delivery: queue rows become signed POSTs, and each answer is recorded and decided on.
+"""Delivery: queue rows become signed POSTs, and each answer is evaluated and recorded.
 
-One `Deliverer` per worker process. What it claims, or is handed (handover.py), waits for a place (concurrency.py), is
-posted (posting.py), and its result is recorded with others in one statement (`recording/results.py`). Claiming, posting
-and recording are concurrent: none waits for another's commit.
+There is one `Deliverer` per worker process. Deliveries that it claims or is handed (handover.py) wait for a place
+(concurrency.py) and are posted (posting.py); each result is recorded with others in one statement
+(`recording/results.py`). Claiming, posting and recording are concurrent: none waits for another's commit.
 
 The rule nobody may break: at least once. A row is finished only after a 2xx, the end of the schedule or the end of its
 endpoint was committed; otherwise its lease ends and it is posted again with the same event id.
@@ -37,13 +37,13 @@ from heliograph.webhooks.recording.results import Record
 
 log = structlog.get_logger()
 
-#: How many lines are remembered; beyond this, idle ones are forgotten.
+#: Lines remembered; beyond this, idle ones are forgotten.
 LINES = 10_000
-#: Most rows held, in claims.
+#: Maximum rows held, in multiples of a claim.
 HELD = 4
-#: Most deliveries held that were handed over, in claims.
+#: Maximum deliveries held that were handed over, in multiples of a claim.
 HANDED = 10
-#: Pause of rows that were claimed for an endpoint which then began to fail.
+#: Pause of rows claimed for an endpoint that then began to fail.
 SHED = 1.0
 
 
@@ -72,16 +72,16 @@ class Deliverer:
             concurrency, widest=min(concurrency, max(8, concurrency // 4))
         )
         self._lines: dict[UUID, EndpointQueue[Delivery]] = {}
-        #: Lines that may have more due work than was claimed, in the order in which they are asked next.
+        #: Lines that may have more due work than was claimed, in the order of their turns.
         self._due: dict[UUID, None] = {}
-        #: Rows under our lease whose end is not recorded yet, by number.
+        #: Rows under our lease whose result is not recorded yet, by number.
         self._held: dict[int, Delivery] = {}
         self._numbers = itertools.count(1)
         #: How many of them were handed over; they have a separate limit, so that no claim waits for them.
         self._handed = 0
         #: The token of rows that are handed over. A row has it from its insert to its first pause.
         self._token = uuid4()
-        #: Endpoints of organizations, as far as this worker has met them.
+        #: Endpoints by organization, as far as this worker knows them.
         self._known: dict[UUID, set[UUID]] = {}
         self._claiming = asyncio.Lock()
         self._draining = False
@@ -108,7 +108,7 @@ class Deliverer:
         return self._places.open
 
     async def round(self) -> int:
-        """Claim once and start what there are places for; returns how many rows were claimed."""
+        """Claim once and start as many as there are places for; returns how many rows were claimed."""
         async with self._claiming:
             return await self._round()
 
@@ -138,7 +138,7 @@ class Deliverer:
         return len(claimed)
 
     def adapt(self) -> None:
-        """Adjust places with the passing of time; called twice a second."""
+        """Adjust places as time passes; called twice a second."""
         if self._draining:
             return
         self._unsettle(asyncio.get_running_loop().time())
@@ -146,11 +146,11 @@ class Deliverer:
             self.wake.set()
 
     def handover(self) -> Handover:
-        """For one transaction that records events: those for which there is room here, this worker delivers."""
+        """For one transaction that records events: this worker delivers those that it has room for."""
         return Handover(self._token, room=self._room, deliver=self._take_over, seconds=self._lease_seconds)
 
     async def renew(self) -> None:
-        """Renew the leases of what was claimed over a third of a lease ago; called that often."""
+        """Renew leases that are older than a third of their duration; called that often."""
         at = asyncio.get_running_loop().time()
         old = [one for one in self._held.values() if at - one.claimed_at > self._lease_seconds / 3]
         if not old:
@@ -161,8 +161,8 @@ class Deliverer:
             one.lost = one.lease.id not in kept
 
     async def drain(self, grace: float) -> None:
-        """Claim nothing more, let attempts in progress end for at most `grace` seconds, record their results, and give
-        back the rest. Raises what the database raises; then the leases end by themselves."""
+        """Claim nothing more, let attempts in progress end for at most `grace` seconds, record their results, and
+        return the rest. Raises what the database raises; the leases then end by themselves."""
         self._draining = True
         async with self._claiming:
             waiting = [delivery for line in self._lines.values() for delivery in line.waiting]
@@ -180,7 +180,7 @@ class Deliverer:
         await self._give_back(list(self._held.values()))
 
     def _free(self) -> dict[UUID, int]:
-        """How many rows to claim of each line, longest-waiting lines first."""
+        """How many rows to claim from each line, longest-waiting lines first."""
         free: dict[UUID, int] = {}
         total = 0
         for line_id in self._due:
@@ -197,7 +197,7 @@ class Deliverer:
         return free
 
     def _room(self, organizations: Collection[UUID]) -> dict[UUID, int]:
-        """How many deliveries each endpoint may be handed: none while older ones of it are in the queue."""
+        """How many deliveries each endpoint may be handed: none while older ones for it are in the queue."""
         left = HANDED * self._claim_limit - self._handed
         free: dict[UUID, int] = {}
         if self._draining:
@@ -214,7 +214,7 @@ class Deliverer:
         return free
 
     def _take_over(self, taken: Sequence[tuple[Event, UUID]]) -> None:
-        """Deliveries that were committed under a lease of ours."""
+        """Take deliveries that were committed under our lease."""
         at = asyncio.get_running_loop().time()
         lines: dict[UUID, EndpointQueue[Delivery]] = {}
         for event, line_id in taken:
@@ -227,7 +227,7 @@ class Deliverer:
             line = lines.get(line_id)
             if line is None:
                 line = lines[line_id] = self._lines.get(line_id) or self._know(line_id)
-            if not self._draining:  # else `drain` gives it back
+            if not self._draining:  # otherwise `drain` returns it
                 line.waiting.append(delivery)
         self._handed += len(taken)
         for line in lines.values():
@@ -264,8 +264,8 @@ class Deliverer:
         self._pump()
 
     async def _expect(self, lines: dict[tuple[UUID, UUID], EndpointQueue[Delivery]]) -> None:
-        """Assign endpoints that are new to this worker to pools, by what others recorded about them, before they get a
-        place."""
+        """Assign endpoints that are new to this worker to pools, based on what other workers recorded, before they get
+        a place."""
         try:
             found = await self._poster.destinations(list(lines))
         except Exception as error:
@@ -281,7 +281,7 @@ class Deliverer:
                 )
 
     def _pump(self) -> bool:
-        """Begin an attempt in each free place that somebody waits for; False: nobody waits, or no place is free."""
+        """Begin an attempt in each free place that is waited for; False: nobody waits, or no place is free."""
         now = asyncio.get_running_loop().time()
         begun = False
         while (picked := self._places.pick(now)) is not None:
@@ -291,7 +291,7 @@ class Deliverer:
         return begun
 
     def _ended(self, line: EndpointQueue[Delivery]) -> None:
-        """An attempt is over; its place goes to whoever's turn it is."""
+        """An attempt has ended; its place goes to the next in turn."""
         places = self._places
         places.release(line)
         if line.waiting and line.pool is places.failing:
@@ -325,7 +325,7 @@ class Deliverer:
         self._pump()
 
     def _shed(self, line: EndpointQueue[Delivery]) -> None:
-        """A failing endpoint's rows go back to the queue, so that they do not fill a worker's memory for hours."""
+        """Return a failing endpoint's rows to the queue, so that they do not fill a worker's memory for hours."""
         while line.waiting:
             delivery = line.waiting.popleft()
             self._record.put(Ended(delivery.lease, SHED, None, delivery.number))
@@ -336,7 +336,7 @@ class Deliverer:
             self._handed -= held.handed
 
     async def _give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Put rows back at once. This does not count as an attempt."""
+        """Return rows to the queue at once. This does not count as an attempt."""
         if not deliveries:
             return
         async with self._record.writing, self._pool.acquire() as conn:

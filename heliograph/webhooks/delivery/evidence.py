@@ -1,10 +1,10 @@
-"""Evidence of attempts: what was sent and answered, as it was, for whoever looks into a failure or a test.
+"""Evidence of attempts: the exact request and answer, for investigating a failure or a test.
 
-Kept for failures and tests only, and for each endpoint only as much as BYTES and RATE allow: a receiver chooses what it
-answers, and must not choose how much we store. Successes need none: what was sent is made again from event and secret.
+Kept for failures and tests only, and per endpoint only as much as BYTES and RATE allow: receivers choose their answers,
+and must not choose how much we store. Successes need none: the request can be rebuilt from event and secret.
 
 The rule nobody may break: nothing here delays or fails an attempt's result. It is written in the same transaction, by
-one statement more for batches that hold any.
+one more statement for batches with evidence.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from heliograph.http.answers import Answer, Failure, head
 from heliograph.queue.leases import Lease
 from heliograph.webhooks.delivery.attempts import Attempt, Evidence
 
-#: Bytes that an endpoint may leave at once, and per second after that: some 150 MB in the week that they are kept.
+#: Bytes of evidence allowed per endpoint at once, and per second after that: some 150 MB in the week they are kept.
 BYTES, RATE = 262_144, 256.0
-#: What a row takes beside what was answered, and how much of an answer's head is kept.
+#: Bytes of a row besides the answer, and bytes kept of an answer's head.
 ROW, HEAD = 1_000, 8_192
-#: Endpoints whose allowance is remembered.
+#: Number of endpoints whose allowance is remembered.
 REMEMBERED = 10_000
 
 
 class Allowance:
-    """How much evidence each endpoint may leave now; of one worker."""
+    """How much evidence each endpoint may leave now, within one worker."""
 
     def __init__(self) -> None:
-        #: Bytes left, and when that was so.
+        #: Bytes left, and as of when.
         self._left: dict[UUID, tuple[float, float]] = {}
 
     def take(self, endpoint_id: UUID, size: int, now: float) -> bool:
-        """Whether so many bytes may be kept; they then count. `now`: of a clock that measures seconds."""
+        """Whether `size` bytes may be kept; if so, they count. `now`: seconds, monotonic."""
         left, at = self._left.get(endpoint_id, (float(BYTES), now))
         left = min(float(BYTES), left + (now - at) * RATE)
         if size > left:
@@ -48,7 +48,7 @@ class Allowance:
 
 
 def of(url: str, sent: str, outcome: Answer | Failure) -> Evidence:
-    """What there is to keep. `sent`: the headers that identify and sign, as they went out."""
+    """The evidence of an attempt. `sent`: the identifying and signing headers, as sent."""
     way = outcome.way
     address = None if way is None else way.address
     times = (None, None, None) if way is None else (way.dns, way.connect, way.tls)
@@ -58,11 +58,11 @@ def of(url: str, sent: str, outcome: Answer | Failure) -> Evidence:
 
 
 def size(evidence: Evidence) -> int:
-    """Bytes that it takes."""
+    """The bytes that evidence takes."""
     return ROW + len(evidence.head) + len(evidence.body)
 
 
-# One that is stored already was recorded by a commit whose answer was lost.
+# Evidence already stored was recorded by a commit whose answer was lost.
 INSERT = """
 INSERT INTO webhook_attempt_evidence (organization_id, begun_on, event_id, endpoint_id, started_at, url, sent, head,
                                       body, address, dns_ms, connect_ms, tls_ms, first_byte_ms)
@@ -77,7 +77,7 @@ ON CONFLICT DO NOTHING
 
 
 async def store(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> None:
-    """Store what attempts left, in the caller's transaction."""
+    """Store the evidence of attempts, in the caller's transaction."""
     found = [(lease, attempt, attempt.evidence) for lease, attempt in tried if attempt.evidence is not None]
     if not found:
         return
@@ -100,7 +100,7 @@ async def store(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> Non
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """Evidence as it is read: the answer's head and body, and how long each step took, milliseconds."""
+    """Stored evidence: the answer's head and body, and the duration of each step, milliseconds."""
 
     url: str
     sent: str

@@ -1,9 +1,9 @@
-"""Posting: one attempt of a delivery, from the endpoint's address and secrets to what its answer means.
+"""Posting: one attempt of a delivery, from the endpoint's address and secrets to the meaning of its answer.
 
-An attempt whose endpoint is at hand and to which a connection is open takes neither a task nor a future: the answer
-calls back, and the place it frees may begin the next attempt on the same connection. Else a task does what is missing.
+If the endpoint is cached and a connection to it is open, an attempt needs neither a task nor a future: the answer calls
+back, and the freed place may begin the next attempt on the same connection. Otherwise a task does what is missing.
 
-The rule nobody may break: an attempt that was begun is told of once, by `ended`, unless `close` came first.
+The rule nobody may break: every attempt that was begun is reported once, by `ended`, unless `close` came first.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from heliograph.webhooks.delivery.concurrency import Concurrency, EndpointQueue
 
 log = structlog.get_logger()
 
-#: For how many endpoints signing keys are cached, 1.5 kB each.
+#: Number of endpoints whose signing keys are cached, 1.5 kB each.
 SIGNERS = 2_000
-#: Pause before a delivery that could not be sent because too many others were going to the same destination.
+#: Pause before a delivery that could not be sent because too many others went to the same destination.
 BUSY = 0.5
-#: Pause of a delivery that we cannot prepare.
+#: Pause before a delivery that we cannot prepare.
 BROKEN = 60.0
-#: Longest Retry-After that is heeded, seconds.
+#: Longest Retry-After that is honored, seconds.
 RETRY_AFTER = 3600.0
 #: Pause while the endpoints cannot be loaded, seconds.
 DATABASE_AWAY = 0.5
@@ -78,7 +78,7 @@ class Poster:
         self._record = record
         self._ended = ended
         self._destinations: LoadingCache[tuple[UUID, UUID], Destination] = LoadingCache(self._load, indivisible=is_down)
-        #: With the sealed secrets that each was made from.
+        #: With the sealed secrets that each was created from.
         self._signers: dict[UUID, tuple[list[bytes], signing.Signer]] = {}
         #: Deliveries waiting for their endpoint to be loaded.
         self._waiting: dict[tuple[UUID, UUID], list[tuple[EndpointQueue[Delivery], Delivery]]] = {}
@@ -98,7 +98,7 @@ class Poster:
         self._destinations.forget((organization_id, endpoint_id))
 
     def start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> bool:
-        """One attempt, in a place taken for `line`. False: it is over already, and `ended` will not be called."""
+        """Start one attempt, in a place taken for `line`. False: it is already over, and `ended` will not be called."""
         if delivery.trace is None and spans.on() and spans.is_marked(delivery.lease.id):
             self._spawn(self._trace_and_start(line, delivery))
             return True
@@ -147,7 +147,7 @@ class Poster:
         return True
 
     async def _trace_and_start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> None:
-        """Look up the trace of a delivery that seems to have one. Without the database it goes out without it."""
+        """Look up the trace of a delivery that seems to have one. If the database is away, it is sent without."""
         try:
             async with self._pool.acquire() as conn:
                 delivery.trace = await traces.of_event(conn, delivery.lease.organization_id, delivery.body)
@@ -158,7 +158,7 @@ class Poster:
             self._ended(line)
 
     def _begin_span(self, line: EndpointQueue[Delivery], delivery: Delivery, trace: Context) -> str:
-        """An attempt of a delivery that is traced; returns its `traceparent`."""
+        """Begin the span of a traced delivery's attempt; returns its `traceparent`."""
         number, event = delivery.lease.tries + 1, delivery.event_id
         said: Attributes = {"event_id": event, "endpoint_id": str(line.id), "attempt": number}
         delivery.span = spans.begin("webhook", trace, said, kind="client")
@@ -188,7 +188,7 @@ class Poster:
         task.add_done_callback(self._tasks.discard)
 
     async def _load_and_post(self, key: tuple[UUID, UUID]) -> None:
-        """Load an endpoint, and post what waits for it. However long that took, it is the current version."""
+        """Load an endpoint, and post what waits for it. However long loading took, this is the current version."""
         try:
             destination = await self._destination(key)
         except Exception:
@@ -235,7 +235,7 @@ class Poster:
         answered(outcome)
 
     def _broke_off(self, delivery: Delivery) -> None:
-        """A failure that can only be our own."""
+        """Record a failure that can only be our own."""
         log.exception("webhook attempt broke off", **_ids(delivery))
         self._end_span(delivery, None)
         self._record(Ended(delivery.lease, BROKEN, None, delivery.number))
@@ -254,7 +254,7 @@ class Poster:
             return
         crash_point("webhook.after_post")
         if isinstance(outcome, Failure) and outcome.kind == "busy" and line.in_flight > 1:
-            # It goes out when one of the endpoint's own ends.
+            # It is sent when one of the endpoint's own attempts ends.
             self._places.busy(line)
             line.waiting.appendleft(delivery)
         else:
@@ -291,19 +291,19 @@ class Poster:
             return Ended(lease, None, Attempt(at, duration, status, attempts.GONE, detail, kept), number)
         pause = self._pause(lease)
         if pause is not None and status in (429, 503) and outcome.retry_after is not None:
-            # Not sooner than requested, but not sooner than the schedule either: its attempts have to last for days.
+            # Neither sooner than requested nor sooner than scheduled: the attempts have to last for days.
             pause = max(pause, min(outcome.retry_after, RETRY_AFTER))
         return Ended(lease, pause, Attempt(at, duration, status, attempts.REFUSED, detail, kept), number)
 
     def _evidence(
         self, line: EndpointQueue[Delivery], sent: tuple[str, str], outcome: Answer | Failure, now: float
     ) -> Evidence | None:
-        """What this attempt leaves, if its endpoint may leave more now."""
+        """The evidence of this attempt, if its endpoint's allowance permits."""
         found = evidence.of(*sent, outcome)
         return found if self._allowance.take(line.id, evidence.size(found), now) else None
 
     def _now(self) -> datetime:
-        """The present. Within a millisecond it is the same object, whose text is then written once."""
+        """The current time. Within a millisecond it is the same object, whose text is then formatted once."""
         tick = clock.milliseconds()
         if tick != self._tick:
             self._tick, self._at = tick, datetime.fromtimestamp(tick / 1000, UTC)
@@ -326,9 +326,9 @@ class Poster:
             return await attempts.destinations(conn, keys)
 
     def _signer(self, delivery: Delivery, destination: Destination | None, at: datetime) -> signing.Signer | None:
-        """The endpoint's own. None: nothing is sent, and the delivery is recorded accordingly."""
+        """The endpoint's signer. None: nothing is sent, and the delivery is recorded accordingly."""
         lease, number = delivery.lease, delivery.number
-        if destination is None or delivery.lost:  # of a lost lease, nothing is finished
+        if destination is None or delivery.lost:  # with a lost lease, nothing is finished
             self._record(Ended(lease, None, None, number))
             return None
         known = self._signers.get(lease.line)
@@ -355,6 +355,6 @@ class Poster:
 
 
 def _ids(delivery: Delivery) -> dict[str, str]:
-    """What a log line says of a delivery, to be found beside the request and the trace that it comes from."""
+    """Log fields of a delivery, which identify the request and trace that it comes from."""
     ids = {"event_id": delivery.event_id, "request_id": delivery.request_id, "endpoint": str(delivery.lease.line)}
     return ids if delivery.trace is None else ids | {"trace_id": f"{delivery.trace.trace:032x}"}

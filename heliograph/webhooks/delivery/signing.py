@@ -33,9 +33,9 @@ from heliograph.base.crypto import constant_time_equal
 from heliograph.base.database import clock
 
 PREFIX = "whsec_"
-#: A receiver refuses a timestamp that is further than this from its own clock, either way; seconds.
+#: A receiver refuses a timestamp that differs from its own clock by more than this, either way; seconds.
 TOLERANCE_SECONDS = 300
-#: Headers that an attempt gets from here.
+#: Number of headers that an attempt gets from here.
 LINES = 7
 
 #: Why a callback is not genuine.
@@ -78,7 +78,7 @@ class Signer:
         self._at: datetime | None = None
 
     def headers(self, *, event_id: str, request_id: str, body: bytes, at: datetime) -> dict[str, str]:
-        """As the function of this name."""
+        """Like the function of this name."""
         timestamp, seconds, own, standard = self._signed(event_id, body, at)
         return {
             "x-service-timestamp": timestamp,
@@ -117,7 +117,7 @@ class Verifier:
         self._keys = [_Hmac(secret.encode()) for secret in secrets]
 
     def verify(self, *, timestamp: str, signature: str, body: bytes, now: datetime) -> Problem | None:
-        """As the function of this name."""
+        """Like the function of this name."""
         return _verify(self._keys, timestamp, signature, body, now)
 
 
@@ -146,7 +146,7 @@ def _verify(keys: Sequence[_Hmac], timestamp: str, signature: str, body: bytes, 
 def verify_standard(
     secrets: Sequence[str], *, event_id: str, timestamp: str, signature: str, body: bytes, now: datetime
 ) -> Problem | None:
-    """The same for the `webhook-…` headers. One good signature of the list is enough."""
+    """The same for the `webhook-…` headers. One valid signature in the list is enough."""
     if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
         return "malformed timestamp"
     if abs(now.timestamp() - int(timestamp)) > TOLERANCE_SECONDS:
@@ -190,7 +190,7 @@ def _sign_standard(key: _Hmac, event_id: str, timestamp: str, body: bytes) -> st
 
 
 def _any_equal(expected: Sequence[str], given: Sequence[str]) -> Problem | None:
-    # Every pair is compared, so that the duration does not tell which secret came close.
+    # Every pair is compared, so that the duration does not reveal which secret came close.
     matches = [constant_time_equal(one, other) for one in expected for other in given]
     return None if any(matches) else "wrong signature"
 

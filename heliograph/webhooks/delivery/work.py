@@ -1,4 +1,4 @@
-"""What a worker does for webhooks: deliveries, and replays of what was delivered before."""
+"""A worker's tasks for webhooks: deliveries, and replays of earlier events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WebhookWork(Work):
         await self._deliverer.drain(grace)
 
     async def drain(self) -> None:
-        await self._deliverer.drain(0.0)  # what was handed over since
+        await self._deliverer.drain(0.0)  # deliveries handed over since
 
     async def renew(self) -> None:
         await self._deliverer.renew()

@@ -1,4 +1,4 @@
-"""Events: recorded in the very transaction that caused them, and queued for their subscribers.
+"""Events: recorded in the transaction that causes them, and queued for their subscribers.
 
 The rule nobody may break: an event is one row with one id forever. Attempts, replays and late receipts never make a
 second one.
@@ -19,7 +19,7 @@ from heliograph.base.loading_cache import LoadingCache
 from heliograph.webhooks.recording import texts
 from heliograph.webhooks.recording.texts import Stored
 
-#: Kinds that an endpoint may subscribe to; the first two are the contract's.
+#: Kinds that an endpoint may subscribe to; the first two are defined by the contract.
 KINDS = (
     "message.delivered",
     "message.failed",
@@ -38,7 +38,7 @@ KINDS = (
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One event. `data` is the JSON object that goes out under `data`, under 20 kB."""
+    """One event. `data` is the JSON object sent as `data`, under 20 kB."""
 
     organization_id: UUID
     id: UUID
@@ -47,12 +47,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     data: str
     created_at: datetime
     message_id: UUID | None = None
-    #: Only endpoints and keys of this mode get it. Events about shared resources are live.
+    #: Only endpoints and keys of this mode receive it. Events about shared resources are live.
     mode: str = "live"
 
 
-# A delivery is inserted leased ($10, for $11 seconds) while its endpoint, one of $9, has room, which $12 says of each.
-# None is leased while an operator has any hold: the claim checks which.
+# A delivery is inserted already leased ($10, for $11 seconds) while its endpoint, one of $9, has room; $12 is the room
+# of each. None is leased while an operator has any hold: the claim checks which.
 RECORD = """
 WITH event AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[],
@@ -95,8 +95,8 @@ class Leasing(Protocol):
 
 
 async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing | None = None) -> int:
-    """Store events, texts in them sealed where their organization wants that, and queue one delivery for each active
-    endpoint of their mode that subscribed; returns how many are due for claiming, without those that `handover` took.
+    """Store events, sealing their texts where the organization wants that, and queue one delivery for each active
+    subscribed endpoint of their mode; returns how many are due for claiming, not counting those that `handover` took.
     """
     if not events:
         return 0
@@ -126,7 +126,7 @@ async def record(conn: Connection, events: Sequence[Event], *, handover: Leasing
     return left
 
 
-#: Subscribers of events that come with every message: organization and mode.
+#: Subscribers of events that occur with every message: organization and mode.
 Wanting = frozenset[tuple[UUID, str]]
 
 WANTED = """
@@ -136,25 +136,25 @@ SELECT organization_id, mode, array_agg(DISTINCT kind) FROM webhook_endpoints, u
 
 
 async def wanted(conn: Connection, organizations: Collection[UUID], kind: str) -> Wanting:
-    """The organizations that subscribe to `kind` now, with the modes of the endpoints that do."""
+    """The organizations subscribed to `kind` now, with the modes of the subscribed endpoints."""
     rows = await conn.fetch(WANTED, list(organizations))
     return frozenset((organization_id, mode) for organization_id, mode, kinds in rows if kind in kinds)
 
 
 class Subscriptions:
-    """A cache of the kinds that organizations subscribed to, at most half a second old.
+    """A cache of the kinds that organizations subscribe to, at most half a second old.
 
-    Contract events are always recorded. Events that would come with every message (`message.sent`) are recorded only
-    for those who asked for them: each is a row.
+    Contract events are always recorded. Events that would occur with every message (`message.sent`) are recorded only
+    for subscribers, since each is a row.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        #: (mode, kind) of an organization.
+        #: (mode, kind) pairs, by organization.
         self._fresh: LoadingCache[UUID, frozenset[tuple[str, str]]] = LoadingCache(self._load, indivisible=is_down)
 
     async def wanting(self, organizations: Sequence[UUID], kind: str) -> Wanting:
-        """The organizations that subscribed to `kind`, with the modes of the endpoints that did."""
+        """The organizations subscribed to `kind`, with the modes of the subscribed endpoints."""
         known: dict[UUID, frozenset[tuple[str, str]]] = {}
         stale: list[UUID] = []
         for one in set(organizations):

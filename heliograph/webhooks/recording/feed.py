@@ -1,8 +1,8 @@
 """The feed: an organization's events in order, for clients that fetch what they missed.
 
-The rule nobody may break: a client that continues from the position of what it read last misses nothing. Ids are made
-before their transactions commit, so an event may become visible after one with a higher id. The feed therefore ends
-before the oldest transaction that may still add one.
+The rule nobody may break: a client that continues from the position of the last event it read misses nothing. Ids are
+made before their transactions commit, so an event may become visible after one with a higher id. The feed therefore
+ends before the oldest transaction that may still add one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from heliograph.webhooks.recording import texts
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.recording.texts import Stored
 
-#: An event is shown this long after it was recorded, seconds. This covers the time from creating an id to its
-#: transaction's first write, and the difference between the clocks of machines.
+#: An event is shown this many seconds after it was recorded. This covers the time between creating an id and the first
+#: write of its transaction, and clock differences between machines.
 SETTLING = 3.0
-#: How many events one call scans, including those of the other mode: some 2 ms; and when it searches for a kind: some
-#: 10 ms. Rare ones are found over several calls.
+#: How many events one call scans, including those of the other mode: about 2 ms; and when filtering by kind: about
+#: 10 ms. Rare kinds are found over several calls.
 LOOK, LOOK_FOR_KIND = 2_000, 10_000
 
 START = UUID(int=0)
@@ -50,8 +50,8 @@ class Page(msgspec.Struct, frozen=True):
     more: bool
 
 
-# A separate statement, before the one that reads, so that what commits between the two is seen. Transactions that only
-# read (a dump, a report) delay nothing. One that waits for a lock may be about to write.
+# A separate statement, run before the one that reads, so that commits between the two are seen. Read-only transactions
+# (a dump, a report) delay nothing. One that waits for a lock may be about to write.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - make_interval(secs => $1)
   FROM pg_stat_activity
@@ -88,8 +88,8 @@ async def read(
 ) -> Page:
     """Up to `limit` events of the actor's mode after the position `after`, oldest first.
 
-    `date_from` (inclusive) and `date_to` (exclusive): when they were recorded. A page may be short, or empty, though
-    there is more. Raises Invalid for an unknown kind.
+    `date_from` (inclusive) and `date_to` (exclusive) bound when they were recorded. A page may be short, or empty,
+    though more events follow. Raises Invalid for an unknown kind.
     """
     if kind is not None and kind not in KINDS:
         raise Invalid(("kind", "enum", f"`kind` must be one of {', '.join(KINDS)}"))
@@ -100,7 +100,7 @@ async def read(
     if date_to is not None:
         end = min(end, uuid7_floor(date_to))
     look = LOOK if kind is None else LOOK_FOR_KIND
-    # One more than the page says whether there is more.
+    # One extra row shows whether there are more.
     rows = await conn.fetch(READ, actor.organization_id, position, end, kind, look, limit + 1, actor.modes)
     stopped: UUID | None = rows[0]["stopped"]
     found = await opened(conn, actor, [Recorded(*event) for _, *event in rows if event[0] is not None])
@@ -119,13 +119,13 @@ SELECT id, kind, request_id, data, created_at FROM events
 
 
 async def get_many(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> list[Recorded]:
-    """These events, oldest first; those that are not the actor's are left out."""
+    """These events, oldest first; those not visible to the actor are omitted."""
     rows = await conn.fetch(GET, actor.organization_id, list(ids), list(actor.modes))
     return await opened(conn, actor, [Recorded(*row) for row in rows])
 
 
 async def opened(conn: Connection, actor: Actor, events: Sequence[Recorded]) -> list[Recorded]:
-    """Events of the actor's organization as they were stored, with their texts opened."""
+    """Stored events of the actor's organization, with their texts opened."""
     stored = [Stored(actor.organization_id, one.id, one.kind, one.data) for one in events]
     data = await texts.opened(conn, stored)
     return [msgspec.structs.replace(one, data=said) for one, said in zip(events, data, strict=True)]

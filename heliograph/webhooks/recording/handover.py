@@ -1,7 +1,7 @@
 """Handover: the worker that records an event delivers it at once, without a claim.
 
-A transaction inserts the queue rows of its deliveries already leased, as many as this worker has room for, and after
-its commit they go to the Deliverer in memory. The others are inserted as due work, for whoever claims it.
+A transaction inserts the queue rows of its deliveries already leased, as many as this worker has room for; after its
+commit they go to the Deliverer in memory. The rest are inserted as due work for any worker to claim.
 
 The rule nobody may break: nothing is delivered before it is committed, and nothing committed depends on this worker
 alone. If it dies between commit and `deliver`, the leases end like any other.
@@ -15,7 +15,7 @@ from uuid import UUID
 
 from heliograph.webhooks.recording.events import Event
 
-#: For how many endpoints a statement is told that there is room.
+#: At most this many endpoints with room are passed to a statement.
 MOST_ENDPOINTS = 500
 
 
@@ -32,8 +32,8 @@ class Handover:
         deliver: Callable[[Sequence[tuple[Event, UUID]]], None],
         seconds: float,
     ) -> None:
-        """`token`: of leases of `seconds`. `room`: endpoints of these organizations, and how many deliveries each may
-        take. `deliver`: of (event, endpoint)."""
+        """`token`: for leases of `seconds`. `room`: endpoints of these organizations, and how many deliveries each may
+        take. `deliver`: takes (event, endpoint) pairs."""
         self._room = room
         self._deliver = deliver
         self.seconds = seconds
@@ -49,18 +49,18 @@ class Handover:
         return dict([(id, places) for id, places in free.items() if places > 0][:MOST_ENDPOINTS])
 
     def take(self, event: Event, endpoint_id: UUID) -> None:
-        """This delivery was inserted under the lease."""
+        """Note that this delivery was inserted under the lease."""
         self._taken.append((event, endpoint_id))
 
     def deliver(self) -> None:
-        """The transaction is committed."""
+        """The transaction has committed: deliver what was taken."""
         if self._taken:
             taken, self._taken = self._taken, []
             self._deliver(taken)
 
 
 class Deliveries(Protocol):
-    """What the other parts of a worker use of the one that delivers."""
+    """What other parts of a worker use of the delivering part."""
 
     def queued(self) -> None:
         """Deliveries were queued."""

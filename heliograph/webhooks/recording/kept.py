@@ -1,8 +1,8 @@
-"""What is kept of deliveries, of an organization that seals its texts: bodies that its catcher caught, and what its
-receivers answered, which may repeat a text.
+"""Sealing what deliveries leave behind, for organizations that seal their texts: bodies caught by a catcher, and
+responses of receivers, which may repeat a text.
 
-Of a body only the text is sealed, in its place, so that who looks for a number in it finds it, and put back octet for
-octet, since signatures are made of the whole. Of an answer everything is. The rule nobody may break: what cannot be
+Only the text of a body is sealed, in place, so that a search for a number still finds it; it is restored byte for
+byte, since signatures cover the whole body. Responses are sealed whole. The rule nobody may break: what cannot be
 sealed is not kept.
 """
 
@@ -21,7 +21,7 @@ from heliograph.sealing.text_keys import MARK, Item, Sealing
 from heliograph.webhooks.delivery.attempts import Attempt
 
 CAUGHT, ANSWERS = "webhook_caught", "webhook_attempt_evidence"
-#: A member that is a text, in JSON without spaces, as bodies are: within a string its quotation marks would be escaped.
+#: A text member in compact JSON, as bodies are: within a string its quotation marks would be escaped.
 _TEXT = re.compile(r'("(?:text|message_template)":)("(?:[^"\\]|\\.)*")')
 _MARKED = re.compile(f'"(?:text|message_template)":"{MARK}')
 _MARK = MARK.encode()
@@ -41,7 +41,7 @@ def sealed_body(sealing: Sealing, organization_id: UUID, event_id: UUID, body: s
 
 
 async def opened_bodies(conn: Connection, organization_id: UUID, stored: Sequence[tuple[UUID, str]]) -> list[str]:
-    """Bodies, by the ids of their events, as they went out; a text whose key is gone is null."""
+    """Bodies as they were sent, given the ids of their events; a text whose key is gone is null."""
     items = [
         Item(organization_id, id, msgspec.json.decode(text, type=str))
         for id, body in stored
@@ -53,7 +53,7 @@ async def opened_bodies(conn: Connection, organization_id: UUID, stored: Sequenc
 
 
 def sealed_attempt(sealing: Sealing, lease: Lease, attempt: Attempt) -> Attempt:
-    """An attempt as it is stored. `detail` would be the beginning of an answer, and is left out."""
+    """An attempt as it is stored. `detail` would be the beginning of the response, so it is omitted."""
     whose, evidence = lease.organization_id, attempt.evidence
     if evidence is not None:
         head, body = (_sealed_answer(sealing, whose, lease.id, one) for one in (evidence.head, evidence.body))
@@ -68,7 +68,7 @@ def sealed_attempt(sealing: Sealing, lease: Lease, attempt: Attempt) -> Attempt:
 async def opened_answers(
     conn: Connection, organization_id: UUID, event_id: UUID, stored: Sequence[bytes]
 ) -> list[bytes]:
-    """Heads and bodies of answers to an event; empty if their key is gone."""
+    """Heads and bodies of responses to an event; empty if their key is gone."""
     items = [Item(organization_id, event_id, one.decode("latin-1")) for one in stored]
     return [(text or "").encode("latin-1") for text in await text_keys.opened(conn, ANSWERS, items)]
 

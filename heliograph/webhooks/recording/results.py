@@ -35,18 +35,18 @@ log = structlog.get_logger()
 
 #: Results in one transaction.
 BATCH = 512
-#: Pause before a batch is tried again while the database is gone; seconds. What a receiver answered exists only here.
+#: Seconds before a batch is retried while the database is down. The responses of receivers exist only here.
 RETRY = 0.5
-#: A success of a healthy endpoint is written to its row at most this often; seconds.
+#: Successes of a healthy endpoint are written to its row at most once in this many seconds.
 CALM = 1.0
-#: Beyond this many endpoints, all are forgotten; each is then written once more.
+#: Above this many endpoints, all are forgotten; each is then written once more.
 REMEMBERED = 10_000
 
-#: Failures in a row of an endpoint that are told of.
+#: After this many failures in a row, a notice is raised for the endpoint.
 NOTICED = 3
 
 _COLUMNS = "organization_id, event_id, endpoint_id, attempt, started_at, duration_ms, status, result, detail"
-#: What of a row that was stored goes into the roll-ups.
+#: The columns of a stored row that go into the roll-ups.
 _COUNTED = "organization_id, endpoint_id, started_at, result, duration_ms"
 _ITEMS = f"""unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::timestamptz[], $6::integer[],
               $7::smallint[], $8::text[], $9::text[], $10::uuid[])
@@ -54,7 +54,7 @@ _ITEMS = f"""unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::smallint[], $5::time
 _SUCCESS = f"""{successes.HOLDING.format(organization="item.organization_id", since="item.since", id="item.event_id")}
           AND s.endpoint_id IS NOT DISTINCT FROM item.endpoint_id"""
 
-# A first attempt may already be among the first successes: the event is sent again.
+# A first attempt may already be among the first successes, if the event is resent.
 INSERT = f"""
 INSERT INTO webhook_attempts ({_COLUMNS})
 SELECT {", ".join(f"item.{name}" for name in _COLUMNS.split(", "))}
@@ -65,9 +65,9 @@ RETURNING {_COUNTED}
 """
 
 # Attempts whose number is taken: the event was queued again (a resend, a replay), or two workers held its row in
-# succession. They continue after the last number. One that was already stored, by a commit whose answer was lost, is
-# recognized by its start time. Only a handful comes here, so the common INSERT need not look for the last number.
-# (smallint ends at 32,767: who asks for more resends of one event gets them, without a row.)
+# succession. They are numbered on from the last attempt. One already stored, by a commit whose answer was lost, is
+# recognized by its start time. Few attempts come here, so the common INSERT need not look for the last number.
+# (smallint ends at 32,767: further resends of one event are made, but leave no row.)
 INSERT_AGAIN = f"""
 INSERT INTO webhook_attempts ({_COLUMNS})
 SELECT item.organization_id, item.event_id, item.endpoint_id,
@@ -89,11 +89,11 @@ ON CONFLICT DO NOTHING
 RETURNING {_COUNTED}
 """
 
-# Why this batch disables an endpoint, or NULL.
+# The reason why this batch disables an endpoint, or NULL.
 _VERDICT = """CASE WHEN told.gone THEN $7::text
      WHEN NOT told.succeeded AND e.failing_since <= now() - make_interval(secs => $6) THEN $8::text END"""
 
-# The endpoints are in the order of their ids, so that two workers cannot deadlock.
+# The endpoints are ordered by id, so that two workers cannot deadlock.
 JUDGE = f"""
 UPDATE webhook_endpoints e
    SET last_success_at = CASE WHEN told.succeeded THEN now() ELSE e.last_success_at END,
@@ -113,36 +113,37 @@ RETURNING e.id, e.disabled_reason, e.organization_id, e.consecutive_failures, e.
 
 class Record:
     """Takes results and commits them in batches. `landed` is called for each finished batch, with the endpoints that
-    the batch disabled: id and reason."""
+    it disabled (id and reason)."""
 
     def __init__(
         self, pool: Pool, *, disable_after: float, landed: Callable[[Sequence[Ended], dict[UUID, str]], None]
     ) -> None:
-        """`disable_after`: seconds with only failures."""
+        """`disable_after`: disable an endpoint after this many seconds of nothing but failures."""
         self._pool = pool
         self._disable_after = disable_after
         self._landed = landed
         self._sealing = Sealing()
         self._waiting: list[Ended] = []
         self._runner: asyncio.Task[None] | None = None
-        #: When a success was last written, for endpoints whose row says that they are healthy.
+        #: When a success was last written, for endpoints whose rows show them as healthy.
         self._well: dict[UUID, float] = {}
-        #: Held while rows are finished; whoever locks several of them takes it first, or two could deadlock.
+        #: Held while rows are finished; anyone locking several of them takes it first, to avoid deadlocks.
         self.writing = asyncio.Lock()
 
     def put(self, ended: Ended) -> None:
-        """Record this; `landed` will be called. What comes while a batch is being committed goes into the next one."""
+        """Record this; `landed` will be called. Results that arrive while a batch is being committed go into the next
+        one."""
         self._waiting.append(ended)
         if self._runner is None:
             self._runner = asyncio.create_task(self._run())
 
     @property
     def waiting(self) -> int:
-        """Results not yet in a batch."""
+        """How many results are not yet in a batch."""
         return len(self._waiting)
 
     async def drain(self) -> None:
-        """Wait until all is committed."""
+        """Wait until everything is committed."""
         while self._runner is not None:
             await asyncio.shield(self._runner)
 
@@ -168,13 +169,13 @@ class Record:
             except Exception as error:
                 if is_down(error):
                     await asyncio.sleep(RETRY)
-                elif len(items) > 1:  # a bad one does not fail the others
+                elif len(items) > 1:  # one bad result must not fail the others
                     middle = len(items) // 2
                     await self._commit(items[:middle])
                     await self._commit(items[middle:])
                     return
                 else:
-                    # Its lease is no longer renewed, so it ends, and the delivery is tried again.
+                    # Its lease is no longer renewed, so it expires, and the delivery is retried.
                     log.exception("webhook result not recorded", event_id=str(items[0].lease.id))
                     disabled = {}
                     break
@@ -210,7 +211,7 @@ class Record:
             for item in items
             if item.attempt is not None
         ]
-        tried.sort(key=_beginning)  # the numbers of one event's attempts are in this order
+        tried.sort(key=_beginning)  # the attempts of an event are numbered in this order
         done = [item.lease for item in items if item.pause is None]
         later = [
             Postponed(item.lease, item.pause, item.lease.line, counts=item.attempt is not None)
@@ -260,7 +261,7 @@ class Record:
     def _noticed(
         self, rows: Iterable[asyncpg.Record], standings: dict[tuple[UUID, UUID], _Standing]
     ) -> Iterable[Notice]:
-        """What the bell rings for: an endpoint that was disabled, or failed for the NOTICED-th time in a row."""
+        """The notices to raise: an endpoint was disabled, or failed for the NOTICED-th time in a row."""
         for row in rows:
             key = (row["organization_id"], row["id"])
             kind, facts = "webhook.disabled", {"reason": row["disabled_reason"]}
@@ -272,7 +273,7 @@ class Record:
             yield Notice(key[0], kind, str(key[1]), row["url"], row["mode"], facts)
 
     def _news(self, standings: dict[tuple[UUID, UUID], _Standing], now: float) -> dict[tuple[UUID, UUID], _Standing]:
-        """Drop successes of healthy endpoints: a busy one's row would be rewritten with every batch."""
+        """Drop successes of healthy endpoints: a busy endpoint's row would be rewritten with every batch."""
         if len(self._well) > REMEMBERED:
             self._well.clear()
         return {
@@ -283,7 +284,7 @@ class Record:
 
 
 class _Standing(msgspec.Struct):
-    """A batch's summary of an endpoint: whether anything succeeded, and the failures since."""
+    """A batch's summary for one endpoint: whether anything succeeded, and how many failures came after."""
 
     succeeded: bool = False
     failures: int = 0

@@ -1,8 +1,8 @@
-"""What becomes of the deliveries that wait for an endpoint that is paused or disabled: they leave the queue, and the
-endpoint remembers how many they were and since when it has missed something.
+"""What happens to deliveries waiting for an endpoint that is paused or disabled: they leave the queue, and the endpoint
+remembers how many they were and since when it has been missing events.
 
-The rule nobody may break: whoever stops an endpoint calls `stop` in the same transaction, after its status is written.
-What is recorded from then on is queued for nobody, so all that the endpoint missed is found by one moment.
+The rule nobody may break: whoever stops an endpoint calls `stop` in the same transaction, after writing its status.
+Events recorded from then on are not queued for it, so a single moment identifies all that the endpoint missed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 
-#: Events whose transaction had begun when their endpoint stopped may be queued all the same: a worker drops those.
+#: Events whose transaction had begun when the endpoint stopped may still be queued: a worker drops those.
 MARGIN = timedelta(minutes=5)
 
 # A row that a worker is just finishing or putting back is skipped: waiting for it here could deadlock. If it is put
-# back, the worker that claims it next sees that the endpoint is not active and drops it; it is counted here.
+# back, the next worker to claim it sees that the endpoint is not active and drops it; it is counted here.
 FORGET_QUEUED = """
 WITH seen AS MATERIALIZED (
     SELECT line, count(*) AS count, min(id::text) AS oldest, min(id::text) FILTER (WHERE lane = 1) AS replayed
@@ -30,7 +30,7 @@ WITH seen AS MATERIALIZED (
 )
 SELECT line, count, oldest::uuid, replayed::uuid FROM seen
 """
-# What came back once and is still being recovered is recovered from its beginning the next time.
+# If an earlier recovery is still running, the next one starts over from its beginning.
 REMEMBER = """
 UPDATE webhook_endpoints e
    SET dropped = e.dropped + item.count,
@@ -45,8 +45,8 @@ UPDATE webhook_endpoints e
 
 
 async def stop(conn: Connection, keys: Sequence[tuple[UUID, UUID]]) -> dict[UUID, UUID]:
-    """Drop what is queued for endpoints, given as (organization, id) in the order of the ids, which were paused or
-    disabled just now. Returns the oldest replayed event among it, for each endpoint that has one."""
+    """Drop the queued deliveries of endpoints, given as (organization, id) ordered by id, that were just paused or
+    disabled. Returns the oldest replayed event among them, for each endpoint that has one."""
     ids = [id for _, id in keys]
     found = {row["line"]: row for row in await conn.fetch(FORGET_QUEUED, ids)}
     seen = [found.get(id) for id in ids]

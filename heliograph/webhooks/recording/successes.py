@@ -1,8 +1,8 @@
-"""First successes: deliveries that succeeded at the first attempt, many in one row.
+"""First successes: deliveries that succeeded at the first attempt, many to a row.
 
-Nearly every delivery ends like this, and a row for each cost more than everything else about recording it (decision
-0069). A row holds deliveries of one endpoint whose events were made within the same second, so an event is found among
-the few rows of that second, and whose attempts began within the same ten seconds, so a list by time reads few rows too.
+Nearly every delivery ends like this, and one row for each cost more than everything else about recording it (decision
+0069). A row holds deliveries to one endpoint whose events were made within the same second, so an event is found among
+the few rows of that second; their attempts began within the same ten seconds, so a list by time reads few rows too.
 
 The rule nobody may break: a first attempt is recorded here or in `webhook_attempts`, never in both. It is recorded here
 only in the statement that deletes its queue row under a first lease.
@@ -24,7 +24,7 @@ SPAN = 10
 
 
 def is_first(ended: Ended) -> bool:
-    """Whether this is a success at the first attempt of a row that nobody held before, and leaves no evidence."""
+    """Whether this is a success at the first attempt of a row that no worker held before, and leaves no evidence."""
     attempt, lease = ended.attempt, ended.lease
     return (
         attempt is not None
@@ -36,20 +36,20 @@ def is_first(ended: Ended) -> bool:
 
 
 def since(event_id: UUID) -> UUID:
-    """The lower bound of `first_event` for rows that may hold this event: the beginning of its second."""
+    """The lower bound of `first_event` for rows that may hold this event: the start of its second."""
     return UUID(int=(event_id.int >> 80) // 1000 * 1000 << 80)
 
 
-#: Rows that may hold an event: `{since}` is `since(id)`. A condition on `s.endpoint_id` is spelled so that no index
+#: Rows that may hold an event: `{since}` is `since(id)`. A condition on `s.endpoint_id` is written so that no index
 #: matches it (IS NOT DISTINCT FROM): the look-up has to go by the second, not through all rows of an endpoint.
 HOLDING = """s.organization_id = {organization} AND s.first_event >= {since} AND s.first_event <= {id}
           AND {id} = ANY (s.events)"""
 
-#: When the attempt of element `at` of a row `s` began.
+#: When the attempt at element `at` of a row `s` began.
 STARTED = "s.started_from + s.started_ms[{at}] * interval '1 millisecond'"
 
-# All or, if one of the leases was lost, nothing: then each result is stored separately. A part is what goes into one
-# row: from $7 to $8 of the arrays.
+# All or nothing: if one of the leases was lost, each result is then stored separately. A part is what goes into one
+# row: elements $7 to $8 of the arrays.
 STORE = f"""
 WITH part AS MATERIALIZED (
     SELECT * FROM unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::integer[], $8::integer[], $9::timestamptz[],
@@ -86,9 +86,10 @@ SELECT yes FROM whole
 
 
 async def store(conn: Connection, ended: Sequence[Ended], well: Sequence[tuple[UUID, UUID]]) -> bool:
-    """Finish deliveries for which `is_first` holds, in one statement; False: nothing was done, since a lease was lost.
+    """Finish deliveries for which `is_first` holds, in one statement; False if a lease was lost and so nothing was
+    done.
 
-    `well`: endpoints, as (organization, id) in the same order in all workers, to be marked as healthy.
+    `well`: endpoints to mark as healthy, as (organization, id) in an order that is the same in all workers.
     """
     parts: dict[tuple[UUID, UUID, UUID, int, int], list[tuple[int, Attempt, UUID]]] = {}
     for one in ended:

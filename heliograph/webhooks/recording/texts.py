@@ -1,7 +1,8 @@
-"""Texts in events: some quote what somebody wrote, or a campaign says, stored sealed if their organization wants that.
+"""Texts in events: some quote a message that somebody wrote or a campaign's text; stored sealed if the organization
+wants that.
 
-Only the value of the text is sealed, so that what erases texts, and finds the events that have one, reads the
-same JSON for everybody. The rule nobody may break: `data` is handed to nobody before it went through `opened`.
+Only the value of the text is sealed, so that code that erases texts, or finds the events that have one, reads the same
+JSON for every organization. The rule nobody may break: `data` is handed to nobody before it went through `opened`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item, Sealing
 
-#: Where events of a kind quote a text: in which object of their data, and under which name.
+#: Where events of a kind quote a text: the object in their data, and the name in it.
 QUOTING = {"message.received": ("message", "text"), "campaign.completed": ("campaign", "message_template")}
 
 
@@ -30,8 +31,8 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 
 async def sealed(conn: Connection, events: Collection[Stored]) -> list[str]:
-    """Open data as it is to be stored, in order. Where the key does not open here, the text is left out: it is stored
-    sealed or not at all."""
+    """Plain data as it is to be stored, in order. Where the key cannot be opened here, the text is left out: it is
+    stored sealed or not at all."""
     whose = {one.organization_id for one in events if one.kind in QUOTING}
     if not whose:
         return [one.data for one in events]
@@ -40,13 +41,13 @@ async def sealed(conn: Connection, events: Collection[Stored]) -> list[str]:
 
 
 async def opened(conn: Connection, events: Sequence[Stored]) -> list[str]:
-    """What stored data says, in order; a text whose key was thrown away, or does not open here, is null in it."""
+    """Stored data in plain, in order; a text whose key was destroyed, or cannot be opened here, is null."""
     found, _ = await read(conn, events)
     return found
 
 
 async def read(conn: Connection, events: Sequence[Stored]) -> tuple[list[str], frozenset[UUID]]:
-    """The same, and the ids of those whose text is there but cannot be opened now."""
+    """Like `opened`, plus the ids of events whose text exists but cannot be opened now."""
     found = [one.data for one in events]
     marked = [n for n, one in enumerate(events) if one.kind in QUOTING and _is_marked(one)]
     if not marked:
@@ -68,13 +69,13 @@ async def read(conn: Connection, events: Sequence[Stored]) -> tuple[list[str], f
 
 
 def _is_marked(one: Stored) -> bool:
-    """Whether its text is not what it says. A quote within a string would be escaped."""
+    """Whether its text is sealed. A quotation mark within a string would be escaped."""
     _, name = QUOTING[one.kind]
     return f'"{name}":"{text_keys.MARK}' in one.data
 
 
 def _place(one: Stored, document: Any) -> tuple[str | None, Callable[[str | None], None]]:
-    """The text that data quotes, and what puts another one in its place."""
+    """The text quoted in data, and a function that replaces it."""
     holder, name = QUOTING[one.kind]
 
     def write(text: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Roll-ups of attempts: how many of each endpoint ended how, in which hour, and how long they took.
+"""Roll-ups of attempts: how many each endpoint had by hour and result, and how long they took.
 
     results ── deltas, in the same commit ──► webhook_traffic_deltas ── folded every ten seconds ──► webhook_traffic
 
@@ -17,7 +17,7 @@ from heliograph.base.histogram import LENGTH, as_text, bucket_of
 from heliograph.base.ids import uuid7
 from heliograph.queue import folding
 
-#: Buckets of the durations that nearly all attempts have, milliseconds: looked up, they cost a tenth.
+#: Durations in milliseconds below this, which are nearly all, have a table of buckets: a look-up costs a tenth.
 SHORT = 1024
 _BUCKETS = [bucket_of(one) for one in range(SHORT)]
 
@@ -26,7 +26,7 @@ Key = tuple[UUID, UUID, datetime, str]
 
 
 class Tally:
-    """What a batch adds, a row for each endpoint, hour and result in it."""
+    """What a batch adds: one row for each endpoint, hour and result in it."""
 
     __slots__ = ("_counts",)
 
@@ -34,7 +34,7 @@ class Tally:
         self._counts: dict[Key, list[int]] = {}
 
     def add(self, organization_id: UUID, endpoint_id: UUID, began: datetime, result: str, took: Iterable[int]) -> None:
-        """Attempts that began within the hour of `began`, and how long each took, milliseconds."""
+        """Add attempts that began within the hour of `began`. `took`: the milliseconds that each took."""
         key = (organization_id, endpoint_id, began.replace(minute=0, second=0, microsecond=0), result)
         counts = self._counts.get(key)
         if counts is None:
@@ -43,7 +43,7 @@ class Tally:
             counts[_BUCKETS[one] if one < SHORT else bucket_of(one)] += 1
 
     def columns(self) -> tuple[list[UUID], list[UUID], list[datetime], list[str], list[int], list[str]]:
-        """As `ROWS` takes them."""
+        """The columns that `ROWS` takes."""
         keys = self._counts
         return (
             [key[0] for key in keys],
@@ -55,7 +55,7 @@ class Tally:
         )
 
 
-#: A statement's rows: `{n}` are the numbers of its parameters, the batch first and then the columns of a tally.
+#: The rows of a statement: `{n}` are its parameter numbers, the batch first, then the columns of a tally.
 ROWS = """
 INSERT INTO webhook_traffic_deltas (organization_id, batch, n, endpoint_id, hour, result, count, took)
 SELECT organization_id, ${0}::uuid, n, endpoint_id, hour, result, count, took::bigint[]
@@ -66,12 +66,12 @@ APPEND = ROWS.format(*range(1, 8))
 
 
 async def record(conn: Connection, tally: Tally) -> None:
-    """Append a tally in the caller's transaction, which records its attempts."""
+    """Append a tally in the caller's transaction, the one that records its attempts."""
     await conn.execute(APPEND, uuid7(), *tally.columns())
 
 
 ANY = "EXISTS (SELECT FROM webhook_traffic_deltas)"
-# In the order of the key, so that two who fold at once cannot deadlock.
+# Ordered by key, so that two concurrent folds cannot deadlock.
 FOLD = """
 WITH gone AS (
     DELETE FROM webhook_traffic_deltas
@@ -89,5 +89,5 @@ SELECT count(*) FROM gone
 
 
 async def fold(conn: Connection) -> int:
-    """Fold what has gathered; returns how many deltas there were."""
+    """Fold the deltas gathered so far; returns how many there were."""
     return await folding.fold(conn, FOLD)
