@@ -1,1 +1,1 @@
-"""Stand-ins for the world outside: an SMSC, Meta's Graph API, aggregators' HTTP APIs, a receiver of webhooks."""
+"""Stand-ins for the outside world: an SMSC, Meta's Graph API, aggregators' HTTP APIs, a receiver of webhooks."""

@@ -1,9 +1,9 @@
 """The clock of a simulator: real time, faster, or stopped until it is moved.
 
-Everything that is to be done later (statuses, receipts, retries of callbacks, limits, reviews) follows it, with one
-timer for all, so that a delay costs no timer per message and a test sees seven days pass at once. Timeouts of sockets
-follow the real clock, because their other side does. The rule nobody may break: what falls due is done in the order of
-its time, and `now` never goes back.
+Everything scheduled for later (statuses, receipts, retries of callbacks, limits, reviews) follows it, with one timer
+for all, so that a delay costs no timer per message and a test can let seven days pass at once. Socket timeouts follow
+the real clock, because the other side does. The rule nobody may break: due actions run in the order of their times, and
+`now` never goes back.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-#: A little more than a millisecond gathers what falls due together, and costs one wake-up for it.
+#: Waiting a little over a millisecond lets actions due close together share one wake-up.
 _GATHER = 0.001
 
 
 class VirtualClock:
-    """Seconds since 1970. `speed` 1 is real time, 0 stands still. `after` is called behind what fell due together."""
+    """Seconds since 1970. `speed` 1 is real time, 0 is stopped. `after` is called after each group of due actions."""
 
     def __init__(self, after: Callable[[], None] = lambda: None) -> None:
         self._after = after
@@ -44,7 +44,7 @@ class VirtualClock:
         self._timer = self._loop = None
 
     def reset(self, *, start: float | None = None, speed: float = 1.0) -> None:
-        """Drop pending actions and start again: the only way in which `now` may go back."""
+        """Drop pending actions and start again: the only way for `now` to go back."""
         self._heap.clear()
         self._base, self._origin = time.time() if start is None else start, time.monotonic()
         self._speed = speed
@@ -76,13 +76,13 @@ class VirtualClock:
             self._set()
 
     def hasten(self) -> None:
-        """Let all that is pending be due now."""
+        """Make all pending actions due now."""
         if self._heap:
             self._jump(max(self._heap)[0])
             self._set()
 
     async def advance(self, seconds: float, settled: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Let this time pass at once. Due actions run in order, each at its own time.
+        """Let this many seconds pass at once. Due actions run in order, each at its own time.
 
         `settled` is awaited after each action: what an action started (a callback) can schedule later ones.
         """

@@ -1,7 +1,7 @@
-"""HTTP of the simulators: a function answers each request once its body is there, at once or later, and an answer may
-fail to come in the ways in which answers fail.
+"""HTTP for the simulators: a function answers each request once its body has arrived, at once or later, and a response
+can fail in the ways that real responses fail.
 
-The rule nobody may break: this file decides how an answer travels, never what it says.
+The rule nobody may break: this file decides how a response travels, never what it says.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from heliograph.http.server.registry import Limits, Registry
 from heliograph.http.server.server import Server, listen
 from heliograph.http.writer import CONTINUE, undated_head
 
-#: Seconds that a client may leave a connection idle.
+#: How many seconds a client may leave a connection idle.
 _IDLE = 3_600.0
 
 
 class Reply(msgspec.Struct):
-    """An answer. `way`: normal, drip (in small pieces), drop (the connection ends instead), hang (nothing comes)."""
+    """A response. `way`: normal, drip (in small pieces), drop (the connection closes instead), hang (nothing comes)."""
 
     status: int
     body: bytes = b""
     kind: str = "application/json; charset=UTF-8"
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    #: Real seconds before it leaves.
+    #: Real seconds before it is sent.
     delay: float = 0.0
     way: str = "normal"
-    #: It leaves when this is over.
+    #: It is sent after this has finished.
     behind: Awaitable[Any] | None = None
-    #: Called when it has left, or would have, also where nobody is there any more to take it.
+    #: Called when it has been sent or would have been, even if the client is gone.
     left: Callable[[], None] | None = None
-    #: Of a drip: real seconds between two pieces, and bytes of each; 0: a twentieth of it all.
+    #: For a drip: real seconds between pieces, and bytes in each; 0 means a twentieth of the whole.
     interval: float = 0.02
     piece: int = 0
 
@@ -50,10 +50,10 @@ Handler = Callable[[RequestHead, bytes], Coming]
 
 
 class HttpSimulator:
-    """A server whose requests `handler` answers. `listen`, `abort`, and so on."""
+    """A server whose requests are answered by `handler`."""
 
     def __init__(self, handler: Handler, *, body_bytes: int) -> None:
-        """`body_bytes`: of a request."""
+        """`body_bytes`: the largest request body."""
         self._handler = handler
         self._tasks: set[asyncio.Task[None]] = set()
         request = ReaderLimits(head_bytes=65_536, fields=200, body_bytes=body_bytes)
@@ -63,11 +63,11 @@ class HttpSimulator:
 
     @property
     def is_listening(self) -> bool:
-        """Connections are taken."""
+        """Whether connections are accepted."""
         return self._server is not None
 
     async def listen(self, host: str, port: int) -> int:
-        """Take connections; returns the port, a free one if 0 was given. Raises OSError."""
+        """Accept connections; returns the port, a free one if 0 was given. Raises OSError."""
         sock = listen(host, port, shared=False)
         self._server = Server(self._service, self._tasks)
         await self._server.start([sock])
@@ -85,7 +85,7 @@ class HttpSimulator:
 
 
 class _Exchange(Exchange):
-    """One request and its answer."""
+    """One request and its response."""
 
     __slots__ = ("_handler", "_input_ended", "_pieces", "_task", "_tasks")
 
@@ -118,7 +118,7 @@ class _Exchange(Exchange):
         super().end_input()
         self._input_ended = True
         if self._task is None:
-            self.connection.give_way()  # it hangs, and nobody is there any more
+            self.connection.give_way()  # the response hangs, and the client is gone
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -1,10 +1,10 @@
-"""A webhook sink: takes callbacks, verifies them, answers as told and remembers what it saw.
+"""A webhook sink: receives callbacks, verifies them, answers as told and remembers what it saw.
 
-The rule nobody may break: an event counts as received (and stands in the ledger) only when it was answered with 2xx
-and its signature was good. That is what a sender may rely on, so it is what a test compares with.
+The rule nobody may break: an event counts as received (and is in the ledger) only if it was answered with 2xx and its
+signature was valid. That is what a sender may rely on, so it is what a test compares with.
 
-Callbacks are answered where they are read, without a task, because a benchmark's receiver must never be what limits
-it. `GET` on any path answers the counters as JSON.
+Callbacks are answered where they are read, without a task, because a benchmark's receiver must never be the bottleneck.
+`GET` on any path returns the counters as JSON.
 """
 
 from __future__ import annotations
@@ -42,30 +42,30 @@ _WANTED = frozenset(
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How the receiver behaves. The defaults take everything at once and say 200."""
+    """The receiver's behavior. By default it answers everything at once with 200."""
 
     host: str = "127.0.0.1"
-    #: 0 takes a free one.
+    #: 0 means any free port.
     port: int = 0
-    #: Callbacks must be signed with one of these; empty: signatures are not looked at.
+    #: Callbacks must be signed with one of these; if empty, signatures are not checked.
     secrets: tuple[str, ...] = ()
     status: int = 200
-    #: Body of each answer.
+    #: Body of each response.
     answer: bytes = b""
-    #: Seconds before each answer.
+    #: Seconds before each response.
     latency: float = 0.0
-    #: Share of callbacks, 0 to 1, that are answered with `fail_status` instead.
+    #: Share of callbacks, 0 to 1, answered with `fail_status` instead.
     fail_share: float = 0.0
     fail_status: int = 500
-    #: Value of Retry-After on answers that are not 2xx, seconds.
+    #: Value of Retry-After, in seconds, on responses from status 300 up.
     retry_after: int | None = None
     #: Read everything, answer nothing.
     hang: bool = False
-    #: Seconds between two bytes of an answer; 0 sends it at once.
+    #: Seconds between two bytes of a response; 0 sends it at once.
     byte_interval: float = 0.0
-    #: Events kept in memory; older ones are forgotten, the counters stay.
+    #: Events kept in memory; older ones are forgotten, but remain counted.
     keep: int = 10_000
-    #: Event ids remembered to tell duplicates.
+    #: Event ids remembered to recognize duplicates.
     remember: int = 1_000_000
     #: A file that gets one line per received event: event id, type, message id, separated by spaces.
     ledger: str = ""
@@ -73,7 +73,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """One callback as it came. `problem` is None when the signature was good or not looked at."""
+    """One callback as received. `problem` is None if the signature was valid or not checked."""
 
     id: str
     type: str
@@ -83,12 +83,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     duplicate: bool
     problem: str | None
     body: bytes
-    #: The headers that matter, names in lower case.
+    #: The relevant headers, with lower-case names.
     raw_headers: dict[bytes, bytes]
 
     @property
     def headers(self) -> dict[str, str]:
-        """`raw_headers` as text: made when asked for, which a benchmark never does."""
+        """`raw_headers` as text: decoded on demand, which a benchmark never does."""
         return {name.decode(): value.decode("latin-1") for name, value in self.raw_headers.items()}
 
     @property
@@ -97,15 +97,15 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counters(msgspec.Struct):
-    """What came since the start."""
+    """Counters since the start."""
 
-    #: Callbacks in all.
+    #: All callbacks.
     requests: int = 0
     #: Received: distinct events answered with 2xx.
     received: int = 0
-    #: Came again after they had been answered with 2xx.
+    #: Callbacks repeated after they had been answered with 2xx.
     duplicates: int = 0
-    #: Answered with something else than 2xx, or not at all.
+    #: Not answered with 2xx, or not answered at all.
     refused: int = 0
     bad_signatures: int = 0
     #: The body was not an event.
@@ -127,7 +127,7 @@ class _Body(msgspec.Struct):
 
 
 class Receiver:
-    """`await start()`, then `url`; `await stop()`. `said`, when given, gets one line per callback."""
+    """Use `await start()`, then `url`, then `await stop()`. `said`, if given, gets one line per callback."""
 
     def __init__(self, options: Options | None = None, *, said: Callable[[str], object] | None = None) -> None:
         self.options = options or Options()
@@ -136,7 +136,7 @@ class Receiver:
         self.events: deque[Event] = deque(maxlen=self.options.keep)
         self._said = said
         self._random = random.Random(self.options.seed)
-        # Two generations: when the younger is full the older is dropped, so memory stays bounded.
+        # Two generations: when the newer one is full, the older is dropped, so memory stays bounded.
         self._seen: set[str] = set()
         self._seen_before: set[str] = set()
         self._http = HttpSimulator(self._answer, body_bytes=_LARGEST_BODY)
@@ -146,23 +146,23 @@ class Receiver:
         self._flush: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._decoder = msgspec.json.Decoder(_Body)
-        #: Made from the secrets beside it; options may be exchanged at any time.
+        #: Made from the secrets stored with it, since options may be replaced at any time.
         self._verifier: tuple[tuple[str, ...], signing.Verifier] = ((), signing.Verifier(()))
 
     @property
     def url(self) -> str:
-        """Where it listens, once started."""
+        """The URL it listens on, once started."""
         return f"http://{self.options.host}:{self.port}/"
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the port is taken or the ledger cannot be opened."""
+        """Listen. Raises OSError if the port is in use or the ledger cannot be opened."""
         if self.options.ledger:
             self._ledger = _appending(self.options.ledger)
         self._loop = asyncio.get_running_loop()
         self.port = await self._http.listen(self.options.host, self.options.port)
 
     async def stop(self) -> None:
-        """Close every connection and write what is left of the ledger."""
+        """Close every connection and write the rest of the ledger."""
         self._http.abort()
         self.flush()
         if self._ledger is not None:
@@ -170,14 +170,15 @@ class Receiver:
             self._ledger = None
 
     async def wait_for(self, condition: Callable[[Receiver], bool], *, within: float = 120.0) -> None:
-        """Until `condition(self)` holds; looked at after each callback. Raises TimeoutError after `within` seconds."""
+        """Wait until `condition(self)` holds; checked after each callback. Raises TimeoutError after `within`
+        seconds."""
         async with asyncio.timeout(within):
             while not condition(self):
                 self._changed.clear()
                 await self._changed.wait()
 
     def flush(self) -> None:
-        """Write ledger and lines now; otherwise it happens 50 ms after the first of them."""
+        """Write pending ledger and output lines now; otherwise they are written 50 ms after the first."""
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None
@@ -199,7 +200,7 @@ class Receiver:
         return _reply(status, options.answer, options.retry_after, options.latency, options.byte_interval)
 
     def _take(self, headers: dict[bytes, bytes], body: bytes) -> int:
-        """Judge one callback, note it, and return the status of its answer; 0 for none."""
+        """Judge and record one callback; returns the status of the response, 0 for none."""
         counters, options = self.counters, self.options
         counters.requests += 1
         now = datetime.now(UTC)
@@ -279,11 +280,11 @@ def _appending(path: str) -> BinaryIO:
 
 
 def _print(line: str) -> None:
-    print(line, flush=True)  # a reader at the other end of a pipe wants it now
+    print(line, flush=True)  # so that a reader at the other end of a pipe gets it now
 
 
 async def run(options: Options, *, said: Callable[[str], object] = _print) -> Counters:
-    """Receive until SIGINT or SIGTERM, saying where it listens and then a line per callback; returns the counters."""
+    """Receive until SIGINT or SIGTERM, printing the URL and then a line per callback; returns the counters."""
     receiver = Receiver(options, said=said)
     await receiver.start()
     try:

@@ -1,4 +1,4 @@
-"""HTTP suppliers as their documentation describes them, to test against: one server, one profile each.
+"""HTTP suppliers as their documentation describes them, to test against: one server, and one profile for each.
 
-Nothing here is shared with `suppliers/http/`: no test could find what both misread in the same way.
+Nothing here is shared with `suppliers/http/`: otherwise no test could find a misreading common to both.
 """

@@ -1,4 +1,4 @@
-"""Look-ups of numbers, from the supplier's side, each from its public documentation."""
+"""Number look-ups from the supplier's side, each following its public documentation."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from heliograph.simulators.http import Reply
 class Lookup(msgspec.Struct, frozen=True):
     """One supplier's API."""
 
-    #: (head, body, the account's secret): numbers (digits); None: it is no look-up, or not with this secret.
+    #: (head, body, the account's secret) → numbers (digits); None if it is no look-up or the secret is wrong.
     read: Callable[[RequestHead, bytes, str], list[str] | None]
-    #: What it says of them, by number: "64304"; empty: it knows none.
+    #: The response, given each number's network: "64304"; empty if unknown.
     answer: Callable[[Mapping[str, str]], Reply]
 
 

@@ -1,4 +1,4 @@
-"""The wire formats of HTTP suppliers, from the supplier's side, each from its public documentation."""
+"""The wire formats of HTTP suppliers, from the supplier's side, each following its public documentation."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Asked(msgspec.Struct, frozen=True):
     to: str
     sender: str
     text: str
-    #: Where its receipts go; empty: to the account's address.
+    #: Where its receipts go; if empty, to the account's URL.
     callback: str = ""
-    #: The customer's own id of it.
+    #: The customer's own id for it.
     reference: str = ""
 
 
@@ -49,21 +49,21 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """One supplier's API."""
 
     name: str
-    #: (head, body, the account's secret); None: not with this secret, or no send.
+    #: (head, body, the account's secret); None if the secret is wrong or it is no send.
     read: Callable[[RequestHead, bytes, str], Asked | None]
     accepted: Callable[[Asked, str], Reply]
     refused: Callable[[Asked], Reply]
     throttled: Callable[[Asked], Reply]
     busy: Callable[[Asked], Reply]
     unauthorized: Reply = msgspec.field(default_factory=lambda: _json(401, {"error": "unauthorized"}))
-    #: (address, message, id, "delivered", "undelivered", "expired" or "rejected").
+    #: (URL, message, id, "delivered", "undelivered", "expired" or "rejected").
     receipt: Callable[[str, Asked, str, str], Post]
-    #: (address, from, to, text, id).
+    #: (URL, from, to, text, id).
     inbound: Callable[[str, str, str, str, str], Post]
     sign: Callable[[Post, str], Post] = _unsigned
-    #: As `read`, of a request that may hold several; None: it holds one.
+    #: Like `read`, for a request that may contain several; None if it always contains one.
     read_several: Callable[[RequestHead, bytes, str], list[Asked]] | None = None
-    #: One answer of those to several messages.
+    #: Combines the responses to several messages into one.
     together: Callable[[list[Reply]], Reply] = lambda replies: replies[0]
 
 
@@ -348,11 +348,11 @@ _VONAGE = Profile(
     sign=_vonage_sign,
 )
 
-# -- A supplier of nobody's --------------------------------------------------------------------------------------------
+# -- A generic supplier ------------------------------------------------------------------------------------------------
 
 
 def _plain_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
-    """`GET /send?user=…&pass=…&to=…&from=…&text=…&dlr-url=…`, as Kannel's sendsms: it gives no ids."""
+    """`GET /send?user=…&pass=…&to=…&from=…&text=…&dlr-url=…`, like Kannel's sendsms: it assigns no ids."""
     query = dict(urllib.parse.parse_qsl(head.query.decode(), keep_blank_values=True))
     if head.method != "GET" or head.path != "/send" or query.get("pass") != secret:
         return None

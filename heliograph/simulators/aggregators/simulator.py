@@ -1,7 +1,7 @@
 """An HTTP supplier that accepts messages, reports their outcome later, and fails on request.
 
 The last four digits of a recipient decide its fate (`FATES`); every other number is delivered. The rule nobody may
-break: `taken` holds what a real supplier would have sent to handsets, once for each time it would have.
+break: `taken` holds what a real supplier would have sent to handsets, once for each time it would have been sent.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ FATES = {
     "0100": "refused",
     "0101": "throttled",  # the first time
     "0102": "busy",  # the first time
-    "0103": "lost",  # it is sent, and no answer comes
-    "0104": "early",  # its receipt comes before the answer
+    "0103": "lost",  # it is sent, but no response comes
+    "0104": "early",  # its receipt comes before the response
     "0105": "twice",  # its receipt comes twice
     "0106": "silent",  # no receipt comes
-    "0107": "garbled",  # it is sent, and the answer cannot be read
+    "0107": "garbled",  # it is sent, but the response cannot be parsed
 }
 STATES = ("undelivered", "expired", "rejected")
-#: Bytes of a request.
+#: The largest request accepted, in bytes.
 LARGEST = 1_048_576
 RULES = ClientRules(
     seconds=5.0,
@@ -55,17 +55,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     secret: str
     host: str = "127.0.0.1"
     port: int = 0
-    #: The account's address at us, without `/receipts` or `/inbound`, for those that have no address with each message.
+    #: The account's URL at Heliograph, without `/receipts` or `/inbound`, for messages without a URL of their own.
     callback: str = ""
-    #: Seconds from an answer to its receipt, and before an answer.
+    #: Seconds between a response and its receipt, and before a response.
     receipt_delay: float = 0.02
     latency: float = 0.0
-    #: Seconds until a callback that was not answered with 2xx is made again, and how often.
+    #: Seconds until a callback not answered with 2xx is repeated, and how many times.
     redeliver_after: float = 0.2
     redeliveries: int = 50
-    #: Networks of numbers (digits) that it is asked about: "64304"; those of others it does not know.
+    #: The network of each number (digits) it can look up: "64304"; other numbers are unknown to it.
     networks: Mapping[str, str] = {}
-    #: Everything fails in this way, whatever the number: a value of FATES.
+    #: The fate of every message, whatever the number: a value of FATES.
     always: str = ""
 
 
@@ -77,19 +77,19 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Aggregator:
-    """One account at one supplier. `start`, `stop`."""
+    """One account at one supplier. Use `start` and `stop`."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.profile: Profile = PROFILES[options.profile]
         self.taken: list[Taken] = []
-        #: Answers by kind, and callbacks by the status that they were answered with.
+        #: Responses by kind, and callbacks by the status of their response.
         self.answered: Counter[str] = Counter()
         self.called: Counter[int] = Counter()
         self.port = 0
-        #: Numbers that it was asked about, in their order.
+        #: Numbers looked up, in order.
         self.looked_up: list[str] = []
-        #: Requests to send something.
+        #: How many requests to send were made.
         self.requests = 0
         self._server = HttpSimulator(self._answer, body_bytes=LARGEST)
         self._numbers = itertools.count(1)
@@ -99,11 +99,11 @@ class Aggregator:
 
     @property
     def base_url(self) -> str:
-        """Where its API is."""
+        """The URL of its API."""
         return f"http://{self.options.host}:{self.port}"
 
     async def start(self) -> None:
-        """Take requests."""
+        """Start serving requests."""
         self._client = HttpClient(RULES)
         self.port = await self._server.listen(self.options.host, self.options.port)
 
@@ -117,8 +117,8 @@ class Aggregator:
             await self._client.close()
 
     async def write(self, *, sender: str, recipient: str, text: str, id: str = "", secret: str | None = None) -> int:
-        """A handset writes; returns the status of the callback's response. `id`: repeats an earlier message.
-        `secret`: signs the callback instead of the account's secret."""
+        """Send a message from a handset; returns the status of the callback's response. `id`: repeats an earlier
+        message. `secret`: signs the callback instead of the account's secret."""
         post = self.profile.inbound(
             self.options.callback + "/inbound", sender, recipient, text, id or f"in-{next(self._numbers)}"
         )
@@ -142,14 +142,14 @@ class Aggregator:
         return self._one(some[0]) if len(some) == 1 else self._several(some)
 
     def _fate(self, asked: Asked) -> str:
-        """What becomes of a message, at this time."""
+        """The fate of a message, this time."""
         fate = self.options.always or FATES.get(asked.to[-4:], "delivered")
         is_first = asked.to not in self._seen
         self._seen.add(asked.to)
         return fate if fate not in ("throttled", "busy") or is_first or self.options.always else "delivered"
 
     def _several(self, some: list[Asked]) -> Reply:
-        """The messages of one request: a throttle, and what is lost of the answer, concerns all of them."""
+        """Handle the messages of one request: a throttle or a lost response concerns all of them."""
         fates = [self._fate(asked) for asked in some]
         if "throttled" in fates:
             self.answered["throttled"] += 1

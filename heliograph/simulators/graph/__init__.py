@@ -1,1 +1,1 @@
-"""A simulation of Meta's Graph API, as far as WhatsApp needs it."""
+"""A simulation of the parts of Meta's Graph API that WhatsApp uses."""

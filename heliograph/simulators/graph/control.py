@@ -1,16 +1,16 @@
-"""The control plane, `/_sim/…`: the simulator's methods as JSON over HTTP, for those who run it as a separate process.
+"""The control plane, `/_sim/…`: the simulator's methods as JSON over HTTP, for running it as a separate process.
 
-    GET    /_sim                      what it knows, and its counters
-    POST   /_sim/reset                as it was at its start
+    GET    /_sim                      its objects and counters
+    POST   /_sim/reset                restore the initial state
     GET    /_sim/clock                {"now", "speed", "waiting"}
     POST   /_sim/clock                {"advance": seconds} or {"speed": 0 …}
-    POST   /_sim/options              any option that may change
+    POST   /_sim/options              any option that may be changed
     POST   /_sim/webhook              {"url", "verify_token"?, "app"?}
-    POST   /_sim/apps | accounts | numbers | templates | tokens     add one, or change the one with this id
+    POST   /_sim/apps | accounts | numbers | templates | tokens     add one, or change the one with this id if it exists
     POST   /_sim/scripts              {"recipient": whole number or ending, "script": name, list or object, or null}
-    POST   /_sim/faults               a fault; DELETE takes all of them away
+    POST   /_sim/faults               a fault; DELETE removes all of them
     POST   /_sim/connections          {"refuse": real seconds}
-    POST   /_sim/inbound              a message from a user; answers its wamid
+    POST   /_sim/inbound              a message from a user; returns its wamid
     POST   /_sim/windows              {"user", "number"?, "seconds"?}: 0 closes the service window
     POST   /_sim/events/template | number | account
     POST   /_sim/statuses             {"message": wamid, "status", "code"?}
@@ -19,7 +19,8 @@
     GET    /_sim/callbacks | requests | messages | counters         ?last=100; messages: ?to=
     GET    /_sim/users/{digits}       {"accepted", "reached", "messages"}: distinct sends to a user
 
-It has no authentication and belongs on the loopback. The rule nobody may break: it never shows a bearer token.
+It has no authentication and must stay on the loopback interface. The rule nobody may break: it never shows a
+bearer token.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SHOWN = 100
 
 
 class Control:
-    """`simulator` is the GraphSimulator whose methods these are."""
+    """Exposes the methods of `simulator`, a GraphSimulator."""
 
     def __init__(self, simulator: Any) -> None:
         self._simulator = simulator
@@ -149,7 +150,7 @@ class Control:
         seconds = float(given["refuse"])
 
         async def accept() -> None:
-            # The answer to this very request goes out first.
+            # Lets the response to this request go out first.
             await asyncio.sleep(0.05)
             self._simulator.refuse_connections()
             await asyncio.sleep(seconds)

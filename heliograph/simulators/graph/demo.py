@@ -97,7 +97,7 @@ TEMPLATES = [ORDER_SHIPPED, APPOINTMENT_REMINDER, DELIVERY_UPDATE, LOGIN_CODE]
 
 
 def setup(options: GraphOptions) -> Setup:
-    """The objects described by the options. Raises OSError or msgspec.MsgspecError for a bad file of templates."""
+    """The objects described by the options. Raises OSError or msgspec.MsgspecError for a bad template file."""
     templates = TEMPLATES
     if options.templates:
         templates = msgspec.json.decode(Path(options.templates).read_bytes(), type=list[Template])

@@ -1,7 +1,7 @@
 """The objects of the Graph API simulator, as in a setup file and in memory.
 
-Every one of them can be written as JSON, which is what `heliograph simulate graph --config` reads and what the control
-plane takes. Ids are text even where Meta writes them as integers, because some are larger than a float can hold.
+Each can be written as JSON, which is what `heliograph simulate graph --config` reads and what the control plane takes.
+Ids are text even where Meta writes them as integers, because some are larger than a float can represent.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class SimulatedAccount(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     id: str
     name: str = "Demo"
-    #: The portfolio, which the messaging limit belongs to.
+    #: The business portfolio, to which the messaging limit belongs.
     business: str = "770000000000001"
-    #: Apps that are called back for it.
+    #: Apps that receive its callbacks.
     subscribed: list[str] = []
     currency: str = "EUR"
     timezone_id: str = "1"
     account_review_status: str = "APPROVED"
     business_verification_status: str = "verified"
     template_namespace: str = "00000000_0000_0000_0000_000000000000"
-    #: Sends of all its numbers are refused with this code; 0: they are not.
+    #: Sends from all its numbers are refused with this code; 0 means they are not.
     refusal: int = 0
-    #: RESTRICTED_BIZ_INITIATED_MESSAGING and the like.
+    #: RESTRICTED_BIZ_INITIATED_MESSAGING and similar.
     restrictions: list[str] = []
 
 
@@ -59,14 +59,14 @@ class Number(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     account_mode: str = "LIVE"
     #: STANDARD, HIGH or NOT_APPLICABLE.
     throughput: str = "STANDARD"
-    #: It is on the WhatsApp Business app as well, and may send 20 messages a second.
+    #: Also used in the WhatsApp Business app, which limits it to 20 messages a second.
     is_on_biz_app: bool = False
-    #: TIER_250, TIER_2K, …, TIER_UNLIMITED: what GETs say. What is enforced is the option `tier`.
+    #: TIER_250, TIER_2K, …, TIER_UNLIMITED: what GETs report. The enforced limit is the option `tier`.
     limit: str = "TIER_UNLIMITED"
     registered: bool = True
-    #: Sends are refused with this code (131037, 131042, 131045, 131048 …); 0: they are not.
+    #: Sends are refused with this code (131037, 131042, 131045, 131048 …); 0 means they are not.
     refusal: int = 0
-    #: Until then 131057, Unix seconds.
+    #: Sends are refused with 131057 until this Unix time.
     maintenance_until: float = 0.0
 
 
@@ -86,7 +86,7 @@ class Template(msgspec.Struct, kw_only=True):
     previous_category: str | None = None
     correct_category: str | None = None
     message_send_ttl_seconds: int | None = None
-    #: How often it was paused for its quality.
+    #: How many times it was paused because of its quality.
     pauses: int = 0
     edited_at: float = 0.0
 
@@ -99,11 +99,11 @@ class Token(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     #: valid, expired or revoked.
     state: str = "valid"
     scopes: list[str] = msgspec.field(default_factory=lambda: list(SCOPES))
-    #: The accounts that it may see; None: all.
+    #: The accounts it may see; None means all.
     accounts: list[str] | None = None
-    #: Unix seconds; 0: never.
+    #: Unix time; 0 means never.
     expires_at: int = 0
-    #: What a send without the scope is refused with: 10, 200, 131005 or 3.
+    #: The error code for a send without the scope: 10, 200, 131005 or 3.
     denial: int = 10
 
 
@@ -114,18 +114,18 @@ class User(msgspec.Struct):
     user_id: str = ""
     name: str = "Amal Bén"
     username: str = ""
-    #: Messages accepted for this user, and those that came to the phone.
+    #: Messages accepted for this user, and those that reached the phone.
     accepted: int = 0
     reached: int = 0
 
     @property
     def key(self) -> str:
-        """What the user is known by: the phone, or the business-scoped id of somebody with a username only."""
+        """The user's identity: the phone number, or the business-scoped id of a user with only a username."""
         return self.wa_id or self.user_id
 
 
 class Message(msgspec.Struct, gc=False):
-    """A message that was accepted: the user gets it, unless its script says otherwise."""
+    """An accepted message: the user gets it, unless its script says otherwise."""
 
     id: str
     number: str
@@ -140,13 +140,13 @@ class Message(msgspec.Struct, gc=False):
     template: str
     content: Any
     to: str
-    #: Statuses that happened, in their order.
+    #: The statuses so far, in order.
     statuses: list[str]
     reached: bool = False
 
 
 class SentMessage(msgspec.Struct, gc=False):
-    """A request as it came, without its token."""
+    """A request as received, without its token."""
 
     at: float
     method: str
@@ -154,9 +154,9 @@ class SentMessage(msgspec.Struct, gc=False):
     query: dict[str, str]
     headers: dict[str, str]
     body: Any
-    #: What it was answered with; 0: with nothing.
+    #: HTTP status of the response; 0 if there was none.
     status: int
-    #: Meta's code; 0: none.
+    #: Meta's error code; 0 if none.
     code: int
     fault: str
 
@@ -165,23 +165,23 @@ class Counters(msgspec.Struct):
     """Counters since the start or the last reset."""
 
     requests: int = 0
-    #: Sends that were taken: each is a message of its own to a user.
+    #: Accepted sends: each is a separate message to a user.
     accepted: int = 0
     refused: int = 0
-    #: Messages accepted beyond the first with the same biz_opaque_callback_data: what must stay 0.
+    #: Messages accepted beyond the first with the same biz_opaque_callback_data: must stay 0.
     doubled: int = 0
-    #: Messages that came to a phone.
+    #: Messages that reached a phone.
     reached: int = 0
-    #: Sends whose answer was withheld, cut or replaced by a fault.
+    #: Sends whose response was withheld, cut off or replaced by a fault.
     unanswered: int = 0
     statuses: int = 0
     inbound: int = 0
     events: int = 0
-    #: Callbacks that were tried, those answered with 200, and updates in those.
+    #: Callbacks attempted, those answered with 200, and the updates in the latter.
     callbacks: int = 0
     callbacks_taken: int = 0
     items_taken: int = 0
-    #: Updates that were sent again because their callback was not taken.
+    #: Updates sent again because their callback was not accepted.
     items_again: int = 0
     #: Updates given up after `retry_days`.
     items_lost: int = 0

@@ -92,7 +92,7 @@ class GraphOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def quick(**changes: Any) -> GraphOptions:
-    """Options for a test: any free port, no latency, statuses at once, and no limit on throughput or pairs."""
+    """Options for a test: any free port, no latency, immediate statuses, and no limit on throughput or pairs."""
     given: dict[str, Any] = {
         "port": 0,
         "seed": 1,
@@ -107,7 +107,7 @@ def quick(**changes: Any) -> GraphOptions:
 
 
 def checked(options: GraphOptions) -> GraphOptions:
-    """The same options. Raises ValueError for what cannot be."""
+    """The same options. Raises ValueError for impossible values."""
     if not 1 <= options.batch <= 1000:
         raise ValueError("batch is not between 1 and 1000")
     if not 1 <= options.concurrency <= 64:

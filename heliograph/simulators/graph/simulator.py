@@ -1,10 +1,10 @@
 """A simulator of Meta's Graph API (WhatsApp Cloud API), for `heliograph up`, `heliograph simulate graph` and tests.
 
-It judges sends in Meta's order, answers as late and as badly as told, lets each message become what its script says,
-and calls back with signed, batched, repeated and re-sent webhooks on a clock that can be moved. It shares no code with
-the connector: nothing here imports from the WhatsApp package. Everything left to chance follows the seed.
+It judges sends in Meta's order, responds as late and as badly as told, gives each message the outcome of its script,
+and calls back with signed, batched, repeated and re-sent webhooks, on a clock that can be moved. It shares no code with
+the connector: nothing here imports from the WhatsApp package. All random choices follow the seed.
 
-The last four digits of a recipient that begins with 888, which no country has, choose what becomes of a message
+The last four digits of a recipient that begins with 888, which is no country's code, choose its messages' outcome
 (`MAGIC` in scripts.py):
 
     0000 sent, delivered, read          0007 a status before the answer     9004 sent, delivered, never read
@@ -23,7 +23,7 @@ The last four digits of a recipient that begins with 888, which no country has, 
     GraphSimulator ── Api (requests) ── World (what Meta knows)
                    └─ Outbox (callbacks of an app) ── VirtualClock
 
-It has over 400 lines because it is the one list of what a test can ask of the simulator.
+It has over 400 lines because it is the single list of what a test can ask of the simulator.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ __all__ = [
     "quick",
 ]  # fmt: skip
 
-#: Of a request, bytes.
+#: The largest request body, in bytes.
 _LARGEST_BODY = 3 * 1_048_576
 
 
@@ -102,7 +102,7 @@ class GraphSimulator:
     """
 
     def __init__(self, options: GraphOptions | None = None, setup: Setup | None = None) -> None:
-        """Raises ValueError for options that cannot be; OSError or ValueError for a bad file of templates."""
+        """Raises ValueError for impossible options; OSError or ValueError for a bad template file."""
         self._options = self._first = checked(options or GraphOptions())
         self._setup = setup
         #: The port it listens on; 0 before the first start.
@@ -117,10 +117,10 @@ class GraphSimulator:
         for app in self._world.apps.values():
             self._box(app)
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and begin the handshakes. Raises OSError when the port is taken."""
+        """Listen, and begin the handshakes. Raises OSError if the port is in use."""
         self._client = HttpClient(RULES)
         try:
             await self._listen()
@@ -132,7 +132,7 @@ class GraphSimulator:
             box.open(self._client)
 
     async def stop(self) -> None:
-        """Close every connection at once. What was not called back is kept."""
+        """Close every connection at once. Undelivered callbacks are kept."""
         self.clock.close()
         for box in self._outboxes.values():
             await box.close()
@@ -149,7 +149,7 @@ class GraphSimulator:
         await self.stop()
 
     def refuse_connections(self) -> None:
-        """Stop listening and cut every connection: whoever connects is refused. `accept_connections` ends it."""
+        """Stop listening and cut every connection: new ones are refused until `accept_connections`."""
         self._http.abort()
 
     async def accept_connections(self) -> None:
@@ -158,7 +158,7 @@ class GraphSimulator:
             await self._listen()
 
     def reset(self) -> None:
-        """As it was made: its options, its setup, the true time. Callbacks keep their URL and their handshake."""
+        """Restore the initial options, setup and real time. Callbacks keep their URL and handshake."""
         self._options = self._first
         self.clock.reset()
         urls = {box.app.id: (box.app.webhook_url, box.app.verify_token) for box in self._outboxes.values()}
@@ -173,16 +173,16 @@ class GraphSimulator:
 
     @property
     def base_url(self) -> str:
-        """Where the Graph API is: `http://127.0.0.1:8090`, to which `/v25.0/…` is added."""
+        """The URL of the Graph API, such as `http://127.0.0.1:8090`, to which `/v25.0/…` is appended."""
         return self._options.public_url.rstrip("/") or f"http://{self._options.host}:{self.port}"
 
     @property
     def options(self) -> GraphOptions:
-        """The options as they are now."""
+        """The current options."""
         return self._options
 
     def configure(self, **changes: Any) -> None:
-        """Change options while it runs. Address, seed, ids and what is kept stay as they were. Raises ValueError."""
+        """Change options while it runs. Address, seed, ids and the sizes of logs stay fixed. Raises ValueError."""
         try:
             self._options = checked(msgspec.convert(msgspec.to_builtins(self._options) | changes, GraphOptions))
         except msgspec.ValidationError as error:
@@ -193,7 +193,7 @@ class GraphSimulator:
         if {"magic", "default_script"} & changes.keys():
             self._world.scripts.configure(self._options)
 
-    # -- whom it knows -------------------------------------------------------------------------------------------------
+    # -- objects -------------------------------------------------------------------------------------------------------
 
     def add_app(self, id: str, secret: str, verify_token: str, *, webhook_url: str = "") -> App:
         app = self._world.apps[id] = App(id=id, secret=secret, verify_token=verify_token, webhook_url=webhook_url)
@@ -201,7 +201,7 @@ class GraphSimulator:
         return app
 
     def add_account(self, id: str, *, app: str = "", **fields: Any) -> SimulatedAccount:
-        """A WABA, subscribed by `app` (the first one) unless `subscribed` says otherwise."""
+        """Add a WABA, subscribed by `app` (default: the first) unless `subscribed` says otherwise."""
         fields.setdefault("subscribed", [app or next(iter(self._world.apps))])
         account = self._world.accounts[id] = SimulatedAccount(id=id, **fields)
         return account
@@ -212,7 +212,7 @@ class GraphSimulator:
         return number
 
     def add_template(self, template: Template | Mapping[str, Any]) -> Template:
-        """An APPROVED one unless it says otherwise. Raises ValueError."""
+        """Add a template, APPROVED unless it says otherwise. Raises ValueError."""
         made = template if isinstance(template, Template) else msgspec.convert(dict(template), Template)
         return self._world.add_template(made)
 
@@ -244,16 +244,16 @@ class GraphSimulator:
         return found
 
     def set_webhook(self, url: str, *, app: str = "", verify_token: str | None = None) -> None:
-        """Call back there; the handshake comes first."""
+        """Send callbacks to this URL, once the handshake has passed."""
         self.outbox(app).set_url(url, verify_token)
 
-    # -- what happens --------------------------------------------------------------------------------------------------
+    # -- outcomes and events -------------------------------------------------------------------------------------------
 
     def script(self, ending: str, script: Script | str | Mapping[str, Any] | list[str] | None, **changes: Any) -> None:
-        """What becomes of sends to recipients that end so (a whole number, or its last digits; "" is everyone).
+        """Set the outcome of sends to recipients with this ending (a full number, or its last digits; "" is everyone).
 
         A script is one of `SCRIPTS` by name, a `Script`, a list like `["sent", "failed:131026"]`, or its JSON; None
-        takes it back. Raises ValueError.
+        removes it. Raises ValueError.
         """
         made = None if script is None else script_of(dict(script) if isinstance(script, Mapping) else script)
         if made is not None and changes:
@@ -264,41 +264,46 @@ class GraphSimulator:
             self._world.scripts.set(only_digits(ending), made)
 
     def fault(self, kind: str, **fields: Any) -> None:
-        """Put a `Fault` in the way of requests. Raises ValueError."""
+        """Inject a `Fault` into requests. Raises ValueError."""
         self._api.faults.append(msgspec.convert({"kind": kind, **fields}, Fault))
 
     def clear_faults(self) -> None:
         self._api.faults.clear()
 
     def inbound(self, sender: str = "", text: str = "Hello", **fields: Any) -> str:
-        """A user writes to a number: `Inbound` has the fields. Returns the wamid. Raises KeyError or ValueError."""
+        """Send a message from a user to a number; fields as in `Inbound`. Returns the wamid. Raises KeyError or
+        ValueError."""
         wamid, item = receive(self._world, Inbound(sender=sender, text=text, **fields))
         self._api.emit(item)
         return wamid
 
     def open_window(self, user: str, *, number: str = "", seconds: float = 86_400.0) -> None:
-        """A service window of this length from now, with no message; 0 closes it: Meta forgets, and tells nobody."""
+        """Open a service window of this length from now, without a message; 0 closes it silently, as if Meta forgot
+        it."""
         key = (self._world.number_of(number).id, self.user(user).key)
         self._world.windows[key] = self.clock.now() + seconds
 
     def alarm(self, code: int = 130429, *, number: str = "") -> None:
-        """`value.errors`: something is wrong that belongs to no message."""
+        """Send a `value.errors` update: a problem that belongs to no message."""
         self._api.emit(alarm(self._world, number, code))
 
     def template_event(self, template: str, event: str, **fields: Any) -> None:
-        """`TemplateEvent` has the fields: PAUSED, APPROVED …, quality, category_notice, category. Raises KeyError."""
+        """Send a template event (PAUSED, APPROVED …, quality, category_notice, category); fields as in `TemplateEvent`.
+        Raises KeyError."""
         self._api.emit(template_event(self._world, TemplateEvent(template=template, event=event, **fields)))
 
     def number_event(self, event: str, **fields: Any) -> None:
-        """`NumberEvent` has the fields. THROUGHPUT_UPGRADE brings a minute of 131057. Raises KeyError."""
+        """Send a number event; fields as in `NumberEvent`. THROUGHPUT_UPGRADE causes a minute of 131057. Raises
+        KeyError."""
         self._api.emit(number_event(self._world, NumberEvent(event=event, **fields)))
 
     def account_event(self, event: str, **fields: Any) -> None:
-        """`AccountEvent` has the fields: ACCOUNT_RESTRICTION, DISABLED_UPDATE, capability … Raises KeyError."""
+        """Send an account event (ACCOUNT_RESTRICTION, DISABLED_UPDATE, capability …); fields as in `AccountEvent`.
+        Raises KeyError."""
         self._api.emit(account_event(self._world, AccountEvent(event=event, **fields)))
 
     def status(self, wamid: str, status: str, *, code: int = 0) -> None:
-        """Let a status of an accepted message happen now, whatever its script says. Raises KeyError."""
+        """Emit a status of an accepted message now, whatever its script says. Raises KeyError."""
         self._api.happen(self._world.messages[wamid], Script(), Step(status, code))
 
     def inject(
@@ -310,7 +315,8 @@ class GraphSimulator:
         number: str = "",
         account: str = "",
     ) -> None:
-        """An update as it is given, poison or not: a status or message of a number, or (kind "") the whole `value`."""
+        """Send an update unchanged, even if invalid: a status or message of a number, or (kind "") the whole
+        `value`."""
         if kind:
             found = self._world.number_of(number)
             self._api.emit(Item(account or found.account, field, kind, payload, metadata(found)))
@@ -321,7 +327,8 @@ class GraphSimulator:
     # -- callbacks -----------------------------------------------------------------------------------------------------
 
     def outbox(self, app: str = "") -> Outbox:
-        """Of an app (the first one): `hold`, `release`, `repeat`, `handshake`, `attempts`, `waiting`."""
+        """The outbox of an app (default: the first): `hold`, `release`, `repeat`, `handshake`, `attempts`,
+        `waiting`."""
         return self._outboxes[app or next(iter(self._outboxes))]
 
     async def verified(self) -> None:
@@ -331,27 +338,27 @@ class GraphSimulator:
                 await box.verified.wait()
 
     async def settle(self) -> None:
-        """Return when no callback is in the air and none could leave now."""
+        """Return when no callback is in flight and none could be sent now."""
         for box in self._outboxes.values():
             await box.settle()
 
     def freeze(self) -> None:
-        """Time stands still until `advance` or `thaw`: nothing falls due by itself but what is due at once."""
+        """Stop time until `advance` or `thaw`: only actions without a delay still run by themselves."""
         self.clock.run(0)
 
     def thaw(self, speed: float = 1.0) -> None:
         self.clock.run(speed)
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass: all that falls due happens in its order, and its callbacks are awaited."""
+        """Let time pass: due actions run in order, and their callbacks are awaited."""
         await self.clock.advance(seconds, self.settle)
         await self.settle()
 
-    # -- what was seen -------------------------------------------------------------------------------------------------
+    # -- inspection ----------------------------------------------------------------------------------------------------
 
     @property
     def world(self) -> World:
-        """What Meta knows: for tests that look deeper."""
+        """The state of Meta's side, for tests that look deeper."""
         return self._world
 
     @property
@@ -360,19 +367,19 @@ class GraphSimulator:
 
     @property
     def requests(self) -> list[SentMessage]:
-        """The last requests, tokens redacted."""
+        """The latest requests, with tokens redacted."""
         return list(self._world.requests)
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The last callbacks that were tried, of every app, in the order of their time."""
+        """The latest callback attempts of all apps, in chronological order."""
         return sorted((one for box in self._outboxes.values() for one in box.attempts), key=lambda one: one.at)
 
     def user(self, recipient: str) -> User:
         return self._world.user(only_digits(recipient))
 
     def accepted_for(self, recipient: str) -> list[Message]:
-        """Every message that was accepted for this user, delivered or not."""
+        """Every message accepted for this user, delivered or not."""
         user = self.user(recipient)
         return [one for one in self._world.messages.values() if one.user is user]
 
@@ -382,10 +389,10 @@ class GraphSimulator:
 
     @property
     def doubled(self) -> dict[str, int]:
-        """biz_opaque_callback_data that more than one message was accepted with: what must stay empty."""
+        """biz_opaque_callback_data with which more than one message was accepted: must stay empty."""
         return {tracker: count for tracker, count in self._world.trackers.items() if count > 1}
 
-    # -- within --------------------------------------------------------------------------------------------------------
+    # -- internal ------------------------------------------------------------------------------------------------------
 
     def _box(self, app: App) -> Outbox:
         box = self._outboxes.get(app.id)

@@ -1,7 +1,7 @@
-"""What Meta's side knows: apps, accounts (WABAs), numbers, templates, tokens, users, and the messages sent to them.
+"""The state of Meta's side: apps, accounts (WABAs), numbers, templates, tokens, users, and the messages sent to them.
 
 The rule nobody may break: this is the truth, and the truth changes at once. What GETs show may lag behind it, which
-`changed` and `shown` take care of; sends are always judged by the truth.
+`change` and `view` take care of; sends are always judged by the truth.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ WINDOW_SECONDS = 86_400
 ENTRY_POINT_SECONDS = 72 * 3600
 #: 1000 messages a second instead of 80.
 HIGH_FACTOR = 12.5
-#: Of one that is on the Business app as well: 20 messages a second instead of 80.
+#: For a number also used in the Business app: 20 messages a second instead of 80.
 COEXISTENCE_FACTOR = 0.25
 
 
 class World:
-    """Everything that `reset` makes anew."""
+    """Everything that `reset` creates anew."""
 
     def __init__(self, options: GraphOptions, setup: Setup | None, clock: VirtualClock) -> None:
         self.options = options
@@ -59,29 +59,29 @@ class World:
         self.templates: dict[str, Template] = {}
         self.tokens: dict[str, Token] = {}
         self.users: dict[str, User] = {}
-        # Ordered, because the oldest one of a plain dict gets ever slower to find as others are deleted before it.
+        # An OrderedDict, because finding the oldest item of a plain dict gets slower as items before it are deleted.
         self.messages: OrderedDict[str, Message] = OrderedDict()
-        #: (account, name, language): template.
+        #: (account, name, language) → template.
         self.by_name: dict[tuple[str, str, str], Template] = {}
-        #: (number id, user's key): until when the user may be answered freely.
+        #: (number id, user's key) → until when the service window is open.
         self.windows: dict[tuple[str, str], float] = {}
-        #: (number id, user's key): until when everything is free; below 0: since when, and no answer yet.
+        #: (number id, user's key) → until when everything is free; if negative, since when it awaits a reply.
         self.entry_points: dict[tuple[str, str], float] = {}
-        #: Service messages of a number in a month, for the free tier.
+        #: (number id, month) → number of service messages, for the free tier.
         self.served: dict[tuple[str, int], int] = {}
-        #: biz_opaque_callback_data: how many messages were accepted with it.
+        #: biz_opaque_callback_data → how many messages were accepted with it.
         self.trackers: dict[str, int] = {}
         self.requests: deque[SentMessage] = deque(maxlen=options.keep_requests)
         self.buckets: dict[str, Bucket] = {}
         self.pairs: dict[tuple[str, str], Bucket] = {}
         self.daily: dict[str, Daily] = {}
         self.hourly: dict[str, Hourly] = {}
-        #: (account, name) of deleted templates: until when the name is taken.
+        #: (account, name) of deleted templates → until when the name is taken.
         self.blocked_names: dict[tuple[str, str], float] = {}
         self._shown: dict[str, dict[str, Any]] = {}
         self._ids = 1_200_000_000_000_000
         given = demo.setup(options) if setup is None else setup
-        # A copy: a test that starts two simulators from one setup must not see them mix.
+        # A copy, so that two simulators started from the same setup share no state.
         given = msgspec.convert(msgspec.to_builtins(given), Setup)
         for app in given.apps:
             self.apps[app.id] = app
@@ -99,7 +99,7 @@ class World:
             self.add_template(template)
 
     def new_id(self) -> str:
-        """An id of Meta's kind: digits, larger than what fits a float in places."""
+        """An id like Meta's: digits, sometimes too large for a float."""
         self._ids += self.random.randrange(1, 1000)
         return str(self._ids)
 
@@ -117,7 +117,7 @@ class World:
         self.by_name.pop((template.account, template.name, template.language), None)
 
     def number_of(self, wanted: str) -> Number:
-        """By Graph id or by digits; empty: the first. Raises KeyError."""
+        """The number with this Graph id or these digits; empty means the first. Raises KeyError."""
         if not wanted:
             return next(iter(self.numbers.values()))
         if wanted in self.numbers:
@@ -129,7 +129,7 @@ class World:
         raise KeyError(f"no number {wanted}")
 
     def account_of(self, wanted: str) -> SimulatedAccount:
-        """By id; empty: the first. Raises KeyError."""
+        """The account with this id; empty means the first. Raises KeyError."""
         if not wanted:
             return next(iter(self.accounts.values()))
         if wanted not in self.accounts:
@@ -137,7 +137,7 @@ class World:
         return self.accounts[wanted]
 
     def template_of(self, wanted: str, account: str = "", language: str = "") -> Template:
-        """By id or by name. Raises KeyError."""
+        """The template with this id or name. Raises KeyError."""
         if wanted in self.templates:
             return self.templates[wanted]
         for template in self.templates.values():
@@ -146,7 +146,7 @@ class World:
         raise KeyError(f"no template {wanted}")
 
     def subscribers(self, account_id: str) -> list[App]:
-        """The apps that are called back for an account."""
+        """The apps that receive callbacks for an account."""
         account = self.accounts.get(account_id)
         if account is None:
             return list(self.apps.values())
@@ -167,7 +167,7 @@ class World:
         return user
 
     def user_by_id(self, user_id: str) -> User | None:
-        """The user with this business-scoped id, if the business ever heard of one."""
+        """The user with this business-scoped id, if known to the business."""
         known = self.users.get(user_id)
         return known or next((user for user in self.users.values() if user.user_id == user_id), None)
 
@@ -175,7 +175,8 @@ class World:
         return self.windows.get((number_id, user.key), 0.0) > self.clock.now()
 
     def open_window(self, number_id: str, user: User, at: float) -> None:
-        """The user wrote at this time; neither an old nor a future message moves the end the wrong way."""
+        """The user wrote at this time. An old message does not shorten the window; a future one does not extend it
+        further."""
         key = (number_id, user.key)
         until = min(at, self.clock.now()) + WINDOW_SECONDS
         self.windows[key] = max(self.windows.get(key, 0.0), until)
@@ -189,7 +190,7 @@ class World:
         return digits
 
     def take_throughput(self, number: Number) -> bool:
-        """One message in or out of this number; False: there are too many a second."""
+        """Count one message in or out of this number; False if there are too many a second."""
         if not self.options.throughput:
             return True
         now, bucket = self.clock.now(), self.buckets.get(number.id)
@@ -202,7 +203,7 @@ class World:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def wamid(self, wa_id: str, *, inbound: bool = False) -> str:
-        """An id as Meta's: opaque, but base64 of something with the user's digits and chance in it."""
+        """An id like Meta's: opaque, but base64 of data with the user's digits and a random part."""
         hexes = 20 if inbound else 18
         chance = f"{self.random.getrandbits(4 * hexes):0{hexes}X}".encode()
         kind = b"\x15\x02\x00\x12\x18\x14" if inbound else b"\x15\x02\x00\x11\x18\x12"
@@ -210,7 +211,7 @@ class World:
         return "wamid." + base64.b64encode(raw).decode()
 
     def keep(self, message: Message) -> None:
-        """Remember an accepted message; the oldest one is forgotten when there are too many."""
+        """Remember an accepted message; the oldest is forgotten when there are too many."""
         self.counters.accepted += 1
         if message.tracker:
             count = self.trackers[message.tracker] = self.trackers.get(message.tracker, 0) + 1
@@ -224,14 +225,14 @@ class World:
             messages.popitem(last=False)
         messages[message.id] = message
 
-    # -- what GETs show ------------------------------------------------------------------------------------------------
+    # -- views for GETs ------------------------------------------------------------------------------------------------
 
     def view(self, thing: Thing) -> dict[str, Any]:
-        """A thing as GETs show it now, which is how it was `lag` seconds ago."""
+        """The object as GETs show it now: as it was `lag` seconds ago."""
         return self._shown.get(thing.id) or msgspec.to_builtins(thing)
 
     def change(self, thing: Thing, **values: Any) -> None:
-        """Change the truth now, and what GETs show when the lag is over."""
+        """Change the truth now, and what GETs show after the lag."""
         lag = self.options.lag
         if lag > 0:
             self._shown.setdefault(thing.id, msgspec.to_builtins(thing))

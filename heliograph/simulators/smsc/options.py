@@ -1,8 +1,8 @@
 """What the SMSC simulator does with a message: its options, and the fate of each submit.
 
-A person chooses a fate by number: the last four digits (`MAGIC`) of a recipient with a prefix that no country has.
-Everything else is left to the options' shares and the seed. The rule nobody may break: an option's default is what a
-well-behaved SMSC does, whatever number a customer has.
+A person chooses a fate by number: the last four digits (`MAGIC`) of a recipient with a prefix that is no country's
+code. Everything else follows the shares in the options and the seed. The rule nobody may break: an option's default is
+what a well-behaved SMSC does, whatever number a customer has.
 """
 
 from __future__ import annotations
@@ -81,24 +81,24 @@ class SmscOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fate(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of one submit."""
+    """The outcome of one submit."""
 
-    #: command_status of the answer; nothing follows one that is not 0.
+    #: command_status of the response; nothing follows if it is not 0.
     status: int = 0
-    #: `stat` of the receipt; empty: no receipt.
+    #: `stat` of the receipt; empty means no receipt.
     stat: str = "DELIVRD"
     answered: bool = True
     early: bool = False
     twice: bool = False
     interim: bool = False
-    #: The connection closes instead of an answer.
+    #: The connection closes instead of a response.
     dropped: bool = False
-    #: Seconds beyond the usual delay of receipts.
+    #: Seconds added to the usual delay of receipts.
     wait: float = 0.0
 
 
 DELIVERED = Fate()
-#: The last four digits of a recipient that begins as the option `magic` says, and what they choose.
+#: The last four digits of a recipient that begins with the option `magic`, and the fate they select.
 MAGIC: dict[bytes, Fate] = {
     b"0000": DELIVERED,
     b"0001": Fate(stat="UNDELIV"),
@@ -107,18 +107,18 @@ MAGIC: dict[bytes, Fate] = {
     b"0004": Fate(stat=""),  # no receipt
     b"0005": Fate(wait=60.0),
     b"0006": Fate(twice=True),
-    b"0007": Fate(early=True),  # the receipt comes before the submit's answer
+    b"0007": Fate(early=True),  # the receipt comes before the response
     b"0008": Fate(status=0x0B),  # refused: invalid destination
     b"0009": Fate(status=0x58),  # throttled, every time
     b"0010": Fate(status=0x08),  # system error, every time
-    b"0011": Fate(answered=False),  # no answer, but a receipt
+    b"0011": Fate(answered=False),  # no response, but a receipt
     b"0012": Fate(answered=False, stat=""),  # neither
-    b"0013": Fate(dropped=True),  # the connection closes before the answer; a receipt follows
+    b"0013": Fate(dropped=True),  # the connection closes before the response; a receipt follows
 }
 
 
 def fates(options: SmscOptions) -> Callable[[bytes], Fate]:
-    """A function from the recipient's digits to the fate of a submit. Raises ValueError for shares above 1."""
+    """A function that maps a recipient's digits to the fate of a submit. Raises ValueError for shares above 1."""
     for mix in (options.error_mix, options.receipt_mix):
         if sum(mix.values()) > 1.000001:
             raise ValueError("the shares of a mix add up to more than 1")

@@ -1,8 +1,8 @@
-"""What the SMSC simulator remembers: counters, and, where the options ask for it, the submits themselves.
+"""What the SMSC simulator remembers: counters, and, if the options ask for it, the submits themselves.
 
-The ledger has one line for each submit that was read, refused ones too, so that another process can look for doubles
+The ledger has one line for each submit read, including refused ones, so that another process can look for duplicates
 after a crash: time, source, destination, user_message_reference, digest of the user data, message id, status and
-system_id, separated by tabs. The rule nobody may break: it holds no text of a message.
+system_id, separated by tabs. The rule nobody may break: it contains no message text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEDGER_SECONDS = 0.05
 
 
 class Counters(msgspec.Struct):
-    """What happened since the simulator was made."""
+    """Counters since the simulator was created."""
 
     connections: int = 0
     binds: int = 0
@@ -42,26 +42,26 @@ class Counters(msgspec.Struct):
     inbound_acked: int = 0
     #: Receipts and inbound messages that had to be sent again.
     redelivered: int = 0
-    #: Those that the client refused for good (0x66).
+    #: Receipts and inbound messages that the client rejected permanently (0x66).
     discarded: int = 0
     enquire_links: int = 0
     nacks: int = 0
 
 
 class SubmittedMessage(msgspec.Struct, frozen=True):
-    """A submit as it is kept for a look."""
+    """A submit as kept for inspection."""
 
     #: Unix time.
     at: float
     system_id: str
     message_id: str
-    #: What it was answered with, or would have been.
+    #: The command_status it was or would have been answered with.
     status: int
     source: str
     destination: str
     esm_class: int
     data_coding: int
-    #: User data with its header.
+    #: User data, including its header.
     body: bytes
     reference: int | None
     part: int
@@ -71,38 +71,38 @@ class SubmittedMessage(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str | None:
-        """What a handset would show of this part."""
+        """The text a handset would show for this part."""
         body = self.body[self.body[0] + 1 :] if self.esm_class & 0x40 else self.body
         return texts.decode(body, self.data_coding)
 
 
 class Records:
-    """The submits that are kept, counted or written down."""
+    """The submits that are kept, counted or written to the ledger."""
 
     def __init__(self, options: SmscOptions) -> None:
         self.counters = Counters()
         self.received: deque[SubmittedMessage] = deque(maxlen=options.keep)
         self.destinations: dict[str, int] = {}
-        #: Whether `add` is of any use.
+        #: Whether `add` does anything.
         self.wanted = bool(options.keep or options.count_destinations or options.ledger)
         self._options = options
         self._ledger: BinaryIO | None = None
         self._lines: list[str] = []
 
     def open(self) -> None:
-        """Raises OSError when the ledger cannot be written."""
+        """Open the ledger. Raises OSError if it cannot be written."""
         if self._options.ledger:
             self._ledger = open(self._options.ledger, "ab", buffering=0)  # noqa: SIM115  closed by close()
 
     def close(self) -> None:
-        """Write what is left to the ledger."""
+        """Write the pending lines and close the ledger."""
         self._write()
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
 
     def add(self, system_id: str, frame: bytes, submit: Submit, status: int, message_id: str) -> None:
-        """Remember a submit. `frame` is its whole PDU."""
+        """Remember a submit. `frame` is its entire PDU."""
         source = submit.source[2:-1].decode("latin-1")
         destination = submit.digits.decode("latin-1")
         if self._options.count_destinations:

@@ -1,8 +1,8 @@
-"""The connections of the SMSC simulator, and the accounts that they are bound to.
+"""The connections of the SMSC simulator, and the accounts they are bound to.
 
-An account is a system_id: what waits for it goes to whichever of its sessions has room. The rule nobody may break:
-a receipt is let go of only when a client answered it with 0 (or refused it for good); whatever else ends a session,
-its unanswered receipts are first in the queue again.
+An account is a system_id: waiting messages go to whichever of its sessions has room. The rule nobody may break: a
+receipt is discarded only when a client answered it with 0 (or rejected it permanently); however else a session ends,
+its unanswered receipts go back to the front of the queue.
 
 It has over 400 lines because the sessions of an account share its queue.
 """
@@ -31,7 +31,7 @@ _SESSION_INIT_SECONDS = 30.0
 
 
 class Hub:
-    """What all sessions share."""
+    """State shared by all sessions."""
 
     def __init__(self, options: SmscOptions) -> None:
         self.records = Records(options)
@@ -41,7 +41,7 @@ class Hub:
         #: Set while no connection is open.
         self.empty = asyncio.Event()
         self.empty.set()
-        # Ids of a simulator started anew do not repeat those of the one before.
+        # A restarted simulator does not repeat ids of the previous one.
         self.ids = itertools.count(int(time.time()) * 100_000)
         self.configure(options)
 
@@ -57,7 +57,7 @@ class Hub:
         return account
 
     def flush(self) -> None:
-        """Send all that waits and has somewhere to go."""
+        """Send everything waiting that has somewhere to go."""
         for account in self.accounts.values():
             account.pump()
             account.flush()
@@ -69,14 +69,14 @@ class Parcel(msgspec.Struct, gc=False):
     command: int
     body: bytes
     inbound: bool = False
-    #: The session it should go to; any other will do.
+    #: The preferred session; any other will do.
     session: Any = None
     sent_at: float = 0.0
     again: bool = False
 
 
 class SmscAccount:
-    """A system_id: its sessions, and what waits for one of them."""
+    """A system_id: its sessions, and the parcels waiting for one of them."""
 
     def __init__(self, hub: Hub, system_id: str) -> None:
         self.hub = hub
@@ -87,7 +87,7 @@ class SmscAccount:
         self._filled_at = 0.0
 
     def within_throughput(self, rate: float, now: float) -> bool:
-        """Take one submit from the rate's bucket, which holds one second's worth."""
+        """Take one submit from a token bucket of this rate, which holds one second's worth."""
         self._tokens = min(max(rate, 1.0), self._tokens + (now - self._filled_at) * rate)
         self._filled_at = now
         if self._tokens < 1:
@@ -96,7 +96,7 @@ class SmscAccount:
         return True
 
     def pump(self) -> None:
-        """Hand what waits to sessions, as far as their windows go. `flush` puts it on the wire."""
+        """Hand waiting parcels to sessions, as far as their windows allow. `flush` puts them on the wire."""
         ready = self.ready
         if not ready or not self.sessions:
             return
@@ -172,7 +172,7 @@ class Session(asyncio.Protocol):
         account.flush()
 
     def pause_writing(self) -> None:
-        # A client that does not read may not go on writing either: that is all the memory it gets.
+        # A client that does not read may not keep writing either: this bounds its memory.
         self._paused = True
         self.transport.pause_reading()
 
@@ -221,7 +221,7 @@ class Session(asyncio.Protocol):
         return self.receives and not self._closing and not self._paused and len(self.pending) < window
 
     def number(self, parcel: Parcel | None = None) -> int:
-        """The next sequence number, under which `parcel` waits for its answer."""
+        """The next sequence number, under which `parcel` awaits its response."""
         self._sequence = self._sequence % 0x7FFFFFFF + 1
         if parcel is not None:
             self.pending[self._sequence] = parcel
@@ -242,7 +242,7 @@ class Session(asyncio.Protocol):
         self.out.append(HEADER.pack(16, Command.UNBIND, 0, self.number()))
 
     def tick(self, now: float) -> None:
-        """Close what never bound, ask who is silent, and send again what was not answered."""
+        """Close if never bound, send enquire_link if silent, and resend unanswered parcels."""
         options = self.hub.options
         if self.account is None:
             if now - self._since > _SESSION_INIT_SECONDS:
@@ -252,7 +252,7 @@ class Session(asyncio.Protocol):
             self._asked = now
             self.out.append(HEADER.pack(16, Command.ENQUIRE_LINK, 0, self.number()))
         late = []
-        for sequence, parcel in self.pending.items():  # in the order of sending
+        for sequence, parcel in self.pending.items():  # in sending order
             if now - parcel.sent_at < options.redeliver_after:
                 break
             late.append(sequence)
@@ -326,7 +326,7 @@ class Session(asyncio.Protocol):
             self.unbind()
 
     def _reports(self, submit: Submit) -> bool:
-        """Whether this segment of a long message has a receipt of its own."""
+        """Whether this segment of a long message gets a receipt of its own."""
         policy = self.hub.options.parts
         if policy == "all":
             return True
@@ -423,7 +423,7 @@ class Session(asyncio.Protocol):
         self.receives = command != Command.BIND_TRANSMITTER
         body = b"heliograph-smsc\0\x02\x10\x00\x01\x34"  # sc_interface_version 3.4
         self.out.append(HEADER.pack(16 + len(body), command | RESPONSE, 0, sequence) + body)
-        self.flush()  # before the receipts that may wait
+        self.flush()  # before any waiting receipts
         self.account.sessions.append(self)
 
     def _nack(self, status: int, sequence: int) -> None:

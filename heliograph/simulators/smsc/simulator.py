@@ -2,10 +2,10 @@
 
 It takes submits, answers them and sends receipts, as well or as badly as `SmscOptions` says. It keeps what it could
 not deliver: a receipt that is not answered with 0, or whose connection is lost, is sent again on the next session of
-the same system_id, as real ones do. The rule nobody may break: it is never the bottleneck. There is no task and no
-timer per message: a chunk of submits is read in one go, and its answers and receipts leave in one write.
+the same system_id, as real SMSCs do. The rule nobody may break: it is never the bottleneck. There is no task and no
+timer per message: a chunk of submits is read in one go, and its responses and receipts leave in one write.
 
-    Smsc ── Hub (what sessions share) ── Account (a system_id: what waits for it) ── Session (a connection)
+    Smsc ── Hub (shared by sessions) ── SmscAccount (a system_id: what waits for it) ── Session (a connection)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TICK_SECONDS = 0.25
 
 
 class Smsc:
-    """One simulator. It can be stopped and started again, on the same port, without forgetting what waits."""
+    """One simulator. It can be stopped and restarted on the same port without losing what is waiting."""
 
     def __init__(self, options: SmscOptions | None = None) -> None:
         #: The port it listens on; 0 before the first start.
@@ -41,7 +41,7 @@ class Smsc:
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError when the port is taken or a file cannot be read."""
+        """Listen. Raises OSError if the port is in use or a file cannot be read."""
         hub, options = self._hub, self._hub.options
         context = None
         if options.tls_certificate:
@@ -57,7 +57,7 @@ class Smsc:
         self._ticker = loop.create_task(self._tick())
 
     async def stop(self) -> None:
-        """Close every connection at once, as a power cut would. What waits for a client is kept."""
+        """Close every connection at once, as a power cut would. Messages waiting for a client are kept."""
         if self._server is None or self._ticker is None:
             return
         self._server.close()
@@ -70,44 +70,44 @@ class Smsc:
         self._hub.records.close()
 
     def configure(self, **changes: Any) -> None:
-        """Change options while it runs. Address, TLS, and what is kept, counted or written down stay as they were."""
+        """Change options while it runs. Address, TLS, and what is kept, counted or logged stay fixed."""
         self._hub.configure(msgspec.structs.replace(self._hub.options, **changes))
         self._hub.flush()
 
     def hasten(self) -> None:
-        """Do now what was to be done later: answers, receipts and what is sent again."""
+        """Do everything scheduled now: responses, receipts and redeliveries."""
         self._hub.clock.hasten()
 
     @property
     def options(self) -> SmscOptions:
-        """The options as they are now."""
+        """The current options."""
         return self._hub.options
 
     @property
     def counters(self) -> Counters:
-        """What happened so far; it goes on counting."""
+        """The counters so far; they keep counting."""
         return self._hub.records.counters
 
     @property
     def received(self) -> deque[SubmittedMessage]:
-        """The last submits, when `keep` asks for them."""
+        """The latest submits, if `keep` is set."""
         return self._hub.records.received
 
     @property
     def destinations(self) -> dict[str, int]:
-        """Submits by destination, one for each segment, when `count_destinations` asks for it."""
+        """Submits by destination, one for each segment, if `count_destinations` is set."""
         return self._hub.records.destinations
 
     @property
     def waiting(self) -> int:
-        """Receipts and inbound messages that no client has acknowledged, sent or not; delayed ones do not count."""
+        """Receipts and inbound messages not acknowledged by a client, sent or not; delayed ones do not count."""
         return sum(len(account.ready) for account in self._hub.accounts.values()) + sum(
             len(session.pending) for session in self._hub.sessions
         )
 
     @property
     def bound(self) -> int:
-        """Sessions that are bound."""
+        """Number of bound sessions."""
         return sum(session.account is not None for session in self._hub.sessions)
 
     def send_inbound(
@@ -124,8 +124,8 @@ class Smsc:
     ) -> int:
         """Send a message from a handset; returns the number of its parts.
 
-        `text` is encoded and cut, with an 8-bit reference; or `body` is sent as it is, in `data_coding`. Without
-        `system_id` it goes to the first one that is bound, or to the first of the options.
+        `text` is encoded and split, with an 8-bit reference; or `body` is sent unchanged, in `data_coding`. Without
+        `system_id` it goes to the first one bound, or to the first in the options.
         """
         bound = (one for one, account in self._hub.accounts.items() if account.sessions)
         account = self._hub.account(system_id or next(bound, next(iter(self.options.systems))))
@@ -159,12 +159,12 @@ class Smsc:
         return len(bodies)
 
     def send_raw(self, data: bytes) -> None:
-        """Write bytes to every connection, whatever they mean."""
+        """Write raw bytes to every connection."""
         for session in list(self._hub.sessions):
             session.transport.write(data)
 
     def unbind(self) -> None:
-        """Ask every client to leave. A session closes when its client has answered."""
+        """Send unbind to every client. A session closes once its client has answered."""
         for session in list(self._hub.sessions):
             session.unbind()
             session.flush()
@@ -175,7 +175,7 @@ class Smsc:
             session.transport.abort()
 
     async def _tick(self) -> None:
-        """What is late, a few times a second."""
+        """Handle timeouts, a few times a second."""
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             now = asyncio.get_running_loop().time()

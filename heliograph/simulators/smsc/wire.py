@@ -1,8 +1,8 @@
-"""The bytes of the SMSC simulator: submits in, receipts out. Pure, and straight-line, because it must never be what
-a benchmark measures.
+"""The bytes of the SMSC simulator: submits in, receipts out. Pure and straight-line code, because a benchmark must
+never be measuring it.
 
 The rule nobody may break: it reads with code of its own rather than with the connector's codec, so that a mistake in
-that one is not answered by the same mistake here.
+that codec is not matched by the same mistake here.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _U16 = struct.Struct(">H")
 
 
 class Submit(msgspec.Struct, gc=False):
-    """A submit_sm, as far as the simulator cares."""
+    """The parts of a submit_sm that the simulator uses."""
 
-    #: command_status of what is wrong with it, or 0.
+    #: command_status that describes what is wrong with it, or 0.
     status: int
-    #: TON, NPI, address and its NUL, as they came: a receipt sends them back the other way round.
+    #: TON, NPI, address and its NUL, as received: a receipt returns them swapped.
     source: bytes = b""
     destination: bytes = b""
     esm_class: int = 0
     registered_delivery: int = 0
     data_coding: int = 0
-    #: User data with its header, from short_message or message_payload.
+    #: User data, including its header, from short_message or message_payload.
     body: bytes = b""
     reference: int | None = None
     part: int = 1
@@ -49,7 +49,7 @@ class Submit(msgspec.Struct, gc=False):
 
     @property
     def digits(self) -> bytes:
-        """The destination's address alone."""
+        """The destination address only."""
         return self.destination[2:-1]
 
 
@@ -111,9 +111,9 @@ def read_submit(data: bytes, start: int, end: int) -> Submit:
         elif body[1] == 8 and header >= 7:
             submit.parts, submit.part = body[5], body[6]
     elif submit.parts > 1:
-        header = 6  # the SMSC makes the header out of the SAR TLVs
+        header = 6  # the SMSC builds the header from the SAR TLVs
     if not payload:
-        # 140 octets of user data (3GPP 23.040): a header takes its place in septets too.
+        # 140 octets of user data (3GPP 23.040): a header takes up space in septets too.
         room = 160 - (8 * header + 6) // 7 if data_coding in _SEPTETS else 140 - header
         if len(body) - (header if esm_class & 0x40 else 0) > room:
             submit.status = 0x01
@@ -138,7 +138,7 @@ class ReceiptWriter:
         )
 
     def ids(self, number: int) -> tuple[str, str]:
-        """A message's id as the answer has it, and as its receipt has it."""
+        """A message's id as written in the response, and as written in its receipt."""
         if self._plain_id:
             text = str(number)
             return text, text

@@ -1,1 +1,1 @@
-"""What the simulator posts by itself: statuses, messages from users, events of objects, signed and repeated."""
+"""What the simulator posts on its own: statuses, messages from users, events of objects, signed and repeated."""

@@ -1,7 +1,7 @@
-"""Management events about templates, numbers and accounts, with the change behind each.
+"""Management events about templates, numbers and accounts, each with the change behind it.
 
-An event and the GETs agree, at once or after the option `lag`. The rule nobody may break: an event never leaves without
-its change, so that a client that reads again after an event finds what the event said.
+Events and GETs agree, at once or after the option `lag`. The rule nobody may break: an event never leaves without its
+change, so that a client that reads again after an event finds what the event said.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.simulators.graph.state import World
 
 _ADVANCE_SECONDS = 86_400
 _MAINTENANCE_SECONDS = 60.0
-#: Event: status of the template afterwards. What is not here (FLAGGED, REINSTATED, UNARCHIVED) is sendable.
+#: Event: the template's status afterwards. Events not listed (FLAGGED, REINSTATED, UNARCHIVED) make it sendable.
 _STATUSES = {
     "REJECTED": "REJECTED",
     "PENDING": "PENDING",
@@ -42,9 +42,9 @@ class TemplateEvent(msgspec.Struct, kw_only=True):
     reason: str = "NONE"
     #: The new category of `category` and `category_notice`, or the new score of `quality`.
     value: str = ""
-    #: Seconds ago, for an event that comes late.
+    #: How many seconds ago it happened, for an event that comes late.
     ago: float = 0.0
-    #: Whether the truth changes; False: Meta says so, and nothing is so.
+    #: Whether the template really changes; False: Meta sends the event, but nothing changed.
     true: bool = True
 
 
@@ -53,7 +53,7 @@ class NumberEvent(msgspec.Struct, kw_only=True):
 
     event: str
     number: str = ""
-    #: Tier of the event, or the new quality or name decision.
+    #: The tier in the event, or the new quality or name decision.
     value: str = "TIER_UNLIMITED"
 
 
@@ -62,14 +62,14 @@ class AccountEvent(msgspec.Struct, kw_only=True):
 
     event: str
     account: str = ""
-    #: A restriction's or violation's type, a ban's state, or the limit of `capability` (2000 or TIER_2K).
+    #: Type of a restriction or violation, state of a ban, or the limit of `capability` (2000 or TIER_2K).
     value: str | int = ""
     #: Restrictions end after this many seconds.
     seconds: float = 604_800.0
 
 
 def template_event(world: World, given: TemplateEvent) -> Item:
-    """Raises KeyError for an unknown template."""
+    """Perform the event; returns its update. Raises KeyError for an unknown template."""
     template = world.template_of(given.template, given.account, given.language)
     value: dict[str, Any] = {
         "message_template_id": int(template.id) if template.id.isdigit() else template.id,
@@ -83,7 +83,7 @@ def template_event(world: World, given: TemplateEvent) -> Item:
         changes = {"quality": given.value}
         value |= {"previous_quality_score": template.quality, "new_quality_score": given.value}
     elif event == "category_notice":
-        # 24 hours before: `new_category` is what it is, `correct_category` what it will be.
+        # Sent 24 hours ahead: `new_category` is the current one, `correct_category` the future one.
         field = "template_category_update"
         changes = {"correct_category": given.value}
         value |= {
@@ -120,7 +120,7 @@ def template_event(world: World, given: TemplateEvent) -> Item:
 
 
 def number_event(world: World, given: NumberEvent) -> Item:
-    """Raises KeyError for an unknown number."""
+    """Perform the event; returns its update. Raises KeyError for an unknown number."""
     number = world.number_of(given.number)
     event = given.event
     if event == "name":
@@ -147,7 +147,7 @@ def number_event(world: World, given: NumberEvent) -> Item:
 
 
 def account_event(world: World, given: AccountEvent) -> Item:
-    """Raises KeyError for an unknown account."""
+    """Perform the event; returns its update. Raises KeyError for an unknown account."""
     account = world.account_of(given.account)
     event, value = given.event, given.value
     if event == "capability":
@@ -209,7 +209,7 @@ def _item(world: World, account: str, field: str, value: dict[str, Any], ago: fl
 
 
 def reviewed(world: World, template: Template) -> Item | None:
-    """Review a pending template: approve it, unless it was deleted or decided on meanwhile."""
+    """Review a pending template: approve it, unless it has been deleted or decided on meanwhile."""
     if world.templates.get(template.id) is not template or template.status != "PENDING":
         return None
     return template_event(world, TemplateEvent(template=template.id, event="APPROVED"))

@@ -31,36 +31,36 @@ _MIME = {
 class Inbound(msgspec.Struct, kw_only=True):
     """A message from a user."""
 
-    #: Digits of the user, with or without +; may be empty when `user_id` is given.
+    #: The user's digits, with or without +; may be empty if `user_id` is given.
     sender: str = ""
     #: text, button, button_reply, list_reply, flow_reply, image, video, audio, document, sticker, location, contacts,
     #: order, reaction, unreaction, number_change, identity_change, edit, revoke or unsupported.
     kind: str = "text"
     text: str = "Hello"
-    #: Graph id or digits of the number it is sent to; empty: the first.
+    #: Graph id or digits of the number it is sent to; empty means the first.
     number: str = ""
     name: str = ""
-    #: A business-scoped id without a phone: such a user has a username only.
+    #: A business-scoped id without a phone number: such a user has only a username.
     user_id: str = ""
     username: str = ""
-    #: wamid of the message that is quoted, answered, reacted to, edited or revoked.
+    #: wamid of the message being quoted, answered, reacted to, edited or revoked.
     quotes: str = ""
-    #: Id and title of a button or a list's row, or payload of a template's button.
+    #: Id of a button or list row, or payload of a template's button.
     reply_id: str = "yes"
     forwarded: bool = False
-    #: Came by an advertisement: opens the free entry point.
+    #: Came through an advertisement: opens the free entry point.
     referral: bool = False
     group: str = ""
     #: Age of the event, seconds: 86400 is yesterday, -86400 tomorrow.
     ago: float = 0.0
-    #: An id of its own, to send one twice; empty: a new one.
+    #: The id to use, to send a message twice; empty means a new one.
     id: str = ""
-    #: What a changed number is now.
+    #: The new number, for `number_change`.
     new_number: str = ""
 
 
 def receive(world: World, given: Inbound) -> tuple[str, Item]:
-    """The user sends this now; returns its wamid and update. Raises KeyError or ValueError."""
+    """Send this from the user now; returns its wamid and update. Raises KeyError or ValueError."""
     number = world.number_of(given.number)
     user = _user(world, given)
     at = world.clock.now() - given.ago
@@ -87,14 +87,14 @@ def receive(world: World, given: Inbound) -> tuple[str, Item]:
     if kind not in _SILENT and not given.group:
         world.open_window(number.id, user, at)
     world.counters.inbound += 1
-    world.take_throughput(number)  # in and out share one limit; what comes in is never refused
-    # A changed number comes without `contacts`.
+    world.take_throughput(number)  # in and out share one limit; inbound messages are never refused
+    # A number change comes without `contacts`.
     who = None if given.kind == "number_change" else contact(user, with_name=True)
     return wamid, Item(number.account, "messages", "messages", made, metadata(number), who)
 
 
 def alarm(world: World, number: str, code: int) -> Item:
-    """`value.errors`: a problem of the app or the account, not of a message."""
+    """An update of `value.errors`: a problem with the app or account, not with a message."""
     found = world.number_of(number)
     return Item(found.account, "messages", "errors", webhook_error(code), metadata(found))
 

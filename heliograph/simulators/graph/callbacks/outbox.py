@@ -1,9 +1,9 @@
 """Outgoing callbacks: collected, sent, repeated, retried for seven days, recorded.
 
-An app has one outbox. It shows the verify token first (the handshake) and keeps everything until that has passed; a new
-URL is shown it again. Whatever is not answered with 200 is sent again, at once and then with growing gaps, in other
-company. The rule nobody may break: an update leaves the outbox only when a callback with it was answered with 200, or
-after `retry_days`.
+An app has one outbox. It sends the verify token first (the handshake), also to each new URL, and keeps everything until
+that has passed. Updates not answered with 200 are sent again, at once and then at growing intervals, possibly grouped
+with others. The rule nobody may break: an update leaves the outbox only when a callback with it was answered with 200,
+or after `retry_days`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from heliograph.simulators.graph.callbacks.webhooks import Item, encode, envelop
 from heliograph.simulators.graph.objects import App, Counters
 from heliograph.simulators.graph.options import GraphOptions
 
-#: Seconds before each attempt after the first; the last one repeats until the days are over.
+#: Seconds before each attempt after the first; the last one repeats until `retry_days` are over.
 GAPS = (0, 5, 15, 60, 300, 900, 3600, 3 * 3600, 6 * 3600, 12 * 3600)
 _HANDSHAKE_GAPS = (0.1, 0.2, 0.5, 1.0)
-#: Wherever tests and developers listen, for as long as options say.
+#: Any destination that tests and developers listen on, with the timeout from the options.
 RULES = ClientRules(
     seconds=3_600.0,
     connect_seconds=10.0,
@@ -38,7 +38,7 @@ RULES = ClientRules(
     networks=parse_networks("0.0.0.0/0,::/0"),
     kept=1_024,
 )
-#: Updates that wait at the most; more than that is a test that forgot its receiver.
+#: At most this many updates wait; more means a test that forgot its receiver.
 _MOST_WAITING = 2_000_000
 
 
@@ -51,33 +51,33 @@ class Attempt(msgspec.Struct):
     items: int
     body: bytes
     headers: dict[str, str]
-    #: The answer's status; 0: none came.
+    #: The response's status; 0 if none came.
     status: int
-    #: Real seconds until the answer.
+    #: Real seconds until the response.
     seconds: float
     error: str = ""
-    #: Which attempt it was for its oldest update.
+    #: The highest attempt number among its updates.
     attempt: int = 1
     repeated: bool = False
 
 
 class Outbox:
-    """The callbacks of one app. `options` is asked each time, so that it can change while it runs."""
+    """The callbacks of one app. `options` is called each time, so they can change while it runs."""
 
     def __init__(
         self, app: App, options: Callable[[], GraphOptions], clock: VirtualClock, counters: Callable[[], Counters]
     ) -> None:
         self.app = app
-        #: What was tried, the last ones.
+        #: The latest attempts.
         self.attempts: deque[Attempt] = deque(maxlen=options().keep_callbacks)
-        #: Why the last handshake failed; empty: it passed, or there was none.
+        #: Why the last handshake failed; empty if it passed or none was made.
         self.handshake_problem = ""
-        #: Set while the handshake of this URL has passed.
+        #: Set once the handshake with the current URL has passed.
         self.verified = asyncio.Event()
         self.held = False
         self._options, self._clock, self._counters = options, clock, counters
         self._random = random.Random(options().seed)
-        # Apart, because how often it is shown depends on when the receiver comes up.
+        # Separate, because the number of challenges depends on when the receiver comes up.
         self._challenges = random.Random(options().seed)
         self._era = 0
         self._pending: deque[Item] = deque()
@@ -96,7 +96,7 @@ class Outbox:
     async def close(self) -> None:
         """Stop at once. Undelivered callbacks are kept."""
         self._client = None
-        await asyncio.sleep(0)  # a callback that has not begun would be cancelled without giving its updates back
+        await asyncio.sleep(0)  # a task cancelled before it began would not return its updates
         tasks = [*self._flying, *([self._shaking] if self._shaking else [])]
         for task in tasks:
             task.cancel()
@@ -195,7 +195,7 @@ class Outbox:
         return passed
 
     async def _shake_until_passed(self) -> None:
-        # A receiver that starts beside the simulator gets another chance; Meta would wait for a click.
+        # A receiver starting alongside the simulator gets another chance; Meta would wait for a click.
         tries = 0
         while not await self.handshake():
             await asyncio.sleep(_HANDSHAKE_GAPS[min(tries, len(_HANDSHAKE_GAPS) - 1)])
@@ -220,7 +220,7 @@ class Outbox:
         self._send()
 
     def _send(self) -> None:
-        """Send callbacks, as many at a time as allowed."""
+        """Send callbacks, as many concurrently as allowed."""
         options, loop = self._options(), asyncio.get_running_loop()
         if self._pending and options.shuffle and len(self._flying) < options.concurrency:
             mixed = list(self._pending)
@@ -247,7 +247,7 @@ class Outbox:
         try:
             await self._deliver(items)
         except asyncio.CancelledError:
-            # Closed while it was in the air: nobody knows whether it was taken, so it comes again.
+            # Closed while in flight: nobody knows whether it was accepted, so it is sent again.
             if era == self._era:
                 self._again -= len(items)
                 self._pending.extendleft(reversed(items))
@@ -265,7 +265,7 @@ class Outbox:
         attempt = await self._post(body, headers, len(items), attempt=max(item.attempts for item in items))
         if options.duplicates and self._random.random() < options.duplicates:
             await self._post(body, headers, len(items), repeated=True)
-        if era != self._era:  # cleared meanwhile: nobody counts these any more
+        if era != self._era:  # cleared meanwhile: these are no longer counted
             return
         self._again -= len(items)
         for item in items:

@@ -1,9 +1,9 @@
 """The outcome of a send: scripts, chosen by recipient.
 
-A script is chosen by, in this order: the recipient's whole number, the longest ending that `Scripts.set` was told, the
-last four digits (`MAGIC`, 0000 to 0013 as with the simulated SMSC, 9001 to 9024 for what only WhatsApp does) of one
-that begins as the option `magic` says, the default. The rule nobody may break: a script says what Meta would do, never
-what a client should make of it.
+A script is chosen by, in this order: the recipient's whole number or its longest ending registered with `Scripts.set`;
+the last four digits (`MAGIC`: 0000 to 0013 as with the simulated SMSC, 9001 to 9023 for what only WhatsApp does) of a
+number that begins with the option `magic`; the default. The rule nobody may break: a script says what Meta would do,
+never what a client should make of it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A planned status: sent, delivered, read, played or failed."""
 
     status: str
-    #: Meta's code of a failure.
+    #: Meta's error code, for a failure.
     code: int = 0
-    #: Seconds after the one before; None: the option `status_delay`.
+    #: Seconds after the previous one; None means the option `status_delay`.
     after: float | None = None
 
 
@@ -31,28 +31,28 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The outcome of one send."""
 
     steps: tuple[Step, ...] = ()
-    #: Refused at once with this code; 0: it is not.
+    #: Refused at once with this code; 0 means not refused.
     refuse: int = 0
-    #: What the answer looks like. With drop and hang the message is sent all the same, unless `lost`.
+    #: The form of the response. With drop and hang the message is still sent, unless `lost`.
     answer: Answer = "normal"
-    #: The request is read and forgotten: the message is not sent.
+    #: The request is read and discarded: the message is not sent.
     lost: bool = False
-    #: HTTP status of the answers html and empty.
+    #: HTTP status of the responses html and empty.
     http: int = 503
     message_status: str = "accepted"
-    #: The first status comes before the answer does.
+    #: The first status comes before the response.
     early: bool = False
     #: Each status comes twice.
     twice: bool = False
-    #: Seconds beyond the usual before the first status.
+    #: Extra seconds before the first status.
     wait: float = 0.0
-    #: The status with the price; empty: as the option `pricing_on` says.
+    #: The status with the price; empty means the option `pricing_on`.
     pricing_on: str = ""
-    #: As before July 2025: CBP and `conversation`.
+    #: The format from before July 2025: CBP and `conversation`.
     old: bool = False
-    #: Whether statuses have `contacts`; None: as the option says.
+    #: Whether statuses have `contacts`; None means as the option says.
     contacts: bool | None = None
-    #: The script counts for this many sends to a recipient, then the default one does; 0: always.
+    #: The script applies to this many sends to a recipient, then the default does; 0 means always.
     times: int = 0
 
 
@@ -102,7 +102,7 @@ SCRIPTS: dict[str, Script] = {
     "blocked": Script(refuse=130403),
 }
 
-#: The last four digits of a recipient that begins as the option `magic` says, and what they choose.
+#: The last four digits of a recipient that begins with the option `magic`, and the script they select.
 MAGIC: dict[str, str] = {
     "0000": "happy",
     "0001": "undeliverable",
@@ -145,7 +145,7 @@ MAGIC: dict[str, str] = {
 
 
 def script_of(given: Script | str | dict[str, Any] | list[str]) -> Script:
-    """A script from its name, from a list of statuses (`failed:131026`), from JSON, or itself. Raises ValueError."""
+    """A script given by name, as a list of statuses (`failed:131026`), as JSON, or as itself. Raises ValueError."""
     if isinstance(given, Script):
         return given
     if isinstance(given, str):
@@ -174,7 +174,7 @@ class Scripts:
         self._prefix = options.magic
 
     def set(self, ending: str, script: Script | None) -> None:
-        """Use this script for recipients with this ending, which may be a whole number. None removes it."""
+        """Use this script for recipients with this ending, which may be a full number. None removes it."""
         if script is None:
             self._chosen.pop(ending, None)
         else:

@@ -1,4 +1,4 @@
-"""The statuses of a message as updates: what a step of its script says, with the price and the contact."""
+"""The statuses of a message as updates: each step of its script, with the price and the contact."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def metadata(number: Number) -> dict[str, str]:
 
 
 def contact(user: User, *, with_name: bool) -> dict[str, Any]:
-    """A user as `contacts` show one: without a phone where the user has a username only."""
+    """A user in the form of `contacts`: without a phone number if the user has only a username."""
     made: dict[str, Any] = {}
     if with_name:
         made["profile"] = {"name": user.name}
@@ -73,7 +73,7 @@ def _priced(where: str, step: Step, message: Message) -> bool:
         return False
     if step.status == "sent":
         return where in ("sent", "both")
-    # The price comes with the first of delivered and read, not with each.
+    # The price comes with the first of delivered, read and played, not with each.
     first = sum(one in _REACHING for one in message.statuses) == 1
     return step.status in _REACHING and first and where in ("delivered", "both")
 

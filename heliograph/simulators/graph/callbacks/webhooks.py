@@ -1,7 +1,7 @@
 """The bytes of a callback: updates grouped into an envelope, escaped as Meta does, signed.
 
 Pure: no clock and no socket. The rule nobody may break: the signature is made over the very bytes that are sent, which
-are ASCII: everything else is a lower-case `\\uXXXX`, and a slash is `\\/`.
+are ASCII: every other character is a lower-case `\\uXXXX`, and a slash is `\\/`.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 class Item(msgspec.Struct, gc=False):
-    """One update on its way. `kind` is the list of `value` that it belongs to (statuses, messages, errors) or, for
-    everything that is not a message's, empty: then `payload` is the whole value."""
+    """One update on its way. `kind` is the list in `value` that it belongs to (statuses, messages, errors), or empty
+    for everything that does not concern a message: then `payload` is the whole value."""
 
     account: str
     field: str
     kind: str
     payload: Any
-    #: `value.metadata` of a message's update.
+    #: `value.metadata` for an update about a message.
     metadata: dict[str, str] | None = None
     contact: dict[str, Any] | None = None
-    #: Unix seconds of the event, for fields that have them.
+    #: Unix time of the event, for fields that have one.
     time: int = 0
-    #: When it was first tried, on the simulator's clock; 0: never.
+    #: When it was first tried, on the simulator's clock; 0 if never.
     first: float = 0.0
     attempts: int = 0
-    #: Called once, when its first callback has ended.
+    #: Called once, when its first callback has finished.
     ended: Any = None
 
 
 def envelope(items: Sequence[Item], grouping: Grouping, chance: random.Random) -> dict[str, Any]:
-    """One body for these updates. `joined` puts those of a number into one value, as far as the shape allows."""
+    """One body for these updates. `joined` groups those of a number into one value, as far as the format allows."""
     entries: list[dict[str, Any]] = []
     by_account: dict[tuple[str, int], dict[str, Any]] = {}
     values: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -80,15 +80,15 @@ def encode(body: Any) -> bytes:
     raw = msgspec.json.encode(body)
     if not raw.isascii():
         raw = _BEYOND_ASCII.sub(_escaped, raw.decode()).encode("ascii")
-    # Outside of strings JSON has no slash, and the encoder never writes one that is escaped already.
+    # JSON has no slash outside of strings, and the encoder never writes an escaped one.
     return raw.replace(b"/", b"\\/")
 
 
 def sign(body: bytes, secret: str, how: Signature = "good") -> tuple[bytes, dict[str, str]]:
-    """The bytes to send, which only `tampered` changes, and the headers that sign them."""
+    """The bytes to send (changed only by `tampered`) and the headers that sign them."""
     key = (secret + "x").encode() if how == "wrong_secret" else secret.encode()
     digest = hmac.new(key, body, hashlib.sha256).hexdigest()
-    # A decoy, as in real traffic: whoever looks at it looks at the wrong one.
+    # A decoy, as in real traffic: checking this header is a mistake.
     headers = {"X-Hub-Signature": "sha1=" + hmac.new(key, body, hashlib.sha1).hexdigest()}
     if how == "upper":
         digest = digest.upper()

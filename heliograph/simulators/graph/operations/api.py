@@ -1,7 +1,7 @@
 """The Graph API itself: authentication, dispatch to operations, and delivery of responses.
 
-Every answer that is not a send's has the usage header; every error has Meta's shape. The rule nobody may break: a fault
-that is put in the way is written down beside the request it hit, so that a test can tell what was done to it.
+Responses about an account have the usage header; every error has Meta's format. The rule nobody may break: an injected
+fault is recorded with the request it hit, so that a test can tell what was done to it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from heliograph.simulators.graph.state import World
 from heliograph.simulators.http import Reply
 
 _VERSION = re.compile(r"v(\d+\.\d+)")
-#: Of a query, what no link repeats.
+#: Query parameters that paging links do not repeat.
 _UNSHOWN = ("after", "before", "access_token", "appsecret_proof")
-#: Standard normal quantile of 0.99.
+#: The 0.99 quantile of the standard normal distribution.
 _Z99 = 2.3263478740408408
-#: An early status that nobody takes does not hold its answer back for longer, real seconds.
+#: An early status that nobody accepts delays its response by at most this many real seconds.
 _EARLY_SECONDS = 3.0
 _HTML = (
     b"<!DOCTYPE html><html><head><title>Error</title></head><body><h1>Sorry, something went wrong.</h1></body></html>"
@@ -44,21 +44,21 @@ _HTML = (
 
 
 class Fault(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A fault of the network. With drop, hang and drip a send IS accepted unless `lost`."""
+    """A network fault. With drop, hang and drip a send IS accepted unless `lost`."""
 
-    #: json, html, empty: answered so with `status`, and not taken. drop: the connection ends. hang: nothing comes.
+    #: json, html, empty: such a response with `status`; not accepted. drop: the connection closes. hang: no response.
     kind: Literal["json", "html", "empty", "drop", "hang", "drip"]
     status: int = 503
-    #: Meta's code in a json answer.
+    #: Meta's error code in a json response.
     code: int = 2
     lost: bool = False
-    #: Share of the requests that it hits.
+    #: The share of requests it hits.
     share: float = 1.0
-    #: How many it hits before it is over; 0: it stays.
+    #: How many requests it hits before it ends; 0 means it stays.
     times: int = 0
     #: sends, management, or all.
     on: Literal["sends", "management", "all"] = "sends"
-    #: Real seconds between two pieces of a drip, of which there are twenty.
+    #: Real seconds between two of the twenty pieces of a drip.
     interval: float = 0.02
 
 
@@ -116,7 +116,7 @@ class Api:
                 if box is not None:
                     box.put(item)
 
-    # -- who and what --------------------------------------------------------------------------------------------------
+    # -- authentication and dispatch -----------------------------------------------------------------------------------
 
     def _route(self, request: Request, sending: bool) -> Reply:
         parts = request.path.strip("/").split("/")
@@ -147,7 +147,7 @@ class Api:
         return token
 
     def _proof(self, request: Request, given: str, app: App | None) -> None:
-        """Raises GraphError for a proof that is not this token's, and where none is given but one is demanded."""
+        """Raises GraphError for a proof that does not match this token, or if a required one is missing."""
         proof = request.query.get("appsecret_proof")
         if proof is None:
             if self.world.options.require_proof:
@@ -218,7 +218,7 @@ class Api:
         return reply
 
     def _early(self, message: Message, script: Script, step: Step) -> asyncio.Future[Any]:
-        """Send the first status now; the response waits until its callback was sent."""
+        """Send the first status now; the response waits until its callback has been sent."""
         over = asyncio.get_running_loop().create_future()
 
         def end() -> None:
@@ -241,7 +241,7 @@ class Api:
                 self.happen(message, script, step)
 
     def happen(self, message: Message, script: Script, step: Step) -> None:
-        """This status, now."""
+        """Emit this status now."""
         item = statuses.status(self.world, message, script, step)
         self.emit(item)
         if script.twice:
@@ -318,7 +318,7 @@ class Api:
             self.emit(item)
 
     def _count(self, account: str) -> None:
-        """Raises GraphError beyond the calls an hour."""
+        """Count one call for this account. Raises GraphError beyond the hourly limit."""
         most = self.world.options.management_calls
         if not account or not most:
             return
@@ -326,7 +326,7 @@ class Api:
         if hourly.count(self.world.clock.now()) > most:
             raise GraphError(80008, "There have been too many calls from this account.", transient=True)
 
-    # -- answers -------------------------------------------------------------------------------------------------------
+    # -- responses -----------------------------------------------------------------------------------------------------
 
     def _body(self, request: Request) -> Any:
         if not request.body:

@@ -1,7 +1,7 @@
-"""Meta's error codes as the Graph API simulator answers them, and the one error that its rules raise.
+"""Meta's error codes as the Graph API simulator returns them, and the one exception that its rules raise.
 
-The same codes stand in an HTTP answer (`GraphError.body`) and in a status or message webhook (`webhook_error`). The
-HTTP statuses are the simulator's choice: Meta does not publish them, so nobody may branch on more than their class.
+The same codes appear in HTTP responses (`GraphError.body`) and in status or message webhooks (`webhook_error`). The
+HTTP statuses are the simulator's choice: Meta does not publish them, so clients must rely only on their class.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ CODES: dict[int, tuple[int, str]] = {
     135000: (400, "Generic user error"),
     137000: (400, "Identity key hash mismatch"),
 }
-#: What people read in a failed status.
+#: The human-readable details in a failed status.
 DETAILS = {
     131026: "Message undeliverable.",
     131042: "Business eligibility payment issue.",
@@ -91,7 +91,7 @@ HREF = "/documentation/business-messaging/whatsapp/support/error-codes"
 
 
 class GraphError(Exception):
-    """A request that Meta refuses. `http` overrides the status of the code."""
+    """A request that Meta refuses. `http` overrides the HTTP status of the code."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class GraphError(Exception):
 
 
 def webhook_error(code: int, details: str = "") -> dict[str, Any]:
-    """An error as statuses, inbound messages and values have it."""
+    """An error in the form that statuses, inbound messages and values use."""
     title = CODES.get(code, (400, "Unknown error"))[1]
     return {
         "code": code,
@@ -140,7 +140,7 @@ def webhook_error(code: int, details: str = "") -> dict[str, Any]:
 
 
 def missing_object(name: str) -> GraphError:
-    """An id that is unknown or invisible to this token: Meta does not say which."""
+    """The error for an id that is unknown or invisible to this token: Meta does not say which."""
     return GraphError(
         100,
         subcode=33,

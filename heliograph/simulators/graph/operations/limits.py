@@ -6,7 +6,7 @@ from collections import deque
 
 
 class Bucket:
-    """`burst` at once, `rate` a second sustained."""
+    """A token bucket: `burst` at once, `rate` a second sustained."""
 
     __slots__ = ("_at", "_burst", "_left", "_rate")
 
@@ -34,7 +34,7 @@ class Daily:
         self._order: deque[tuple[float, str]] = deque()
 
     def allows(self, user: str, most: int, now: float) -> bool:
-        """Count this user, unless there are `most` others already."""
+        """Count this user and return True, unless there are already `most` others."""
         while self._order and self._order[0][0] <= now - 86_400:
             at, one = self._order.popleft()
             if self._last.get(one) == at:
@@ -64,5 +64,5 @@ class Hourly:
 
     @property
     def minutes_left(self) -> int:
-        """At the most: a client that waits this long is in a new hour."""
+        """An upper bound: a client that waits this long is in a new hour."""
         return 60

@@ -1,7 +1,7 @@
 """Parameters required by a template, and validation of those in a send.
 
-The order of the complaints is Meta's: counts (132000), a button without its parameter (131008), a wrong kind or
-forbidden whitespace (132012 up to v22, 132018 from v23 on), a filled text that is too long (132005).
+The order of the checks is Meta's: counts (132000), a button without its parameter (131008), a wrong kind or forbidden
+whitespace (132012 up to v22, 132018 from v23 on), a rendered text that is too long (132005).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _VARIABLE = re.compile(r"\{\{\s*([A-Za-z0-9_]+)\s*\}\}")
 _FORBIDDEN = re.compile(r"[\n\r\t]| {5}")
 _MEDIA = ("IMAGE", "VIDEO", "DOCUMENT", "LOCATION")
 _NAMED_BUTTONS = {"COPY_CODE": "CopyCode", "FLOW": "Flow", "CATALOG": "Catalog"}
-#: Those whose parameter is an action.
+#: The buttons whose parameter is an action.
 _ACTIONS = ("Flow", "Catalog")
 _LONGEST = {"header": 60, "body": 1024}
 
@@ -28,16 +28,17 @@ class Wanted(msgspec.Struct, frozen=True):
 
     #: Part ("header", "body"): its text, and its variables in the order of first appearance.
     texts: dict[str, tuple[str, tuple[str, ...]]]
-    #: IMAGE, VIDEO, DOCUMENT or LOCATION; empty: the header is text, or there is none.
+    #: IMAGE, VIDEO, DOCUMENT or LOCATION; empty if the header is text or there is none.
     media: str
-    #: Index of each button that a send has to name: its URL has a variable, it copies a code, or opens a Flow or a
-    #: catalog. Its type as errors name it.
+    #: By index, each button that a send has to name (its URL has a variable, it copies a code, or opens a Flow or a
+    #: catalog): its type as errors name it.
     buttons: dict[int, str]
     named: bool
 
 
 def wanted(template: Template) -> Wanted:
-    """Read a definition. Stored authentication templates have an URL button, new ones an OTP button: same thing."""
+    """Read a definition. Stored authentication templates have a URL button, new ones an OTP button: both mean the
+    same."""
     texts: dict[str, tuple[str, tuple[str, ...]]] = {}
     media, buttons = "", {}
     for component in template.components:
@@ -59,7 +60,7 @@ def wanted(template: Template) -> Wanted:
 
 
 def check(definition: Wanted, components: Any, *, mismatch: int) -> None:
-    """Raise the GraphError that Meta would answer; `mismatch` is 132012 or 132018, by the version of the call."""
+    """Raise the GraphError that Meta would return; `mismatch` is 132012 or 132018, by the API version of the call."""
     given, sub_types = _given(components)
     for part in ("header", "body"):
         parameters = given.get((part, 0), [])
@@ -73,7 +74,7 @@ def check(definition: Wanted, components: Any, *, mismatch: int) -> None:
                 f"params ({len(names)})",
             )
     for index, kind in definition.buttons.items():
-        # A catalog shows its first product if nothing is said, but it has to be named.
+        # A catalog shows its first product by default, but the button must be named.
         if given.get(("button", index)) is None or not (given["button", index] or kind == "Catalog"):
             raise GraphError(131008, f"buttons: Button at index {index} of type {kind} requires a parameter")
         if kind in _ACTIONS:
@@ -99,8 +100,8 @@ def check(definition: Wanted, components: Any, *, mismatch: int) -> None:
 
 
 def _given(components: Any) -> tuple[dict[tuple[str, int], list[dict[str, Any]]], dict[int, str]]:
-    """The parameters of a send by part and button index, and the kinds of buttons. Case of types and kind of index do
-    not matter to Meta."""
+    """The parameters of a send by part and button index, and the kinds of buttons. Meta ignores the case of types, and
+    whether an index is a number or a string."""
     given: dict[tuple[str, int], list[dict[str, Any]]] = {}
     sub_types: dict[int, str] = {}
     if components is None:

@@ -1,6 +1,6 @@
-"""GETs of the Graph API: one object by its id, lists with cursors, and the token's own description.
+"""GETs of the Graph API: one object by its id, lists with cursors, and the description of a token.
 
-`fields` chooses what is shown; without it only a few are. Cursors are opaque and depend on the list as it is.
+`fields` selects what is shown; without it only a few fields are. Cursors are opaque and depend on the current list.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def templates(world: World, account: SimulatedAccount, query: dict[str, str], li
 
 
 def debug_token(world: World, shown: str) -> dict[str, Any]:
-    """`GET /debug_token?input_token=`: what a token is good for."""
+    """`GET /debug_token?input_token=`: a token's validity and scopes."""
     token = world.tokens.get(shown)
     if token is None:
         error = {"code": 190, "message": "Invalid OAuth access token.", "subcode": 467}
@@ -110,7 +110,7 @@ def debug_token(world: World, shown: str) -> dict[str, Any]:
 
 
 def token_error(token: Token) -> GraphError:
-    """What a token that is no longer good is answered with."""
+    """The error for a token that is no longer valid."""
     if token.state == "revoked":
         return GraphError(
             190, message="Error validating access token: The user has not authorized application.", subcode=458
@@ -119,7 +119,7 @@ def token_error(token: Token) -> GraphError:
 
 
 def allowed(token: Token, account: str, wanted: str) -> None:
-    """Raises GraphError: an object of another's account is not there; without the scope nothing is."""
+    """Raises GraphError if the token may not see this account (its objects do not exist for it) or lacks the scope."""
     if token.accounts is not None and account not in token.accounts:
         raise missing_object(wanted)
     if MANAGEMENT not in token.scopes:
@@ -197,7 +197,7 @@ def template_view(world: World, template: Template) -> dict[str, Any]:
 
 
 def chosen(view: dict[str, Any], fields: str, otherwise: tuple[str, ...]) -> dict[str, Any]:
-    """The fields that are asked for; the id always comes. What it has not is left out."""
+    """The requested fields, always including the id. Fields without a value are left out."""
     names = [one.split("{")[0].split(".")[0].strip() for one in fields.split(",") if one] or list(otherwise)
     return {name: view[name] for name in dict.fromkeys([*names, "id"]) if view.get(name) is not None}
 

@@ -10,7 +10,7 @@ from heliograph.http.heads import RequestHead
 
 
 class Request(msgspec.Struct, gc=False):
-    """Method, decoded path, query, headers with names in lower case (of several with one name the last), body."""
+    """Method, decoded path, query, headers with lower-case names (the last one if a name repeats), body."""
 
     method: str
     path: str

@@ -1,8 +1,8 @@
 """`POST /{phone number id}/messages`: Meta's checks of a send, in order, and its responses.
 
-token → number → state of number and account → shape of the body → recipient is not the sender → rate limits →
-template → its parameters → the recipient's script → service window. The rule nobody may break: a send that is refused
-left no trace but its place in the limits; a send that is accepted reaches its user even if the answer never does.
+token → number → state of number and account → format of the body → recipient is not the sender → rate limits →
+template → its parameters → the recipient's script → service window. The rule nobody may break: a refused send leaves
+no trace but its count against the limits; an accepted send reaches its user even if the response never does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MEDIA = ("image", "video", "audio", "document", "sticker")
 _TYPES = (*_MEDIA, "text", "template", "interactive", "location", "contacts", "reaction")
 _PUNCTUATION = re.compile(r"[ ()-]")
 _LONGEST_TRACKER = 512
-#: Replies a month and number that cost nothing, from October 2026 on.
+#: Replies per month and number that are free, from October 2026 on.
 FREE_TIER = 1_000
 
 
@@ -194,7 +194,7 @@ def _recipient(world: World, number: Number, body: dict[str, Any]) -> tuple[str,
     if not text.lstrip("+").isdigit():
         raise GraphError(131009, "to is not a phone number")
     if not text.startswith("+") and (phones.parse("+" + text) is None or len(text) <= 10):
-        # A number without + may be a local one to Meta, and then it gets the sender's calling code.
+        # Meta may take a number without + for a local one, and then adds the sender's calling code.
         text = phones.calling_code("+" + number.digits) + text.lstrip("0")
     digits = text.lstrip("+")
     if phones.parse("+" + digits) is None:
@@ -203,7 +203,8 @@ def _recipient(world: World, number: Number, body: dict[str, Any]) -> tuple[str,
 
 
 def _limited(world: World, number: Number, account: SimulatedAccount, user: User, inside: bool) -> str:
-    """Count the send. Raises GraphError; returns how exceeding the daily limit shows, or an empty string."""
+    """Count the send. Raises GraphError; returns the form in which a breach of the daily limit shows, or an empty
+    string."""
     options, now = world.options, world.clock.now()
     if not world.take_throughput(number):
         raise GraphError(130429, "Cloud API message throughput has been reached.", transient=True)
@@ -243,7 +244,7 @@ def _free(world: World, number: Number, user: User, category: str, inside: bool)
     now, key = world.clock.now(), (number.id, user.key)
     entered = world.entry_points.get(key)
     if entered is not None and entered < 0 and now + entered < 86_400:
-        # The user came from an advertisement and this is the answer: from now on all is free for 72 hours.
+        # The user came from an advertisement and this is the reply: everything is free for 72 hours from now.
         entered = world.entry_points[key] = now + ENTRY_POINT_SECONDS
     if entered is not None and entered > now:
         return "free_entry_point"

@@ -1,6 +1,6 @@
-"""Templates made, changed and deleted by API: `POST` and `DELETE` on message_templates, `POST /{template_id}`.
+"""Creating, editing and deleting templates by API: `POST` and `DELETE` on message_templates, `POST /{template_id}`.
 
-A new or edited template is PENDING until it is reviewed (option `review_delay`), and an event says so.
+A new or edited template is PENDING until it is reviewed (option `review_delay`), which an event reports.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _CATEGORIES = ("UTILITY", "MARKETING", "AUTHENTICATION")
 _MOST = 250
 _OTP_URL = "https://www.whatsapp.com/otp/code/?otp_type={}&code=otp{{{{1}}}}"
 _EDIT_SECONDS = 86_400
-#: Status after which an approved name stays taken, seconds.
+#: Seconds for which the name of a deleted approved template stays taken.
 NAME_BLOCKED_SECONDS = 30 * 86_400
 
 
 def create(world: World, account: SimulatedAccount, body: Any, submit: Callable[[Template], None]) -> dict[str, Any]:
-    """`submit` receives what is to be reviewed. Raises GraphError."""
+    """`submit` receives each template to review. Raises GraphError."""
     try:
         template = msgspec.convert(
             {key: value for key, value in body.items() if key not in ("id", "account", "status")},
@@ -129,7 +129,7 @@ def _check(template: Template) -> None:
 
 
 def _complete(template: Template) -> None:
-    """A stored authentication template has a generated text and an URL button, whatever it was made of."""
+    """Give an authentication template its generated text and URL button, as Meta stores them."""
     made: list[dict[str, Any]] = []
     for component in template.components:
         kind = str(component.get("type", "")).upper()
