@@ -94,6 +94,15 @@ async def test_one_organizations_bad_credential_is_no_fault_of_the_service(datab
     assert await queue() == "ok"
 
 
+async def test_what_waits_for_room_at_a_supplier_is_as_old_as_its_place(database_url: str, pool: Pool) -> None:
+    """It is put back each few seconds, due anew, and keeps its place."""
+    await message(pool, await made(pool))
+    await pool.execute("UPDATE queue SET due_at = now(), since = now() - interval '1 hour'")
+    async with running(database_url) as api:
+        _, _, body = await api.ask("GET", "/health")
+    assert body["checks"]["queue"] == "degraded"
+
+
 async def test_probes_need_no_key_and_say_what_is_wrong(
     api: Api, pool: Pool, as_administrator: Callable[[str], Awaitable[None]]
 ) -> None:
