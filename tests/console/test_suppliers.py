@@ -404,6 +404,35 @@ async def test_each_session_is_listed_with_its_last_pdus(pool: Pool, root: Brows
         assert said in second, said
 
 
+@pytest.mark.parametrize(
+    ("kind", "bound", "until", "says"),
+    [
+        ("smpp", True, "1 hour", False),  # what the session before ended with
+        ("smpp", False, "1 hour", True),
+        ("smpp", False, "-1 second", False),  # told by a worker that is gone
+        ("twilio", True, "1 hour", True),  # it has no session to lose: this is what became of its last message
+    ],
+)
+async def test_an_error_is_told_while_it_holds(
+    pool: Pool, root: Browser, settings: Settings, kind: str, bound: bool, until: str, says: bool
+) -> None:
+    of_kind = SMPP if kind == "smpp" else {}
+    id = await add(pool, settings, kind=kind, settings=of_kind)
+    await pool.execute(
+        "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound, bound_at, detail)"
+        " VALUES ($1, 0, $2, now() + $3::text::interval, $4, CASE WHEN $4 THEN now() END, '\"no answer to bind\"')",
+        id,
+        UUID(int=7),
+        until,
+        bound,
+    )
+    async with pool.acquire() as conn:
+        (check,) = [one for one in await checks.look(conn, settings) if one.check == "supplier main"]
+    assert ("no answer to bind" in check.detail) is (says and not bound)
+    for path in ("/console/suppliers", f"/console/suppliers/{id}", "/console/now"):
+        assert ("no answer to bind" in (await root.get(path)).text) is says, path
+
+
 async def test_an_account_over_http_has_its_last_request_and_answer(
     pool: Pool, root: Browser, settings: Settings
 ) -> None:

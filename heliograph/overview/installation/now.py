@@ -77,6 +77,7 @@ class Supplier(msgspec.Struct, frozen=True):
     #: Segments a second that are handed over to it, as workers last said.
     rate: float
     waiting: int
+    #: Why it does not carry, or not all that it could; empty: nothing is known against it.
     error: Sentence
 
 
@@ -132,6 +133,8 @@ SELECT {heartbeat.COLUMNS}, drain, drained_at,
   FROM workers w
  WHERE {heartbeat.IS_LISTED} ORDER BY name, started_at LIMIT $1
 """
+# What a session over SMPP ended with is no word on the one that is bound now; over HTTP an error holds until a message
+# is taken.
 SUPPLIERS = f"""
 SELECT s.id, s.name, s.kind, s.state, s.simulated AS is_simulated, s.sessions AS allowed,
        coalesce(held.leased, 0) AS leased, coalesce(held.bound, 0) AS bound, coalesce(held.in_flight, 0) AS in_flight,
@@ -143,7 +146,8 @@ SELECT s.id, s.name, s.kind, s.state, s.simulated AS is_simulated, s.sessions AS
                                  count(*) FILTER (WHERE lease_until > now() AND bound) AS bound,
                                  (sum(in_flight) FILTER (WHERE lease_until > now()))::int AS in_flight,
                                  sum(rate) FILTER (WHERE lease_until > now()) AS rate,
-                                 max(detail) FILTER (WHERE lease_until > now()) AS detail
+                                 max(detail) FILTER (WHERE lease_until > now()
+                                                       AND NOT (bound AND s.kind = 'smpp')) AS detail
                             FROM supplier_sessions WHERE supplier_id = s.id) held ON true
  WHERE s.state <> 'removed' ORDER BY s.priority, s.name LIMIT $1
 """

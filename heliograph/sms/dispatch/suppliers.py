@@ -227,7 +227,8 @@ async def id_of(conn: Connection, reference: str) -> UUID:
 
 SESSIONS = """
 SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
-       count(*) FILTER (WHERE lease_until > now() AND bound) AS bound, max(detail) AS detail
+       count(*) FILTER (WHERE lease_until > now() AND bound) AS bound,
+       max(detail) FILTER (WHERE lease_until > now()) AS detail
   FROM supplier_sessions GROUP BY supplier_id
 """
 
@@ -237,6 +238,6 @@ UNHELD = (0, 0, quoted(""))
 
 
 async def sessions(conn: Connection) -> dict[UUID, tuple[int, int, Sentence]]:
-    """For each supplier: sessions leased by workers, sessions bound, and the last error."""
+    """For each supplier: sessions leased by workers, sessions bound, and the last error of those that have them."""
     rows = await conn.fetch(SESSIONS)
     return {row["supplier_id"]: (row["leased"], row["bound"], unpacked(row["detail"])) for row in rows}
