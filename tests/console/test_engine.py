@@ -103,6 +103,34 @@ async def test_of_many_findings_that_say_the_same_some_are_named(pool: Pool, roo
     assert all(f"supplier carrier-{n:02}" in health.words for n in range(30))
 
 
+async def test_what_was_counted_only_so_far_says_that_there_is_more(pool: Pool, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        id = await suppliers.add(
+            conn, KEY, name="main", kind="smpp", settings={"host": "127.0.0.1", "system_id": "a"}, secret="s"
+        )
+    queued = (
+        "INSERT INTO queue (id, kind, line, organization_id, due_at)"
+        " SELECT gen_random_uuid(), 'sms', $1, $1, now() + interval '1 day' FROM generate_series(1, $2::int)"
+    )
+    stored = (
+        "INSERT INTO whatsapp_callbacks (id, app, body, received_at)"
+        " SELECT gen_random_uuid(), $1, '', now() FROM generate_series(1, $2::int)"
+    )
+    pages = {
+        "/console/now": ("SMS", "Callbacks", "0 of 1"),
+        "/console/suppliers": ("0 of 1",),
+        f"/console/suppliers/{id}": ("Waiting for it",),
+        "/console/whatsapp/callbacks": ("Waiting",),
+    }
+    for more, said in ((state.COUNTED, "10,000"), (1, "more than 10,000")):
+        await pool.execute(queued, id, more)
+        await pool.execute(stored, id, more)
+        for path, labels in pages.items():
+            words = (await root.get(path)).words
+            for label in labels:
+                assert f"{label} {said} " in words, (path, label)
+
+
 class Asking:
     """What a look needs of a request."""
 

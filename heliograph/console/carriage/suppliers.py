@@ -52,6 +52,7 @@ async def show(request: Request) -> Answer:
         "most": {one.id: fastest(rows[one.id]) * one.bound for one in listed if one.id in rows},
         "reported_at": reported,
         "findings": {one.id: found[one.name] for one in listed},
+        "counted": now.COUNTED,
     }
     return Shown(
         template="carriage/suppliers_live.html" if request.is_fragment else "carriage/suppliers.html", values=values
@@ -105,6 +106,7 @@ async def _state(request: Request, conn: Connection, id: UUID) -> dict[str, Any]
     room = window(row) * sum(one.is_bound for one in sessions)
     return {
         "one": next(one for one in listed if one.id == id),
+        "counted": now.COUNTED,
         "row": row,
         "watched": (await watching.watch(conn)).get(id),
         "sessions": sessions,

@@ -11,7 +11,7 @@ from heliograph.base.sentences import english
 from heliograph.console.engine import leads
 from heliograph.console.engine.desk import SHARED, Trouble, desk
 from heliograph.health import webs
-from heliograph.overview.installation.now import Now, only_simulated
+from heliograph.overview.installation.now import COUNTED, Now, only_simulated
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import (
@@ -84,6 +84,7 @@ async def show(request: Request) -> Answer:
         "said": _said(request, seen, known.known),
         "may_change": request.may(permission=CARRIAGE_CHANGE),
         "holds_shown": HOLDS,
+        "counted": COUNTED,
     }
     values["simulated_only"] = only_simulated(seen.suppliers)
     return Shown(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)

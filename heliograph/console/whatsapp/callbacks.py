@@ -23,6 +23,7 @@ async def show(request: Request) -> Answer:
     values: dict[str, Any] = {
         "waiting": waiting,
         "letters": letters,
+        "counted": whatsapp.COUNTED,
         "most": whatsapp.LETTERS,
         "may_change": request.may(permission=CARRIAGE_CHANGE),
     }

@@ -28,7 +28,7 @@ from heliograph.traffic.reconciliation import hour_of
 
 #: A rate is over this long at least, seconds, as far as there are readings; and readings are kept for so long.
 SPAN, KEPT = 8.0, 30.0
-#: Rows of a list, and what is counted at most.
+#: Rows of a list, and how far rows are counted: one more says that there are more.
 MOST, COUNTED = 100, 10_000
 #: What changes seldom is looked at after so long, seconds; while something is missing, each time.
 SELDOM = 30.0
@@ -88,7 +88,7 @@ class Now(msgspec.Struct, frozen=True):
     rates: Rates | None
     #: By kind of work, how long the oldest that could go out is overdue, seconds.
     late: dict[str, float]
-    #: By kind, rows in the queue, counted up to COUNTED.
+    #: By kind, rows in the queue, counted as far as COUNTED.
     queued: dict[str, int]
     workers: list[Worker]
     suppliers: list[Supplier]
@@ -124,7 +124,7 @@ SELECT coalesce(sum(n_tup_ins) FILTER (WHERE relname ~ '^(whatsapp_)?messages_')
   FROM pg_stat_user_tables
 """
 QUEUED = f"""
-SELECT kind, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = asked.kind LIMIT {COUNTED}) counted) AS rows
+SELECT kind, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = asked.kind LIMIT {COUNTED + 1}) counted) AS rows
   FROM unnest($1::text[]) AS asked (kind)
 """
 WORKERS = f"""
@@ -139,7 +139,7 @@ SUPPLIERS = f"""
 SELECT s.id, s.name, s.kind, s.state, s.simulated AS is_simulated, s.sessions AS allowed,
        coalesce(held.leased, 0) AS leased, coalesce(held.bound, 0) AS bound, coalesce(held.in_flight, 0) AS in_flight,
        coalesce(held.rate, 0) AS rate, coalesce(held.detail, '') AS error,
-       (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {COUNTED}) counted)
+       (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {COUNTED + 1}) counted)
        AS waiting
   FROM suppliers s
        LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE lease_until > now()) AS leased,
@@ -152,8 +152,8 @@ SELECT s.id, s.name, s.kind, s.state, s.simulated AS is_simulated, s.sessions AS
  WHERE s.state <> 'removed' ORDER BY s.priority, s.name LIMIT $1
 """
 REST = f"""
-SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED}) waiting)
-       + (SELECT count(*) FROM (SELECT FROM supplier_callbacks LIMIT {COUNTED}) waiting) AS callbacks,
+SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED + 1}) waiting)
+       + (SELECT count(*) FROM (SELECT FROM supplier_callbacks LIMIT {COUNTED + 1}) waiting) AS callbacks,
        (SELECT coalesce(sum(count), 0) FROM reconciliation
          WHERE day >= (now() AT TIME ZONE 'utc')::date - 1 AND hour > now() - interval '1 day'
            AND what = 'orphaned')::bigint AS orphaned,

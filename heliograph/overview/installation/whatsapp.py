@@ -32,14 +32,14 @@ _NAME = re.compile(r"[A-Za-z_]{1,60}")
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Callbacks that are stored and not processed: how many (at most COUNTED), and since when the oldest."""
+    """Callbacks that are stored and not processed: how many (COUNTED + 1: more than COUNTED), since when the oldest."""
 
     count: int
     oldest_at: datetime | None
 
 
 WAITING = f"""
-SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED}) counted) AS count,
+SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED + 1}) counted) AS count,
        (SELECT received_at FROM whatsapp_callbacks ORDER BY id LIMIT 1) AS oldest_at
 """
 
