@@ -261,3 +261,50 @@ async def test_a_disk_that_is_nearly_full_is_named_on_the_wall(full: Site) -> No
     await set_up(full)
     await full.page.goto(full.base + "/console/now")
     await wall(full, said("disk"), FREE, "HELIOGRAPH_METADATA_RETENTION_MONTHS")
+
+
+#: What is not answered is waited for a tenth as long.
+IMPATIENT = "patient = AbortSignal.timeout; AbortSignal.timeout = (ms) => patient.call(AbortSignal, ms / 10)"
+PATIENT = "AbortSignal.timeout = patient"
+
+
+@pytest.mark.lasts(15)
+@pytest.mark.parametrize("site", looks(NIGHT), indirect=True)
+async def test_a_wall_that_is_not_renewed_says_so_at_its_head(site: Site) -> None:
+    page = site.page
+    await set_up(site)
+    here = re.compile("/console/(now|state)$")
+    band, word, never = page.locator("#old"), page.locator("[data-state]"), asyncio.Event()
+    neutral = site.says("State of the service")
+
+    async def refused(route: Route) -> None:
+        await route.fulfill(status=503)
+
+    async def hangs(route: Route) -> None:
+        await never.wait()
+
+    for trouble in (refused, hangs):
+        await page.goto(site.base + "/console/now")
+        await word.get_by_text(neutral).wait_for(state="detached")
+        await page.evaluate(IMPATIENT)
+        await page.route(here, trouble)
+        await band.wait_for(state="visible")
+        assert re.search(r"\d\d:\d\d:\d\d", await band.inner_text())
+        # Nor does it say at its foot that all is normal.
+        await word.get_by_text(neutral).wait_for()
+        await page.evaluate(PATIENT)
+        await page.unroute(here, trouble)
+        await band.wait_for(state="hidden")
+    # A form that nobody answers is not said to lack a network, and keeps what was typed.
+    await page.goto(site.base + "/console/organizations/new")
+    await page.locator("#name").fill("Padaria Sol")
+    await page.route("**/console/session", refused)
+    create = page.get_by_role("button", name=site.says("Create"))
+    await create.click()
+    await page.locator("#unanswered").wait_for(state="visible")
+    assert not await page.locator("#offline").is_visible()
+    assert await page.locator("#name").input_value() == "Padaria Sol"
+    await page.unroute("**/console/session", refused)
+    await create.click()
+    await page.get_by_role("heading", name="Padaria Sol").wait_for()
+    site.complaints = [one for one in site.complaints if "503" not in one]

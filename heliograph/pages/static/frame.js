@@ -1,15 +1,23 @@
 // What the frame does by itself: the bell, the word on the service and what needs somebody at a place of the rail renew
 // themselves as regions do (live.js), and the list of organizations is filtered by typing.
 
-const FIRST = 2000, MOST = 15000, GROWS = 1.5;
+const FIRST = 2000, MOST = 15000, GROWS = 1.5, PATIENCE = 10000;
 const mode = document.getElementById("palette-places").dataset.mode;
 const places = { bell: document.querySelector("[data-bell]"), state: document.querySelector("[data-state]") };
 const links = document.querySelectorAll(".rail a");
+// Its word when nobody knows: "normally" must not stand there while nothing answers.
+const unknown = places.state?.textContent;
 let pause = FIRST, tag = "", timer = 0, asking = false, over = false;
 
 function later() {
   clearTimeout(timer);
   if (!over && !document.hidden) timer = setTimeout(ask, pause);
+}
+
+function lost() {
+  pause = MOST;
+  tag = "";
+  if (places.state) places.state.textContent = unknown;
 }
 
 async function ask() {
@@ -18,7 +26,8 @@ async function ask() {
   try {
     const headers = { "HX-Request": "true", Accept: "text/html" };
     if (tag) headers["If-None-Match"] = tag;
-    const answer = await fetch(`${document.body.dataset.prefix}/state${mode}`, { headers, redirect: "error" });
+    const where = `${document.body.dataset.prefix}/state${mode}`;
+    const answer = await fetch(where, { headers, redirect: "error", signal: AbortSignal.timeout(PATIENCE) });
     if (answer.ok) {
       tag = answer.headers.get("etag") || "";
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -38,10 +47,10 @@ async function ask() {
     } else {
       // Who has no session any more learns it by the page itself.
       over = answer.status === 401 || answer.status === 403;
-      pause = MOST;
+      lost();
     }
   } catch {
-    pause = MOST;
+    lost();
   } finally {
     asking = false;
   }

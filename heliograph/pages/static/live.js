@@ -3,6 +3,24 @@
 // have been made for somebody else who sees the same, but never before what this page shows already (`x-seen`).
 
 const FIRST = 2000, MOST = 15000, GROWS = 1.5;
+// What has not been answered after so long is not: a process hangs, or the network swallows what is sent.
+const PATIENCE = 10000;
+
+function clock(at) {
+  return new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium", hourCycle: "h23" }).format(at);
+}
+
+// Regions that could not be renewed, with the time of what they show. It is said at the head of the page: their own
+// lines are below them, which is out of sight on a wall.
+const old = new Map(), band = document.getElementById("old");
+
+function date(region, failed, at) {
+  if (failed) old.set(region, at);
+  else old.delete(region);
+  if (!band) return;
+  if (old.size) band.lastElementChild.textContent = band.dataset.said.replace("%", clock(Math.min(...old.values())));
+  band.hidden = !old.size;
+}
 
 // The line below what renews itself: when it did, and a button that pauses it, `pressed`. Returns what fills it.
 export function line(foot, pressed) {
@@ -14,8 +32,7 @@ export function line(foot, pressed) {
   const words = document.documentElement.dataset;
   // What is shown is as old as the last answer, however often it was asked for since.
   return ({ at, failed, paused, over }) => {
-    const time = new Intl.DateTimeFormat(document.documentElement.lang, { timeStyle: "medium", hourCycle: "h23" }).format(at);
-    said.textContent = over ? "" : `${failed ? `${words.failed} ` : ""}${words.renewed} ${time}`;
+    said.textContent = over ? "" : `${failed ? `${words.failed} ` : ""}${words.renewed} ${clock(at)}`;
     foot.classList.toggle("wrong", failed);
     button.textContent = failed ? words.again : paused ? words.goOn : words.pause;
     foot.hidden = over;
@@ -41,7 +58,10 @@ function live(region) {
     tell();
     if (!paused || failed) ask();
   });
-  const tell = () => fill({ at, failed, paused, over });
+  const tell = () => {
+    fill({ at, failed, paused, over });
+    date(region, failed, at);
+  };
   let seen = document.documentElement.dataset.made;
 
   function later() {
@@ -58,10 +78,10 @@ function live(region) {
       const where = new URL(location.href);
       // A list names the first row that is read, so that new ones are counted above it and do not move in.
       if (region.dataset.top) where.searchParams.set("top", region.dataset.top);
-      const answer = await fetch(where, { headers, redirect: "error" });
+      const answer = await fetch(where, { headers, redirect: "error", signal: AbortSignal.timeout(PATIENCE) });
       seen = answer.headers.get("x-made") || seen;
       failed = !answer.ok && answer.status !== 304 && answer.status !== 401;
-      if (!failed) at = new Date();
+      if (answer.ok || answer.status === 304) at = new Date();
       if (answer.status === 401) {
         document.dispatchEvent(new CustomEvent("signed-out"));
         pause = MOST;

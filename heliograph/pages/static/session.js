@@ -3,11 +3,14 @@
 
 const WHERE = `${document.body.dataset.prefix}/session`;
 const dialog = document.getElementById("signed-out");
-const away = document.getElementById("offline");
+const away = document.getElementById("offline"), silent = document.getElementById("unanswered");
+// What has not been answered after so long is not.
+const PATIENCE = 10000;
 let going = null;
 
 async function look() {
-  const answer = await fetch(WHERE, { headers: { "HX-Request": "true", Accept: "text/html" }, cache: "no-store" });
+  const headers = { "HX-Request": "true", Accept: "text/html" };
+  const answer = await fetch(WHERE, { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
   if (answer.status === 401) return null;
   if (!answer.ok) throw new Error(String(answer.status));
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -32,6 +35,14 @@ function offline(is) {
   if (away) away.hidden = !is;
 }
 
+// Why something did not go out: no network, or nobody who answers. Returns its words.
+function told(error) {
+  const isOffline = error instanceof TypeError;
+  offline(isOffline);
+  if (silent) silent.hidden = isOffline;
+  return (isOffline ? away : silent)?.textContent.trim() || "";
+}
+
 async function submitted(event) {
   const form = event.target;
   if (form.method !== "post" || form.closest("dialog") || event.defaultPrevented) return;
@@ -44,14 +55,16 @@ async function submitted(event) {
   try {
     const person = await look();
     offline(false);
+    if (silent) silent.hidden = true;
     if (person) {
       // They may have signed in anew in another tab.
       if (isSame(person)) renew(person.token);
       return again(form, button);
     }
-  } catch {
+  } catch (error) {
     held();
-    return offline(true);
+    told(error);
+    return;
   }
   held();
   going = { form, button };
@@ -122,12 +135,12 @@ if (dialog) {
       ask(asked);
       if (answer.status === 429 || answer.status === 422) said.textContent = was && asked ? dialog.dataset.wrongCode : dialog.dataset.refused;
       else if (!asked && !(await back())) said.textContent = dialog.dataset.code;
-    } catch {
-      offline(true);
+    } catch (error) {
+      said.textContent = told(error);
     }
   });
   // Who needs a code, or has no password, signs in in another tab and comes back.
-  document.addEventListener("visibilitychange", () => document.hidden || returned().catch(() => offline(true)));
+  document.addEventListener("visibilitychange", () => document.hidden || returned().catch((error) => error instanceof TypeError && offline(true)));
   window.addEventListener("offline", () => offline(true));
   window.addEventListener("online", () => offline(false));
 }
