@@ -15,6 +15,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console.carriage.suppliers import HERE, known
 from heliograph.console.routing import told
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
@@ -46,6 +47,7 @@ async def change(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await known(conn, id)
     given = _shown(one) | {name: form[name] for name in _shown(one) if name in form}
+    given |= leaving.kept(form, _shown(one))
     if form.get("do") == "again":
         return Shown(template="carriage/supplier_edit.html", values=_form(one, given))
     try:
@@ -127,6 +129,7 @@ def _form(one: Supplier, given: dict[str, str]) -> dict[str, Any]:
     return {
         "one": one,
         "given": given,
+        "was": leaving.written(_shown(one)),
         "parts": PARTS,
         "prefix": forms.OPTION,
         "groups": [(heading, [field for field in found if field.group == name]) for name, heading in GROUPS],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,6 +12,7 @@ from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import in_force
 from heliograph.mail import outbox
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.lists import ranges
 from heliograph.pages.requests import Request
 from heliograph.people.mailing import trial
@@ -37,7 +39,9 @@ async def save(request: Request) -> Answer:
     try:
         given = _given(request)
         async with request.writing() as conn:
-            await installation.change(conn, request.who, given)
+            as_shown = leaving.left(request.form)
+            wanted = {name: text for name, text in given.items() if name not in as_shown}
+            await installation.change(conn, request.who, wanted)
     except Invalid as refusal:
         return refused("house/settings.html", refusal, await _values(request))
     request.services.installation.forget()
@@ -75,14 +79,21 @@ async def _values(request: Request) -> dict[str, Any]:
         tried = await trial.latest(conn, user_id=request.operator.user_id)
     settings = request.services.settings
     shown = {one.name.removeprefix("HELIOGRAPH_"): (one.value, one.source == "default") for one in in_force(settings)}
+    typed = _typed(request, known)
     return {
-        "known": _typed(request, known),
+        "known": typed,
+        "was": request.form.get(leaving.WAS, "{}") if request.method == "POST" else leaving.written(_texts(typed)),
         "may_change": request.may(permission=SETTINGS_CHANGE),
         "environment": [(f"HELIOGRAPH_{name}", *shown[name]) for name in OF_ENVIRONMENT],
         "has_mail": bool(settings.smtp_url),
         "email": request.operator.email,
         "tried": tried,
     }
+
+
+def _texts(typed: Mapping[str, Any]) -> dict[str, str]:
+    """As a form sends them: of what is ticked its word, and nothing of what is not."""
+    return {name: ("true" if value else "") if isinstance(value, bool) else str(value) for name, value in typed.items()}
 
 
 def _typed(request: Request, known: Installation) -> dict[str, Any]:

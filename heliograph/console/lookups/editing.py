@@ -9,6 +9,7 @@ from typing import Any, Literal
 from heliograph.base.errors import Invalid
 from heliograph.console.lookups.listing import HERE, known
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import suppliers
@@ -62,6 +63,7 @@ async def change(request: Request) -> Answer:
         one = await known(conn, request.id())
     before = forms.shown(one)
     given = before | {name: request.form[name] for name in before if name in request.form}
+    given |= leaving.kept(request.form, before)
     try:
         values = forms.read(one.kind, before, given)
         if values:
@@ -156,6 +158,7 @@ def _form(one: Account | None, kind: str, given: Mapping[str, str]) -> dict[str,
         "kinds": [(name, found.title) for name, found in kinds.KINDS.items()],
         "asked": forms.fields(kind),
         "given": given,
+        "was": leaving.written(forms.shown(one) if one else {}),
         "meaning": kinds.KINDS[kind].secrets[SECRET],
         "action": f"{HERE}/{one.id}/edit" if one else f"{HERE}/new",
         "back": f"{HERE}/{one.id}" if one else HERE,

@@ -16,6 +16,7 @@ from heliograph.console import typed
 from heliograph.console.acting import organization
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.forms import leaving
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of, words_of
 from heliograph.pages.requests import Request
@@ -56,6 +57,7 @@ async def change(request: Request) -> Answer:
     }
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
+    given |= leaving.kept(form, _known(one))
     try:
         async with request.writing() as conn:
             await organizations.configure(
@@ -109,6 +111,7 @@ def _values(request: Request, one: Organization, given: Mapping[str, str]) -> di
     return {
         "one": one,
         "typed": given,
+        "was": leaving.written(_known(one)),
         "encodings": [(name, text(said), text(more)) for name, said, more in words.ENCODINGS],
         "zones": own_account.zones(),
         "reply_languages": [

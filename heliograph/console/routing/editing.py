@@ -15,7 +15,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing.changing import previewed
 from heliograph.console.routing.listing import HERE
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
-from heliograph.pages.forms import figures
+from heliograph.pages.forms import figures, leaving
 from heliograph.pages.requests import Request
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
@@ -94,6 +94,7 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
         known = await routing.load(conn)
         names = [*FIELDS.values(), *(part + str(two.id) for two in known for part in (PLACE, WEIGHT))]
         given = (_shown(one) if one else EMPTY) | {name: form[name].strip() for name in names if name in form}
+        given |= leaving.kept(form, _fields(one, known))
         values = _values(one, given, known)
         if form.get("do") == "again":
             return Shown(template="routing/form.html", values=values)
@@ -208,10 +209,17 @@ def _shown(one: StoredRoute) -> dict[str, str]:
     return shown
 
 
+def _fields(one: StoredRoute | None, known: Sequence[Supplier]) -> dict[str, str]:
+    """All fields of the form as they are, also those of suppliers that are not in the route."""
+    places = {part + str(two.id): "" for two in known for part in (PLACE, WEIGHT)}
+    return places | (_shown(one) if one else EMPTY)
+
+
 def _values(one: StoredRoute | None, given: Given, known: Sequence[Supplier]) -> dict[str, Any]:
     return {
         "one": one,
         "given": given,
+        "was": leaving.written(_fields(one, known) if one else {}),
         "suppliers": known,
         "classes": rules.CLASSES,
         "action": f"{HERE}/{one.route.id}/edit" if one else f"{HERE}/new",

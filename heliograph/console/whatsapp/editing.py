@@ -10,6 +10,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import organization
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.whatsapp.mirror import accounts, apps, onboarding
@@ -41,6 +42,7 @@ async def change(request: Request) -> Answer:
     before = _shown(one)
     given = before | {name: form[name].strip() or FIELDS[name][0] for name in FIELDS if name in form}
     given["base_url"] = given["base_url"].rstrip("/")
+    given |= leaving.kept(form, before)
     values = _values(request, one, given)
     if form.get("do") == "again":
         return Shown(template=FORM, values=values)
@@ -82,4 +84,10 @@ def _shown(one: BusinessAccount) -> dict[str, str]:
 
 
 def _values(request: Request, one: BusinessAccount, given: dict[str, str]) -> dict[str, Any]:
-    return {"one": one, "given": given, "here": f"/console/whatsapp/accounts/{one.organization_id}/{one.id}"}
+    was = leaving.written(_shown(one))
+    return {
+        "one": one,
+        "given": given,
+        "was": was,
+        "here": f"/console/whatsapp/accounts/{one.organization_id}/{one.id}",
+    }

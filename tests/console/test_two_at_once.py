@@ -1,0 +1,126 @@
+"""Two people have the same form open: what one of them left as it was undoes nothing of what the other changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from heliograph.accounts import installation, organizations
+from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.pages.forms import leaving
+from heliograph.simulators.graph.simulator import GraphSimulator
+from tests.api.conftest import Tenant
+
+from . import test_lookups, test_routing, test_suppliers
+from .conftest import Browser
+from .test_whatsapp import connected, graph
+
+__all__ = ["graph"]
+
+
+async def both(root: Browser, path: str, first: dict[str, str], then: dict[str, str], said: str = "") -> Any:
+    """Both opened the form before either sent it. `said` on the page between a form and what it saves, if there is
+    one. Returns the page of whoever came last, before they saved."""
+    forms = [await root.get(path) for _ in range(2)]
+    page = await root.submit(forms[0], path, **first)
+    if said:
+        assert said in page.words, page.words
+        page = await root.submit(page, path, do="save")
+    assert page.status == 200, page.words
+    page = await root.submit(forms[1], path, **then)
+    if said:
+        await root.submit(page, path, do="save")
+    return page
+
+
+def test_what_is_left_is_as_it_was_shown() -> None:
+    form = {
+        "a": " 1\r\n2 ",
+        "b": "x",
+        "d": "",
+        leaving.WAS: leaving.written({"a": "1\n2", "b": "y", "c": "", "d": "z"}),
+    }
+    assert leaving.left(form) == {"a", "c"}
+    assert leaving.kept(form, {"a": "3", "b": "4"}) == {"a": "3"}
+
+
+@pytest.mark.parametrize("was", ["", "[]", '{"a": 1}', "{"])
+def test_a_form_that_brings_nothing_along_has_typed_all(was: str) -> None:
+    assert leaving.left({"a": "1", leaving.WAS: was}) == frozenset()
+    assert leaving.left({"a": "1"}) == frozenset()
+
+
+async def test_of_a_supplier(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await test_suppliers.add(pool, settings)
+    path = f"/console/suppliers/{id}/edit"
+    page = await both(
+        root, path, {"priority": "5", "option.window": "20"}, {"weight": "7"}, said="Workers apply changes"
+    )
+    assert "1 setting changes" in page.words
+    one = await test_suppliers.row(pool, id)
+    assert (one.priority, one.weight, one.settings["window"]) == (5, 7, 20)
+    # The same field: the difference says what is in force.
+    page = await both(root, path, {"weight": "3"}, {"weight": "4"}, said="Workers apply changes")
+    assert "weight 3 4" in page.words
+    # Whoever saves a difference that is not that any more goes on from how it stands.
+    forms = [await root.submit(await root.get(path), path, **{name: "9"}) for name in ("priority", "weight")]
+    await root.submit(forms[0], path, do="save")
+    page = await root.submit(forms[1], path, do="save")
+    assert "in the meantime" in page.words
+    page = await root.submit(page, path)
+    assert "1 setting changes" in page.words
+    await root.submit(page, path, do="save")
+    one = await test_suppliers.row(pool, id)
+    assert (one.priority, one.weight) == (9, 9)
+
+
+async def test_of_a_route(pool: Pool, root: Browser, settings: Settings) -> None:
+    main, backup = [await test_routing.add(pool, settings, name) for name in ("main", "backup")]
+    await test_routing.added(root, **test_routing.at(main, 10))
+    path = f"/console/routes/{(await test_routing.stored(pool)).route.id}/edit"
+    await both(root, path, test_routing.at(backup, 20), {"note": "mine"}, said="Before it is saved")
+    one = await test_routing.stored(pool)
+    assert one.note == "mine"
+    assert {(choice.supplier_id, choice.priority) for choice in one.route.choices} == {(main, 10), (backup, 20)}
+
+
+async def test_of_a_look_up_supplier(pool: Pool, root: Browser) -> None:
+    await test_lookups.added(root, base_url="http://127.0.0.1:1")
+    path = f"/console/lookups/{(await test_lookups.account(pool)).id}/edit"
+    await both(root, path, {"reuses": "1"}, {"countries": "AO"})
+    one = await test_lookups.account(pool)
+    assert (one.values["reuses"], one.values["countries"]) == (1, ["AO"])
+
+
+async def test_of_an_account_at_meta(pool: Pool, tenant: Tenant, root: Browser, graph: GraphSimulator) -> None:
+    path = f"{(await connected(root, graph)).path}/edit"
+    await both(root, path, {"name": "Loja"}, {"api_version": "v26.0"}, said="changes")
+    kept = await pool.fetchrow("SELECT name, api_version FROM whatsapp_accounts")
+    assert tuple(kept) == ("Loja", "v26.0")
+
+
+async def test_of_an_organization(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    path = f"/console/organizations/{tenant.id}/settings"
+    await both(root, path, {"opt_out_words": "FORA", "factor_required": "yes"}, {"session_hours": "8"})
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+    assert (one.opt_out_words, one.factor_required, one.session_hours) == (["FORA"], True, 8)
+
+
+async def test_of_the_installation(pool: Pool, root: Browser) -> None:
+    path = "/console/settings"
+    await both(root, path, {"announcement": "Slow to Angola", "four_eyes": "true"}, {"new_quota": "500"})
+    async with pool.acquire() as conn:
+        known = await installation.load(conn)
+    assert (known.announcement, known.four_eyes, known.new_quota) == ("Slow to Angola", True, 500)
+    # Refused, and sent again: what was left is left still.
+    form = await root.get(path)
+    await root.submit(await root.get(path), path, announcement="Well again")
+    wrong = await root.submit(form, path, new_quota="many")
+    assert wrong.status == 422
+    await root.submit(wrong, path, new_quota="600")
+    async with pool.acquire() as conn:
+        known = await installation.load(conn)
+    assert (known.announcement, known.new_quota) == ("Well again", 600)
