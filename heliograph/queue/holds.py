@@ -211,36 +211,6 @@ async def late_by_line(conn: Connection, kind: str) -> dict[UUID, float]:
     return {row["line"]: row["age"] for row in await conn.fetch(LATE_BY_LINE, kind, [])}
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """A row of the queue, for operators to inspect."""
-
-    id: UUID
-    kind: str
-    organization: str
-    due_at: datetime
-    tries: int
-    #: Leased by a worker; not yet due; held by an operator. None of these: it is due, and no worker has taken it.
-    is_leased: bool
-    is_later: bool
-    is_held: bool
-
-
-SAMPLE = f"""
-SELECT queue.id, queue.kind, o.name AS organization, queue.due_at, queue.tries,
-       coalesce(queue.lease_until > now(), false) AS is_leased, queue.due_at > now() AS is_later, {HELD} AS is_held
-  FROM (SELECT * FROM (SELECT * FROM queue ORDER BY due_at LIMIT 3000) first
-         WHERE kind = ANY ($1) AND (NOT $2 OR tries > 0) ORDER BY due_at LIMIT $3) queue
-       LEFT JOIN organizations o ON o.id = queue.organization_id
- ORDER BY queue.due_at
-"""
-
-
-async def sample(conn: Connection, *, only_tried: bool = False, limit: int = 20) -> list[Sample]:
-    """The outgoing rows due first; `only_tried`: among the first three thousand of the queue, those waiting for a
-    retry."""
-    return [Sample(**row) for row in await conn.fetch(SAMPLE, list(OUTGOING), only_tried, limit)]
-
-
 HURRY = """
 UPDATE queue SET due_at = now()
  WHERE id = $1 AND kind = ANY ($2) AND due_at > now() AND tries > 0 AND (lease_until IS NULL OR lease_until < now())

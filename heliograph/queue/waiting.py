@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -24,6 +25,8 @@ from heliograph.queue.holds import Selection
 LOOK, PLACES = 10_000, 300
 #: Rows to count for an open page: it refreshes every few seconds, and most of the cost is looking for expired work.
 PAGE_LOOK = 4_000
+#: Rows to read for a sample of them.
+SAMPLED = 2_000
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -87,10 +90,8 @@ class Found(msgspec.Struct, frozen=True):
 
 
 # Skips from organization to organization in each line; with one organization ($3), from lane to lane, to look for its
-# rows in each. What short ones leave of their share is divided among those that have more. Whether a message is past
-# its validity is checked last, and only for rows that no worker has, as it takes a look-up. min(uuid) came with
-# PostgreSQL 18.
-SUMMARY = f"""
+# rows in each.
+PLACE = """
 WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
     SELECT first.*, 1 FROM unnest($1::text[]) AS asked (kind) CROSS JOIN LATERAL (
         SELECT kind, line, lane, organization_id FROM queue
@@ -104,8 +105,13 @@ WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
            AND (line, lane, organization_id) > (place.line, place.lane,
                 CASE WHEN $3::uuid IS NULL THEN place.organization_id ELSE 'ffffffff-ffff-ffff-ffff-ffffffffffff' END)
          ORDER BY line, lane, organization_id LIMIT 1) next
-     WHERE place.step <= $7
-), share (rows) AS MATERIALIZED (
+     WHERE place.step <= $4
+)
+"""
+# What short ones leave of their share is divided among those that have more. Whether a message is past its validity is
+# checked last, and only for rows that no worker has, as it takes a look-up. min(uuid) came with PostgreSQL 18.
+SUMMARY = f"""
+{PLACE}, share (rows) AS MATERIALIZED (
     SELECT greatest($6::bigint / greatest(count(*), 1), 1) FROM place
 ), sized AS MATERIALIZED (
     SELECT place.*, share.rows AS share, (SELECT count(*) FROM (
@@ -128,7 +134,7 @@ WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
                   count(*) FILTER (WHERE fits AND is_free AND greatest(tries, attempt) > 0) AS retrying,
                   count(*) FILTER (WHERE fits AND is_free AND {{expired}}) AS expired,
                   min(id::text COLLATE "C") FILTER (WHERE fits) AS oldest
-             FROM (SELECT *, $4::uuid IS NULL OR id < $4 AS fits, (lease_until > now()) IS NOT TRUE AS is_free
+             FROM (SELECT *, $7::uuid IS NULL OR id < $7 AS fits, (lease_until > now()) IS NOT TRUE AS is_free
                      FROM queue
                     WHERE kind = sized.kind AND line = sized.line AND lane = sized.lane
                       AND organization_id = coalesce($3, sized.organization_id)
@@ -139,7 +145,7 @@ WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
 )
 SELECT whole.is_whole, found.*, o.name AS organization,
        coalesce(s.name, n.display_phone_number, e.url, 'template ' || t.name) AS line_name
-  FROM (SELECT coalesce(max(step), 0) <= $7 AS is_whole FROM place) whole
+  FROM (SELECT coalesce(max(step), 0) <= $4 AS is_whole FROM place) whole
   LEFT JOIN found ON true
   LEFT JOIN organizations o ON o.id = found.organization_id
   LEFT JOIN suppliers s ON s.id = found.line
@@ -167,10 +173,10 @@ async def summary(
         list(which.kinds),
         which.line,
         which.organization_id,
-        which.before_id,
+        places,
         limit,
         look,
-        places,
+        which.before_id,
     )
     return Found([_waiting(row) for row in rows if row["kind"] is not None], rows[0]["is_whole"])
 
@@ -189,6 +195,63 @@ def _waiting(row: asyncpg.Record) -> Waiting:
         expired=row["expired"],
         oldest_at=None if row["oldest"] is None else time_of(row["oldest"]),
     )
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A row of the queue, for operators to inspect."""
+
+    id: UUID
+    kind: str
+    organization: str
+    due_at: datetime
+    tries: int
+    #: Leased by a worker; not yet due; held by an operator. None of these: it is due, and no worker has taken it.
+    is_leased: bool
+    is_later: bool
+    is_held: bool
+
+
+# From what is due first in the whole queue, and from the head of each line: thousands of messages that wait for the
+# morning must not hide what waits for a retry behind them.
+SAMPLE = f"""
+{PLACE}, share (rows) AS MATERIALIZED (
+    SELECT greatest($6::bigint / greatest(count(*), 1), 3) FROM place
+)
+SELECT queue.id, queue.kind, o.name AS organization, queue.due_at, queue.tries,
+       coalesce(queue.lease_until > now(), false) AS is_leased, queue.due_at > now() AS is_later, {HELD} AS is_held
+  FROM (SELECT * FROM (
+            (SELECT * FROM queue ORDER BY due_at LIMIT $6)
+            UNION
+            SELECT looked.* FROM place CROSS JOIN share CROSS JOIN LATERAL (
+                SELECT * FROM queue
+                 WHERE kind = place.kind AND line = place.line AND lane = place.lane
+                   AND organization_id = coalesce($3, place.organization_id)
+                 ORDER BY coalesce(since, due_at) LIMIT share.rows) looked) looked
+         WHERE kind = ANY ($1) AND ($2::uuid IS NULL OR line = $2) AND ($3::uuid IS NULL OR organization_id = $3)
+           AND ($7::uuid IS NULL OR id < $7) AND (NOT $8 OR tries > 0)
+         ORDER BY due_at LIMIT $5) queue
+       LEFT JOIN organizations o ON o.id = queue.organization_id
+ ORDER BY queue.due_at
+"""
+
+
+async def sample(
+    conn: Connection, which: Selection, *, only_tried: bool = False, limit: int = 20, look: int = SAMPLED
+) -> list[Sample]:
+    """The rows due first, at most `limit`; `only_tried`: only those waiting for a retry. Reads the first `look` rows of
+    the whole queue, and as many again divided among its lines."""
+    rows = await conn.fetch(
+        SAMPLE,
+        list(which.kinds),
+        which.line,
+        which.organization_id,
+        PLACES,
+        limit,
+        look,
+        which.before_id,
+        only_tried,
+    )
+    return [Sample(**row) for row in rows]
 
 
 COUNT = """

@@ -410,6 +410,11 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
     await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", UUID(ids[0]))
     page = await root.get("/console/queue")
     assert "Waiting for another try" in page.words
+    # The rows are of what was chosen, as the sums are.
+    for chosen, is_shown in (("kind=sms", True), ("kind=webhook", False), ("older_than=2h", False)):
+        listed = await root.get(f"/console/queue?{chosen}")
+        for heading in ("Waiting for another try", "First in the queue"):
+            assert (heading in listed.words) is is_shown, (chosen, heading)
     page = await root.submit(page, f"/console/queue/{ids[0]}/hurry")
     assert "It goes out now." in page.words
     assert await pool.fetchval("SELECT due_at <= now() FROM queue WHERE id = $1", UUID(ids[0]))

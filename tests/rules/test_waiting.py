@@ -149,3 +149,26 @@ async def test_what_is_past_its_validity_is_what_a_worker_would_end(pool: Pool) 
     assert (len(texts), len(others)) == (9, 12)
     assert told == ended
     assert [one.expired for one in (await summary(pool)).waiting] == [0, 0, 0], "a worker has them"
+
+
+async def test_rows_that_wait_for_another_try_are_shown_behind_thousands_that_are_due_before(pool: Pool) -> None:
+    acme, beta = (await organization(pool)).organization_id, (await organization(pool)).organization_id
+    await fill(pool, acme, count=30)
+    tried = await fill(pool, acme, kind="webhook", line=UUID(int=78), count=2)
+    (other,) = await fill(pool, beta, line=UUID(int=79))
+    await pool.execute("UPDATE queue SET due_at = now() + interval '1 hour', lane = 1 WHERE kind = 'sms'")
+    await pool.execute("UPDATE queue SET due_at = now() + interval '2 hours', tries = 3 WHERE id = ANY ($1)", tried)
+    await pool.execute("UPDATE queue SET due_at = now() + interval '3 hours', tries = 1 WHERE id = $1", other)
+
+    async def shown(which: Selection = ALL, **more: bool) -> list[UUID]:
+        async with pool.acquire() as conn:
+            return [one.id for one in await waiting.sample(conn, which, look=10, limit=5, **more)]
+
+    assert set(await shown(only_tried=True)) == {*tried, other}
+    assert (await shown(only_tried=True))[-1] == other, "what is due first comes first"
+    assert set(await shown()).isdisjoint(tried)
+    # Of what was chosen, and of nothing else.
+    assert set(await shown(Selection(kinds=("webhook",)))) == {*tried}
+    assert await shown(Selection(organization_id=beta)) == [other]
+    assert await shown(Selection(kinds=("sms",), line=UUID(int=79))) == [other]
+    assert await shown(Selection(kinds=("sms",), before=time_of(other)), only_tried=True) == []

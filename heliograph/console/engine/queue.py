@@ -136,7 +136,8 @@ async def _values(request: Request, which: Selection) -> dict[str, Any]:
     async with request.reading() as conn:
         found = await queued_work.backlog(conn, which, limit=selecting.EVERY, look=waiting.PAGE_LOOK)
         seen = {"workers": await now.workers(conn), "holds": await queued_work.listed(conn)}
-        retrying, first = await holds.sample(conn, only_tried=True), await holds.sample(conn)
+        retrying = await waiting.sample(conn, which, only_tried=True)
+        first = await waiting.sample(conn, which)
     return selecting.typed(request.query) | {
         "waiting": found.waiting[:LINES],
         "left_out": len(found.waiting) - len(found.waiting[:LINES]),
