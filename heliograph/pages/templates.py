@@ -124,6 +124,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
     )
     made.install_gettext_callables(_gettext, _ngettext, newstyle=True)  # type: ignore[attr-defined]
     made.globals["_"] = _text(made.globals["gettext"])
+    made.globals["ngettext"] = _counted(made.globals["ngettext"])
     made.globals["asset"] = assets.address
     made.filters |= {
         "number": _number,
@@ -275,6 +276,17 @@ def _gettext(context: Context, text: str) -> str:
 def _ngettext(context: Context, one: str, many: str, number: int) -> str:
     chosen: str = context["speech"].form(one, many, number)
     return chosen
+
+
+def _counted(ngettext: Any) -> Callable[..., str]:
+    """`ngettext` that has its number with the separators of the language, as all others on the page."""
+
+    @pass_context
+    def counted(context: Context, one: str, many: str, number: int, **values: object) -> str:
+        said: str = ngettext(context, one, many, number, **{"num": context["speech"].number(number)} | values)
+        return said
+
+    return counted
 
 
 @pass_context

@@ -56,6 +56,14 @@ def test_what_is_no_text_of_ours_is_never_taken_for_markup(language: str) -> Non
     assert filled == speech(language).text("%(name)s is removed.", name="&lt;b&gt;")
 
 
+@pytest.mark.parametrize(("language", "said"), [("en", "41,807 failures in a row"), ("pt", "41 807 falhas seguidas")])
+def test_the_number_of_a_sentence_has_its_separators(language: str, said: str) -> None:
+    made = environment([], Assets([]))
+    made.globals["speech"] = speech(language)
+    sentence = '{{ ngettext("%(num)s failure in a row", "%(num)s failures in a row", count) }}'
+    assert made.from_string(sentence).render(count=41_807).replace("\u202f", " ").replace("\xa0", " ") == said
+
+
 @pytest.mark.parametrize(("english", "never"), [(r"\b(remove|delete)", r"\bretir"), (r"\brefund", r"\breembols")])
 def test_one_thing_has_one_word_in_portuguese(english: str, never: str) -> None:
     for text, twin in catalogue("pt").items():
