@@ -103,6 +103,18 @@ async def test_of_many_findings_that_say_the_same_some_are_named(pool: Pool, roo
     assert all(f"supplier carrier-{n:02}" in health.words for n in range(30))
 
 
+def test_that_no_worker_runs_comes_before_what_follows_from_it() -> None:
+    """Sessions of suppliers are missed some seconds before their worker is."""
+    names = [sentences.said("supplier %(name)s", name=f"carrier-{n:02}") for n in range(20)]
+    lost = [Check(name, "failed", sentences.said("no session bound"), quoted("Look.")) for name in names]
+    paused = Check(sentences.said("supplier %(name)s", name="old"), "warning", quoted("paused"), quoted("Resume."))
+    gone = Check(sentences.said("workers"), "failed", quoted("none"), sentences.said("Start `heliograph worker`."))
+    desk = Desk()
+    desk.troubles([paused, *lost])
+    found = [one.check for one in desk.troubles([paused, *lost, gone])]
+    assert found == [gone, *lost, paused]
+
+
 async def test_what_was_counted_only_so_far_says_that_there_is_more(pool: Pool, root: Browser) -> None:
     async with pool.acquire() as conn:
         id = await suppliers.add(

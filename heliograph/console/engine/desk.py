@@ -20,7 +20,7 @@ from heliograph import doctor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process.settings import Settings
-from heliograph.base.sentences import Check
+from heliograph.base.sentences import Check, english
 from heliograph.console.engine import leads
 from heliograph.health import database, findings
 from heliograph.health.database import Safety
@@ -66,7 +66,9 @@ class Desk:
     def troubles(
         self, checks: list[Check], noted: Mapping[tuple[str, str], datetime] = MappingProxyType({})
     ) -> list[Trouble]:
-        """Those that are not well, failures first. `noted`: since when findings are written down."""
+        """Those that are not well, failures first, the oldest of them first; but before all that there is no worker:
+        sessions of suppliers are found missing earlier, and follow from it. `noted`: since when findings are written
+        down."""
         at = clock.now()
         wrong = [one for one in checks if one.state != "ok"]
         known = {(one.check, one.state) for one in wrong}
@@ -75,7 +77,9 @@ class Desk:
             key = (one.check, one.state)
             self._since[key] = min(self._since.get(key, at), noted.get(key, at))
         found = [Trouble(one, self._since[one.check, one.state]) for one in wrong]
-        return sorted(found, key=lambda one: (one.check.state != "failed", one.since))
+        return sorted(
+            found, key=lambda one: (one.check.state != "failed", english(one.check.check) != "workers", one.since)
+        )
 
     async def look(self, conn: Connection, settings: Settings) -> list[Trouble]:
         """What is not well now."""
