@@ -111,6 +111,21 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     assert {"supplier.tested", "supplier.added", "supplier.state_changed"} <= set(actions)
 
 
+async def test_before_it_carries_it_is_said_that_it_was_not_reached(pool: Pool, root: Browser, smsc: Smsc) -> None:
+    path, page = await begun(root, smsc)
+    untried, failed = "It has not been tried yet.", "Its test failed: what it is given waits"
+    assert untried in (await root.get(f"{path}/place")).words
+    await root.submit(page, f"{path}/test")
+    place = (await root.get(f"{path}/place")).words
+    assert untried not in place
+    assert failed not in place
+    page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", secret="wrong")
+    await root.submit(page, f"{path}/test")
+    place = (await root.get(f"{path}/place")).words
+    assert failed in place
+    assert "ESME_RINVPASWD" in place
+
+
 async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
     pool: Pool, tenant: Tenant, root: Browser, settings: Settings, smsc: Smsc
 ) -> None:
