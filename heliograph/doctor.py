@@ -339,7 +339,7 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
         for kind, age in ages.items()
         if age > LATE
     ]
-    check = Check(said("queue"), "ok", said("nothing overdue"))
+    check = Check(said("queue"), "ok", said("nothing overdue for more than %(seconds)s s", seconds=round(LATE)))
     if late:
         remedy = said("Check the workers, suppliers and accounts first; otherwise start more workers.")
         check = Check(said("queue"), "failed", joined(late), remedy)
