@@ -64,9 +64,9 @@ DOWN = Checks("down", "down", "down", "down", "down")
 
 # The age of the oldest due row that no worker holds. A row that was put back because its supplier had no room keeps the
 # age of its place. A thousand rows are enough of a sample; a long queue must not cost more. Campaigns (lane 1) may
-# legitimately wait for a long time if they are large, and a WhatsApp number's messages for as long as its organization's
-# credential is invalid. Work held by operators is not late: otherwise a restored installation, which holds everything,
-# would never be healthy.
+# legitimately wait for a long time if they are large, and a WhatsApp number's messages for as long as its
+# organization's credential is invalid. Work held by operators is not late: otherwise a restored installation, which
+# holds everything, would never be healthy.
 CHECK = f"""
 WITH held AS MATERIALIZED ({holds.HELD})
 SELECT coalesce((SELECT extract(epoch FROM now() - min(coalesce(since, due_at)))
