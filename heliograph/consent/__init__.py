@@ -1,3 +1,3 @@
-"""Consent: who may be written to. Numbers that opted out, by whichever channel, and the words for it; whom campaigns
-skipped, for that or another reason.
+"""Consent: who may be written to. Opt-outs on any channel and the keywords for them; recipients that campaigns skipped,
+for that or another reason.
 """

@@ -22,13 +22,13 @@ PAGE = 2_000
 
 
 async def begin(conn: Connection, actor: Actor, *, as_json: bool) -> None:
-    """Record that the actor exports, before the first line is written: an interrupted export discloses, too."""
+    """Record the export before the first line is written: an interrupted export discloses data, too."""
     told = {"format": "json" if as_json else "csv"}
     await audit.record(conn, actor, "opt_outs.exported", object_id=actor.organization_id, after=told)
 
 
 def values(one: OptOut) -> dict[str, str | None]:
-    """A line of the file, by its columns."""
+    """A line of the file, by column."""
     return {"phone": one.recipient, "since": iso(one.since), "source": one.source, "keyword": one.keyword}
 
 
@@ -39,7 +39,7 @@ async def pieces(
     as_json: bool = False,
     delimiter: str = ",",
 ) -> AsyncIterator[tuple[int, str]]:
-    """The file, newest first, piece after piece: (opt-outs, text). `connect` gives a connection for one piece."""
+    """The file, newest first, in pieces of (number of opt-outs, text). `connect` opens a connection for one piece."""
     file = io.StringIO()
     writer = None if as_json else Writer(file, COLUMNS, delimiter=delimiter)
     after: tuple[datetime, str] | None = None

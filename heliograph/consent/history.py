@@ -1,8 +1,8 @@
-"""What people said about being written to, and what was recorded for them: each opt-out and each opt-in, with who or
-what it came from. An opt-out is recorded here even if the person had opted out already.
+"""The history of consent: every opt-out and opt-in, whether stated by the person or recorded on their behalf, with its
+origin. An opt-out is recorded here even if the person had already opted out.
 
-The rule nobody may break: an opt-out stands (`ended_at` is NULL) until an opt-in of the same person, or the undo of the
-file that it came from. Whoever takes one opt-out back looks here for the others that stand.
+The rule nobody may break: an opt-out stands (`ended_at` is NULL) until the same person opts in, or the file that it
+came from is undone. Code that withdraws one opt-out must look here for others that still stand.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ OUT, IN = "out", "in"
 
 
 class Statement(msgspec.Struct, frozen=True, gc=False):
-    """An opt-out or an opt-in that is to be recorded."""
+    """An opt-out or opt-in to be recorded."""
 
     organization_id: UUID
-    #: As they were addressed, or wrote: E.164, or a user id.
+    #: The address that was written to, or from: E.164, or a user id.
     recipient: str
     at: datetime
-    #: "keyword", "operator", "organization" or "supplier", as an opt-out's.
+    #: "keyword", "operator", "organization" or "supplier", as in `OptOut`.
     source: str
     keyword: str | None = None
     message_id: UUID | None = None
@@ -36,7 +36,7 @@ class Statement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A line of a person's history."""
+    """One entry of a person's history."""
 
     #: "out" or "in".
     said: str
@@ -45,15 +45,15 @@ class Entry(msgspec.Struct, frozen=True):
     source: str
     keyword: str | None
     message_id: UUID | None
-    #: Of the message that said so, as long as that is kept: "sms" or "whatsapp".
+    #: Channel of the message that said so, for as long as it is kept: "sms" or "whatsapp".
     channel: str | None
     import_id: UUID | None
-    #: The file's name, as long as the import is listed.
+    #: The file's name, for as long as the import is listed.
     file: str | None
-    #: Who recorded it: "person", "key", "cli" …; None: nobody but the person themselves.
+    #: Who recorded it: "person", "key", "cli" …; None: the person concerned.
     author_kind: str | None
     author: str | None
-    #: Until when an opt-out stood; None: it stands, or is an opt-in.
+    #: When an opt-out ended; None: it still stands, or this is an opt-in.
     ended_at: datetime | None
 
 
@@ -68,7 +68,7 @@ SELECT item.organization_id, item.id, item.recipient, $9, item.at, item.source, 
 
 
 async def record(conn: Connection, said: str, statements: Sequence[Statement], *, by: Who | None = None) -> None:
-    """Record statements, in the caller's transaction. `by`: who recorded them for the people."""
+    """Record statements, in the caller's transaction. `by`: who recorded them on people's behalf."""
     if statements:
         await conn.execute(
             RECORD,
@@ -100,7 +100,7 @@ UPDATE consent_history SET ended_at = now()
 
 
 async def end(conn: Connection, statements: Sequence[Statement], *, earlier_than: Sequence[datetime]) -> None:
-    """End the opt-outs of people, under whichever name, that are not later than the time beside each."""
+    """End people's opt-outs, under any of their names, that are no later than the time given for each."""
     organizations, recipients = [one.organization_id for one in statements], [one.recipient for one in statements]
     await conn.execute(END, organizations, recipients, list(earlier_than))
 
@@ -122,5 +122,5 @@ SELECT said, recipient, at, source, keyword, message_id,
 
 
 async def of_person(conn: Connection, actor: Actor, *, address: str, limit: int) -> list[Entry]:
-    """What was said under any name of the person with this one, the newest first."""
+    """The history under all names of the person with this address, newest first."""
     return [Entry(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, address, limit)]

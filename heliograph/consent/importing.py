@@ -1,7 +1,7 @@
-"""Suppression lists: numbers that must not be written to, by the file. Files are read as those of contacts are.
+"""Suppression lists: numbers that must not be written to, imported from files. Files are read like contact files.
 
-The rule nobody may break: an undo takes back what this file said and nothing else. Whoever was recorded by hand or by
-another file as well, or has said so themselves, stays opted out.
+The rule nobody may break: an undo reverts what this file recorded and nothing else. A person who was also recorded by
+hand or by another file, or who opted out themselves, stays opted out.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from heliograph.consent.optouts import ORGANIZATION, OptOut
 from heliograph.contacts.importing import Batch, Result
 from heliograph.contacts.imports.drafts import Draft
 
-#: People of one transaction of an undo.
+#: People per transaction of an undo.
 STEP = 2_000
 
 
 class OptOutImports:
-    """Opt-outs as a kind of import. Implements `contacts.imports.running.Kind`."""
+    """The import of opt-outs. Implements `contacts.imports.running.Kind`."""
 
     async def __call__(self, conn: Connection, actor: Actor, *, draft: Draft, batch: Batch) -> Result:
-        """Opt the numbers of a batch out, in the caller's transaction."""
+        """Opt out the numbers of a batch, in the caller's transaction."""
         pairs = [(actor.organization_id, phone) for phone in batch.entries]
         had = await optouts.current(conn, pairs)
         wanted = [
@@ -35,7 +35,7 @@ class OptOutImports:
         return Result(len(wanted) - len(had), 0, batch.rejected)
 
     async def undo(self, conn: Connection, actor: Actor, *, draft: Draft) -> None:
-        """Lift what a file has added, batch by batch; one that was killed is simply run again."""
+        """Lift the opt-outs that a file added, batch by batch; a run that was killed is simply repeated."""
         last = ""
         while True:
             async with conn.transaction():
@@ -71,7 +71,7 @@ SELECT DISTINCT person FROM (
         ORDER BY person LIMIT $4) batch
  ORDER BY person
 """
-# Whoever is saying STOP at this moment is waited for: see `optouts.HOLD`.
+# Waits for anyone who is saying STOP at this moment: see `optouts.HOLD`.
 HOLD = """
 SELECT 1 FROM opt_outs WHERE organization_id = $1 AND import_id = $2 AND person = ANY ($3)
  ORDER BY person FOR UPDATE

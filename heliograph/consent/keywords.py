@@ -1,11 +1,11 @@
-"""Words that people send to stop messages, to resume them, or to ask for help. Pure.
+"""Keywords that people send to stop messages, to resume them, or to ask for help. Pure.
 
-Each language of the countries we serve has its own. A word as clear as STOP counts everywhere; one that means something
-else in another language counts where its own is spoken; and one that has another meaning even there (SAIR, BAJA) is
-`doubtful`: the caller has to know what the person was answering.
+Each language of the countries we serve has its own. A word as clear as STOP counts everywhere; a word that means
+something else in another language counts only where its own is spoken; and a word that is ambiguous even there (SAIR,
+BAJA) is `doubtful`: the caller has to know what the person was answering.
 
-The rule nobody may break: only a message that consists of such a word counts, except for a few words of courtesy around
-a clear one. "Stop by tomorrow" stops nothing, and nobody is unsubscribed by what they never said.
+The rule nobody may break: only a message that consists of a keyword counts, except for a few words of courtesy around a
+clear one. "Stop by tomorrow" stops nothing, and nobody is unsubscribed by something they did not say.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import msgspec
 
 Keyword = Literal["stop", "start", "help", "doubtful"]
 
-#: The words of the North American carriers' rules, REVOKE and OPTOUT among them since 2025.
+#: The keywords required by North American carriers, including REVOKE and OPTOUT since 2025.
 STOP = frozenset({"stop", "stopall", "unsubscribe", "cancel", "end", "quit", "revoke", "optout"})
 START = frozenset({"start", "unstop", "yes"})
 #: Means START only from somebody who has opted out: otherwise it is an answer to something else.
 ONLY_OPTED_OUT = frozenset({"yes"})
 HELP = frozenset({"help", "info"})
-#: A longer text is no keyword, and not worth folding.
+#: A longer text is not a keyword, and not worth folding.
 LONGEST = 100
 #: Words around a clear one that do not change its meaning, and how many there may be.
 COURTESY = frozenset(
@@ -38,29 +38,29 @@ MOST_COURTESY = 3
 
 
 class Language(msgspec.Struct, frozen=True):
-    """The words of one language, folded, and the countries (ISO) in which it is spoken."""
+    """The keywords of one language, folded, and the countries (ISO) where it is spoken."""
 
     countries: frozenset[str]
     stop: frozenset[str] = frozenset()
     #: As clear as STOP where the language is spoken, but another word elsewhere.
     stop_here: frozenset[str] = frozenset()
-    #: Where the language is spoken, and then only as the answer to a campaign.
+    #: Count where the language is spoken, and only in reply to a campaign.
     doubtful: frozenset[str] = frozenset()
     start: frozenset[str] = frozenset()
     help: frozenset[str] = frozenset()
 
 
 def fold(text: str) -> str:
-    """A text as it is compared: compatibility forms, case, accents, spaces, and what surrounds the words are ignored.
+    """Normalize a text for comparison: compatibility forms, case, accents, spaces and surrounding symbols are ignored.
 
-    What surrounds them is all that is neither letter, digit nor their marks: punctuation, quotes, emoji. Of Arabic, the
-    vowel signs, the lengthening and the forms of alef do not count either; of Indian scripts, the signs are letters.
+    Surrounding symbols are everything but letters, digits and their marks: punctuation, quotes, emoji. In Arabic, vowel
+    signs, tatweel and the forms of alef are ignored as well; in Indian scripts, the signs count as letters.
     """
     apart = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", text).casefold())
     shown = []
     for one in unicodedata.normalize("NFKC", "".join(one for one in apart if not _is_mark(one))):
         kind = unicodedata.category(one)
-        if kind != "Cf":  # joiners and marks of direction show nothing
+        if kind != "Cf":  # joiners and direction marks are invisible
             shown.append(" " if kind == "Pd" else one)
     words = " ".join("".join(shown).split())
     start, end = 0, len(words)
@@ -76,7 +76,7 @@ def _is_word(character: str) -> bool:
 
 
 def _is_mark(character: str) -> bool:
-    """An accent of the Latin, Greek and Cyrillic scripts, or an Arabic sign that is no letter."""
+    """An accent of the Latin, Greek or Cyrillic script, or an Arabic sign that is not a letter."""
     return "\u0300" <= character <= "\u036f" or "\u064b" <= character <= "\u0655" or character in "\u0640\u0670"
 
 
@@ -159,15 +159,15 @@ _HELP = HELP.union(*(language.help for language in LANGUAGES.values()))
 
 
 def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str] = ()) -> tuple[Keyword, str] | None:
-    """What the text asks for, and the word that it was, as `fold` writes it; None: nothing.
+    """What the text asks for, and the keyword, folded; None: the text is not a keyword.
 
-    `additions`: an organization's own words for STOP, folded. `countries`: whose languages the person may write in.
-    "doubtful" is STOP if it answers a campaign, and a question otherwise.
+    `additions`: an organization's own words for STOP, folded. `countries`: those whose languages the person may write
+    in. "doubtful" means STOP in reply to a campaign, and a question otherwise.
     """
     if len(text) > LONGEST:
         return None
     word = fold(text)
-    if not word:  # nothing but signs
+    if not word:  # only symbols
         return None
     spoken = [language for language in LANGUAGES.values() if not language.countries.isdisjoint(countries)]
     # "OPT OUT" and "STOP ALL" are written with a space as often as without.
@@ -182,12 +182,12 @@ def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str]
             return "stop", one
         if any(one in language.doubtful for language in spoken):
             return "doubtful", one
-    words = [fold(one) for one in word.split(" ")]  # without the signs between them
+    words = [fold(one) for one in word.split(" ")]  # without symbols around each
     asked = [one for one in words if one and one not in COURTESY]
     if len(asked) == 1 and len(words) - 1 <= MOST_COURTESY and asked[0] in _STOP - _LOOSE:
         return "stop", asked[0]
     return None
 
 
-#: Everyday words: with others around them they mean something else ("end it now").
+#: Everyday words: combined with others they mean something else ("end it now").
 _LOOSE = frozenset({"cancel", "end", "quit"})

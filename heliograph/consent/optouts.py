@@ -1,12 +1,12 @@
-"""Opt-outs: people that an organization may not write to, because they said so.
+"""Opt-outs: people whom an organization must not write to, because they asked it not to.
 
-They are checked (`opted_out_since` in people.sql) when a message is accepted, when a campaign is staged, and again when
-a message is about to leave. An opt-out is stored under the name that was used, and applies to all names of that person
+They are checked (`opted_out_since` in people.sql) when a message is accepted, when a campaign is staged, and again just
+before a message is sent. An opt-out is stored under the name that was used, and applies to all names of that person
 (`people.py`): spellings of the number, other numbers, user ids.
 
 The rule nobody may break: a person stays opted out until they ask for messages again themselves, or an operator takes
-responsibility. An opt-out raises `contact.opted_out` in its own transaction, once. One that comes on top of another
-raises nothing, and is in the history (`history.py`): once the other is taken back, it holds.
+responsibility. An opt-out raises `contact.opted_out` once, in its own transaction. A second opt-out of the same person
+raises nothing but is kept in the history (`history.py`): if the first is withdrawn, it takes effect.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class NotYoursToLift(Refusal):
 
 
 class OptOut(msgspec.Struct, frozen=True, gc=False):
-    """Somebody who asked an organization not to write any more."""
+    """A person who asked an organization to stop writing."""
 
     organization_id: UUID
-    #: As they were addressed, or wrote: E.164, or a user id.
+    #: The address that was written to, or from: E.164, or a user id.
     recipient: str
     since: datetime
-    #: Where it came from: "keyword", "operator", "organization" (by its key or a member), "supplier" (who was told so).
+    #: Its origin: "keyword", "operator", "organization" (a key or member), "supplier" (which was told by the person).
     source: str
-    #: The word, as `keywords.fold` writes it, and the received message.
+    #: The word, as returned by `keywords.fold`, and the received message.
     keyword: str | None = None
     message_id: UUID | None = None
     #: The file that it came from.
@@ -66,10 +66,10 @@ class OptOut(msgspec.Struct, frozen=True, gc=False):
 
 COLUMNS = "organization_id, recipient, since, source, keyword, message_id, import_id"
 
-# Before anybody's opt-out is written or taken back, those that they have are locked. Otherwise one who says STOP while
-# an earlier opt-out is being taken back would be found to have opted out already, and then be written to. In one order,
-# so that two transactions with the same people cannot deadlock; and each person by the whole key, here and below:
-# joined, a list of 12,000 numbers that had opted out took 84 s instead of one.
+# Before an opt-out is written or withdrawn, the person's existing opt-outs are locked. Otherwise somebody who says STOP
+# while an earlier opt-out is being withdrawn would be considered opted out already, and then be written to. Rows are
+# locked in one order, so that two transactions with the same people cannot deadlock; and each person is looked up by
+# the whole key, here and below: with a join, a list of 12,000 opted-out numbers took 84 s instead of one.
 HOLD = """
 SELECT 1 FROM (
        SELECT item.organization_id, names.name
@@ -93,7 +93,7 @@ SELECT item.*
 ON CONFLICT DO NOTHING
 RETURNING organization_id, recipient
 """
-# What an organization may lift becomes what it may not.
+# An opt-out that the organization may lift becomes one that it may not.
 OWN_WORD = """
 UPDATE opt_outs SET since = item.since, source = item.source, keyword = item.keyword, message_id = item.message_id,
                     import_id = NULL
@@ -108,10 +108,10 @@ UPDATE opt_outs SET since = item.since, source = item.source, keyword = item.key
 
 
 async def suppress(conn: Connection, wanted: Sequence[OptOut], *, by: Who | None = None) -> int:
-    """Opt people out; those who already are stay as they were, unless an organization recorded that and they say it
-    themselves now. Runs in the caller's transaction. `by`: who recorded it for them.
+    """Opt people out. An existing opt-out stays as it was, unless an organization recorded it and the person now opts
+    out themselves. Runs in the caller's transaction. `by`: who recorded it on their behalf.
 
-    Returns how many webhook deliveries were queued.
+    Returns the number of webhook deliveries queued.
     """
     if not wanted:
         return 0
@@ -146,7 +146,7 @@ DELETE FROM opt_outs
 
 
 async def lift(conn: Connection, wanted: Sequence[Statement], *, by: Who | None = None) -> set[Pair]:
-    """Lift the opt-outs of people, whichever name they used; returns those who had opted out. `by`: who took the
+    """Lift people's opt-outs, under any of their names; returns those who had opted out. `by`: who took
     responsibility."""
     if not wanted:
         return set()
@@ -174,7 +174,7 @@ DELETE FROM opt_outs
 
 
 async def lift_earlier(conn: Connection, said: Sequence[Statement]) -> None:
-    """Like `lift`, for words that may arrive late: an opt-out later than the word stays."""
+    """Like `lift`, for statements that may arrive late: an opt-out later than the statement stays."""
     if not said:
         return
     pairs = [(one.organization_id, one.recipient) for one in said]
@@ -186,8 +186,8 @@ async def lift_earlier(conn: Connection, said: Sequence[Statement]) -> None:
     await restore(conn, pairs)
 
 
-# A person's own word before what was recorded for them. By each of their names by itself: joined, a plan that was made
-# while the history was short went through an organization's whole history for each person.
+# A person's own statement takes precedence over what was recorded for them. Each name is looked up separately: with a
+# join, a plan cached while the history was short scanned an organization's whole history for each person.
 RESTORE = f"""
 INSERT INTO opt_outs ({COLUMNS})
 SELECT item.organization_id, standing.*
@@ -209,7 +209,7 @@ ON CONFLICT DO NOTHING
 
 
 async def restore(conn: Connection, pairs: Collection[Pair]) -> set[Pair]:
-    """Once opt-outs of people were taken back: those who have said so otherwise, too, stay opted out; returns them."""
+    """After opt-outs were withdrawn: keep those people opted out who have another standing one; returns them."""
     await conn.execute(RESTORE, *_columns(pairs))
     return await current(conn, pairs)
 
@@ -222,7 +222,7 @@ SELECT item.organization_id, item.recipient
 
 
 async def current(conn: Connection, pairs: Collection[Pair]) -> set[Pair]:
-    """Those of the pairs whose person has opted out."""
+    """The pairs whose person has opted out."""
     if not pairs:
         return set()
     rows = await conn.fetch(CURRENT, *_columns(pairs))
@@ -247,7 +247,7 @@ SELECT {COLUMNS} FROM opt_outs JOIN names_of_person($1, $2) names ON opt_outs.pe
 """
 
 
-# From the newest: an index holds this order, and only this predicate implies it.
+# Newest first: a partial index provides this order, and PostgreSQL uses it only with this predicate.
 PAGE = f"""
 SELECT {COLUMNS}, person FROM opt_outs
  WHERE organization_id = $1 AND source <> '' AND (since, person) < ($2, $3)
@@ -259,26 +259,26 @@ LATEST = (datetime(9999, 1, 1, tzinfo=UTC), "~")
 async def list_page(
     conn: Connection, actor: Actor, *, after: tuple[datetime, str] | None, limit: int
 ) -> list[tuple[OptOut, str]]:
-    """Up to `limit` of an organization's opt-outs, newest first, each with its place: the second part of `after`."""
+    """Up to `limit` of an organization's opt-outs, newest first, each with its person: the second part of `after`."""
     rows = await conn.fetch(PAGE, actor.organization_id, *(after or LATEST), limit)
     return [(OptOut(*values), person) for *values, person in rows]
 
 
 async def find(conn: Connection, actor: Actor, *, phone: str) -> OptOut | None:
-    """The opt-out of a person, by any of their names; None: there is none. Raises Invalid."""
+    """A person's opt-out, by any of their names; None if there is none. Raises Invalid."""
     row = await conn.fetchrow(GET, actor.organization_id, await _recipient(conn, actor, phone))
     return None if row is None else OptOut(*row.values())
 
 
 async def of_recipient(conn: Connection, actor: Actor, *, recipient: str) -> OptOut | None:
-    """Like `find`, of whoever a message was to, or from, by the name that is stored with it, which may be no possible
-    number: WhatsApp's are kept as they come. None, too, for a name that nobody opts out under, such as a short code."""
+    """Like `find`, for the address stored with a message, which need not be a possible number: WhatsApp's are kept as
+    received. Also None for an address under which nobody can opt out, such as a short code."""
     row = await conn.fetchrow(GET, actor.organization_id, recipient)
     return None if row is None else OptOut(*row.values())
 
 
 async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -> OptOut:
-    """Opt out somebody who asked for it; an existing opt-out stays as it was. Raises Invalid.
+    """Opt out a person who asked for it; an existing opt-out stays as it was. Raises Invalid.
 
     `phone`: a number as people in the organization's country write it, or internationally; or a user id.
     """
@@ -297,9 +297,9 @@ async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -
 
 
 async def remove(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -> OptOut:
-    """Lift an opt-out on an operator's responsibility; returns what it was. `phone` as in `add`.
+    """Lift an opt-out on an operator's responsibility, and return it. `phone` as in `add`.
 
-    An organization may lift what it has added itself. Raises Invalid, NotFound, NotYoursToLift.
+    An organization may lift only what it added itself. Raises Invalid, NotFound, NotYoursToLift.
     """
     recipient = await _recipient(conn, actor, phone)
     async with conn.transaction():
@@ -327,7 +327,7 @@ async def _record(
     after: dict[str, object] | None = None,
     reason: str = "",
 ) -> None:
-    # Neither identifies the person: the log outlives the erasure of people.
+    # Nothing recorded may identify the person: the log outlives the erasure of people.
     await audit.record(
         conn, actor, action, object_id=phones.masked(one.recipient), before=before, after=after, reason=reason
     )

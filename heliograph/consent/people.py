@@ -1,10 +1,11 @@
 """People: which names belong to one person.
 
-A person has as many names as there are ways to write to them: spellings of a number, which `phones.person` makes one;
-and numbers and user ids that Meta says are the same person's, which are linked here, in one organization each, since
-user ids are scoped to it. Consent, windows and conversations are looked up by all names of a person (people.sql).
+A person has as many names as there are ways to write to them: spellings of a number, which `phones.person` normalizes
+to one; and numbers and user ids that, according to Meta, belong to the same person. Those are linked here, separately
+in each organization, since user ids are scoped to one. Consent, windows and conversations are looked up by all names of
+a person (people.sql).
 
-The rule nobody may break: links only grow. A number that is reassigned keeps its old owner's opt-out, which costs a
+The rule nobody may break: links are never removed. A reassigned number keeps its old owner's opt-out, which costs a
 message; a lost link would send one to somebody who said STOP.
 """
 
@@ -23,7 +24,7 @@ from heliograph.base.ids import uuid7
 #: An organization, and two names of one person: E.164, or a user id.
 Link = tuple[UUID, str, str]
 
-# Those that are linked already cost a look-up, and most are.
+# Names that are already linked, as most are, cost one look-up.
 UNKNOWN = """
 SELECT item.n FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS item (organization_id, one, other, n)
   LEFT JOIN LATERAL (SELECT person FROM person_names
@@ -57,13 +58,13 @@ class Linked(msgspec.Struct, frozen=True, gc=False):
     organization_id: UUID
     one: str
     other: str
-    #: Those of them that no link named before, and no other new one names.
+    #: The names that occur in no earlier link, and in no other new one.
     strange: tuple[str, ...]
 
 
 async def link(conn: Connection, links: Collection[Link]) -> list[Linked]:
-    """Record that names belong to one person; returns what is new. Runs in the caller's transaction, which holds the
-    organizations' locks from then on if there was a new one."""
+    """Record that names belong to one person; returns the new links. Runs in the caller's transaction, which from then
+    on holds the locks of organizations that got a new link."""
     wanted = sorted(
         {
             (organization_id, *sorted((phones.person(one), phones.person(other))))
@@ -99,16 +100,16 @@ async def link(conn: Connection, links: Collection[Link]) -> list[Linked]:
 
 
 class _Groups:
-    """Who is the same person as whom, by what is known and what is being said."""
+    """Groups names by person, from stored links and the new ones."""
 
     def __init__(self, known: dict[tuple[UUID, str], UUID]) -> None:
         self._person = dict(known)
         self._known = known
-        #: Persons, by organization, who turned out to be another one.
+        #: (organization, person) → the person that it was merged into.
         self._same: dict[tuple[UUID, UUID], UUID] = {}
 
     def join(self, organization_id: UUID, one: str, other: str) -> None:
-        """Two names are one person's. Of several persons the first stays."""
+        """Record that two names belong to one person. When persons merge, the first one is kept."""
         places = [(organization_id, one), (organization_id, other)]
         persons = {self._now(organization_id, self._person[place]) for place in places if place in self._person}
         person = min(persons, default=None) or uuid7()
@@ -118,12 +119,12 @@ class _Groups:
             self._person[place] = person
 
     def joined(self) -> list[tuple[UUID, UUID, UUID]]:
-        """(organization, person, who that is) of those who turned out to be another one."""
+        """(organization, person, the person it was merged into)."""
         found = [(*key, self._now(*key)) for key in self._same]
         return sorted(found, key=lambda one: (one[0].int, one[1].int))
 
     def named(self) -> list[tuple[UUID, str, UUID]]:
-        """(organization, name, person) of names that are new."""
+        """(organization, name, person) of new names."""
         new = sorted(self._person.keys() - self._known.keys(), key=lambda place: (place[0].int, place[1]))
         return [(*place, self._now(place[0], self._person[place])) for place in new]
 
@@ -137,5 +138,5 @@ NAMES = "SELECT name FROM names_of_person($1, $2)"
 
 
 async def names(conn: Connection, organization_id: UUID, address: str) -> list[str]:
-    """All names of the person with this one, as keys; that one's first."""
+    """All names of the person with this address, as keys; its own comes first."""
     return [row["name"] for row in await conn.fetch(NAMES, organization_id, address)]

@@ -1,6 +1,6 @@
-"""Who a campaign skipped, and why: kept when staging passes them, a row each, for as long as messages are kept.
+"""Recipients that a campaign skipped, and why: one row each, stored during staging and kept as long as messages.
 
-The rule nobody may break: they are kept in the commit that counts them, so that rows and counts add up.
+The rule nobody may break: rows are stored in the commit that counts them, so that rows and counts agree.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7
 
 OPTED_OUT, RECENTLY_WRITTEN = "opted_out", "recently_written"
-#: Those that `invalid` counts: no phone number, a country that is not allowed, and values that make no message.
+#: The reasons counted in `invalid`: not a phone number, a country that is not allowed, values that yield no message.
 NO_NUMBER, NOT_ALLOWED, UNFIT = "no_number", "not_allowed", "unfit"
 REASONS = (OPTED_OUT, RECENTLY_WRITTEN, NOT_ALLOWED, UNFIT, NO_NUMBER)
 
-#: Characters of a listed text that is no number which are kept.
+#: Characters kept of a listed text that is not a number.
 LONGEST = 64
 #: (recipient, reason)
 Passed = tuple[str, str]
@@ -32,12 +32,12 @@ SELECT $1, $2, item.* FROM unnest($3::uuid[], $4::text[], $5::text[]) AS item
 
 
 def printable(text: str) -> str:
-    """A listed text that is no number, as it is kept."""
+    """A listed text that is not a number, in the form in which it is kept."""
     return "".join(one for one in text[:LONGEST] if one.isprintable())
 
 
 async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, passed: Sequence[Passed]) -> None:
-    """Keep these. Runs in the caller's transaction."""
+    """Store skipped recipients. Runs in the caller's transaction."""
     if passed:
         ids = [uuid7() for _ in passed]
         await conn.execute(
@@ -46,21 +46,21 @@ async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, passe
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """One recipient. `recipient`: a number, or the text that was listed as one."""
+    """One skipped recipient. `recipient`: a number, or the text that was listed as one."""
 
     id: UUID
     recipient: str
-    #: Of the contact with this number; None: there is none.
+    #: Name of the contact with this number; None: there is no contact.
     name: str | None
     reason: str
 
     @property
     def at(self) -> datetime:
-        """When they were passed."""
+        """When the recipient was skipped."""
         return time_of(self.id)
 
 
-# Names are those of now, read by the index of numbers.
+# Contacts' current names, read through the index on numbers.
 LIST = """
 SELECT s.id, s.recipient, c.name, s.reason
   FROM (SELECT id, recipient, reason FROM campaign_skipped
@@ -74,7 +74,7 @@ SELECT s.id, s.recipient, c.name, s.reason
 async def list_page(
     conn: Connection, actor: Actor, *, campaign_id: UUID, reason: str, after: UUID | None = None, limit: int
 ) -> list[Skipped]:
-    """Those of a reason, in the order in which they were passed, after `after`: up to `limit` + 1."""
+    """Recipients skipped for a reason, in the order in which they were skipped, after `after`: up to `limit` + 1."""
     rows = await conn.fetch(
         LIST, actor.organization_id, campaign_id, reason, after or UUID(int=0), limit + 1, actor.mode
     )
@@ -90,6 +90,6 @@ SELECT one.reason FROM unnest($3::text[]) WITH ORDINALITY AS one (reason, n) CRO
 
 
 async def reasons(conn: Connection, actor: Actor, *, campaign_id: UUID) -> list[str]:
-    """Those for which the campaign skipped somebody."""
+    """The reasons for which the campaign skipped somebody."""
     rows = await conn.fetch(FOUND, actor.organization_id, campaign_id, list(REASONS))
     return [row["reason"] for row in rows]
