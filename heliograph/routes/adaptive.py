@@ -1,11 +1,11 @@
-"""Adaptive least cost: which supplier of a route should carry most, judged by price and measured quality. Pure.
+"""Adaptive least-cost routing: which supplier of a route should carry most, by price and measured quality. Pure.
 
-Every evaluation judges each supplier by what it was handed in its last full hour against its own week: the cheapest
-expected cost wins among those within the class's bounds, if it wins three times in a row, and then shares move ten
-points at a time. A trickle stays with all of them, so that each goes on being measured.
+Each evaluation compares every supplier's last full hour with its own week. The lowest expected cost among suppliers
+within the class's bounds wins; after three wins in a row, shares move by ten points at a time. Every supplier keeps a
+trickle, so that all continue to be measured.
 
-The rule nobody may break: shares are whole points that add up to a hundred, nobody falls below the trickle, and no
-evaluation moves more than ten of them.
+The rule nobody may break: shares are whole points that add up to a hundred, no supplier falls below the trickle, and no
+evaluation moves more than ten points.
 """
 
 from __future__ import annotations
@@ -21,36 +21,37 @@ from heliograph.base.sentences import Sentence, joined, quoted, said
 
 Id = TypeVar("Id")
 
-#: Messages that the prior counts as, and the rate that is assumed where nothing was measured.
+#: Weight of the prior, in messages, and the delivery rate assumed without measurements.
 PRIOR_COUNT, PRIOR = 20, 0.80
-#: Fewer messages prove nothing.
+#: Minimum number of messages for a supplier to count as proven.
 PROVEN = 50
-#: Fewer messages say nothing at all.
+#: With fewer messages, nothing is concluded at all.
 FEW = 10
-#: A supplier takes over if it costs at most this much of the incumbent, so often in a row.
+#: A supplier takes over if its cost is at most this fraction of the incumbent's, this many times in a row.
 BETTER, IN_A_ROW = 0.92, 3
-#: Points that one evaluation moves.
+#: Points that one evaluation moves at most.
 STEP = 10
-#: Suppliers of an adaptive route: each has a point.
+#: Maximum suppliers of an adaptive route: each needs a point.
 MOST = 100
-#: Quantile of the normal distribution for a lower bound of 95 %.
+#: Quantile of the normal distribution for a one-sided bound of 95 %.
 Z = 1.645
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What a class of messages demands."""
+    """Quality requirements of a message class."""
 
-    #: Least delivery rate, and how much it may be below the supplier's own week.
+    #: Minimum delivery rate, and how far it may be below that of the supplier's own week.
     floor: float
     drop: float
-    #: Seconds in which 95 % of receipts came, or so many times the supplier's own week; None: no bound.
+    #: Maximum 95th percentile of the time to a receipt, in seconds (None: no bound) and as a multiple of the supplier's
+    #: own week.
     slowest: float | None
     slower: float
-    #: What a message that does not arrive costs beside its price, millionths.
+    #: Cost of an undelivered message in addition to its price, in millionths.
     loss: int
     #: Points that every supplier keeps.
     trickle: int
-    #: Without a receipt after so long, a message counts as not delivered.
+    #: A message without a receipt after this time counts as undelivered.
     matures: timedelta
 
 
@@ -62,36 +63,36 @@ BOUNDS: Mapping[str, Bounds] = {
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Messages that a supplier was handed in a time, all of them old enough for a receipt."""
+    """Messages handed to a supplier in a period, all of them old enough to have a receipt."""
 
     count: int = 0
     delivered: int = 0
-    #: Seconds in which 95 % of the receipts came; None: there were none.
+    #: 95th percentile of the time to a receipt, in seconds; None: there were no receipts.
     p95: float | None = None
 
     @property
     def rate(self) -> float:
-        """The share that was delivered; PRIOR where nothing was measured."""
+        """The fraction delivered; PRIOR if nothing was measured."""
         return self.delivered / self.count if self.count else PRIOR
 
 
 class Judged(msgspec.Struct, Generic[Id], frozen=True):
-    """What is known of a supplier of the route."""
+    """What is known about one supplier of the route."""
 
     id: Id
-    #: Millionths a segment, in the currency of all; None: it has no rate there.
+    #: Millionths per segment, in the currency that all share; None: it has no rate there.
     price: int | None
     hour: Measured = Measured()
     week: Measured = Measured()
-    #: Points that it has now, and those that it has at rest.
+    #: Its points now, and at rest.
     share: int = 0
     rest: int = 0
-    #: Evaluations in a row in which it was better than the incumbent.
+    #: Number of consecutive evaluations in which it beat the incumbent.
     streak: int = 0
 
     @property
     def quality(self) -> float:
-        """The delivery rate to expect: measured, drawn towards its own week while little was measured."""
+        """The expected delivery rate: as measured, shrunk toward its own week if little was measured."""
         return estimate(self.hour.delivered, self.hour.count, self.usual)
 
     @property
@@ -101,28 +102,28 @@ class Judged(msgspec.Struct, Generic[Id], frozen=True):
 
 
 class Outcome(msgspec.Struct, Generic[Id], frozen=True):
-    """What an evaluation decides."""
+    """The result of an evaluation."""
 
     shares: Mapping[Id, int]
     streaks: Mapping[Id, int]
-    #: For operators: of each supplier, what was seen of it.
+    #: For operators: what was observed of each supplier.
     reasons: Mapping[Id, Sentence]
-    #: None of them is within the bounds of the class.
+    #: No supplier is within the bounds of the class.
     degraded: bool = False
-    #: Those that were not found to be within them: outside, unproven, or without a rate. Empty: nobody was judged.
+    #: Suppliers not found to be within bounds: outside, unproven, or without a rate. Empty: none was judged.
     outside: frozenset[Id] = frozenset()
-    #: In which order they stand in for one that cannot be asked: those within bounds by expected cost, then those that
-    #: were measured by what they deliver, then the rest. Empty: nobody was judged.
+    #: The order in which they stand in for a supplier that cannot be asked: those within bounds by expected cost, then
+    #: proven ones by delivery rate, then the rest. Empty: none was judged.
     stand_ins: tuple[Id, ...] = ()
 
 
 def estimate(delivered: int, count: int, prior: float) -> float:
-    """A rate of few messages, drawn towards what was expected of it."""
+    """A rate, shrunk toward the expected one if it is based on few messages."""
     return (delivered + PRIOR_COUNT * prior) / (count + PRIOR_COUNT)
 
 
 def wilson(delivered: int, count: int, z: float = Z) -> tuple[float, float]:
-    """Between which bounds a measured rate lies (Wilson's interval); (0, 1) where nothing was measured."""
+    """Bounds of a measured rate (Wilson score interval); (0, 1) if nothing was measured."""
     if count == 0:
         return 0.0, 1.0
     rate, square = delivered / count, z * z
@@ -132,18 +133,17 @@ def wilson(delivered: int, count: int, z: float = Z) -> tuple[float, float]:
 
 
 def contradicts(few: Measured, expected: float) -> bool:
-    """Whether messages that are too few to prove anything were all the same delivered less than this rate would let
-    one believe."""
+    """True if messages too few to prove anything nevertheless have a delivery rate significantly below this one."""
     return few.count >= FEW and wilson(few.delivered, few.count)[1] < expected
 
 
 def expected_cost(price: int, quality: float, loss: int, *, segments: int = 1) -> float:
-    """What a message costs with what its failure costs, millionths."""
+    """The cost of a message including the expected cost of its failure, in millionths."""
     return price * segments + loss * (1 - quality)
 
 
 def outside(one: Judged[Id], bounds: Bounds) -> Sentence:
-    """Why a supplier is outside of the bounds; empty: it is within."""
+    """Why a supplier is outside the bounds; empty: it is within them."""
     quality, slow = one.quality, one.hour.p95
     if quality < bounds.floor:
         return said(
@@ -159,7 +159,7 @@ def outside(one: Judged[Id], bounds: Bounds) -> Sentence:
 
 
 def evaluate(route: Sequence[Judged[Id]], bounds: Bounds, *, segments: int = 1) -> Outcome[Id]:
-    """Judge a route's suppliers and move their shares. Ties go to the lower price, and then to the first of them."""
+    """Judge a route's suppliers and move their shares. Ties go to the lower price, then to the first supplier."""
     incumbent = max(route, key=lambda one: (one.share, one.rest))
     told = {one.id: _seen(one) for one in route}
 
@@ -211,14 +211,14 @@ def evaluate(route: Sequence[Judged[Id]], bounds: Bounds, *, segments: int = 1) 
 
 
 def kept(trickle: int, suppliers: int) -> int:
-    """Points that each of so many suppliers keeps, MOST at most: less than the class's trickle where that would be more
-    than there are."""
+    """Points that each of `suppliers` (at most MOST) keeps: the class's trickle, or less where that would exceed a
+    hundred in total."""
     return min(trickle, 100 // suppliers)
 
 
 def at_rest(weights: Sequence[tuple[Id, int, int]], trickle: int) -> dict[Id, int]:
-    """Points of suppliers as configured, (id, priority, weight): those of the lowest priority share by weight what the
-    trickle leaves."""
+    """Points of suppliers configured as (id, priority, weight): those of the lowest priority share, by weight, whatever
+    the trickle leaves."""
     trickle = kept(trickle, len(weights))
     first = min(priority for _, priority, _ in weights)
     total = sum(weight for _, priority, weight in weights if priority == first)
@@ -230,7 +230,7 @@ def at_rest(weights: Sequence[tuple[Id, int, int]], trickle: int) -> dict[Id, in
 
 
 def towards(shares: Mapping[Id, int], wanted: Mapping[Id, int]) -> dict[Id, int]:
-    """Shares that are at most STEP points nearer to the wanted ones."""
+    """The shares, moved at most STEP points toward the wanted ones."""
     moved = dict(shares)
     for _ in range(STEP):
         most = max(moved, key=lambda id: moved[id] - wanted[id])
@@ -267,7 +267,7 @@ def _judged(
     *,
     degraded: bool = False,
 ) -> Outcome[Id]:
-    """With what was found of them. `within`: by expected cost."""
+    """The outcome, with the judgement of each supplier added. `within`: by expected cost."""
     rest = sorted((one for one in route if one not in within), key=lambda one: (one not in proven, -one.quality))
     return msgspec.structs.replace(
         moved,

@@ -1,8 +1,8 @@
-"""Why a message went to a supplier: kept with its attempt as a number of eight bytes, and once as a sentence.
+"""Why a message went to a supplier: an eight-byte number stored with the attempt, and the sentence it stands for.
 
-Few decisions differ: the sentence of each, with its values, is one row of `route_decisions`, under its own digest, and
-an attempt names it. The rule nobody may break: what an attempt names is committed with the attempt, as it was said at
-that moment.
+There are few distinct decisions: the sentence of each, with its values, is one row of `route_decisions`, keyed by its
+digest, which attempts reference. The rule nobody may break: the decision that an attempt references is committed with
+the attempt, worded as of that moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heliograph.base.sentences import packed
 from heliograph.routes import words
 from heliograph.routes.lookup import Candidates
 
-#: How many decisions a worker remembers; with more, it begins anew.
+#: How many decisions a worker remembers; beyond that, it forgets all of them.
 MOST = 10_000
 
 
@@ -29,19 +29,19 @@ class Decisions:
         names: Callable[[], Mapping[UUID, str]],
         facts: Callable[[Candidates], Mapping[UUID, str]] = lambda _: {},
     ) -> None:
-        """`names`: of suppliers now. `facts`: what to say of candidates beside their names, such as price and quality;
-        after they have changed, call `renew`."""
+        """`names`: the suppliers' current names. `facts`: what to add to candidates' names, such as price and quality;
+        when these change, call `renew`."""
         self._names = names
         self._facts = facts
-        #: Candidates are kept with what was made of them: as long as they are, no others can have their identity.
+        #: Values hold a reference to the candidates: while it exists, no other object can have the same id().
         self._made: dict[tuple[int, tuple[tuple[UUID, str], ...]], tuple[Candidates, int]] = {}
         self._words: dict[int, str] = {}
-        #: On which day each was stored last, and what a transaction that may still fail has stored.
+        #: The day on which each was last stored, and those stored by a transaction that may still fail.
         self._stored: dict[int, date] = {}
         self._storing: dict[int, date] = {}
 
     def number(self, found: Candidates, skipped: tuple[tuple[UUID, str], ...] = ()) -> int:
-        """What stands for this decision. `skipped`: the candidates that were not asked, each with the reason."""
+        """The number of this decision. `skipped`: the candidates that were not asked, each with the reason."""
         known = self._made.get((id(found), skipped))
         if known is not None:
             return known[1]
@@ -57,11 +57,11 @@ class Decisions:
         return number
 
     def renew(self) -> None:
-        """Word what is decided from now on anew."""
+        """Recreate the wording of all decisions made from now on."""
         self._made.clear()
 
     async def store(self, conn: Connection, numbers: Iterable[int | None], *, at: datetime) -> None:
-        """Store the words of those that are not stored yet, or were last on an earlier day, in the transaction that
+        """Store the sentences that are not stored yet, or were last stored on an earlier day, in the transaction that
         begins their attempts. `at`: now, by the database's clock."""
         today = at.date()
         due = sorted({one for one in numbers if one is not None and self._stored.get(one) != today})
@@ -71,13 +71,13 @@ class Decisions:
             self._storing = dict.fromkeys(due, today)
 
     def committed(self) -> None:
-        """The transaction of the last `store` is committed."""
+        """To be called once the transaction of the last `store` has committed."""
         if self._storing:
             self._stored |= self._storing
             self._storing = {}
 
 
-# In one order, so that two workers that store the same ones cannot deadlock.
+# Ordered, so that two workers that store the same ones cannot deadlock.
 STORE = """
 INSERT INTO route_decisions AS known (id, said, used_on)
 SELECT id, said, $3 FROM unnest($1::bigint[], $2::text[]) AS item (id, said) ORDER BY id

@@ -1,9 +1,9 @@
-"""The compiled look-up: a number, who sends, as whom and what, to suppliers in order. Pure.
+"""The compiled routing table: maps number, organization, sender and class to suppliers in order. Pure.
 
-Of the routes that fit a message, the most specific destination wins: a network that is known for certain, then the
-longest prefix, a network guessed from the number's range, a country, anything. Among those of one destination the
-lowest priority wins, then the one with more conditions, then the older one. Its suppliers are tried by priority, and
-those of equal priority by weight. A supplier's own prefixes limit what it is asked to carry, in a route as without one.
+Among routes that match a message, the most specific destination wins: a network known for certain, then the longest
+prefix, a network guessed from the number's range, a country, any destination. For one destination the lowest priority
+wins, then the route with more conditions, then the older one. Its suppliers are tried by priority, and those of equal
+priority by weight. A supplier's own prefixes limit what it is asked to carry, with or without a route.
 
 The rule nobody may break: the same message and tables give the same order, on every worker and at every try.
 """
@@ -22,13 +22,13 @@ import msgspec
 
 from heliograph.base import phones
 
-#: What decided about the destination, most specific first.
+#: What determined the destination, most specific first.
 Matched = Literal["network", "prefix", "range", "country", "any", "suppliers", "owner"]
 _LEVELS: dict[str, int] = {"network": 0, "prefix": 1, "range": 2, "country": 3, "any": 4}
-#: How many answers are remembered for one prefix.
+#: How many results are memoized per prefix.
 MEMO = 4_096
 _BITS = 2**64 - 1
-#: 2^128 divided by the golden ratio, odd: ids that follow each other spread evenly.
+#: 2^128 divided by the golden ratio, odd: spreads consecutive ids evenly.
 _GOLDEN = 0x9E3779B97F4A7C15F39CC0605CEDC835
 
 
@@ -41,15 +41,15 @@ class Carrier(Protocol):
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """E.164 digits that it carries to; empty: everywhere."""
+        """Prefixes (E.164 digits) that it carries to; empty: everywhere."""
 
     @property
     def priority(self) -> int:
-        """Without a route: the lowest number is asked first."""
+        """Used without a route: the lowest number is asked first."""
 
     @property
     def weight(self) -> int:
-        """Without a route: its share among those of equal priority."""
+        """Used without a route: its relative share among suppliers of equal priority."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -61,11 +61,11 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule: to where, from whom and what, and who carries it. None: whatever it is."""
+    """A rule: destination, sender and class, and the suppliers that carry it. A condition of None matches anything."""
 
     id: UUID
     name: str
-    #: E.164 digits; at most one of the three.
+    #: E.164 digits. At most one of prefix, country and network is set.
     prefix: str | None = None
     #: ISO region.
     country: str | None = None
@@ -76,48 +76,49 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     sender: str | None = None
     traffic_class: str | None = None
     priority: int = 10
-    #: Measured quality and prices give its suppliers their weights, before the table is compiled.
+    #: Its suppliers' weights are derived from measured quality and prices before the table is compiled.
     adaptive: bool = False
     #: Only suppliers whose rate card has a price for the number are asked.
     rated: bool = False
-    #: Of an adaptive one, as last evaluated: none of its suppliers is within the bounds of its class.
+    #: Adaptive only, as last evaluated: none of its suppliers is within the bounds of its class.
     degraded: bool = False
-    #: Of an adaptive one, as last evaluated: suppliers that were not found to be within them.
+    #: Adaptive only, as last evaluated: suppliers not found to be within the bounds.
     outside: tuple[UUID, ...] = ()
-    #: Its suppliers in the order in which they stand in for one that cannot be asked; empty: by their weights.
+    #: Its suppliers in the order in which they stand in for one that cannot be asked; empty: by weight.
     stand_ins: tuple[UUID, ...] = ()
     choices: tuple[Choice, ...] = ()
-    #: Of an adaptive one for a country: as it is for networks whose suppliers have other shares there.
+    #: Adaptive routes for a country only: variants for networks in which its suppliers have different shares.
     apart: tuple[Route, ...] = ()
     #: In one of `apart`: the network, MCC-MNC.
     shared_for: str | None = None
 
     @property
     def conditions(self) -> int:
-        """How many of organization, sender and class it asks for."""
+        """How many of organization, sender and class it specifies."""
         return sum(one is not None for one in (self.organization_id, self.sender, self.traffic_class))
 
 
 class Candidates(msgspec.Struct, frozen=True):
-    """The suppliers for a message, and the route that named them; None: their own settings did."""
+    """The suppliers for a message, and the route that named them; None: chosen by their own settings."""
 
     route: Route | None
     matched: Matched
-    #: Those of equal priority, lowest first.
+    #: Suppliers grouped by priority, lowest first.
     groups: tuple[Group, ...]
-    #: All of them; empty: nobody carries there.
+    #: All suppliers; empty: none carries there.
     suppliers: tuple[UUID, ...]
 
     def order(self, message_id: UUID) -> Iterable[UUID]:
         """The suppliers in the order in which they are asked for this message.
 
-        Among those of equal priority each is first in proportion to its weight. The messages of one that cannot be used
-        are shared out among the rest, who keep their own; in an adaptive route, they go to whoever was judged best.
+        Among those of equal priority, each comes first in proportion to its weight. The messages of a supplier that
+        cannot be used are divided among the rest, which keep their own; in an adaptive route, they go to the one judged
+        best.
         """
         return self.suppliers if len(self.groups) == len(self.suppliers) else self._drawn(message_id)
 
     def first(self, message_id: UUID) -> UUID | None:
-        """The first of `order`; None: there is none."""
+        """The first of `order`; None if there are no suppliers."""
         if not self.groups:
             return None
         group = self.groups[0]
@@ -127,7 +128,7 @@ class Candidates(msgspec.Struct, frozen=True):
         for group in self.groups:
             first = group.first(message_id)
             yield first.supplier_id
-            # Rarely needed: the first cannot be used.
+            # Only reached when the first cannot be used, which is rare.
             rest = [one for one in group.choices if one is not first]
             for one in sorted(rest, key=lambda one: group.standing(message_id, one)):
                 yield one.supplier_id
@@ -137,21 +138,21 @@ class Group(msgspec.Struct, frozen=True):
     """Suppliers of equal priority."""
 
     choices: tuple[Choice, ...]
-    #: The sum of weights up to each of them.
+    #: Cumulative sums of the weights.
     ends: tuple[int, ...]
     #: As in Route.
     stand_ins: tuple[UUID, ...] = ()
 
     def first(self, message_id: UUID) -> Choice:
-        """Whose turn it is: one multiplication and one search, however many they are."""
+        """The supplier that comes first: one multiplication and one binary search, however many there are."""
         return self.choices[bisect_right(self.ends, (message_id.int * _GOLDEN >> 64 & _BITS) % self.ends[-1])]
 
     def standing(self, message_id: UUID, choice: Choice) -> float:
-        """Whose turn it is when another one cannot be used: the lowest first."""
+        """The sort key among stand-ins when the first cannot be used: lowest comes first."""
         return self.stand_ins.index(choice.supplier_id) if self.stand_ins else -_draw(message_id, choice)
 
     def shares(self, able: Collection[UUID]) -> dict[UUID, float]:
-        """Which part of the messages those get that can be asked: 1 in all, or nothing if nobody can."""
+        """The fraction of messages that each supplier in `able` gets: 1 in total, or empty if none of them is here."""
         asked = {one.supplier_id: one.weight for one in self.choices if one.supplier_id in able}
         if self.stand_ins and asked:
             asked[min(asked, key=self.stand_ins.index)] += self.ends[-1] - sum(asked.values())
@@ -159,12 +160,12 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def group_of(choices: Sequence[Choice], stand_ins: tuple[UUID, ...] = ()) -> Group:
-    """Suppliers of equal priority, by their ids."""
+    """A group of suppliers of equal priority."""
     return Group(tuple(choices), tuple(accumulate(one.weight for one in choices)), stand_ins)
 
 
 def _mixed(value: int) -> int:
-    """64 bits that depend on all of these: the finalizer of MurmurHash3."""
+    """64 bits that each depend on every bit of `value`: the finalizer of MurmurHash3."""
     value = (value ^ value >> 33) * 0xFF51AFD7ED558CCD & _BITS
     value = (value ^ value >> 33) * 0xC4CEB9FE1A85EC53 & _BITS
     return value ^ value >> 33
@@ -177,30 +178,30 @@ def _draw(message_id: UUID, choice: Choice) -> float:
 
 
 class _Node:
-    """What begins with one prefix, and with no longer one that any rule names."""
+    """Numbers for which this is the longest prefix that any rule names."""
 
     def __init__(
         self, routes: list[tuple[Matched, Route]], networks: Iterable[Route], carriers: Sequence[Carrier]
     ) -> None:
         self.routes = routes
-        #: Who carries there, in any route.
+        #: Suppliers that carry there, in any route.
         self.carriers = carriers
         self.carrier_ids = {one.id for one in carriers}
         fitting = [route for _, route in routes] + list(networks)
-        #: Which parts of a message decide anything here: the others are no part of the memo's key.
+        #: Which attributes of a message matter here: the others are not part of the memo's key.
         self.asks_organization = any(route.organization_id for route in fitting)
         self.asks_sender = any(route.sender for route in fitting)
         self.asks_class = any(route.traffic_class for route in fitting)
         self.memo: dict[object, Candidates] = {}
-        #: The one answer, where nothing but the number decides.
+        #: The only result, if it depends on nothing but the number.
         self.only: Candidates | None = None
 
 
 class Table:
-    """Suppliers and routes, compiled. Immutable but for what it remembers."""
+    """Suppliers and routes, compiled. Immutable except for its memo."""
 
     def __init__(self, carriers: Sequence[Carrier], routes: Sequence[Route] = ()) -> None:
-        """`carriers`: those that take messages."""
+        """`carriers`: suppliers that accept messages."""
         self._networks: dict[str, list[Route]] = defaultdict(list)
         by_prefix: dict[str, list[tuple[Matched, Route]]] = defaultdict(list)
         codes: dict[str, list[str]] = defaultdict(list)
@@ -208,7 +209,7 @@ class Table:
             codes[region].append(code)
         self._apart = {(route.id, one.shared_for or ""): one for route in routes for one in route.apart}
         for _, network in self._apart:
-            self._networks[network]  # told apart, though no route is for it alone
+            self._networks[network]  # must be distinguished, though no route is for it alone
         for route in routes:
             if route.network is not None:
                 self._networks[route.network].append(route)
@@ -229,18 +230,18 @@ class Table:
             self._nodes[prefix] = _Node(fitting, every, able)
         self._carriers = carriers
         self._any = self._nodes[""]
-        #: With what was asked for, so that nothing else can have its identity.
+        #: Values hold a reference to what was asked about, so that no other object can have the same id().
         self._owned: dict[tuple[int, tuple[UUID, ...]], tuple[Candidates, Candidates]] = {}
-        #: Where a number is cut, its `+` included, longest first.
+        #: Lengths of prefixes, including the `+`, longest first.
         self._ends = sorted({len(prefix) + 1 for prefix in known if prefix}, reverse=True)
 
     @property
     def networks(self) -> Collection[str]:
-        """Those that routes name, or share differently."""
+        """Networks that routes name, or in which they have different shares."""
         return self._networks.keys()
 
     def under(self, prefix: str) -> list[str]:
-        """Longer prefixes that are told apart within `prefix`."""
+        """Longer prefixes within `prefix` that are routed separately."""
         return [one for one in self._nodes if len(one) > len(prefix) and one.startswith(prefix)]
 
     def candidates(
@@ -253,10 +254,10 @@ class Table:
         network: str | None = None,
         is_certain: bool = False,
     ) -> Candidates:
-        """Who carries a message to `recipient` (E.164 with `+`).
+        """The suppliers for a message to `recipient` (E.164 with `+`).
 
-        `network`: MCC-MNC of the number, if it is known; `is_certain`: by a receipt or a look-up that is still fresh,
-        and not merely from the range that the number is in.
+        `network`: MCC-MNC of the number, if known; `is_certain`: known from a receipt or a look-up that is still fresh,
+        not merely from the number's range.
         """
         node = self._any
         nodes = self._nodes
@@ -287,8 +288,8 @@ class Table:
         return answer
 
     def owned(self, found: Candidates, recipient: str, owners: Sequence[UUID]) -> Candidates:
-        """Of the candidates for a message those that its sender's number belongs to. A route that names none of them
-        gives way to those that carry there, in the given order; if none does, all is as without them."""
+        """The candidates for a message that own its sender's number. If a route names none of the owners, those of them
+        that carry there replace its suppliers, in the given order; if none does, the candidates are unchanged."""
         key = id(found), tuple(owners)
         known = self._owned.get(key)
         if known is not None and known[0] is found:
@@ -315,8 +316,8 @@ class Table:
         network: str | None = None,
         is_certain: bool = False,
     ) -> list[tuple[Matched, Route]]:
-        """The routes that fit a message, in the order in which they win: the first whose suppliers carry there
-        names the candidates."""
+        """The routes that match a message, in order of precedence: the first whose suppliers carry there determines the
+        candidates."""
         ends = (recipient[1:end] for end in self._ends)
         node = next((self._nodes[head] for head in ends if head in self._nodes), self._any)
         return self._fitting(node, organization_id, sender, traffic_class, network, is_certain)

@@ -1,4 +1,4 @@
-"""The tables `routes` and `route_suppliers`: what operators add, change, pause, resume and remove. Workers follow
+"""The tables `routes` and `route_suppliers`: operators add, change, pause, resume and remove routes. Workers notice
 within a second.
 
 The rule nobody may break: a change and its entry in the audit log are one commit.
@@ -26,7 +26,7 @@ from heliograph.classes import kinds
 from heliograph.routes import adaptive
 from heliograph.routes.lookup import Choice, Route
 
-#: What a message may be.
+#: Classes of messages.
 CLASSES = kinds.NAMES
 MAX_NAME, MAX_NOTE = 64, 500
 _is_prefix = re.compile(r"[1-9][0-9]{0,14}").fullmatch
@@ -34,33 +34,33 @@ is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What an adaptive route gives a supplier, of a hundred points, and why."""
+    """The share of a supplier in an adaptive route, in points of a hundred, and why it has it."""
 
     supplier_id: UUID
     points: int
-    #: Evaluations in a row in which it was better than the one with most points.
+    #: Number of consecutive evaluations in which it beat the supplier with the most points.
     streak: int
     reason: Sentence
-    #: No supplier of the route is within the bounds of its class; the one that delivers best carries.
+    #: No supplier of the route is within the bounds of its class; the one that delivers best carries most.
     degraded: bool = False
-    #: At the last evaluation it was not found to be within them.
+    #: At the last evaluation it was not found to be within the bounds.
     is_outside: bool = False
-    #: Its place among those who stand in for one that cannot be asked; all 0: nobody was judged.
+    #: Its position among the stand-ins for a supplier that cannot be asked; all 0: none was judged.
     place: int = 0
-    #: In a route for a country: what it has, by network, where that is not what it has in the country.
+    #: In a route for a country: its share by network, where that differs from the country's.
     networks: Mapping[str, Share] = {}
 
 
 class StoredRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """A route as its row says."""
+    """A route as stored."""
 
     route: Route
     state: str
-    #: Name of its organization; None: it is for all.
+    #: Name of its organization; None: it applies to all.
     organization: str | None
     note: str
     changed_at: datetime
-    #: By supplier; empty: it is not adaptive, or nothing was measured yet.
+    #: Shares by supplier; empty: the route is not adaptive, or nothing has been measured yet.
     shares: Mapping[UUID, Share] = {}
 
 
@@ -85,12 +85,12 @@ async def load(conn: Connection) -> list[StoredRoute]:
 
 
 async def active(conn: Connection) -> tuple[Route, ...]:
-    """The routes that are in force; in adaptive ones, shares stand for priorities and weights."""
+    """The active routes; in adaptive ones, shares replace priorities and weights."""
     return tuple(adapted(one) for one in await load(conn) if one.state == "active")
 
 
 def adapted(one: StoredRoute) -> Route:
-    """As workers take it: in an adaptive one that was evaluated, shares stand for priorities and weights."""
+    """A route as workers use it: once an adaptive one was evaluated, shares replace priorities and weights."""
     choices = one.route.choices
     if not one.shares or any(choice.supplier_id not in one.shares for choice in choices):
         return one.route
@@ -106,7 +106,7 @@ def adapted(one: StoredRoute) -> Route:
 
 
 def of_network(shares: Mapping[UUID, Share], network: str) -> dict[UUID, Share]:
-    """What suppliers have in this network; none of them: what they have in the country."""
+    """Suppliers' shares in this network; empty: those of the country apply."""
     return {id: there for id, share in shares.items() if (there := share.networks.get(network)) is not None}
 
 
@@ -122,7 +122,7 @@ def _shared(route: Route, shares: Mapping[UUID, Share]) -> Route:
     )
 
 
-# Workers look whether a route has changed, so only where points did, or what is said with a decision.
+# Workers reload changed routes, so changed_at is set only if points changed, or what a decision says.
 SHARE = """
 WITH given AS (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::smallint[], $5::text[], $6::boolean[],
@@ -153,12 +153,12 @@ async def store_shares(conn: Connection, shares: Mapping[UUID, Sequence[Share]])
         await conn.execute(SHARE, *(list(column) for column in zip(*rows, strict=True)))
 
 
-# A sum, so that a change that commits behind a later one is noticed as well.
+# A sum, so that a change that commits after a later one is noticed as well.
 VERSION = "SELECT count(*) || ' ' || coalesce(sum(hashtextextended(id::text || changed_at, 0)), 0) FROM routes"
 
 
 async def version(conn: Connection) -> str:
-    """What differs after each change of any route."""
+    """A version that differs after every change of any route."""
     said: str = await conn.fetchval(VERSION)
     return said
 
@@ -176,7 +176,7 @@ SELECT $1, supplier_id, priority, weight
 
 
 async def add(conn: Connection, route: Route, *, note: str = "", by: Who = SYSTEM) -> Route:
-    """Add a route, whose id is made here. Raises Invalid."""
+    """Add a route; its id is assigned here. Raises Invalid."""
     check(route, note)
     made = msgspec.structs.replace(route, id=uuid7())
     try:
@@ -219,7 +219,7 @@ FORGET = "DELETE FROM route_suppliers WHERE route_id = $1"
 async def change(
     conn: Connection, before: StoredRoute, after: Route, *, note: str | None = None, by: Who = SYSTEM
 ) -> None:
-    """Change a route that `lock` returned. `note`: None: unchanged. Raises Invalid."""
+    """Change a route returned by `lock`. `note`: None leaves it unchanged. Raises Invalid."""
     said = before.note if note is None else note
     check(after, said)
     try:
@@ -244,7 +244,7 @@ STATE = "UPDATE routes SET state = $2, changed_at = clock_timestamp() WHERE id =
 
 
 async def set_state(conn: Connection, before: StoredRoute, state: str, *, by: Who = SYSTEM) -> None:
-    """Pause ("paused") or resume ("active") a route that `lock` returned. A paused one decides nothing."""
+    """Pause ("paused") or resume ("active") a route returned by `lock`. A paused route is ignored."""
     async with conn.transaction():
         await conn.execute(STATE, before.route.id, state)
         await audit.record(
@@ -262,7 +262,7 @@ REMOVE = "DELETE FROM routes WHERE id = $1"
 
 
 async def remove(conn: Connection, before: StoredRoute, *, by: Who = SYSTEM) -> None:
-    """Delete a route that `lock` returned. What it explained keeps its words."""
+    """Delete a route returned by `lock`. Stored decisions keep their wording."""
     async with conn.transaction():
         await conn.execute(FORGET, before.route.id)
         await conn.execute(REMOVE, before.route.id)
@@ -273,7 +273,7 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Who = SYSTEM) -> 
 
 
 def check(route: Route, note: str = "") -> None:
-    """Raises Invalid with all that is wrong."""
+    """Check a route. Raises Invalid with everything that is wrong."""
     wrong: list[tuple[str, str, str]] = []
     if not 1 <= len(route.name.strip()) <= MAX_NAME:
         wrong.append(("name", "length", f"`name` must have 1 to {MAX_NAME} characters"))
@@ -383,7 +383,7 @@ def _there(id: UUID, networks: _Networks, seen: _Seen) -> dict[str, Share]:
     }
 
 
-#: (degraded, outside, place); and as the columns `networks` and `seen` have it: (points, that) and (streak, reason).
+#: (degraded, outside, place); the columns `networks` and `seen` hold (points, judged) and (streak, reason).
 _Judged: TypeAlias = tuple[bool, bool, int]
 _Networks: TypeAlias = dict[str, tuple[int, _Judged]]
 _Seen: TypeAlias = dict[str, tuple[int, str]]

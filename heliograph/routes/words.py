@@ -1,4 +1,4 @@
-"""A decision in words, for operators: what decided, who comes before whom, and who is skipped and why. Pure."""
+"""A decision in words, for operators: what decided, the order of suppliers, and which were skipped and why. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ UNBOUND = said("no session")
 
 
 def circuit_open(since: datetime) -> Sentence:
-    """It failed too often, and is left alone: "circuit open since 10:02 UTC"."""
+    """The supplier failed too often and is not asked: "circuit open since 10:02 UTC"."""
     return said("circuit open since %(time)s UTC", time=f"{since:%H:%M}")
 
 
 def matched(route: Route, how: str) -> Sentence:
-    """What decided about the destination: "prefix 258"."""
+    """What determined the destination: "prefix 258"."""
     match how:
         case "prefix":
             return said("prefix %(digits)s", digits=route.prefix or "")
@@ -38,7 +38,7 @@ def matched(route: Route, how: str) -> Sentence:
 
 
 def asked(route: Route, organization: Callable[[UUID], str]) -> list[Sentence]:
-    """Its conditions: "class otp"."""
+    """The route's conditions: "class otp"."""
     found = []
     if route.organization_id is not None:
         found.append(said("organization %(name)s", name=organization(route.organization_id)))
@@ -59,8 +59,8 @@ def explained(
 ) -> Sentence:
     """One sentence: "prefix 258, class otp (route codes): main before backup; cheap skipped: paused".
 
-    `names`: of suppliers. `facts`: what to say of them in brackets, such as price and quality. `skipped`: why some of
-    them are not asked now.
+    `names`: suppliers' names. `facts`: what to add in brackets, such as price and quality. `skipped`: why some are not
+    asked now.
     """
     skipped = skipped or {}
 
