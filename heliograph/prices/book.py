@@ -1,7 +1,7 @@
-"""Tariffs in a process's memory: every supplier's card, and the price list of any organization.
+"""Tariffs in a process's memory: every supplier's rate card, and every organization's price list.
 
-Tariffs are small and change rarely, so a process holds all of them, asks now and then which have changed, and loads
-those anew. The rule nobody may break: a look-up neither waits nor asks the database.
+Tariffs are small and change rarely, so a process holds all of them, periodically checks which have changed, and reloads
+those. The rule nobody may break: a look-up neither waits nor queries the database.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from heliograph.base.money import Charge
 from heliograph.prices.tariff import Found, Rate, Tariff
 
 KNOWN = "SELECT id, kind, name, supplier_id, currency, is_default, changed_at FROM tariffs"
-# What has ended is of no use for what is charged from now on.
+# Rates that have ended are of no use for new charges.
 RATES = """
 SELECT country, mcc, mnc, prefix, message_class, sender_type, price, $2::text AS currency, unit, bill_on,
        effective_from, effective_to, rejects, notes, id
   FROM tariff_rates WHERE tariff_id = $1 AND coalesce(effective_to > $3, true)
 """
 ASSIGNED = "SELECT id, price_list_id FROM organizations WHERE price_list_id IS NOT NULL"
-#: Clocks of processes differ by less.
+#: The clocks of processes differ by less than this.
 LATE = timedelta(hours=1)
 
 
@@ -41,16 +41,16 @@ class Book:
 
     @property
     def has_cards(self) -> bool:
-        """Whether any supplier's costs are known."""
+        """True if any supplier's costs are known."""
         return bool(self._cards)
 
     @property
     def has_lists(self) -> bool:
-        """Whether anybody pays a price."""
+        """True if any organization pays a price."""
         return bool(self._lists) or self._default is not None
 
     async def refresh(self, conn: Connection | Pool) -> None:
-        """Load what has changed since the last time."""
+        """Load whatever has changed since the last call."""
         rows = await conn.fetch(KNOWN)
         if not rows and not self._tariffs:
             return
@@ -75,12 +75,12 @@ class Book:
         return self._cards.get(supplier_id)
 
     def price_list(self, organization_id: UUID) -> Tariff | None:
-        """What an organization pays by: its own list, or the default one."""
+        """The price list that applies to an organization: its own, or the default one."""
         return self._lists.get(organization_id, self._default)
 
 
 def charge(found: Found | None, segments: int) -> Charge | None:
-    """What a message of so many segments is charged; None: there is no rate, or nothing is to be sent there."""
+    """The charge for a message of `segments`; None: there is no rate, or it rejects messages."""
     if found is None or found.rate.rejects:
         return None
     return Charge(found.rate.amount(segments), found.rate.currency, found.rate.bill_on)

@@ -1,6 +1,6 @@
-"""Which prices hold in which month, and when none does: the calendar of rates of either channel.
+"""The calendar of rates, for either channel: which prices apply in each month, and when none does.
 
-Months are those of UTC, as days of rates are.
+Months are in UTC, as are the dates of rates.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Generic, TypeVar
 import msgspec
 
 T = TypeVar("T")
-#: From then until before then.
+#: Begin (inclusive) and end (exclusive).
 Time = tuple[datetime, datetime]
 
 
 class Span(msgspec.Struct, Generic[T], frozen=True):
-    """What holds from `begins` until before `ends`."""
+    """A value that holds from `begins` until just before `ends`."""
 
     begins: datetime
     ends: datetime
@@ -27,8 +27,8 @@ class Span(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Row(msgspec.Struct, Generic[T], frozen=True):
-    """A destination. `of`: one of its rates; `finds`: whether the look-up that prices messages finds any rate for all
-    of it at a time, its own or another."""
+    """A destination. `of`: one of its rates; `finds`: whether the look-up that prices messages finds a rate for all of
+    it at a given time, its own or another."""
 
     of: T
     spans: Sequence[Span[T]]
@@ -36,34 +36,34 @@ class Row(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Cell(msgspec.Struct, Generic[T], frozen=True):
-    """A month. `holding`: what holds in it, in order of time, each with when it begins there (None: before it)."""
+    """One month. `holding`: what holds in it, in chronological order, each with when it begins (None: before it)."""
 
     holding: list[tuple[T, datetime | None]]
-    #: When nothing holds, of its own or of what it falls back to; and when only the latter does.
+    #: When nothing holds, neither its own rate nor a fallback; and when only a fallback does.
     missing: list[Time]
     lent: list[Time]
 
 
 def is_quiet(row: Sequence[Cell[T]]) -> bool:
-    """One and the same holds, all of the time."""
+    """True if the same value holds all of the time."""
     held = [one.holding for one in row]
     gaps = [time for one in row for time in (*one.missing, *one.lent)]
     return not gaps and all(len(one) == 1 and one[0] == (held[0][0][0], None) for one in held)
 
 
 def month_after(month: date, by: int = 1) -> date:
-    """The first of the month that is so many later; or earlier, if it is negative."""
+    """The first day of the month `by` months later, or earlier if it is negative."""
     whole = month.year * 12 + month.month - 1 + by
     return date(whole // 12, whole % 12 + 1, 1)
 
 
 def months(first: date, count: int) -> list[date]:
-    """So many, the first of each."""
+    """`count` consecutive months, each as its first day."""
     return [month_after(first, n) for n in range(count)]
 
 
 def line(row: Row[T], turns: Sequence[datetime], shown: Sequence[date]) -> list[Cell[T]]:
-    """A row's months. `turns`: in their order, all times at which what is found for it may change."""
+    """A row's months. `turns`: sorted, all times at which what is found for it may change."""
     begins, ends = _of_month(shown[0])[0], _of_month(shown[-1])[1]
     times = [begins, *turns[bisect_right(turns, begins) : bisect_left(turns, ends)], ends]
     found: list[Span[None]] = []
@@ -75,7 +75,7 @@ def line(row: Row[T], turns: Sequence[datetime], shown: Sequence[date]) -> list[
 
 
 def cells(spans: Iterable[Span[T]], lending: Collection[Span[None]], shown: Sequence[date]) -> list[Cell[T]]:
-    """The months of what holds in these spans. `lending`: when something is found where none of them is."""
+    """The months of these spans. `lending`: when a fallback is found outside them."""
     own = sorted(spans, key=lambda one: one.begins)
     return [_cell(own, lending, *_of_month(month)) for month in shown]
 
@@ -94,7 +94,7 @@ def _cell(own: Sequence[Span[T]], lending: Collection[Span[None]], begins: datet
 
 
 def _left(times: Iterable[Time], spans: Iterable[Span[T]]) -> list[Time]:
-    """What is left of times without those of the spans."""
+    """The times, without those covered by the spans."""
     left = list(times)
     for one in spans:
         left = [

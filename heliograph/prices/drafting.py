@@ -1,6 +1,6 @@
-"""A price list drafted from a supplier's rate card: a markup or a margin on it, in another currency if need be.
+"""Drafts a price list from a supplier's rate card, with a markup or margin, in another currency if needed.
 
-The rule nobody may break: exact fractions until the end, and then one rounding, half-up.
+The rule nobody may break: exact fractions until the end, then rounded once, half-up.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from heliograph.prices.tariff import Rate
 
 
 def half_up(amount: Fraction) -> int:
-    """The nearest whole number; of two, the larger one."""
+    """The nearest whole number; ties go to the larger one."""
     return (2 * amount.numerator + amount.denominator) // (2 * amount.denominator)
 
 
 def factor(*, markup: Fraction | None = None, margin: Fraction | None = None) -> Fraction:
-    """What a cost is multiplied by, for a markup on it or a margin of the price, both in percent. Raises Invalid."""
+    """The factor to multiply a cost by, for a markup on the cost or a margin of the price, in percent. Raises
+    Invalid."""
     if markup is not None and margin is not None:
         raise Invalid(("margin", "conflict", "give a markup or a margin, not both"))
     if markup is not None and markup < -100:
@@ -41,8 +42,8 @@ def draft(
     currency: str | None = None,
     places: int = 6,
 ) -> list[Rate]:
-    """Rates with their prices multiplied by `by` and by `exchange` (units of `currency` for one of theirs), rounded
-    half-up to so many decimal places. Raises Invalid if a price would be too large."""
+    """Rates with their prices multiplied by `by` and by `exchange` (units of `currency` per unit of theirs), rounded
+    half-up to `places` decimal places. Raises Invalid if a price would be too large."""
     step = 10 ** (6 - places)
     drafted = []
     for rate in rates:

@@ -4,7 +4,7 @@
                                                                              margin_days and margin_organizations
 
 The rule nobody may break: an amount is added once, in the commit of the move that makes it due, and under its own
-currency. Amounts of two currencies are never added, and no margin is made of them.
+currency. Amounts in different currencies are never added or subtracted.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from heliograph.base.ids import uuid7
 from heliograph.base.money import half_up
 from heliograph.queue import folding
 
-#: Stands for a supplier that nobody knows.
+#: Stands for an unknown supplier.
 NONE = UUID(int=0)
-#: There is something to fold.
+#: True if there is something to fold.
 ANY = "EXISTS (SELECT FROM margin_deltas)"
 
 
 class Due(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What became due by one move of a message. `messages`: 1 if a supplier took it by that. Amounts in millionths;
-    a currency is empty where there is no amount."""
+    """What became due with one move of a message. `messages`: 1 if a supplier accepted it in this move. Amounts are in
+    millionths; a currency is empty where there is no amount."""
 
     organization_id: UUID
     at: datetime
     supplier_id: UUID | None
     country: str
     network: str
-    #: The name of the route that chose the supplier, as it was then; empty: none did, or that is not known.
+    #: Name, at that time, of the route that chose the supplier; empty: none did, or it is not known.
     route: str = ""
     messages: int
     segments: int
@@ -58,7 +58,7 @@ SELECT organization_id, $1, n, day, supplier_id, country, network, route, price_
 
 
 async def record(conn: Connection, some: Iterable[Due]) -> None:
-    """Append what became due, in the caller's transaction: a row for each combination, not for each message."""
+    """Append what became due, in the caller's transaction: a row per combination, not per message."""
     sums: dict[tuple[object, ...], list[int]] = {}
     for one in some:
         day = one.at.astimezone(UTC).date()
@@ -74,7 +74,7 @@ async def record(conn: Connection, some: Iterable[Due]) -> None:
         await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))
 
 
-# In the order of the keys, so that two who fold at once cannot deadlock.
+# Ordered by key, so that two concurrent folds cannot deadlock.
 FOLD = """
 WITH gone AS (
     DELETE FROM margin_deltas WHERE ctid = ANY (ARRAY(SELECT ctid FROM margin_deltas LIMIT $1 FOR UPDATE SKIP LOCKED))
@@ -112,19 +112,19 @@ SELECT count(*) FROM gone
 
 
 async def fold(conn: Connection) -> int:
-    """Fold what has gathered; returns how many deltas there were."""
+    """Fold the accumulated deltas; returns how many there were."""
     return await folding.fold(conn, FOLD)
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A sum. What it is not told apart by is None."""
+    """A sum. Attributes that it is not grouped by are None."""
 
     day: date | None
     organization: str | None
     supplier: str | None
     country: str | None
     network: str | None
-    #: Empty: no route chose, or none is known to have.
+    #: Empty: no route chose, or it is not known.
     route: str | None
     messages: int
     segments: int
@@ -136,23 +136,23 @@ class Line(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> int | None:
-        """Price less cost; None if they are in two currencies, or one of them is not known."""
+        """Price minus cost; None if they are in different currencies, or one of them is not known."""
         return self.price - self.cost if self.price_currency == self.cost_currency != "" else None
 
     def rounded(self, places: int) -> Line:
-        """As on an invoice, whose lines are rounded once and half-up: its messages' amounts never are."""
+        """The line as on an invoice: sums are rounded once, half-up; amounts of single messages never are."""
         price, cost = (half_up(amount, places) for amount in (self.price, self.cost))
         return msgspec.structs.replace(self, price=price, cost=cost)
 
 
-#: What lines can be told apart by.
+#: What lines can be grouped by.
 PARTS = ("day", "organization", "supplier", "country", "network", "route")
 _PLACE, _ORGANIZATION = ("supplier_id", "country", "network", "route"), ("organization_id",)
 
 
 def _read(table: str, kept: Sequence[str]) -> str:
-    """The statement over one table, which keeps these of what lines are told apart by; what is not folded yet counts
-    too. For the operators, over all organizations, or one ($3)."""
+    """The query over one table that keeps only `kept` of the grouping columns; deltas not folded yet count, too. For
+    operators: over all organizations, or one ($3)."""
     unknown = {"organization_id": "NULL::uuid", "supplier_id": "NULL::uuid"}
     unknown |= dict.fromkeys(("country", "network", "route"), "''")
     columns = ", ".join(name if name in kept else f"{null} AS {name}" for name, null in unknown.items())
@@ -198,9 +198,8 @@ async def read(
     route: str | None = None,
     limit: int | None = None,
 ) -> list[Line]:
-    """The sums of the days from `first` until before `last`, told apart by some of PARTS and always by currency; of
-    all, or of some suppliers, a country (ISO), a network (MCC-MNC), a route (name). `limit`: the most lines; None:
-    all."""
+    """The sums of the days from `first` until before `last`, grouped by some of PARTS and always by currency; in total,
+    or of some suppliers, a country (ISO), a network (MCC-MNC) or a route (name). `limit`: maximum lines; None: all."""
     place = (supplier_ids, country, network, route)
     placed = bool({"supplier", "country", "network", "route"} & set(by)) or any(one is not None for one in place)
     if "organization" not in by and organization_id is None:

@@ -1,7 +1,7 @@
 """The rows of a tariff as CSV: the canonical columns, read whole or refused with every problem, and written.
 
-The rule nobody may break: nothing is guessed. Network codes are text (04 is not 4), a blank price is an error, and a
-decimal comma is read only where whoever imports says that the file has them.
+The rule nobody may break: nothing is guessed. Network codes are text (04 is not 4), a blank price is an error, and
+decimal commas are read only if the person who imports the file says that it has them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REQUIRED = ("price", "currency")
 MOST_ROWS, MOST_ERRORS, MOST_NOTES = 100_000, 50, 200
 
 _YES, _NO = ("yes", "true", "1", "y"), ("", "no", "false", "0", "n")
-#: What is written in many files for "all".
+#: What many files contain to say "all".
 _ANY = ("", "*", "any", "all")
 _mcc = re.compile(r"[0-9]{3}", re.ASCII).fullmatch
 _mnc = re.compile(r"[0-9]{2,3}", re.ASCII).fullmatch
@@ -44,8 +44,8 @@ class TariffInvalid(Refusal):
 def read(lines: Iterable[str], *, decimal_comma: bool = False) -> list[tuple[int, Rate]]:
     """The rates of a CSV file with columns of COLUMNS in any order, each with its line.
 
-    Cells are separated by commas, semicolons or tabs, as the header row is. Raises TariffInvalid with all problems:
-    `errors`, a list of line and message. Whether rates overlap is not checked here.
+    Cells are separated by commas, semicolons or tabs, like the header row. Raises TariffInvalid with all problems:
+    `errors`, a list of line and message. Overlapping rates are not detected here.
     """
     try:
         return _read(lines, decimal_comma)
@@ -185,7 +185,7 @@ def _word(cells: Mapping[str, str], name: str) -> str:
 
 
 def _price(text: str, decimal_comma: bool) -> int | str:
-    """Millionths, or what is wrong."""
+    """The price in millionths, or what is wrong with it."""
     if text == "":
         return "price is empty; what is free has the price 0"
     written = text

@@ -1,8 +1,8 @@
-"""A tariff ready for look-ups: which of its rates holds for a destination at a time.
+"""A tariff compiled for look-ups: which rate applies to a destination at a given time.
 
-The most specific rate wins (decision 122): the exact network, where it is known of this number; the longest prefix; the
-network that the numbering plan gives; the country; the default. At each of these, a rate for the class or the kind of
-sender goes before one for all. The rule nobody may break: of two rates for the same, only one holds at a time, so a
+The most specific rate wins (decision 122): the exact network, if known for this number; the longest prefix; the network
+according to the numbering plan; the country; the default. At each level, a rate for the class or the kind of sender
+precedes one for all. The rule nobody may break: of two rates for the same destination, only one holds at a time, so a
 look-up has one answer.
 """
 
@@ -14,25 +14,25 @@ from uuid import UUID
 
 import msgspec
 
-#: What a rate is for: a message of a class, a kind of sender; empty: all.
+#: What a rate may be limited to: a message class, a kind of sender; empty: all.
 CLASSES = ("otp", "transactional", "marketing")
 SENDER_TYPES = ("alphanumeric", "numeric", "short")
 UNITS = ("segment", "message")
 BILLED = ("submit", "delivered")
 #: How a rate was found, most specific first.
 LEVELS = ("network", "prefix", "range", "country", "default")
-#: Digits of the longest number that is a short code.
+#: Maximum number of digits of a short code.
 SHORT = 6
 
 EVER, NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of a tariff. Texts that are empty stand for any."""
+    """One row of a tariff. An empty text matches anything."""
 
     #: ISO region, such as "MZ".
     country: str = ""
-    #: Mobile country code and network code, with their zeros: "643", "04".
+    #: Mobile country code and network code, with leading zeros: "643", "04".
     mcc: str = ""
     mnc: str = ""
     #: Digits after the +, such as "25887".
@@ -46,13 +46,13 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     currency: str
     unit: str = "segment"
     bill_on: str = "submit"
-    #: Holds from then until before then; None: open.
+    #: Holds from the former (inclusive) to the latter (exclusive); None: unlimited.
     effective_from: datetime | None = None
     effective_to: datetime | None = None
-    #: Nothing is sent there, whatever the price.
+    #: Nothing is sent there, regardless of the price.
     rejects: bool = False
     notes: str = ""
-    #: Of a stored one.
+    #: Id of a stored rate; None: not stored.
     id: UUID | None = None
 
     @property
@@ -67,7 +67,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def destination(self) -> tuple[str, ...]:
-        """What it is for: two rates with the same one must not hold at the same time."""
+        """What the rate is for: two rates with the same destination must not hold at the same time."""
         kind = (self.message_class, self.sender_type)
         if self.mnc:
             return (self.mcc, self.mnc, *kind)
@@ -75,16 +75,16 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def network(self) -> str:
-        """ "643-04"; empty: it is for no one network."""
+        """The network, as "643-04"; empty: it is not limited to one."""
         return f"{self.mcc}-{self.mnc}" if self.mnc else ""
 
     def amount(self, segments: int) -> int:
-        """What a message of so many segments costs, in millionths."""
+        """The cost of a message of `segments`, in millionths."""
         return self.price * segments if self.unit == "segment" else self.price
 
 
 class Destination(msgspec.Struct, frozen=True, gc=False):
-    """Where a message goes, as far as is known."""
+    """Where a message goes, as far as it is known."""
 
     #: E.164 digits without +.
     digits: str
@@ -92,26 +92,26 @@ class Destination(msgspec.Struct, frozen=True, gc=False):
     country: str
     #: "643-04", or empty.
     network: str = ""
-    #: The network was learned of this very number, or its country's numbers cannot be ported.
+    #: The network is known for this very number, or its country has no number portability.
     is_exact: bool = False
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
-    """The rate that holds, and how it was found: one of LEVELS."""
+    """The rate that applies, and how it was found: one of LEVELS."""
 
     rate: Rate
     level: str
 
 
 def sender_type(sender: str) -> str:
-    """One of SENDER_TYPES, of a sender ID."""
+    """The kind of a sender ID: one of SENDER_TYPES."""
     if not sender.isdigit():
         return "alphanumeric"
     return "short" if len(sender) <= SHORT else "numeric"
 
 
 class Tariff:
-    """A compiled tariff. About 1 µs a look-up."""
+    """A compiled tariff. A look-up takes about 1 µs."""
 
     def __init__(self, id: UUID, name: str, currency: str, rates: Iterable[Rate]) -> None:
         self.id = id
@@ -137,7 +137,7 @@ class Tariff:
         self._lengths = sorted({len(one) for one in prefixes}, reverse=True)
 
     def find(self, to: Destination, at: datetime, *, message_class: str = "", sender_type: str = "") -> Found | None:
-        """The rate for a message at a time; None if there is none. A rate that rejects is found like any other."""
+        """The rate for a message at a given time; None if there is none. Rates that reject are found like any other."""
         asked = (at, message_class, sender_type)
         network = self._networks.get(to.network) if to.network else None
         if network and to.is_exact and (rate := _first(network, *asked)):
@@ -157,7 +157,7 @@ class Tariff:
 
 
 def _ordered(rates: Iterable[Rate]) -> tuple[Rate, ...]:
-    """What says more about the message comes first."""
+    """The rates, more specific ones first."""
     return tuple(sorted(rates, key=lambda one: (not one.message_class, not one.sender_type, one.begins)))
 
 
@@ -180,7 +180,8 @@ def _first(rates: Iterable[Rate], at: datetime, message_class: str, sender_type:
 def _of_country(
     rates: Iterable[Rate], to: Destination, at: datetime, message_class: str, sender_type: str
 ) -> Rate | None:
-    """Some countries have several MCCs (310 to 316), and a rate each: without a network, the dearest one is assumed."""
+    """Some countries have several MCCs (310 to 316) with a rate each: if the network is unknown, the most expensive is
+    assumed."""
     holding = [one for one in rates if _holds(one, at, message_class, sender_type)]
     of_mcc = [one for one in holding if one.mcc and one.mcc == to.network[:3]]
     of_all = [one for one in holding if not one.mcc]

@@ -1,6 +1,6 @@
-"""Stored tariffs: importing one with its differences shown first, listing, and whose price list is whose.
+"""Stored tariffs: import with a preview of the differences, listing, and assignment of price lists to organizations.
 
-The rule nobody may break: an import is all or nothing, under the tariff's lock, and leaves no two rates for the same
+The rule nobody may break: an import is all or nothing, under the tariff's lock, and never leaves two rates for the same
 destination that hold at the same time.
 """
 
@@ -42,7 +42,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One rate that an import adds, changes or removes. `percent`: of the price against what holds before it."""
+    """One rate that an import adds, changes or removes. `percent`: the change of price from what held before it."""
 
     change: Literal["added", "changed", "removed"]
     rate: Rate
@@ -51,7 +51,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def is_large(self) -> bool:
-        """Whether somebody should look twice."""
+        """True if the change deserves a second look."""
         return self.percent is not None and abs(self.percent) > LARGE
 
 
@@ -102,11 +102,11 @@ async def import_rates(
     dry_run: bool = False,
     by: Who = SYSTEM,
 ) -> Imported:
-    """Import rates, each with its line, into a supplier's card or a price list, which is made if it is not there.
+    """Import rates, each with its line, into a supplier's rate card or a price list, which is created if missing.
 
-    A rate for the same destination from the same time replaces the one before. `whole`: rates that are not among them
-    are removed. `dry_run`: nothing is stored. Raises TariffInvalid: several currencies, another one than the tariff's,
-    the same rate twice, or rates that overlap.
+    A rate for the same destination from the same time replaces the existing one. `whole`: stored rates that are not
+    among the given ones are removed. `dry_run`: nothing is stored. Raises TariffInvalid: several currencies, a currency
+    other than the tariff's, the same rate twice, or overlapping rates.
     """
     currencies = sorted({rate.currency for _, rate in given})
     if len(currencies) != 1:
@@ -168,7 +168,7 @@ async def list_tariffs(conn: Connection, kind: Literal["cost", "price"]) -> list
 async def find(
     conn: Connection, kind: Literal["cost", "price"], *, name: str = "", supplier_id: UUID | None = None
 ) -> Listed:
-    """A supplier's card, or a price list by its name. Raises NotFound."""
+    """A supplier's rate card, or a price list by name. Raises NotFound."""
     for one in await list_tariffs(conn, kind):
         if one.supplier_id == supplier_id if supplier_id else one.name.lower() == name.lower():
             return one
@@ -176,7 +176,7 @@ async def find(
 
 
 async def rates_of(conn: Connection, one: Listed) -> list[Rate]:
-    """All rates of a tariff, past and future ones included."""
+    """All rates of a tariff, including past and future ones."""
     return [Rate(**row) for row in await conn.fetch(RATES, one.id, one.currency)]
 
 
@@ -188,7 +188,7 @@ SELECT tariffs.name FROM organizations LEFT JOIN tariffs ON tariffs.id = price_l
 
 
 async def assign(conn: Connection, actor: Actor, *, price_list: str | None) -> None:
-    """Give an organization a price list of its own; None: the default one. Raises NotFound."""
+    """Assign a price list to an organization; None: the default one. Raises NotFound."""
     async with conn.transaction():
         found = None if price_list is None else await find(conn, "price", name=price_list)
         before = await conn.fetchval(BEFORE, actor.organization_id)
@@ -199,13 +199,14 @@ async def assign(conn: Connection, actor: Actor, *, price_list: str | None) -> N
         )
 
 
-# Two statements: a unique index looks at each row as it is written.
+# Two statements, because a unique index is checked row by row.
 CLEAR_DEFAULT = "UPDATE tariffs SET is_default = false WHERE is_default"
 MAKE_DEFAULT = "UPDATE tariffs SET is_default = true WHERE id = $1"
 
 
 async def make_default(conn: Connection, *, price_list: str | None, by: Who = SYSTEM) -> None:
-    """Make a price list that of all organizations without one of their own; None: they have none. Raises NotFound."""
+    """Make a price list the default, for organizations without their own; None: there is no default. Raises
+    NotFound."""
     async with conn.transaction():
         found = None if price_list is None else await find(conn, "price", name=price_list)
         await conn.execute(CLEAR_DEFAULT)
@@ -219,7 +220,7 @@ async def make_default(conn: Connection, *, price_list: str | None, by: Who = SY
 def _compare(
     old: Sequence[Rate], given: Sequence[tuple[int, Rate]], *, whole: bool
 ) -> tuple[Imported, list[Rate], list[Rate]]:
-    """What an import changes, the rates to store, and those to delete. Raises TariffInvalid."""
+    """Returns the changes of an import, the rates to store, and those to delete. Raises TariffInvalid."""
     known = {(one.destination, one.begins): one for one in old}
     lines: dict[tuple[tuple[str, ...], datetime], int] = {}
     new: dict[tuple[tuple[str, ...], datetime], Rate] = {}
@@ -265,7 +266,7 @@ def _by_destination(rates: Iterable[Rate]) -> dict[tuple[str, ...], list[Rate]]:
 
 
 def _price_before(rate: Rate, known: dict[tuple[str, ...], list[Rate]], *, strictly: bool = False) -> int | None:
-    """What the same destination cost when this rate begins, or just before."""
+    """The price of the same destination when this rate begins, or just before."""
     held = [one for one in known.get(rate.destination, ()) if one.begins < rate.begins or not strictly]
     held = [one for one in held if one.begins <= rate.begins]
     return held[-1].price if held else None
