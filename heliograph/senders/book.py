@@ -1,7 +1,7 @@
-"""The compiled rules: as whom a supplier sends, and how it writes a number. Pure.
+"""The compiled rules: which sender a supplier shows, and how a number is written for it. Pure.
 
-Of a supplier's rules for senders the most specific one decides: first by country, then by sender, then by kind of
-sender. Of its rules for numbers, the longest prefix does.
+Among a supplier's rules for senders the most specific one applies: by country first, then by sender, then by kind of
+sender. Among its rules for numbers, the one with the longest prefix applies.
 
 The rule nobody may break: the same message and rules give the same answer, on every worker and at every try.
 """
@@ -17,85 +17,85 @@ import msgspec
 
 from heliograph.base import phones
 
-#: What a supplier does with a sender: carries it, sends as another one, refuses it, or carries it once registered.
+#: What a supplier does with a sender: carry it, replace it, refuse it, or carry it once registered.
 Action = Literal["allow", "replace", "refuse", "register"]
 ACTIONS: tuple[Action, ...] = ("allow", "replace", "refuse", "register")
 Kind = Literal["alphanumeric", "numeric"]
-#: How far the registration of a sender is.
+#: States of a sender's registration.
 STATES = ("asked", "pending", "registered", "refused")
-#: Senders that nobody has, one of each kind.
+#: Placeholder senders that nobody has, one of each kind.
 STAND_INS: Mapping[Kind, str] = {"alphanumeric": "(a name)", "numeric": "0" * 24}
-#: How many answers are remembered for each supplier.
+#: How many answers are memoized per supplier.
 MEMO = 5_000
 
 
 class SenderRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a supplier does with some senders. None: whatever it is."""
+    """What a supplier does with certain senders. A condition of None matches anything."""
 
     id: UUID
     supplier_id: UUID
-    #: ISO region, by the calling code.
+    #: ISO region of the calling code.
     country: str | None = None
     #: Case does not matter.
     sender: str | None = None
     kind: Kind | None = None
     action: Action
-    #: As whom it sends instead; for `register`, while it is not registered (None: not at all).
+    #: The sender used instead; for `register`, until the sender is registered (None: the message is not sent).
     replacement: str | None = None
     note: str = ""
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """That an organization's sender is registered in a country, or how far that is."""
+    """The state of the registration of an organization's sender in a country."""
 
     organization_id: UUID
     sender: str
     country: str
-    #: MCC-MNC; empty: all of the country.
+    #: MCC-MNC; empty: the whole country.
     network: str
-    #: None: with whichever supplier.
+    #: None: with any supplier.
     supplier_id: UUID | None
     state: str
 
 
 class NumberRule(msgspec.Struct, frozen=True, kw_only=True):
-    """How a supplier wants numbers written that begin with `prefix` (E.164 digits; empty: all)."""
+    """The format that a supplier expects for numbers that begin with `prefix` (E.164 digits; empty: all)."""
 
     id: UUID
     supplier_id: UUID
     prefix: str = ""
-    #: Taken away from the front; a number that begins otherwise stays as it is.
+    #: Removed from the front; a number that begins differently is unchanged.
     strip: str = ""
     prepend: str = ""
-    #: TON and NPI (SMPP 3.4 §5.2.5, §5.2.6) of the recipient and of the sender; None: the account's.
+    #: TON and NPI (SMPP 3.4 §5.2.5, §5.2.6) of recipient and sender; None: those of the account.
     numbering: tuple[int, int] | None = None
     sender_numbering: tuple[int, int] | None = None
     note: str = ""
 
     def written(self, digits: str) -> str:
-        """A number (E.164 digits) as the supplier wants it."""
+        """A number (E.164 digits) in the supplier's format."""
         if not digits.startswith(self.strip):
             return digits
         return self.prepend + digits[len(self.strip) :]
 
 
 class _Own:
-    """The rules of one supplier, and the answers that were given."""
+    """The rules of one supplier, and its memo of answers."""
 
     __slots__ = ("ends", "memo", "prefixes", "rules")
 
     def __init__(self) -> None:
-        #: The most specific ones first.
+        #: Most specific first.
         self.rules: list[SenderRule] = []
         self.prefixes: dict[str, NumberRule] = {}
-        #: Where a number is cut, its `+` included, longest first.
+        #: Lengths of prefixes, including the `+`, longest first.
         self.ends: list[int] = []
-        #: By the digits that tell the country, the sender, and what else its registration asks for.
+        #: Keyed by the digits that identify the country, the sender, and what else its registration depends on.
         self.memo: dict[tuple[str, str] | tuple[str, str, UUID, str], str | None] = {}
 
 
 class Book:
-    """All rules. Immutable but for what it remembers."""
+    """All rules. Immutable except for its memo."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Book:
         numbers: Iterable[NumberRule] = (),
         owners: Mapping[str, tuple[UUID, ...]] | None = None,
     ) -> None:
-        """`owners`: by number that we send from (digits), the suppliers by which handsets' messages to it come in."""
+        """`owners`: by number that we send from (digits), the suppliers that deliver handsets' messages to it."""
         self._own: defaultdict[UUID, _Own] = defaultdict(_Own)
         ordered = sorted(rules, key=_specific)
         for rule in ordered:
@@ -116,21 +116,21 @@ class Book:
         self._registrations: dict[tuple[UUID, str], list[Registration]] = defaultdict(list)
         for one in registrations:
             self._registrations[one.organization_id, one.sender.casefold()].append(one)
-        #: Of whom anything is registered, whosever they are.
+        #: Senders with a registration, whichever organization's.
         self._registered = {sender for _, sender in self._registrations}
-        #: A registration that was refused counts without a rule.
+        #: A refused registration takes effect even without a rule.
         self._is_refused = any(one.state == "refused" for some in self._registrations.values() for one in some)
         self._owners = dict(owners or {})
         #: Senders that a rule names.
         self._named = {rule.sender.casefold() for rule in ordered if rule.sender is not None}
         #: ISO regions that rules for senders name.
         self.countries = frozenset(rule.country for rule in ordered if rule.country is not None)
-        #: Whether any sender may be replaced or refused.
+        #: True if any sender could be replaced or refused.
         self.judges = bool(ordered) or self._is_refused
 
     def alike(self, organization_id: UUID, sender: str) -> tuple[UUID | None, str]:
-        """An organization (None: whichever) and a sender that are treated as these are; as few of them as there are
-        different cases."""
+        """A canonical (organization, sender) pair that is treated identically; organization None: any. There are only
+        as many pairs as distinct cases."""
         spelled = sender.casefold()
         if (organization_id, spelled) in self._registrations:
             return organization_id, sender
@@ -139,14 +139,14 @@ class Book:
         return None, STAND_INS[_kind(sender)]
 
     def owners(self, sender: str) -> tuple[UUID, ...]:
-        """The suppliers that the number belongs to; empty: it is a name, or nobody's that is known."""
+        """The suppliers that the number belongs to; empty: it is a name, or its owner is not known."""
         return self._owners.get(sender.removeprefix("+"), ()) if self._owners else ()
 
     def spoken(
         self, supplier_id: UUID, recipient: str, *, organization_id: UUID, sender: str, network: str = ""
     ) -> str | None:
-        """As whom this supplier sends to a number (E.164) what an organization sends as `sender`; None: not at all.
-        `network`: MCC-MNC; empty: not known."""
+        """The sender that this supplier shows to a number (E.164) for an organization's `sender`; None: it does not
+        carry the message. `network`: MCC-MNC; empty: not known."""
         if not self.judges:
             return sender
         own = self._own.get(supplier_id)
@@ -154,7 +154,7 @@ class Book:
             if not self._is_refused:
                 return sender
             own = self._own[supplier_id]
-        # Three digits tell the country: calling codes are prefix-free.
+        # Three digits identify the country: calling codes are prefix-free.
         key: tuple[str, str] | tuple[str, str, UUID, str] = recipient[1:4], sender
         if self._registered and sender.casefold() in self._registered:
             key = (*key, organization_id, network)
@@ -168,12 +168,12 @@ class Book:
             return answer
 
     def rule(self, supplier_id: UUID, country: str, sender: str) -> SenderRule | None:
-        """The rule that decides as whom a supplier sends what is sent as `sender` to a country; None: there is none."""
+        """A supplier's rule for `sender` in a country; None if there is none."""
         own = self._own.get(supplier_id)
         return None if own is None else _first(own.rules, country, sender)
 
     def address(self, supplier_id: UUID, recipient: str) -> NumberRule | None:
-        """How this supplier wants a number (E.164) written; None: as it is."""
+        """The rule by which a number (E.164) is written for this supplier; None: unchanged."""
         own = self._own.get(supplier_id)
         if own is not None:
             for end in own.ends:
@@ -185,9 +185,9 @@ class Book:
     def registration(
         self, supplier_id: UUID, country: str, organization_id: UUID, sender: str, network: str
     ) -> str | None:
-        """How far a sender is registered: one of STATES, None: nobody asked. What is said of a supplier counts before
-        what is said of all, and of a network before what is said of its country. Where the network is not known, and
-        nothing is said of the country, it is registered if it is in all networks that are named."""
+        """The state of a sender's registration: one of STATES, or None if nobody asked for it. An entry for a supplier
+        precedes one for all, and one for a network precedes one for its country. If the network is not known and there
+        is no entry for the country, the sender is registered if it is in all networks that are listed."""
         found = [
             one
             for one in self._registrations.get((organization_id, sender.casefold()), ())

@@ -1,6 +1,6 @@
-"""The book as the tables have it, and when it has to be read anew.
+"""Loads the book from the tables, and tells when it has to be reloaded.
 
-The rule nobody may break: every change moves the version, in its own commit.
+The rule nobody may break: every change increments the version, in its own commit.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ VERSION = "SELECT coalesce((SELECT version FROM sender_book), 0)"
 
 
 async def version(conn: Connection | Pool) -> int:
-    """What differs after each change."""
+    """A number that differs after each change."""
     found: int = await conn.fetchval(VERSION)
     return found
 
 
 async def load(conn: Connection) -> Book:
-    """All rules, registrations and owners that are in force."""
+    """All current rules, registrations and owners."""
     known: dict[str, tuple[UUID, ...]] = {}
     for sender, supplier_id in await owners.recent(conn):
         known[sender] = (*known.get(sender, ()), supplier_id)

@@ -1,6 +1,6 @@
-"""The table `number_rules`: how suppliers want numbers written.
+"""The table `number_rules`: the number formats that suppliers expect.
 
-The rule nobody may break: a rule changes what a supplier is told, and never the message's own recipient.
+The rule nobody may break: a rule changes what is sent to a supplier, never the message's own recipient.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.senders import versions
 from heliograph.senders.book import NumberRule
 from heliograph.senders.rules import MAX_NOTE
 
-#: What is put in front, such as a trunk digit, 00 or a supplier's own routing digits.
+#: Digits to prepend, such as a trunk digit, 00 or a supplier's own routing digits.
 _is_prepended = re.compile(r"[0-9]{0,10}").fullmatch
 _is_prefix = re.compile(r"(?:[1-9][0-9]{0,14})?").fullmatch
 
@@ -46,7 +46,7 @@ RETURNING id
 
 
 async def put(conn: Connection, rule: NumberRule, *, by: Who = SYSTEM) -> UUID:
-    """Set a rule; its id is made here unless there is one for the same prefix. Raises Invalid."""
+    """Create a rule, or replace the one for the same prefix, keeping its id. Raises Invalid."""
     check(rule)
     async with conn.transaction():
         await versions.move(conn, numbers=True)
@@ -82,7 +82,7 @@ async def remove(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> None:
 
 
 def check(rule: NumberRule) -> None:
-    """Raises Invalid with all that is wrong."""
+    """Check a rule. Raises Invalid with everything that is wrong."""
     wrong: list[tuple[str, str, str]] = []
     for field, value in (("prefix", rule.prefix), ("strip", rule.strip)):
         if not _is_prefix(value):

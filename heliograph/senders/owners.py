@@ -1,4 +1,4 @@
-"""Which suppliers a number belongs to: those by which handsets' messages to it come in. Learned from these.
+"""Which suppliers a number belongs to: those that deliver handsets' messages to it, as learned from such messages.
 
 The rule nobody may break: who owns a number is forgotten if nothing came in for KEPT, so one that moved is not sent
 from where it no longer is for ever.
@@ -13,10 +13,10 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.senders import versions
 
-#: For how long a number belongs to a supplier by which nothing comes in any more.
+#: How long a number belongs to a supplier after the last message that came in through it.
 KEPT = timedelta(days=90)
 
-# Written once a day and number, and not with each message.
+# Written once per day and number, not with each message.
 NOTE = """
 INSERT INTO sender_owners AS known (sender, supplier_id, seen_at)
 SELECT sender, supplier_id, now() FROM unnest($1::text[], $2::uuid[]) AS item (sender, supplier_id)
@@ -28,7 +28,8 @@ RETURNING sender
 
 
 async def note(conn: Connection, seen: Collection[tuple[str, UUID]]) -> None:
-    """Messages came in for these numbers of ours (digits) by these suppliers. In the caller's transaction."""
+    """Record that messages came in for these numbers of ours (digits) from these suppliers, in the caller's
+    transaction."""
     if not seen:
         return
     columns = [list(column) for column in zip(*sorted(set(seen)), strict=True)]
@@ -43,5 +44,5 @@ SELECT o.sender, o.supplier_id FROM sender_owners o JOIN suppliers s ON s.id = o
 
 
 async def recent(conn: Connection) -> list[tuple[str, UUID]]:
-    """(number, supplier), of each number the one first by which something came in last."""
+    """(number, supplier) pairs; per number, the supplier of the most recent message comes first."""
     return [(row["sender"], row["supplier_id"]) for row in await conn.fetch(RECENT, KEPT)]

@@ -1,9 +1,9 @@
-"""Where names are carried as senders: by an operator's rules, and where there is none, as networks publish it.
+"""Where alphanumeric senders are carried: by operators' rules, or else according to published information.
 
-Sources of what is published: AWS, Twilio, Infobip, Telerivet, SureSMS and CM.com on the countries that they serve; of
-countries that they say nothing of, what is usual. Where networks of a country differ, it is the strictest of them.
+Sources: AWS, Twilio, Infobip, Telerivet, SureSMS and CM.com for the countries that they serve; for countries they do
+not mention, common practice. Where a country's networks differ, the strictest one counts.
 
-The rule nobody may break: a country of which nothing is known is not judged.
+The rule nobody may break: no judgement is made about a country of which nothing is known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from heliograph.senders.book import Book
 
-#: What becomes of a name: shown as it is; shown once it is registered; replaced by a number or another name; not sent.
+#: What happens to a name: shown as is; shown once registered; replaced by a number or another name; not sent.
 Standing = Literal["free", "register", "replaced", "refused"]
 #: Best first.
 STANDINGS: tuple[Standing, ...] = get_args(Standing)
@@ -33,7 +33,7 @@ PUBLISHED: dict[str, Standing] = {
 
 
 def standing(book: Book, country: str, *, suppliers: Collection[UUID], sender: str) -> Standing | None:
-    """What becomes of a name in a country, with whoever of these suppliers does most for it; None: nobody knows."""
+    """What happens to a name in a country, with the supplier that treats it best; None: not known."""
     published = PUBLISHED.get(country)
     found = set()
     for id in suppliers:

@@ -1,6 +1,6 @@
-"""The table `sender_registrations`: how far networks and suppliers have registered an organization's senders.
+"""The table `sender_registrations`: the state of registrations of organizations' senders with networks and suppliers.
 
-Operators keep it; the organization reads it, without suppliers' names. The rule nobody may break: a change and its
+Operators maintain it; the organization reads it, without suppliers' names. The rule nobody may break: a change and its
 entry in the audit log are one commit.
 """
 
@@ -21,7 +21,7 @@ from heliograph.senders import versions
 from heliograph.senders.book import STATES, Registration
 from heliograph.senders.rules import MAX_NOTE
 
-#: Stands for "with whichever supplier".
+#: Stands for "with any supplier".
 ANY = UUID(int=0)
 
 
@@ -32,19 +32,19 @@ class Registered(msgspec.Struct, frozen=True):
     sender_id: UUID
     sender: str
     country: str
-    #: MCC-MNC; empty: all of the country.
+    #: MCC-MNC; empty: the whole country.
     network: str
-    #: None: with whichever.
+    #: None: with any supplier.
     supplier: str | None
     state: str
-    #: What the organization reads.
+    #: Shown to the organization.
     note: str
     asked_at: datetime
     changed_at: datetime
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A registration as its organization sees it: the furthest one of a country and network."""
+    """A registration as its organization sees it: the most advanced one per country and network."""
 
     sender_id: UUID
     country: str
@@ -97,7 +97,7 @@ async def put(
     """Set the state of a registration. `sender`: its value, for the audit log. Raises Invalid."""
     wrong: list[tuple[str, str, str]] = []
     if country not in phones.REGIONS.values():
-        wrong.append(("country", "unknown", f"{country!r} is no country with a calling code of its own"))
+        wrong.append(("country", "unknown", f"{country!r} is not a country with a calling code of its own"))
     if state not in STATES:
         wrong.append(("state", "enum", f"a state is one of {', '.join(STATES)}"))
     mcc, dash, mnc = network.partition("-")
@@ -111,7 +111,7 @@ async def put(
         await versions.move(conn)
         row = await conn.fetchrow(PUT, organization_id, sender_id, country, network, supplier_id or ANY, state, note)
         assert row is not None
-        # Without the supplier: the organization reads it.
+        # Omits the supplier, because the organization reads this.
         place = {"country": country} | ({"network": network} if network else {})
         before = None if row[0] is None else place | {"state": row[0], "note": row[1]}
         await audit.record(
@@ -139,11 +139,11 @@ SELECT o.name AS organization, r.sender_id, s.value AS sender, r.country, r.netw
 
 
 async def everywhere(conn: Connection, *, organization_id: UUID | None, limit: int = 1000) -> list[Registered]:
-    """For operators: of one organization, or of all (None)."""
+    """For operators: registrations of one organization, or of all (None)."""
     return [Registered(*row.values()) for row in await conn.fetch(LIST, organization_id, limit)]
 
 
-# Several suppliers may register one sender; the organization asks how far it is where it is furthest.
+# Several suppliers may register one sender; the organization sees the most advanced registration.
 STANDING = """
 SELECT DISTINCT ON (sender_id, country, network) sender_id, country, network, state, note, asked_at, changed_at
   FROM sender_registrations WHERE organization_id = $1 AND sender_id = ANY ($2)
@@ -153,5 +153,5 @@ SELECT DISTINCT ON (sender_id, country, network) sender_id, country, network, st
 
 
 async def standing(conn: Connection, *, organization_id: UUID, sender_ids: Collection[UUID]) -> list[Standing]:
-    """Where an organization's senders are registered, or how far that is."""
+    """The states of the registrations of an organization's senders."""
     return [Standing(*row.values()) for row in await conn.fetch(STANDING, organization_id, list(sender_ids))]

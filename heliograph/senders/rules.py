@@ -1,4 +1,4 @@
-"""The table `sender_rules`: what suppliers do with senders, as operators know it.
+"""The table `sender_rules`: what suppliers do with senders, as recorded by operators.
 
 The rule nobody may break: a change and its entry in the audit log are one commit.
 """
@@ -19,7 +19,7 @@ from heliograph.base.ids import uuid7
 from heliograph.senders import versions
 from heliograph.senders.book import ACTIONS, SenderRule
 
-#: Characters of a sender (3GPP 23.040 §9.1.2.5: 11 septets, or digits) and of a note.
+#: Maximum characters of a sender (3GPP 23.040 §9.1.2.5: 11 septets, or digits) and of a note.
 MAX_SENDER, MAX_NOTE = 15, 500
 
 _COLUMNS = "id, supplier_id, country, sender, kind, action, replacement, note"
@@ -31,7 +31,7 @@ async def load(conn: Connection) -> list[SenderRule]:
     return [SenderRule(**row) for row in await conn.fetch(LOAD)]
 
 
-# One rule for each supplier, country, sender and kind: setting it again replaces it.
+# One rule per supplier, country, sender and kind: setting it again replaces it.
 BEFORE = f"""
 SELECT {_COLUMNS} FROM sender_rules
  WHERE supplier_id = $1 AND country IS NOT DISTINCT FROM $2 AND lower(sender) IS NOT DISTINCT FROM lower($3)
@@ -47,7 +47,7 @@ RETURNING id
 
 
 async def put(conn: Connection, rule: SenderRule, *, by: Who = SYSTEM) -> UUID:
-    """Set a rule; its id is made here unless there is one for the same. Raises Invalid."""
+    """Create a rule, or replace the one with the same conditions, keeping its id. Raises Invalid."""
     check(rule)
     async with conn.transaction():
         await versions.move(conn)
@@ -73,19 +73,19 @@ async def remove(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> None:
 
 
 def check(rule: SenderRule) -> None:
-    """Raises Invalid with all that is wrong."""
+    """Check a rule. Raises Invalid with everything that is wrong."""
     wrong: list[tuple[str, str, str]] = []
     if rule.country is not None and rule.country not in phones.REGIONS.values():
-        wrong.append(("country", "unknown", f"{rule.country!r} is no country with a calling code of its own"))
+        wrong.append(("country", "unknown", f"{rule.country!r} is not a country with a calling code of its own"))
     if rule.action not in ACTIONS:
         wrong.append(("action", "enum", f"an action is one of {', '.join(ACTIONS)}"))
     for field, value in (("sender", rule.sender), ("replacement", rule.replacement)):
         if value is not None and not (value.isascii() and value.isprintable() and 1 <= len(value) <= MAX_SENDER):
             wrong.append((field, "pattern", f"`{field}` must have 1 to {MAX_SENDER} ASCII characters"))
     if rule.action == "replace" and rule.replacement is None:
-        wrong.append(("replacement", "required", "to replace senders, say by which one"))
+        wrong.append(("replacement", "required", "to replace senders, give the replacement"))
     if rule.action in ("allow", "refuse") and rule.replacement is not None:
-        wrong.append(("replacement", "unexpected", f"to {rule.action} senders, nothing is put in their place"))
+        wrong.append(("replacement", "unexpected", f"a rule to {rule.action} senders takes no replacement"))
     if rule.sender is not None and rule.kind is not None:
         wrong.append(("kind", "unexpected", "a rule is for one sender or for a kind of senders"))
     if len(rule.note) > MAX_NOTE:

@@ -1,6 +1,7 @@
-"""One number that every change moves, so that whoever holds the book notices with one look.
+"""A version number that every change increments, so that holders of the book notice changes with one query.
 
-The rule nobody may break: who moves it holds it until the end of the transaction, so versions appear in their order.
+The rule nobody may break: the number stays locked until the end of the incrementing transaction, so versions appear in
+order.
 """
 
 from __future__ import annotations
@@ -15,5 +16,5 @@ ON CONFLICT (is_only) DO UPDATE
 
 
 async def move(conn: Connection, *, numbers: bool = False) -> None:
-    """Something changed in this transaction. `numbers`: a rule for numbers did."""
+    """Record that something changed in this transaction. `numbers`: a rule for numbers did."""
     await conn.execute(MOVE, numbers)
