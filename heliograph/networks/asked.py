@@ -1,7 +1,7 @@
-"""What was asked of look-up suppliers, by number: the line of those to be asked, what was answered, and what it cost.
+"""Look-ups of numbers: the queue of those to be asked for, the answers, and what they cost.
 
-A number's row stands in the month in which it was asked for, and is deleted after 90 days with its partition. Whoever
-is to send to a number writes `ask`, in the transaction that makes its message wait; any worker takes it up from there.
+A number's row belongs to the month in which it was asked for, and is deleted after 90 days with its partition. A worker
+about to send to a number calls `ask` in the transaction that makes its message wait; any worker continues from there.
 The rule nobody may break: a number is asked for once at a time, and an erased person's numbers are deleted here too.
 """
 
@@ -16,15 +16,15 @@ import msgspec
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.networks.learned import KEPT
 
-#: A look-up that failed is tried again after this, and one that knew nothing.
+#: When to retry a look-up that failed, and one that found nothing.
 FAILED, UNKNOWN = timedelta(hours=1), timedelta(days=7)
-#: How long a worker has for numbers that it took; then another one asks.
+#: How long a worker has for the numbers that it took; then another one asks.
 TAKEN = timedelta(minutes=2)
-#: What nobody has asked for by then has failed: the supplier was paused or removed, or is too slow for so many.
+#: A look-up not made by then has failed: the supplier was paused or removed, or is too slow for that many.
 NOBODY = timedelta(minutes=10)
-#: Numbers that may wait to be asked for; more are sent to by their range.
+#: How many numbers may wait to be asked for; beyond that, messages are sent by the number's range.
 MOST_OPEN = 1_000
-#: SQL: some worker should ask.
+#: SQL condition: there are numbers to ask for.
 ANY = "EXISTS (SELECT FROM number_lookups WHERE state = 'asked' AND coalesce(taken_until, asked_at) <= now())"
 
 
@@ -34,12 +34,12 @@ class State(msgspec.Struct, frozen=True):
     #: "asked", "found", "unknown" or "failed".
     state: str
     network: str
-    #: Since it was asked for.
+    #: Time since it was asked for.
     age: timedelta
 
     @property
     def is_due(self) -> bool:
-        """It may be looked up again."""
+        """True if the number may be looked up again."""
         return self.state in ("failed", "unknown") and self.age > (FAILED if self.state == "failed" else UNKNOWN)
 
 
@@ -52,13 +52,13 @@ SELECT DISTINCT ON (number) number, state, network, now() - asked_at AS age FROM
 
 
 async def states(conn: Connection, numbers: Sequence[int]) -> dict[int, State]:
-    """The last look-up of each number, of those that had one within 90 days."""
+    """The last look-up of each number that had one within 90 days."""
     rows = await conn.fetch(STATES, numbers, KEPT)
     return {row["number"]: State(row["state"], row["network"], row["age"]) for row in rows}
 
 
 OPEN = "SELECT count(*)::int FROM (SELECT FROM number_lookups WHERE state = 'asked' LIMIT $1) AS waiting"
-# In the order of the key, so that two workers cannot deadlock.
+# Ordered by key, so that two workers cannot deadlock.
 ASK = """
 INSERT INTO number_lookups AS known (number, asked_on, supplier_id, state, asked_at)
 SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, supplier_id, 'asked', now()
@@ -71,7 +71,7 @@ SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, supplier_id,
 
 
 async def ask(conn: Connection, some: Mapping[int, UUID]) -> set[int]:
-    """Have numbers looked up, each by a supplier; returns those that are, as far as there is room."""
+    """Queue numbers for look-up, each by its supplier; returns those queued, as far as there was room."""
     room = MOST_OPEN - await conn.fetchval(OPEN, MOST_OPEN)
     numbers = sorted(some)[: max(0, room)]
     if numbers:
@@ -94,7 +94,7 @@ async def take(conn: Connection | Pool, supplier_id: UUID, *, limit: int) -> lis
     return [row["number"] for row in await conn.fetch(TAKE, supplier_id, limit, TAKEN)]
 
 
-# Or a paused supplier's numbers would take the room of another one's.
+# Otherwise a paused supplier's numbers would take up the room of other suppliers'.
 GIVE_UP = """
 UPDATE number_lookups l SET state = 'failed', detail = 'nobody asked', taken_until = NULL
   FROM (SELECT number, asked_on FROM number_lookups WHERE state = 'asked' AND asked_at < now() - $1::interval
@@ -104,7 +104,7 @@ UPDATE number_lookups l SET state = 'failed', detail = 'nobody asked', taken_unt
 
 
 async def give_up(conn: Connection | Pool) -> None:
-    """End what has waited too long to be of use to a message."""
+    """Fail look-ups that have waited too long to be of use to a message."""
     await conn.execute(GIVE_UP, NOBODY)
 
 
@@ -130,8 +130,8 @@ async def answered(
     price: int,
     currency: str,
 ) -> None:
-    """Store what was answered: networks by number ("643-04"), empty ones where the supplier knows none. What it did
-    not tell has failed, and cost nothing. `price`: of a number, millionths."""
+    """Store the answers: networks by number ("643-04"), empty where the supplier knows none. A number without an answer
+    has failed, and costs nothing. `price`: per number, in millionths."""
     ordered = sorted(numbers)
     states = ["failed" if one not in told else "found" if told[one] else "unknown" for one in ordered]
     networks = [told.get(one, "") for one in ordered]
@@ -139,7 +139,7 @@ async def answered(
     await conn.execute(ANSWERED, ordered, states, networks, error[:200], price, currency, paid)
 
 
-# By the month of the question, so that nothing is counted in two.
+# By the month of the request, so that nothing is counted in two months.
 SPENT = """
 SELECT supplier_id, asked_on AS month, currency, count(*)::int AS numbers, sum(times)::int AS charged,
        count(*) FILTER (WHERE state = 'found')::int AS found, count(*) FILTER (WHERE state = 'unknown')::int AS unknown,
@@ -156,7 +156,7 @@ class Spent(msgspec.Struct, frozen=True):
     month: date
     currency: str
     numbers: int
-    #: How many were answered, and so charged.
+    #: How many were answered, and therefore charged.
     charged: int
     found: int
     unknown: int
@@ -166,7 +166,7 @@ class Spent(msgspec.Struct, frozen=True):
 
 
 async def spent(conn: Connection) -> list[Spent]:
-    """What look-ups cost, by month and supplier, the latest first; of 90 days."""
+    """The cost of look-ups by month and supplier, latest first, over 90 days."""
     return [Spent(*row) for row in await conn.fetch(SPENT)]
 
 

@@ -1,8 +1,8 @@
-"""A process's own directory of networks: where a number belongs, without a query.
+"""A process's in-memory directory of networks: finds a number's network without a query.
 
-What was learned of numbers is held as two arrays sorted by number, ten bytes each, with a small overlay for what came
-since; all else is the numbering plan's. The rule nobody may break: a look-up neither waits nor fails. What is not
-loaded yet is answered by range, and says so.
+What was learned about numbers is held as two arrays sorted by number, ten bytes per number, with a small overlay for
+recent additions; everything else comes from the numbering plan. The rule nobody may break: a look-up neither waits nor
+fails. What is not loaded yet is answered by range, and marked as such.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from heliograph.networks import learned, plan
 
 log = structlog.get_logger()
 
-#: How many numbers are held; of more, those with the highest digits are answered by range.
+#: How many numbers are held; beyond that, the numerically highest are answered by range.
 MOST = 2_000_000
-#: Everything is loaded anew after so many seconds, and after so many numbers in the overlay.
+#: Everything is reloaded after this many seconds, or with this many numbers in the overlay.
 WHOLE, OVERLAY = 3600.0, 100_000
-#: Rows may be committed this much later than they say.
+#: A row may be committed this much later than its timestamp says.
 LATE = timedelta(minutes=1)
 
 
@@ -39,19 +39,20 @@ class Place(msgspec.Struct, frozen=True, gc=False):
     network: str
     #: "receipt", "lookup" or "range"; empty: the network is not known.
     source: str
-    #: The network was learned of this number, or its country's numbers cannot be ported.
+    #: The network is known for this very number, or its country has no number portability.
     is_exact: bool
 
 
 class Directory:
-    """Call `refresh` now and then. About 0.6 µs a look-up."""
+    """Call `refresh` periodically. A look-up takes about 0.6 µs."""
 
     def __init__(self) -> None:
-        #: By calling code: the ranges' lengths and prefixes, and a Place for each network of theirs.
+        #: By calling code: lengths of its prefixes, Place by prefix, and the Place of all other numbers (None: several
+        #: countries share the code).
         self._codes: dict[str, tuple[tuple[int, ...], dict[str, Place], Place | None]] = {}
         self._numbers = array("q")
         self._kinds = array("H")
-        #: What the arrays' kinds stand for, (network, source), and the other way round.
+        #: (network, source) by the number that stands for it in the array of kinds, and the inverse.
         self._meaning: list[tuple[str, str]] = []
         self._kind_of: dict[tuple[str, str], int] = {}
         self._recent: dict[int, int] = {}
@@ -59,7 +60,7 @@ class Directory:
         self._until: datetime | None = None
 
     def place(self, number: str) -> Place:
-        """Where an E.164 number belongs."""
+        """The country and network of an E.164 number."""
         if self._numbers or self._recent:
             kind = self._known(int(number[1:]))
             if kind is not None:
@@ -79,7 +80,7 @@ class Directory:
         return elsewhere or Place(plan.country(number), "", "", False)
 
     def hear(self, one: learned.Known) -> None:
-        """Take up what was learned of a number, before `refresh` would."""
+        """Add what was learned about a number, before `refresh` would."""
         self._recent[one.number] = self._kind(one)
 
     def _known(self, number: int) -> int | None:
@@ -104,7 +105,7 @@ class Directory:
         return opened
 
     async def refresh(self, conn: Connection | Pool) -> None:
-        """Take up what was learned since the last time; now and then, everything."""
+        """Load what was learned since the last call; periodically, everything."""
         if self._loaded_at is None or monotonic() - self._loaded_at > WHOLE or len(self._recent) > OVERLAY:
             await self._load(conn)
             return

@@ -1,7 +1,7 @@
-"""What was learned of single numbers: from receipts and look-ups that name a network, kept for 90 days.
+"""What was learned about single numbers from receipts and look-ups that name a network; kept for 90 days.
 
-A number's row stands in the month in which it was last learned, so that what is old goes with its partition. The rule
-nobody may break: an erased person's numbers are deleted here too, in all their spellings.
+A number's row belongs to the month in which it was last learned, so that old rows are dropped with their partition. The
+rule nobody may break: an erased person's numbers are deleted here too, in all their spellings.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection, Pool
 
-#: For how long it counts; then the number may have been ported again.
+#: How long it remains valid; after that, the number may have been ported again.
 KEPT = timedelta(days=90)
-#: The same news is not written again before this.
+#: The same information is not rewritten before this.
 RENEWED = timedelta(days=7)
-#: Numbers of one statement.
+#: Numbers per statement.
 STEP = 20_000
-#: First digits of mobile country codes (E.212); others are of test networks.
+#: First digits of mobile country codes (E.212); others belong to test networks.
 _CONTINENTS = "234567"
 RECEIPT, LOOKUP = "receipt", "lookup"
 
 
 class Known(msgspec.Struct, frozen=True, gc=False):
-    """What was learned of a number."""
+    """What was learned about a number."""
 
     #: Its digits as a number: +258841234567 is 258841234567.
     number: int
@@ -37,7 +37,7 @@ class Known(msgspec.Struct, frozen=True, gc=False):
 
 
 def network_of(text: str) -> str:
-    """ "643-04" of what a supplier calls a network: "64304", "643-04" or "643 04"; empty if it is none."""
+    """ "643-04", from a supplier's spelling of a network: "64304", "643-04" or "643 04"; empty if it is not one."""
     digits = text.replace("-", "").replace(" ", "")
     if not (digits.isascii() and digits.isdigit() and 5 <= len(digits) <= 6 and digits[0] in _CONTINENTS):
         return ""
@@ -45,30 +45,30 @@ def network_of(text: str) -> str:
 
 
 class Notes:
-    """Networks that receipts named, gathered by a worker until its timer stores them."""
+    """Networks named in receipts, collected by a worker until its timer stores them."""
 
-    #: How many are gathered at most; what is more is learned from a later receipt.
+    #: Maximum number collected; the rest is learned from later receipts.
     MOST = 20_000
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
 
     def add(self, number: str, network: str) -> None:
-        """A receipt for a number (digits, with or without +) named a network."""
+        """Note that a receipt for a number (digits, with or without +) named a network."""
         e164 = phones.parse(number)
         key = network_of(network)
         if e164 is not None and key and len(self._known) < self.MOST:
             self._known[int(e164[1:])] = key
 
     async def store(self, conn: Connection) -> None:
-        """Store what was gathered."""
+        """Store what was collected."""
         if self._known:
             known, self._known = self._known, {}
             await learn(conn, [Known(number, network, RECEIPT) for number, network in known.items()])
 
 
-# In the order of the key, so that two workers cannot deadlock. What is known and young is not written again: a number
-# that gets ten messages a day is a row that is written once a week.
+# Ordered by key, so that two workers cannot deadlock. Known and recent rows are not rewritten: the row of a number that
+# gets ten messages a day is written once a week.
 LEARN = """
 INSERT INTO number_networks AS known (number, learned_on, network, source, learned_at)
 SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, network, source, now()
@@ -80,7 +80,7 @@ SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, network, sou
 
 
 async def learn(conn: Connection, some: Iterable[Known]) -> None:
-    """Store what was learned; the last word of a number counts."""
+    """Store what was learned; the last entry for a number counts."""
     last = {one.number: one for one in some}
     ordered = [last[number] for number in sorted(last)]
     await conn.execute(
@@ -92,7 +92,7 @@ async def learn(conn: Connection, some: Iterable[Known]) -> None:
     )
 
 
-# A number that was learned in two months has two rows; the younger one counts.
+# A number that was learned in two different months has two rows; the more recent one counts.
 PAGE = """
 SELECT DISTINCT ON (number) number, network, source FROM number_networks
  WHERE number > $1 AND learned_at > now() - $2::interval ORDER BY number, learned_at DESC LIMIT $3
@@ -100,7 +100,7 @@ SELECT DISTINCT ON (number) number, network, source FROM number_networks
 
 
 async def page(conn: Connection | Pool, *, after: int) -> list[Known]:
-    """What is known of numbers after this one, STEP at a time."""
+    """What is known about numbers above `after`: up to STEP of them, in order."""
     return [Known(*row) for row in await conn.fetch(PAGE, after, KEPT, STEP)]
 
 
@@ -110,7 +110,7 @@ SELECT number, network, source, learned_at FROM number_networks WHERE learned_at
 
 
 async def since(conn: Connection | Pool, at: datetime) -> tuple[list[Known], datetime]:
-    """What was learned after a time, STEP at most, and until when."""
+    """What was learned after a time, at most STEP entries, and the time to continue from."""
     rows = await conn.fetch(SINCE, at, STEP)
     return [Known(*list(row.values())[:3]) for row in rows], rows[-1]["learned_at"] if rows else at
 
@@ -121,6 +121,6 @@ WITH gone AS (DELETE FROM number_networks WHERE number = ANY ($1) RETURNING numb
 
 
 async def forget(conn: Connection, numbers: Sequence[str]) -> int:
-    """Forget numbers (E.164); returns how many were known. Processes that hold them do so within the hour."""
+    """Delete numbers (E.164); returns how many were known. Processes that hold them drop them within the hour."""
     count: int = await conn.fetchval(FORGET, [int(one[1:]) for one in numbers])
     return count

@@ -1,11 +1,11 @@
-"""The numbering plan: the network that a number's range was given to, from two files of data.
+"""The numbering plan: the network that a number's range was assigned to, from two data files.
 
-`networks.csv` names main networks (MCC-MNC from the public list pbakondy/mcc-mnc-list of April 2023, brands as of
-November 2026) with the names that the carrier data of `phonenumbers` has for them. `plan.txt` is that data with MCC-MNC
-in place of names: a line for each calling code, `25884=643-04`; a range of a network that is not listed, inside one
-that is, has no code after `=`. `python -m tests.house.plan` writes it anew when either changes.
+`networks.csv` lists main networks (MCC-MNC from the public list pbakondy/mcc-mnc-list of April 2023, brands as of
+November 2026) with the names that the carrier data of `phonenumbers` uses for them. `plan.txt` is that data with
+MCC-MNC in place of names: a line per calling code, `25884=643-04`; a range of an unlisted network inside a listed one
+has no code after `=`. `python -m tests.house.plan` regenerates it when either changes.
 
-Ranges say whose number it was at first. Only where numbers cannot be ported is that an answer.
+A range says which network a number was originally assigned by. That is conclusive only without number portability.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import phonenumbers
 from heliograph.base import phones
 
 _HERE = files("heliograph.networks")
-#: Codes that several countries share, and the digits after the + that tell them apart.
+#: Calling codes that several countries share, and how many digits after the + distinguish them.
 SHARED = {"1": 4, "7": 3}
 
 
@@ -46,14 +46,14 @@ class Network(msgspec.Struct, frozen=True):
 
 @cache
 def networks() -> dict[str, Network]:
-    """All of networks.csv, by "643-04"."""
+    """All of networks.csv, keyed by MCC-MNC ("643-04")."""
     lines = _HERE.joinpath("networks.csv").read_text(encoding="utf-8").splitlines()
     found = [Network(**row) for row in csv.DictReader(lines)]
     return {one.key: one for one in found}
 
 
 def country_of(network: str) -> str | None:
-    """ISO region of a network ("643-04"): also of one that is not listed, in a country of which others are."""
+    """ISO region of a network ("643-04"), even if it is not listed itself but others of its country are."""
     return _countries().get(network.partition("-")[0])
 
 
@@ -71,13 +71,13 @@ def unportable() -> frozenset[str]:
 class Ranges(msgspec.Struct, frozen=True, gc=False):
     """The ranges of one calling code."""
 
-    #: Lengths of prefixes, the longest first.
+    #: Lengths of prefixes, longest first.
     lengths: tuple[int, ...]
     #: Prefix (digits with the calling code) → "643-04", or empty.
     prefixes: dict[str, str]
 
     def network(self, digits: str) -> str:
-        """The network of the longest prefix; empty if there is none."""
+        """The network of the longest matching prefix; empty if there is none."""
         for length in self.lengths:
             found = self.prefixes.get(digits[:length])
             if found is not None:
@@ -87,7 +87,7 @@ class Ranges(msgspec.Struct, frozen=True, gc=False):
 
 @cache
 def ranges(code: str) -> Ranges:
-    """The ranges of a calling code, read when it is first asked for."""
+    """The ranges of a calling code, read on first use."""
     prefixes: dict[str, str] = {}
     for line in _HERE.joinpath("plan.txt").read_text(encoding="ascii").splitlines():
         name, _, listed = line.partition(":")
@@ -99,14 +99,14 @@ def ranges(code: str) -> Ranges:
 
 
 def country(number: str) -> str:
-    """ISO region of a number: for +1 and +7 by its area, else as `phones.country`."""
+    """ISO region of a number: by area code for +1 and +7, otherwise as in `phones.country`."""
     code = phones.calling_code(number)
     return _area(number[1 : 1 + SHARED[code]]) if code in SHARED else phones.REGIONS[code]
 
 
 @cache
 def _area(digits: str) -> str:
-    """The region of an area code, by a number in it; there are at most nine hundred."""
+    """The region of an area code, determined from a number in it; there are at most nine hundred."""
     try:
         parsed = phonenumbers.parse("+" + digits.ljust(4, "0") + "2345678"[: 11 - max(4, len(digits))])
     except phonenumbers.NumberParseException:
