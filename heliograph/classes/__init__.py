@@ -1,5 +1,6 @@
-"""Traffic classes: what follows from a message being a one-time code, transactional or marketing.
+"""Traffic classes: how one-time codes, transactional and marketing messages are treated.
 
-Owns the table of classes (`kinds.py`) and quiet hours: which they are where (`countries.py`), and until when a message
-waits for them (`quiet.py`). Pure; holds no table. The rule nobody may break: only marketing ever waits for quiet hours.
+Owns the list of classes (`kinds.py`) and quiet hours: when they are, by country (`countries.py`), and how long a
+message waits for them (`quiet.py`). Pure; owns no database table. The rule nobody may break: only marketing ever waits
+for quiet hours.
 """

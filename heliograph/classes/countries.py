@@ -1,7 +1,7 @@
-"""At which hours marketing may be sent to which country, by day of the week, in local time.
+"""The hours during which marketing may be sent to each country, by day of the week, in local time.
 
-What is not listed has the default. Sources: regulators' rules and operators' terms as suppliers publish them; those
-that differ within a country are the strictest. Public holidays are not known here. Brazil and Mexico: Twilio's advice;
+Countries that are not listed have the default. Sources: regulators' rules and operators' terms as published by
+suppliers; where they differ within a country, the strictest. Public holidays are ignored. Brazil and Mexico: Twilio;
 India: TRAI's promotional hours; Kenya: Safaricom's; Colombia: Ley 2300; Vietnam: Decree 91/2020; France: Arcep and the
 operators' charter; South Africa: Consumer Protection Act, s. 11.
 """
@@ -26,7 +26,7 @@ def _week(workday: Hours, saturday: Hours, sunday: Hours = ()) -> Week:
     return (workday, workday, workday, workday, workday, saturday, sunday)
 
 
-#: Where nothing else is known.
+#: For countries that are not listed.
 DEFAULT: Week = _daily(8, 20)
 COUNTRIES: dict[str, Week] = {
     "BR": _daily(9, 22),

@@ -1,4 +1,4 @@
-"""The classes of messages and their consequences, in one table.
+"""The classes of messages and how each is treated, in one table.
 
 The rule nobody may break: a class changes how a message is handled, never whether it is counted or what it says.
 """
@@ -9,23 +9,23 @@ import msgspec
 
 
 class TrafficClass(msgspec.Struct, frozen=True):
-    """What a message is, and what follows from that."""
+    """A class of messages, and how they are treated."""
 
     name: str
-    #: Longest time that it is worth delivering, seconds; None: what its send or its organization says.
+    #: Maximum validity in seconds; None: as given with the send or by the organization.
     validity_seconds: int | None
-    #: SMPP 3.4 §5.2.14, and whether suppliers over HTTP are asked to hurry: 0 or 1.
+    #: priority_flag (SMPP 3.4 §5.2.14), and whether HTTP suppliers are asked for priority: 0 or 1.
     priority: int
-    #: How long it waits for a slow supplier before the next one is asked, in multiples of the usual patience.
+    #: How long to wait for a slow supplier before asking the next one, in multiples of the usual patience.
     patience: float
-    #: It is not sent while it is quiet where its recipient is.
+    #: It is not sent during the recipient's quiet hours.
     waits_for_day: bool = False
 
 
 CLASSES: dict[str, TrafficClass] = {
     one.name: one
     for one in (
-        # Codes are entered within minutes or asked for again.
+        # Codes are entered within minutes or requested again.
         TrafficClass("otp", 600, 1, 0.2),
         TrafficClass("transactional", None, 0, 1.0),
         TrafficClass("marketing", None, 0, 4.0, waits_for_day=True),
@@ -36,8 +36,8 @@ NAMES = tuple(CLASSES)
 
 
 def validity(traffic_class: str, asked: int | None, usual: int | None) -> int | None:
-    """Seconds that a message is worth delivering: as its send `asked`, or else what is `usual` for its organization
-    within the bound of its class; None: the horizon of the retry schedule."""
+    """The validity of a message in seconds: as `asked` with the send, otherwise the organization's `usual` one within
+    the limit of its class; None: the horizon of the retry schedule."""
     if asked is not None:
         return asked
     bound = CLASSES[traffic_class].validity_seconds

@@ -1,10 +1,10 @@
-"""Quiet hours: whether marketing may go to a number at a moment, and if not, from when.
+"""Quiet hours: whether marketing may be sent to a number at a given time, and if not, from when.
 
-An organization chooses ("country": as the recipient's country has it; "off"; or hours of its own, such as
-"20:00-08:00"); they count in the time zone of the number, by its country or region. Where that has several zones, it is
-quiet as soon as it is quiet in one of them.
+An organization chooses ("country": those of the recipient's country; "off"; or hours of its own, such as
+"20:00-08:00"); they apply in the time zone of the number, by its country or region. If that has several zones, quiet
+hours apply while it is quiet in any of them.
 
-The rule nobody may break: what waits is due at a moment at which nothing has to wait.
+The rule nobody may break: a message that waits becomes due at a time that is not quiet.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from heliograph.classes.countries import COUNTRIES, DEFAULT, Hours, Week
 
 COUNTRY, OFF = "country", "off"
 _own = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])").fullmatch
-#: Digits that decide about region and time zones: a calling code and an area code.
+#: Digits that determine region and time zones: calling code and area code.
 _PLACE = 8
-#: How many answers are remembered.
+#: How many answers are memoized.
 _MEMO = 50_000
-#: Zones that share no hour in so many days are not waited for: then the first of them alone decides.
+#: If zones have no allowed hour in common within this time, only the first of them counts.
 _LONGEST = timedelta(days=8)
 
 
 def is_setting(text: str) -> bool:
-    """Whether an organization may choose this."""
+    """True if an organization may choose this."""
     if text in (COUNTRY, OFF):
         return True
     found = _own(text)
@@ -39,7 +39,7 @@ def is_setting(text: str) -> bool:
 
 
 def week(setting: str, country: str) -> Week | None:
-    """When marketing may be sent, in local time; None: always. Raises ValueError for what is no setting."""
+    """When marketing may be sent, in local time; None: always. Raises ValueError for an invalid setting."""
     if setting == OFF:
         return None
     if setting == COUNTRY:
@@ -54,15 +54,15 @@ def week(setting: str, country: str) -> Week | None:
 
 
 class QuietHours:
-    """What is quiet where, remembered for as long as it stays so. One per process."""
+    """Determines quiet hours, and caches each answer for as long as it holds. One per process."""
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[str, tuple[ZoneInfo, ...]]] = {}
-        #: (from, until, whether it is quiet) by setting and place.
+        #: (from, until, is_quiet) by setting and place.
         self._known: dict[tuple[str, str], tuple[datetime, datetime, bool]] = {}
 
     def until(self, setting: str, recipient: str, at: datetime) -> datetime | None:
-        """From when marketing may go to this number (E.164); None: now."""
+        """When marketing may next be sent to this number (E.164); None: now."""
         if setting == OFF:
             return None
         key = setting, recipient[:_PLACE]
@@ -75,7 +75,7 @@ class QuietHours:
         return known[1] if known[2] else None
 
     def _span(self, setting: str, recipient: str, at: datetime) -> tuple[datetime, bool]:
-        """Until when it stays as it is now, and whether that is quiet."""
+        """The end of the current span, and whether it is quiet."""
         country, zones = self._place(recipient)
         allowed = week(setting, country)
         assert allowed is not None
@@ -99,8 +99,8 @@ class QuietHours:
 
 
 def _look_up(recipient: str) -> tuple[str, tuple[ZoneInfo, ...]]:
-    """The region of a number and its time zones, by phonenumbers: those of its area where it has one, or of all of its
-    country."""
+    """The region of a number and its time zones, according to phonenumbers: those of its area if it has one, otherwise
+    all of its country's."""
     number = phonenumbers.parse(recipient)
     zones = [found for name in timezone.time_zones_for_number(number) if (found := _zone(name)) is not None]
     if not zones:
@@ -118,7 +118,7 @@ def _zone(name: str) -> ZoneInfo | None:
 
 
 def _opens(allowed: Week, zones: Sequence[ZoneInfo], at: datetime) -> datetime | None:
-    """The first moment at or after `at` that is allowed in all zones; None: there is none soon."""
+    """The first time at or after `at` that is allowed in all zones; None: there is none within _LONGEST."""
     moment, last = at, at + _LONGEST
     while moment <= last:
         later = max(_next(allowed, zone, moment) for zone in zones)
@@ -133,7 +133,7 @@ def _next(allowed: Week, zone: ZoneInfo, at: datetime) -> datetime:
 
 
 def _spans(allowed: Week, zone: ZoneInfo, at: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """The allowed times around `at` and for some days after it, in UTC; those that touch are one."""
+    """The allowed spans around `at` and for some days after it, in UTC; adjacent ones are merged."""
     day = at.astimezone(zone).date() - timedelta(days=1)
     begin: datetime | None = None
     end: datetime | None = None
@@ -141,7 +141,7 @@ def _spans(allowed: Week, zone: ZoneInfo, at: datetime) -> Iterator[tuple[dateti
         date = day + timedelta(days=number)
         midnight = datetime(date.year, date.month, date.day, tzinfo=zone)
         for first, last in allowed[date.weekday()]:
-            # In local time, so that clocks that are put forward or back do not move the hours.
+            # In local time, so that daylight saving changes do not shift the hours.
             opening = (midnight + timedelta(minutes=first)).astimezone(UTC)
             closing = (midnight + timedelta(minutes=last)).astimezone(UTC)
             if end is not None and opening <= end:
