@@ -1,10 +1,10 @@
-"""The log of requests: what programs asked of the API, and people of the dashboard, and what they were told.
+"""The request log: programs' requests to the API and people's to the dashboard, with the responses.
 
     guard, pages ── note, count ──► Log ── once a second ──► requests, request_counts ──► reading
 
-Refused requests and those that changed something have a row each; of an accepted send the message's row tells, and
-`overview/requests.py` puts the two into one list. The rule nobody may break: nobody waits for this, and nothing that
-somebody wrote, no phone number and no secret is kept in it.
+Refused requests and those that changed something have a row each; an accepted send is represented by its message's row,
+and `overview/requests.py` merges the two into one list. The rule nobody may break: nobody waits for this log, and it
+contains no text that somebody wrote, no phone number and no secret.
 """
 
 from heliograph.requests.reading import Asked, Filters, Found, Group, Hour

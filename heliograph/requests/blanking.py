@@ -1,6 +1,6 @@
-"""Bodies without what is somebody's: the shape of a request stays, texts, numbers and secrets go.
+"""Redacts bodies: keeps the structure of a request, removes texts, numbers and secrets.
 
-The rule nobody may break: a value stays only if its name is one of KEPT, and looks like no phone number all the same.
+The rule nobody may break: a value is kept only if its name is one of KEPT and it does not look like a phone number.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-#: Longest body that is looked at, and characters of one that are kept.
+#: Maximum size of a body that is examined, in bytes, and how many characters of it are kept.
 LONGEST, KEPT_CHARACTERS = 8_192, 4_096
-#: What stands for what was blanked.
+#: Replaces whatever was redacted.
 BLANK = "•••"
 #: Names of fields that hold choices, ids, times and counts.
 KEPT = frozenset(
@@ -27,19 +27,19 @@ KEPT = frozenset(
         *("active", "resource", "reason", "expected", "received", "available", "currency", "since"),
     ]
 )
-#: Names whose whole subtree is what somebody wrote, whatever their keys are.
+#: Names whose whole subtree is user content, whatever its keys are.
 _WRITTEN = frozenset({"parameters", "values", "recipients", "contacts", "numbers", "variables"})
 _is_name = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}").fullmatch
 _DIGITS = re.compile(r"\+?\d[\d ().-]{5,}\d")
 _is_id_or_time = re.compile(
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d{4}-\d\d-\d\d(?:[T ][0-9:.]{5,12}(?:Z|[+-]\d\d:\d\d)?)?"
 ).fullmatch
-#: A whole number with more digits may be a phone number.
+#: A larger integer may be a phone number.
 _LONGEST_NUMBER = 999_999
 
 
 def body(raw: bytes) -> str:
-    """What is kept of a request's body; "" if there is none, or it is no JSON or too long to be looked at."""
+    """What is kept of a request's body; "" if there is none, or it is not JSON or too long to be examined."""
     if not raw or len(raw) > LONGEST:
         return ""
     try:
@@ -49,7 +49,7 @@ def body(raw: bytes) -> str:
 
 
 def answer(raw: bytes) -> str:
-    """What is kept of a refusal: its message is ours, what it repeats of the request is not."""
+    """What is kept of a refusal: its message is ours, but it may repeat parts of the request."""
     if len(raw) > LONGEST:
         return ""
     try:
@@ -60,12 +60,12 @@ def answer(raw: bytes) -> str:
 
 
 def scrubbed(text: str) -> str:
-    """Without what may be a phone number."""
+    """The text without anything that may be a phone number."""
     return _DIGITS.sub(BLANK, text)
 
 
 def path(template: str, parameters: dict[str, str]) -> str:
-    """The address of a request, with those of its parameters that are ids."""
+    """The path of a request, with only those of its parameters filled in that are ids."""
     for name, value in parameters.items():
         template = template.replace(f"{{{name}}}", value if _is_id_or_time(value) else BLANK)
     return template

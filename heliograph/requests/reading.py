@@ -1,4 +1,4 @@
-"""Reading the log of requests: a list by key, one with its siblings, errors by code, and the course by the hour.
+"""Reading the request log: a list with filters, one request with its siblings, errors by code, and counts per hour.
 
 The rule nobody may break: every query names the organization and the modes that the actor may see.
 """
@@ -18,18 +18,18 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import time_of
 
-#: Groups of errors that are listed, and siblings of a request.
+#: Maximum groups of errors listed, and siblings of a request.
 GROUPS, SIBLINGS = 50, 20
 CLASSES = ("2xx", "3xx", "4xx", "5xx")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """A request and what it was told."""
+    """A request and its response."""
 
     id: UUID
     at: datetime
     mode: str
-    #: With which key, or by whom on the dashboard.
+    #: The API key, or the person on the dashboard.
     key_id: UUID | None = None
     person_id: UUID | None = None
     method: str
@@ -37,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     operation: str
     status: int
     error_code: str = ""
-    #: None: of an accepted send it is not known.
+    #: None for an accepted send: not known.
     duration_ms: int | None = None
     address: str = ""
     agent: str = ""
@@ -46,12 +46,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     key_hash: UUID | None = None
     body: str = ""
     answer: str = ""
-    #: The message that it made, of an accepted send.
+    #: The message created by an accepted send.
     message_id: UUID | None = None
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests are wanted; None: all."""
+    """Which requests are wanted; None matches all."""
 
     #: One of CLASSES.
     status_class: str | None = None
@@ -68,7 +68,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Up to `limit` + 1 requests, newest first. `seen`: the id that the look ended at before it had found as many."""
+    """Up to `limit` + 1 requests, newest first. `seen`: the id at which the scan stopped before finding that many."""
 
     requests: list[Asked]
     seen: UUID | None
@@ -86,7 +86,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Hour(msgspec.Struct, frozen=True):
-    """Requests of an hour by the class of their status."""
+    """Requests of an hour, by status class."""
 
     at: datetime
     fine: int
@@ -113,7 +113,7 @@ LIST = bounded_scan.statement(
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
 ) -> Found:
-    """Requests older than `after`, newest first: up to `limit` + 1. Looks at most at `look` of them."""
+    """Requests older than `after`, newest first: up to `limit` + 1. Scans at most `look` of them."""
     rows = await conn.fetch(
         LIST,
         actor.organization_id,
@@ -145,7 +145,7 @@ SELECT {_COLUMNS}, body, answer FROM (
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Asked:
-    """A request by its id here, or by its `x-request-id`. Raises NotFound."""
+    """A request by its id in the log, or by its `x-request-id`. Raises NotFound."""
     row = await conn.fetchrow(GET, actor.organization_id, id, str(id))
     if row is None or row["mode"] not in actor.modes:
         raise NotFound("There is no such request.", resource="request", id=str(id))
@@ -189,7 +189,7 @@ SELECT error_code, operation, status, sum(count)::bigint AS count, min(first_at)
 
 
 async def errors(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> list[Group]:
-    """What was refused, by reason and operation, the commonest first; hours count as a whole."""
+    """Refusals grouped by reason and operation, most frequent first; partial hours count in full."""
     rows = await conn.fetch(ERRORS, actor.organization_id, since, until, list(actor.modes), GROUPS)
     return [Group(*row) for row in rows]
 
@@ -205,7 +205,7 @@ SELECT hour, coalesce(sum(count) FILTER (WHERE status < 400), 0)::bigint,
 
 
 async def course(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> list[Hour]:
-    """Requests by the hour; hours without one are left out."""
+    """Requests per hour; hours without any are omitted."""
     rows = await conn.fetch(COURSE, actor.organization_id, since, until, list(actor.modes))
     return [Hour(*row) for row in rows]
 

@@ -1,7 +1,7 @@
-"""Writing the log of requests: gathered in memory, written once a second, bounded in everything.
+"""Writing the request log: entries are collected in memory and written once a second, within fixed limits.
 
-The rule nobody may break: whoever asked has their answer before anything here happens. What is too much to be written
-is counted all the same, and what a process has gathered when it is killed is lost: it is a log, not the books.
+The rule nobody may break: the client has its response before anything here happens. Requests in excess of the limits
+are still counted, and whatever a process holds when it is killed is lost: this is a log, not accounting.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = structlog.get_logger(__name__)
 
 #: Seconds between two writes.
 EVERY = 1.0
-#: Rows of one write, of one organization in it, and bytes of bodies that wait for it.
+#: Maximum rows per write, rows per organization in it, and bytes of bodies waiting for it.
 MOST, MOST_OF_ONE, MOST_BYTES = 2_000, 200, 2_000_000
-#: Different counters of one write: organizations times operations times outcomes.
+#: Maximum distinct counters per write: organizations times operations times outcomes.
 MOST_COUNTS = 20_000
 #: Days that the log is kept.
 DAYS = 30
-#: Characters that are kept of what a client says of itself.
+#: Characters kept of what a client says about itself.
 LONGEST_SAID = 200
 
 
@@ -36,14 +36,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request that has been answered."""
 
     organization_id: UUID
-    #: UUIDv7 of the moment.
+    #: UUIDv7 of the time of the request.
     id: UUID
     mode: str
     key_id: UUID | None = None
-    #: Of the dashboard.
+    #: Set for requests to the dashboard.
     person_id: UUID | None = None
     method: str
-    #: Without anything that is no id: `blanking.path`.
+    #: Contains ids only, as returned by `blanking.path`.
     path: str
     operation: str
     status: int
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: "stored", "replayed", "conflict" or "".
     idempotency: str = ""
     key_hash: UUID | None = None
-    #: As they came and went; blanked before they are written.
+    #: As received and sent; redacted before they are written.
     body: bytes = b""
     answer: bytes = b""
 
@@ -63,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 # (organization, mode, operation, status, error code)
 _Counter = tuple[UUID, str, str, int, str]
 
-# In the order of the key, so that two processes that count the same cannot deadlock.
+# Ordered by key, so that two processes that update the same counters cannot deadlock.
 COUNT = """
 INSERT INTO request_counts AS known (organization_id, hour, mode, operation, status, error_code, count, first_at,
                                      last_at)
@@ -93,7 +93,7 @@ class Log:
         self._clear()
 
     def count(self, organization_id: UUID, mode: str, operation: str, status: int, error_code: str = "") -> None:
-        """A request was answered. This is all that an accepted send costs."""
+        """Count an answered request. This is all that an accepted send costs."""
         counter = (organization_id, mode, operation, status, error_code)
         try:
             self._counts[counter] += 1
@@ -102,13 +102,13 @@ class Log:
                 self._counts[counter] = 1
 
     def note(self, entry: Entry) -> None:
-        """A request to be remembered by itself, if there is room; it is counted too."""
+        """Count a request and, if there is room, log it individually."""
         self.count(entry.organization_id, entry.mode, entry.operation, entry.status, entry.error_code)
         mine = self._of.get(entry.organization_id, 0)
         if len(self._entries) >= MOST or mine >= MOST_OF_ONE or self._bytes > MOST_BYTES:
             self._left_out += 1
             return
-        # What is not looked at must not be held either.
+        # A body too long to be examined need not be held either.
         if len(entry.body) > blanking.LONGEST:
             entry = msgspec.structs.replace(entry, body=b"")
         self._entries.append(entry)
@@ -116,13 +116,13 @@ class Log:
         self._bytes += len(entry.body) + len(entry.answer)
 
     async def run(self) -> None:
-        """Write what has come together, again and again, until canceled."""
+        """Write what has accumulated, periodically, until canceled."""
         while True:
             await asyncio.sleep(EVERY)
             await self.close()
 
     async def close(self) -> None:
-        """Write what has come together; what the database does not take is lost, and the log says how much."""
+        """Write what has accumulated; if the database does not accept it, it is lost, and the log says how much."""
         entries, counts, left_out, since = self._entries, self._counts, self._left_out, self._since
         self._clear()
         if not counts:
@@ -148,7 +148,7 @@ class Log:
 
 
 async def _row(one: Entry) -> tuple[object, ...]:
-    # Whoever is served meanwhile waits for one body at most.
+    # Yields, so that a request served in the meantime waits for one body at most.
     await asyncio.sleep(0)
     return (
         one.organization_id,
