@@ -22,9 +22,9 @@ COLUMNS = Recorded.__struct_fields__
 
 
 async def write(conn: Connection, who: Actor | Who, wanted: Filter, *, file: TextIO, as_json: bool = False) -> int:
-    """Write the entries that fit, newest first; returns how many. Raises Invalid.
+    """Write the matching entries, newest first; returns how many. Raises Invalid.
 
-    `who` is exporting: this is recorded before the first line is written, and is in the file.
+    The export by `who` is recorded before the first line is written, and is part of the file.
     """
     await begin(conn, who, wanted, as_json=as_json)
     total = 0
@@ -35,7 +35,7 @@ async def write(conn: Connection, who: Actor | Who, wanted: Filter, *, file: Tex
 
 
 async def begin(conn: Connection, who: Actor | Who, wanted: Filter, *, as_json: bool = False) -> None:
-    """Record that `who` exports."""
+    """Record an export by `who`."""
     told = {
         "format": "json" if as_json else "csv",
         **{name: getattr(wanted, name) for name in wanted.__struct_fields__},

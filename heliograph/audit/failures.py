@@ -30,7 +30,7 @@ class Failures:
         )
 
     def note(self, address: str, *, door: str = "api") -> None:
-        """Somebody at `address` did not prove who they are. `door`: where, "api" or a page's realm."""
+        """Note a failed authentication from `address`. `door`: where, "api" or a page's realm."""
         self.noted.note((door, sharer(address) or "unknown"), 1)
 
 

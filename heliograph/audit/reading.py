@@ -1,4 +1,4 @@
-"""Reading the audit log: newest first, an organization's or everybody's, whole or by filters."""
+"""Reading the audit log: newest first, for one organization or all, complete or filtered."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Recorded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """What to look for; what is None is anything."""
+    """What to look for; None matches anything."""
 
-    #: Whose; None: everybody's and the installation's own. A customer's reader must give it.
+    #: Whose entries; None: all organizations' and the installation's own. Must be set when a customer reads.
     organization_id: UUID | None = None
     #: One of KINDS, an id, or a name.
     who: str | None = None
@@ -60,15 +60,15 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """A page. `seen`: the id that it ended at; None: nothing is left."""
+    """A page. `seen`: the id at which the scan ended; None: nothing is left."""
 
     entries: list[Recorded]
     seen: UUID | None
 
 
 _COLUMNS = ", ".join(Recorded.__struct_fields__)
-# Text and look-ups by the row alone: within an organization's entries of the range there are few, and the look is
-# bounded. $6 kinds, $7 who, $8 action, $9 object's kind, $10 object.
+# Evaluated row by row without an index: an organization has few entries in the range, and the scan is bounded.
+# $6 kinds, $7 who, $8 action, $9 object's kind, $10 object.
 _FITS = """
 (looked_at.who = ANY ($6::text[]) OR $6 IS NULL)
  AND (looked_at.who_id::text = $7 OR looked_at.who_name = $7 OR $7 IS NULL)
@@ -103,8 +103,8 @@ async def list_page(
 ) -> Looked:
     """Up to `limit` entries, newest first, older than `after`. Raises Invalid (who, action).
 
-    `is_for_customers`: which operator acted is hidden, and cannot be searched for; so is what of a change is Meta's or
-    the operator's.
+    `is_for_customers`: which operator acted is hidden and cannot be searched for, as are parts of a change that concern
+    only Meta or the operator.
     """
     who, kinds = wanted.who, None
     if who in KINDS:
@@ -145,7 +145,7 @@ async def list_page(
 async def everything(
     conn: Connection, wanted: Filter, *, limit: int | None = None
 ) -> AsyncIterator[Sequence[Recorded]]:
-    """All entries that fit, newest first, page after page, at most `limit` of them. Raises Invalid."""
+    """All matching entries, newest first, page by page, at most `limit` of them. Raises Invalid."""
     after, left = None, limit
     while left is None or left > 0:
         looked = await list_page(conn, wanted, after=after, limit=PAGE if left is None else min(PAGE, left))
@@ -172,7 +172,7 @@ SELECT {", ".join(f"entry.{name}" for name in Recorded.__struct_fields__)}
 async def latest(
     conn: Connection, organization_id: UUID, *, action: str, object_ids: Sequence[UUID]
 ) -> dict[str, Recorded]:
-    """By the id of an object, the last entry of an action on it; objects without one are left out."""
+    """The latest entry of an action on each object, by the object's id; objects without one are omitted."""
     rows = await conn.fetch(LATEST, organization_id, action, [str(id) for id in object_ids])
     return {row["object_id"]: Recorded(*row.values()) for row in rows}
 
@@ -203,5 +203,5 @@ def _only(stored: str | None, names: frozenset[str]) -> str | None:
 
 
 def _within(at: datetime, wanted: Filter) -> bool:
-    # Ids are bounds with some room; the time is what counts.
+    # Bounds on ids are approximate; the exact time decides.
     return (wanted.date_from is None or at >= wanted.date_from) and (wanted.date_to is None or at < wanted.date_to)

@@ -31,19 +31,19 @@ _PHONES = NUMBERS - {"sender", "source"}
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One act, as it is recorded."""
+    """One action to be recorded."""
 
     #: One of ACTIONS.
     action: str
-    #: On what: its id where it has one, else what names it.
+    #: The object's id if it has one, otherwise whatever identifies it.
     object_id: str
     #: Its name at that time.
     name: str = ""
-    #: Whose it is; None: the installation's.
+    #: The organization that it belongs to; None: the installation.
     organization_id: UUID | None = None
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
-    #: Why; else what `Who` says.
+    #: The reason; empty: the one in `Who`.
     reason: str = ""
     #: How many times it happened in the minute that the entry covers.
     count: int = 1
@@ -72,11 +72,11 @@ async def record(
     after: Mapping[str, Any] | msgspec.Struct | None = None,
     reason: str = "",
 ) -> None:
-    """Record one act, in the caller's transaction, which makes the change.
+    """Record one action, in the caller's transaction, which makes the change.
 
     `who`: an actor, to whose organization the entry then belongs, or somebody who acts outside of organizations.
-    `before` and `after`: what of the object matters; with both of them only what differs is kept. Secrets are blanked,
-    phone numbers masked.
+    `before` and `after`: the relevant attributes of the object; if both are given, only differences are kept. Secrets
+    are blanked, phone numbers masked.
     """
     if isinstance(who, Actor):
         organization_id, who = who.organization_id, who.who
@@ -93,7 +93,7 @@ async def record(
 
 
 async def record_many(conn: Connection, who: Who, entries: Sequence[Entry]) -> None:
-    """Record acts of one author, in the caller's transaction."""
+    """Record actions of one author, in the caller's transaction."""
     if not entries:
         return
     for entry in entries:
@@ -130,7 +130,7 @@ def _plain(values: Mapping[str, Any] | msgspec.Struct | None) -> Mapping[str, An
 
 
 def _changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[str | None, str | None]:
-    """The differences, as JSON; if there is only one side, all of it. A difference in a secret is shown as such."""
+    """The differences, as JSON; if only one side is given, all of it. Changed secrets are shown only as changed."""
     if before is not None and after is not None:
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         before = {name: before[name] for name in names if name in before}
@@ -143,7 +143,7 @@ def _written(values: Mapping[str, Any] | None) -> str | None:
 
 
 def _safe(name: str, value: Any) -> Any:
-    """As JSON, bounded, without anything that must not be kept."""
+    """A value for JSON: limited in size, without anything that must not be kept."""
     if name in DROPPED and value is not None:
         return SECRET
     if isinstance(value, msgspec.Struct):
@@ -169,6 +169,6 @@ def _safe(name: str, value: Any) -> Any:
 
 
 def _cut(text: str, most: int = LONGEST_SAID) -> str:
-    # What a client says of itself may hold what PostgreSQL's text cannot.
+    # What a client says about itself may contain characters that PostgreSQL's text type does not accept.
     text = text.replace("\0", "").encode(errors="replace").decode()
     return text if len(text) <= most else f"{text[: most - 1]}…"
