@@ -1,9 +1,9 @@
-"""Another e-mail address of one's own: asked for by somebody who proved who they are, confirmed by a link that is
-mailed to it. Where no mails are sent, it holds at once.
+"""Changing one's own e-mail address: requested by a person who has authenticated, confirmed by a link mailed to the new
+address. If no mails are sent, the change takes effect at once.
 
-The rules nobody may break: the former address is told when it is asked for and when it changes, and then all other
-sessions and every link that was mailed end in the same transaction; a change that was asked for is worth no more than
-the session that asked, and ends with each way in which an account is taken back (`links.end`).
+The rules nobody may break: the former address is notified when a change is requested and when it takes effect, and the
+change ends all other sessions and every mailed link in the same transaction; a requested change is valid only as long
+as the session that requested it, and ends with every way of recovering an account (`links.end`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from heliograph.people.mailing import texts
 from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.users import User
 
-#: How long a link is valid, and how long it is tried to tell the former address.
+#: How long a link is valid, and for how long a mail to the former address is retried.
 LIFE, TOLD_WITHIN = timedelta(hours=1), timedelta(days=1)
-#: Kind of the mails; below the address of the dashboard.
+#: Kind of the mails; path below the address of the dashboard.
 KIND, PATH = "email", "/account/email/confirm"
 
 
@@ -50,10 +50,11 @@ VALUES ($1, $2, $3, $4, $5, now() + $6::interval)
 async def ask(
     conn: Connection, by: Actor | Who, box: Outbox | None, *, user: User, email: str, session_id: UUID, language: str
 ) -> bool:
-    """Ask for another address; True: no mails are sent (`box` is None), so it holds now. Ends an earlier wish.
+    """Request another address. Returns True if no mails are sent (`box` is None), so that it has taken effect. Replaces
+    an earlier request.
 
-    `session_id`: the session that stays. Whether somebody has the address is told only to who reads its mail. Raises
-    Invalid, TooManyTries.
+    `session_id`: the session that stays. Only the reader of the new address's mail learns whether somebody already has
+    it. Raises Invalid, TooManyTries.
     """
     email = users.checked_email(email)
     if email == user.email:
@@ -80,19 +81,19 @@ WAITING = "SELECT email FROM email_changes WHERE user_id = $1 AND expires_at > n
 
 
 async def waiting(conn: Connection, *, user_id: UUID) -> str | None:
-    """The address that a person asked for and has not confirmed yet."""
+    """The address that a person has requested but not confirmed yet."""
     email: str | None = await conn.fetchval(WAITING, user_id)
     return email
 
 
 async def withdraw(conn: Connection, *, user_id: UUID) -> None:
-    """Stay with the present one: the link that was mailed ends. Idempotent."""
+    """Keep the current address: the mailed link becomes invalid. Idempotent."""
     async with conn.transaction():
         await conn.execute(links.STAY, user_id)
         await outbox.drop(conn, subject_id=_subject(user_id))
 
 
-# Of a session that has ended, whoever ended it, nothing holds any more.
+# A request is void once its session has ended, whoever ended it.
 USE = """
 DELETE FROM email_changes WHERE token_hash = $1 AND expires_at > now()
    AND (EXISTS (SELECT FROM sessions WHERE id = session_id)
@@ -102,9 +103,9 @@ RETURNING user_id, email, session_id, organization_id
 
 
 async def confirm(conn: Connection, box: Outbox | None, *, token: str, by: Who) -> User:
-    """Whoever reads the new address's mail says so; returns the person as they are called from now on. `by`: what is
-    known of the browser. Raises EmailChangeEnded, and Invalid if somebody else has the address by now, or nobody can be
-    told."""
+    """Confirm the new address with the mailed token; returns the changed user. `by`: what is known about the browser.
+    Raises EmailChangeEnded, and Invalid if somebody else has the address by now, or the former one cannot be
+    notified."""
     async with conn.transaction():
         row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]))
         if row is None:
@@ -162,7 +163,7 @@ async def _change(
     return await users.get(conn, id=user.id)
 
 
-# Of retention: $1 is now, $2 how many at once.
+# For retention: $1 is now, $2 the batch size.
 FORGET = """
 DELETE FROM email_changes WHERE user_id IN (SELECT user_id FROM email_changes WHERE expires_at < $1 LIMIT $2)
 """
@@ -173,5 +174,5 @@ def _untold() -> Invalid:
 
 
 def _subject(user_id: UUID) -> UUID:
-    """A subject of its own: the mails about a person take each other's place."""
+    """A separate subject: mails about the same subject replace each other."""
     return uuid5(user_id, KIND)

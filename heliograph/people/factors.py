@@ -19,16 +19,16 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import Settings
 
-#: The lifetime of a code, seconds, and how many codes before and after the current one also count: clocks of phones
+#: Lifetime of a code in seconds, and how many codes before and after the current one also count, since phones' clocks
 #: differ.
 STEP, AROUND = 30, 1
 RECOVERY_CODES = 10
-#: Without letters that look like others.
+#: Without easily confused characters.
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
 def seal_key(settings: Settings) -> Key:
-    """The key that secrets of authenticator apps are sealed under."""
+    """The key that seals secrets of authenticator apps."""
     return crypto.derive_key(settings.secret_keys, "authenticator secrets")
 
 
@@ -49,7 +49,7 @@ ADD_CODES = "INSERT INTO recovery_codes (user_id, code_hash) SELECT $1, unnest($
 
 async def enable(conn: Connection, by: Actor | Who, key: Key, *, user_id: UUID, secret: str, given: str) -> list[str]:
     """Require codes from now on. `given`: a code that proves that the app has `secret`. Returns ten recovery codes,
-    which exist nowhere else. Raises Invalid."""
+    which are stored nowhere. Raises Invalid."""
     step = _step_of(secret, given, after=0)
     if step is None:
         raise Invalid(("code", "wrong", "This code is not correct. Check the clock of your phone."))
@@ -80,7 +80,7 @@ CODES_LEFT = "SELECT count(*) FROM recovery_codes WHERE user_id = $1"
 
 
 async def check(conn: Connection, key: Key, *, user_id: UUID, given: str) -> bool:
-    """Whether it is an unused code of the person's app, or a recovery code, which is used up."""
+    """True if it is an unused code of the person's app, or a recovery code, which is used up."""
     async with conn.transaction():
         row = await conn.fetchrow(SECRET, user_id)
         if row is None:
@@ -101,7 +101,7 @@ async def codes_left(conn: Connection, *, user_id: UUID) -> int:
 
 
 def _step_of(secret: str, given: str, *, after: int) -> int | None:
-    """The time step of a code, if it is one of those that count and later than `after`."""
+    """The time step of a code, if it is currently accepted and later than `after`."""
     digits = given.replace(" ", "")
     now = clock.milliseconds() // 1000 // STEP
     app = pyotp.TOTP(secret)

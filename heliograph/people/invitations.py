@@ -27,10 +27,10 @@ from heliograph.people.mailing import texts
 from heliograph.people.users import User
 
 LIFE = timedelta(hours=72)
-#: A mail that did not go out by then is given up; the link is for handing on all the same.
+#: A mail not sent by then is given up; the link can still be handed over in other ways.
 MAILED_WITHIN = timedelta(hours=24)
 LONGEST_NOTE = 500
-#: Below the address of the dashboard.
+#: Path below the address of the dashboard.
 PATH = "/invitation"
 
 
@@ -57,9 +57,9 @@ class Invitation(msgspec.Struct, frozen=True):
     created_at: datetime
     expires_at: datetime
     has_expired: bool
-    #: Of the last mail with its link: "waiting", "sent" or "failed"; None: none was sent in a week.
+    #: State of the last mail with its link: "waiting", "sent" or "failed"; None: there was none within a week.
     mail: str | None = None
-    #: Why it failed, or will be tried again.
+    #: Why it failed, or will be retried.
     mail_reason: str = ""
 
 
@@ -99,8 +99,9 @@ async def invite(
     box: Outbox | None = None,
     language: str = "en",
 ) -> tuple[UUID, str, bool]:
-    """Invite somebody to the actor's organization: (id, token, whether a mail goes out). A second one for an address
-    replaces the first. `box`: where the mail goes; `language`: of somebody whose own is not known.
+    """Invite somebody to the actor's organization. Returns (id, token, whether a mail will be sent). A second
+    invitation for an address replaces the first. `box`: where to put the mail; `language`: used if the person's is not
+    known.
 
     Raises Invalid, AlreadyMember, RoleRequired.
     """
@@ -152,7 +153,7 @@ async def _mail(conn: Connection, actor: Actor, box: Outbox, *, id: UUID, token:
 
 
 async def admit(conn: Connection, actor: Actor, *, email: str, name: str, role: str) -> tuple[User, str | None]:
-    """For operators: make somebody a member at once. Returns them, and the token of a sign-in link if they had no
+    """For operators: make somebody a member at once. Returns the user, and the token of a sign-in link if they had no
     account before. Raises Invalid."""
     async with conn.transaction():
         user, is_new = await users.ensure(conn, actor, email=email, name=name)
@@ -166,8 +167,8 @@ FIND = "SELECT email, role, note FROM invitations WHERE organization_id = $1 AND
 async def renew(
     conn: Connection, actor: Actor, *, id: UUID, box: Outbox | None = None, language: str = "en"
 ) -> tuple[str, str, bool]:
-    """(e-mail, a new token, whether a mail goes out) for three days more; the old link ends. Raises NotFound,
-    RoleRequired."""
+    """Renew an invitation for three more days; the old link ends. Returns (e-mail, new token, whether a mail will be
+    sent). Raises NotFound, RoleRequired."""
     row = await conn.fetchrow(FIND, actor.organization_id, id)
     if row is None:
         raise NotFound("There is no such invitation.", resource="invitation", id=str(id))
@@ -192,7 +193,7 @@ BY_EMAIL = "SELECT id FROM invitations WHERE organization_id = $1 AND email = $2
 
 
 async def find(conn: Connection, actor: Actor, *, email: str) -> UUID:
-    """The invitation of an address that waits. Raises NotFound."""
+    """The pending invitation of an address. Raises NotFound."""
     id: UUID | None = await conn.fetchval(BY_EMAIL, actor.organization_id, email.strip().lower())
     if id is None:
         raise NotFound("There is no such invitation.", resource="invitation", email=email)
@@ -251,5 +252,5 @@ async def accept(conn: Connection, who: Who, *, token: str, user_id: UUID) -> UU
 
 
 def address(base_url: str, token: str) -> str:
-    """The link itself. `base_url`: of the dashboard."""
+    """The link itself. `base_url`: the dashboard's."""
     return f"{base_url.rstrip('/')}{PATH}#{token}"

@@ -1,8 +1,8 @@
-"""Links that sign a person in once, for those who have no password yet, or lost it.
+"""Links that sign a person in once, for people who have no password yet, or lost it.
 
-The token is after `#` in the URL, so it is in no access log. The rules nobody may break: a link is valid for one hour
-(30 minutes if it was mailed) and one use, and a new one ends the previous one; a mailbox is no second factor, so
-whoever has one gives its code after a link that was mailed.
+The token comes after `#` in the URL, so it appears in no access log. The rules nobody may break: a link is valid for
+one hour (30 minutes if it was mailed) and one use, and a new one ends the previous one; a mailbox is not a second
+factor, so a person who has one must enter its code after using a mailed link.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.base.errors import Refusal
 Realm = Literal["dashboard", "console"]
 
 LIFE, MAILED_LIFE = timedelta(hours=1), timedelta(minutes=30)
-#: Below the address of the dashboard, and below that of the console.
+#: Path below the address of the dashboard or console.
 PATHS: dict[Realm, str] = {"dashboard": "/enter", "console": "/console/setup"}
 
 
@@ -34,7 +34,7 @@ class LinkUsed(Refusal):
 
 
 class Used(msgspec.Struct, frozen=True):
-    """Whom a link signs in. `needs_code`: it was mailed, and they have a second factor, which is required next."""
+    """The person whom a link signs in. `needs_code`: it was mailed, and their second factor is required next."""
 
     user_id: UUID
     is_mailed: bool
@@ -52,7 +52,8 @@ VALUES ($1, $2, $3, now() + $4::interval, $5)
 async def make(
     conn: Connection, by: Actor | Who, *, user_id: UUID, is_mailed: bool = False, realm: Realm = "dashboard"
 ) -> str:
-    """A token that signs this person in once, valid for an hour, or 30 minutes. Ends the previous one of the realm."""
+    """A token that signs this person in once, valid for an hour, or 30 minutes if it is mailed. Ends the realm's
+    previous one."""
     token = secrets.token_urlsafe(32)
     async with conn.transaction():
         await conn.execute(MAKE, hash_secret(token), user_id, is_mailed, MAILED_LIFE if is_mailed else LIFE, realm)
@@ -80,18 +81,18 @@ STAY = "DELETE FROM email_changes WHERE user_id = $1"
 
 
 async def end(conn: Connection, *, user_id: UUID) -> None:
-    """The links that a person may have sign nobody in any more, and the one that would give the account another e-mail
-    address changes none: whoever asked for it may be why the account is taken back."""
+    """Invalidate a person's sign-in links and a pending change of their e-mail address: whoever requested these may be
+    the reason why the account is being recovered."""
     await conn.execute(END, user_id)
     await conn.execute(STAY, user_id)
 
 
-# Of retention: $1 is now, $2 how many at once.
+# For retention: $1 is now, $2 the batch size.
 FORGET = """
 DELETE FROM sign_in_links WHERE token_hash IN (SELECT token_hash FROM sign_in_links WHERE expires_at < $1 LIMIT $2)
 """
 
 
 def address(base_url: str, token: str, *, realm: Realm = "dashboard") -> str:
-    """The link itself. `base_url`: of the dashboard, or of the console."""
+    """The link itself. `base_url`: the dashboard's or the console's."""
     return f"{base_url.rstrip('/')}{PATHS[realm]}#{token}"

@@ -1,6 +1,6 @@
-"""Memberships: who belongs to an organization, and as what.
+"""Memberships: who belongs to an organization, and in which role.
 
-The rule nobody may break: an organization that has an owner keeps one. Whoever changes the team locks the
+The rule nobody may break: an organization that has an owner keeps one. Every change to the team locks the
 organization's row first, so that two owners cannot remove each other.
 """
 
@@ -38,11 +38,11 @@ class Colleague(msgspec.Struct, frozen=True):
     name: str
     role: str
     has_totp: bool
-    #: They sign in by passkey and have no password that could be stolen; beside one a passkey protects nothing.
+    #: They sign in by passkey and have no password that could be stolen; alongside one, a passkey protects nothing.
     has_passkey: bool
     joined_at: datetime
     signed_in_at: datetime | None
-    #: In this organization, to the minute; None: no session of theirs looks at it now.
+    #: Last request in this organization, to the minute; None: none of their sessions is currently in it.
     seen_at: datetime | None
 
 
@@ -68,11 +68,11 @@ SELECT u.name FROM memberships m CROSS JOIN LATERAL (SELECT name, email FROM use
 
 
 async def holders(conn: Connection, organization_id: UUID, roles: Sequence[str], *, limit: int) -> list[str]:
-    """Names of some members with one of these roles: whom somebody may ask who has none of them."""
+    """Names of some members with one of these roles, for somebody who needs to ask one of them."""
     return [row["name"] for row in await conn.fetch(HOLDERS, organization_id, list(roles), limit)]
 
 
-# The row lock comes first: two owners must not both be the one that stays.
+# The row lock comes first: two owners must not each rely on the other to stay.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 ADD = """
 INSERT INTO memberships (organization_id, user_id, role, created_at) VALUES ($1, $2, $3, now())
@@ -101,7 +101,7 @@ DELETE FROM memberships WHERE organization_id = $1 AND user_id = $2
 END_SESSIONS = "DELETE FROM sessions WHERE organization_id = $1 AND user_id = $2"
 
 
-# Nobody joins by the word of somebody who may not give it any more. $3: only those to become this.
+# Invitations end when their author is no longer allowed to make them. $3: only invitations to this role.
 END_INVITATIONS = """
 DELETE FROM invitations WHERE organization_id = $1 AND invited_by = $2 AND ($3::text IS NULL OR role = $3)
 RETURNING id, email
@@ -109,8 +109,8 @@ RETURNING id, email
 
 
 async def change_role(conn: Connection, actor: Actor, *, user_id: UUID, role: str) -> None:
-    """Give a member another role; invitations of theirs that it does not let them make end. Raises NotFound,
-    LastOwner, Invalid, and RoleRequired as `_demand` says."""
+    """Give a member another role; invitations of theirs that the new role does not allow end. Raises NotFound,
+    LastOwner, Invalid, and RoleRequired as in `_demand`."""
     roles.checked(role)
     async with conn.transaction():
         known = await _known(conn, actor, user_id)
@@ -129,7 +129,7 @@ async def change_role(conn: Connection, actor: Actor, *, user_id: UUID, role: st
 
 
 async def keys_of(conn: Connection, actor: Actor, *, user_id: UUID) -> list[ApiKey]:
-    """The organization's active keys that a person made, as far as the audit log tells."""
+    """The organization's active keys that a person created, according to the audit log."""
     listed = [
         one
         for mode in ("live", "test")
@@ -144,9 +144,9 @@ async def keys_of(conn: Connection, actor: Actor, *, user_id: UUID) -> list[ApiK
 
 
 async def remove(conn: Connection, actor: Actor, *, user_id: UUID, revokes_keys: bool = False) -> int:
-    """End a membership, the sessions in it, and invitations that the person made. Keys that they made stay, unless
-    `revokes_keys`; returns how many were revoked. Raises NotFound, LastOwner, and RoleRequired as `_demand` says;
-    anybody may leave."""
+    """End a membership, its sessions, and invitations that the person made. Keys that they created stay, unless
+    `revokes_keys`; returns how many were revoked. Raises NotFound, LastOwner, and RoleRequired as in `_demand`; anybody
+    may leave."""
     async with conn.transaction():
         known = await _known(conn, actor, user_id)
         if user_id != actor.user_id:
@@ -170,21 +170,21 @@ async def _end_invitations(conn: Connection, actor: Actor, user_id: UUID, *, rol
 
 
 async def role_of(conn: Connection, actor: Actor, *, user_id: UUID) -> str | None:
-    """A member's role; None: they are none."""
+    """A member's role; None if they are not a member."""
     role: str | None = await conn.fetchval(ROLE, actor.organization_id, user_id)
     return role
 
 
 async def demand_team(conn: Connection, actor: Actor, *touched: str) -> None:
-    """Whether the actor may change the team. `touched`: roles that somebody has, or is to get. Raises RoleRequired.
+    """Check that the actor may change the team. `touched`: roles that somebody has or is to get. Raises RoleRequired.
 
-    Asked of the database, not of the session: it may be half a second old.
+    Queries the database, because the session may be half a second old.
     """
     await _demand(conn, actor, *touched)
 
 
 async def demand(conn: Connection, actor: Actor, permission: str) -> None:
-    """Whether the actor holds a permission now; an operator does. Raises RoleRequired."""
+    """Check that the actor holds a permission now; operators always do. Raises RoleRequired."""
     if actor.user_id is None:
         return
     own = roles.ROLES.get(await role_of(conn, actor, user_id=actor.user_id) or "")
@@ -201,7 +201,7 @@ async def _known(conn: Connection, actor: Actor, user_id: UUID) -> str:
 
 
 async def _demand(conn: Connection, actor: Actor, *touched: str) -> None:
-    """An operator may do anything; a person needs the team permission, and the owners' one if an owner is concerned."""
+    """An operator may do anything; a member needs the team permission, and that for owners if an owner is concerned."""
     await demand(conn, actor, roles.OWNERS if "owner" in touched else roles.TEAM_CHANGE)
 
 

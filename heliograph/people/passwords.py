@@ -1,8 +1,8 @@
 """Passwords: argon2id, in threads, and which ones are refused.
 
 A hash costs 19 MiB and some 40 ms of a core (m = 19,456 KiB, t = 2, p = 1: the OWASP recommendation of 2023). Two are
-made at once and a few wait; beyond that, requests are refused for a moment. The rule nobody may break: an account that
-does not exist costs the same as a wrong password.
+computed at once and a few wait; beyond that, requests are refused. The rule nobody may break: a nonexistent account
+costs the same time as a wrong password.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ AT_ONCE, WAITING = 2, 32
 _hasher = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="argon2")
 _under_way = 0
-#: The hash of a password that nobody knows, to compare with if there is no account, or none with a password.
+#: The hash of a password that nobody knows, for comparison if there is no account, or no password.
 NOBODYS = "$argon2id$v=19$m=19456,t=2,p=1$LzGGnTq6e3oPS/Jp5NxCLA$eei/R3zXpmM3xA7cUBBycus5BC9YHK5ToJUZMh7YIKs"
 
-#: The 10,000 commonest passwords, and words and names that are as common; see `vendor/README.md`.
-#: One text, a line for each: as a set of strings they would take 1.4 MB of each web process.
+#: The 10,000 most common passwords, and equally common words and names; see `vendor/README.md`.
+#: One text with a line each: as a set of strings they would take 1.4 MB per web process.
 _COMMONEST = "\n".join(
     [
         "",
@@ -45,9 +45,9 @@ _COMMONEST = "\n".join(
         "",
     ]
 )
-#: Letters of the shortest of them that makes a password guessable with any digits and punctuation around it.
+#: Minimum letters of a common word that makes a password guessable with any digits and punctuation around it.
 _WORD = 5
-#: Others, common where Portuguese is spoken or here, without digits and punctuation.
+#: Other words, common in Portuguese or in this product, without digits and punctuation.
 _COMMON = re.compile(
     "password|passwords|passw|passwort|senha|minhasenha|contrasena|motdepasse|letmein|welcome|bemvindo|qwerty|"
     "qwertyuiop|azerty|admin|administrator|administrador|iloveyou|teamo|teamomuito|monkey|dragon|football|futebol|"
@@ -55,7 +55,7 @@ _COMMON = re.compile(
     "access|hello|olamundo|helloworld|test|testtest|teste|abc|abcabc|abcdef|abcdefgh|abcdefghijkl|default|guest|"
     "user|heliograph|temporary|mozambique|mocambique|portugal|brasil|brazil|benfica|sporting|fcporto"
 ).fullmatch
-#: Letters that people write as digits or signs.
+#: Maps digits and symbols to the letters that people replace with them.
 _PLAIN = str.maketrans("013457@$!", "oieastasi")
 _RUNS = (
     "01234567890",
@@ -77,7 +77,7 @@ class TooManySignIns(Refusal):
 
 
 def check_strength(password: str, *, email: str = "", field: str = "password") -> None:
-    """Raises Invalid for a password that is too short, too long, or one of the first that somebody would guess."""
+    """Check a password. Raises Invalid if it is too short, too long, or one of the first that somebody would guess."""
     if len(password) < SHORTEST:
         raise Invalid((field, "length", "The password must have at least 12 characters."))
     if len(password) > LONGEST or "\0" in password:
@@ -92,7 +92,7 @@ async def hashed(password: str) -> str:
 
 
 async def verify(known: str | None, password: str) -> bool:
-    """Whether it is the password of this hash; False, just as slowly, if there is none. Raises TooManySignIns."""
+    """True if the password matches this hash; False, just as slowly, if there is no hash. Raises TooManySignIns."""
     right = await _in_thread(_matches, known or NOBODYS, password[:LONGEST])
     return right and known is not None
 
@@ -135,7 +135,7 @@ def _is_guessable(password: str, email: str) -> bool:
 
 
 def _is_run(text: str) -> bool:
-    """Whether it is mostly made of neighbours on the keyboard, in the alphabet or among numbers."""
+    """True if it mostly consists of neighbours on the keyboard, in the alphabet or among digits."""
     pairs = {run[at : at + 2] for run in _RUNS for at in range(len(run) - 1)}
     steps = [text[at : at + 2] for at in range(len(text) - 1)]
     return sum(step in pairs for step in steps) >= 0.8 * len(steps)

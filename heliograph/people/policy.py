@@ -1,7 +1,7 @@
-"""An organization's own settings as its people change them: what it is called, and what it demands of its members.
+"""An organization's settings that its own people can change, such as its name and what it demands of members.
 
-The rule nobody may break: who changes something here holds the permission in the database, not only in a session, and
-nobody demands of others what they do not have themselves.
+The rule nobody may break: permissions are checked against the database, not only against the session, and nobody can
+demand of others what they do not have themselves.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from heliograph.people import memberships, roles, users
 
 
 class Stops(msgspec.Struct, frozen=True):
-    """What closing an organization stops, in numbers; MANY stands for that many and more."""
+    """What closing an organization stops, in numbers; MANY stands for that many or more."""
 
     keys: int
     endpoints: int
@@ -33,19 +33,19 @@ class Stops(msgspec.Struct, frozen=True):
     members: int
 
 
-#: Most of one kind that are counted.
+#: Counting stops at this many of one kind.
 MANY = 1000
 
 
 async def rename(conn: Connection, actor: Actor, *, name: str) -> Organization:
-    """Give the organization another name. Raises Invalid, RoleRequired."""
+    """Rename the organization. Raises Invalid, RoleRequired."""
     await memberships.demand(conn, actor, roles.SETTINGS)
     return await organizations.rename(conn, id=actor.organization_id, name=name, by=actor.who)
 
 
 async def configure(conn: Connection, actor: Actor, **changes: Any) -> Organization:
-    """Change the organization's settings: those of `organizations.configure`. What developers may do with live keys is
-    for owners to say. Raises Invalid, RoleRequired."""
+    """Change the organization's settings, those of `organizations.configure`. Only owners may decide what developers
+    can do with live keys. Raises Invalid, RoleRequired."""
     await memberships.demand(conn, actor, roles.OWNERS if changes.get("developer_keys") is not None else roles.SETTINGS)
     if changes.get("factor_required") and actor.user_id is not None:
         person = await users.get(conn, id=actor.user_id)
@@ -55,8 +55,8 @@ async def configure(conn: Connection, actor: Actor, **changes: Any) -> Organizat
 
 
 async def change_defaults(conn: Connection, actor: Actor, **changes: Any) -> SendDefaults:
-    """Change what sends mean that do not say it, and how long texts are kept: as `send_defaults.change` has it. Raises
-    Invalid, RoleRequired."""
+    """Change the defaults of sends, and how long texts are kept, as in `send_defaults.change`. Raises Invalid,
+    RoleRequired."""
     await memberships.demand(conn, actor, roles.SETTINGS)
     return await send_defaults.change(conn, organization_id=actor.organization_id, by=actor.who, **changes)
 
@@ -64,7 +64,7 @@ async def change_defaults(conn: Connection, actor: Actor, **changes: Any) -> Sen
 async def limit_spending(
     conn: Connection, actor: Actor, *, segments: int | None, key_id: UUID | None = None
 ) -> list[Limit]:
-    """Set what may be accepted in a day, as `spending.limit` has it. Raises Invalid, NotFound, RoleRequired."""
+    """Set how much may be accepted in a day, as in `spending.limit`. Raises Invalid, NotFound, RoleRequired."""
     await memberships.demand(conn, actor, roles.SETTINGS)
     return await spending.limit(conn, actor.organization_id, segments=segments, key_id=key_id, by=actor.who)
 
@@ -72,8 +72,8 @@ async def limit_spending(
 async def change_guard(
     conn: Connection, actor: Actor, *, policy: str | None, safe: Sequence[str], limits: Mapping[str, int | None]
 ) -> Rules:
-    """Choose what is done with suspicious messages, which ranges are never held, and how many messages of a class go
-    out in ten minutes before the rest is suspicious, as `guard.rules.configure` has it.
+    """Choose how suspicious messages are treated, which ranges are never held, and how many messages of a class may be
+    sent in ten minutes before the rest is suspicious, as in `guard.rules.configure`.
 
     Raises Invalid, RoleRequired.
     """
@@ -94,14 +94,14 @@ SELECT (SELECT count(*) FROM (SELECT FROM api_keys WHERE organization_id = $1 AN
 
 
 async def stops(conn: Connection, actor: Actor) -> Stops:
-    """What closing would stop."""
+    """What closing the organization would stop."""
     row = await conn.fetchrow(STOPS, actor.organization_id, MANY)
     assert row is not None
     return Stops(**row)
 
 
 async def close(conn: Connection, actor: Actor) -> Organization:
-    """Close the organization: nothing is sent or changed any more, and only the operator opens it again. Raises
+    """Close the organization: nothing is sent or changed from then on, and only the operator can reopen it. Raises
     RoleRequired."""
     await memberships.demand(conn, actor, roles.OWNERS)
     return await organizations.set_state(conn, id=actor.organization_id, state="closed", by=actor.who)

@@ -1,8 +1,8 @@
-"""What each role in an organization may do: the one table that pages, keys and tests go by.
+"""What each role in an organization may do: the one table that pages, keys and tests rely on.
 
-A role is a set of the contract's scopes, as an API key has them, for live and for test resources, and a set of page
-permissions for what the contract has no scope for. The rule nobody may break: no other place names a role to decide
-something; it asks for a scope or a permission.
+A role is a set of the contract's scopes, like those of an API key, for live and for test resources, and a set of page
+permissions for whatever has no scope in the contract. The rule nobody may break: no other code decides by the name of a
+role; it checks a scope or a permission.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import msgspec
 from heliograph.accounts.api_keys.scopes import SCOPES
 from heliograph.base.errors import Invalid, Refusal
 
-#: See whole phone numbers and texts; without it, the last four digits and no text.
+#: See whole phone numbers and texts; without it, only the last four digits and no text.
 CONTENT = "content"
 #: See the number and text of one message at a time, which is recorded.
 REVEAL = "reveal"
-#: See whole numbers and texts of conversations, as who answers them must.
+#: See whole numbers and texts of conversations, as needed to answer them.
 CONVERSE = "converse"
-#: Take people away as a file: contacts, opt-outs, a campaign's recipients. Whoever writes to people sees their numbers
-#: one after the other; all of them at once are for those who answer for the organization.
+#: Export people as a file: contacts, opt-outs, a campaign's recipients. Whoever writes to people sees their numbers one
+#: at a time; all of them at once are reserved for those responsible for the organization.
 EXPORT = "export"
-#: See the team and its invitations; change them; change owners too.
+#: See the team and its invitations; change them; change owners as well.
 TEAM, TEAM_CHANGE, OWNERS = "team", "team_change", "owners"
 #: See quota, usage and wallet.
 USAGE = "usage"
 #: Change alerts of the wallet.
 MONEY = "money"
-#: See and change the organization's settings; closing it takes OWNERS.
+#: See and change the organization's settings; closing it requires OWNERS.
 SETTINGS = "settings"
 #: See the audit log.
 AUDIT = "audit"
@@ -52,7 +52,7 @@ class Role(msgspec.Struct, frozen=True):
     live: frozenset[str]
     test: frozenset[str]
     permissions: frozenset[str]
-    #: Scopes that live keys of their making may have beyond their own.
+    #: Scopes beyond their own that live keys created by them may have.
     grants: frozenset[str] = frozenset()
 
     def scopes(self, mode: str) -> frozenset[str]:
@@ -62,19 +62,19 @@ class Role(msgspec.Struct, frozen=True):
 
 _ALL = frozenset(SCOPES)
 _WEBHOOKS = frozenset({"webhooks:read", "webhooks:write"})
-#: What everybody can read who sees messages.
+#: Scopes of everybody who sees messages.
 _SEEN = frozenset({"sms:read", "whatsapp:read", "account:read", "contacts:read", "campaigns:read", "sender_ids:read"})
 _DEVELOPER = _SEEN | _WEBHOOKS | {"api_keys:read"}
 _SENDER = _SEEN | {"sms:send", "whatsapp:send", "contacts:write", "campaigns:write", "sender_ids:write"}
 
-#: From the most to the least powerful, as they are offered.
+#: From most to least powerful, in the order in which they are offered.
 ROLES: dict[str, Role] = {
     role.name: role
     for role in (
         Role("owner", _ALL, _ALL, PERMISSIONS),
         Role("admin", _ALL, _ALL, PERMISSIONS - {OWNERS}),
-        # Tries everything out with test keys and test sends; live keys are for owners and admins, and for developers
-        # whose owner allows it (DEVELOPER_WITH_KEYS).
+        # Can try everything with test keys and test sends; live keys are for owners and admins, and for developers if
+        # an owner allows it (DEVELOPER_WITH_KEYS).
         Role("developer", _DEVELOPER, _ALL, frozenset({DEVELOP, USAGE, REVEAL})),
         Role("sender", _SENDER, _SENDER, frozenset({CONVERSE})),
         Role("viewer", _SEEN | {"webhooks:read"}, _SEEN | {"webhooks:read"}, frozenset({DEVELOP})),
@@ -82,16 +82,16 @@ ROLES: dict[str, Role] = {
     )
 }
 
-#: A developer where the organization's owner lets developers create live keys. What such a key may do, its maker may
-#: not by hand: it sends, and reads what it sent. None changes the organization's settings, or makes further keys.
+#: A developer if the organization's owner lets developers create live keys. Such a key may do what its creator may not
+#: do by hand: send, and read what it sent. It cannot change the organization's settings, or create further keys.
 DEVELOPER_WITH_KEYS = msgspec.structs.replace(
     ROLES["developer"],
     live=_DEVELOPER | {"api_keys:write"},
     grants=_ALL - {"account:write", "api_keys:write"},
 )
 
-#: The role of an operator who views as the organization (`operators.viewing`); nobody can be given it. All can be
-#: read but texts, whole numbers and files.
+#: The role of an operator who views as the organization (`operators.viewing`); it cannot be assigned. It can read
+#: everything except texts, whole numbers and files.
 VIEWING = Role(
     "viewing",
     frozenset(scope for scope in SCOPES if scope.endswith(":read")),
@@ -101,7 +101,7 @@ VIEWING = Role(
 
 
 def held(name: str, *, developer_keys: bool = False) -> Role | None:
-    """The role of a session, by its name, and by whether developers may create live keys."""
+    """The role of a session, by its name and whether developers may create live keys."""
     if developer_keys and name == DEVELOPER_WITH_KEYS.name:
         return DEVELOPER_WITH_KEYS
     return VIEWING if name == VIEWING.name else ROLES.get(name)

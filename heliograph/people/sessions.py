@@ -1,8 +1,7 @@
 """Sessions: browsers in which somebody is signed in.
 
-A session's token is 256 random bits that only the browser has; the table has its SHA-256. The rule nobody may break: a
-session that ended is refused by every process within a second, whoever ended it (`session_keeping.book` caches for
-less).
+A session's token is 256 random bits known only to the browser; the table holds its SHA-256. The rule nobody may break:
+an ended session is refused by every process within a second, whoever ended it (`session_keeping.book` caches for less).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from heliograph.people.session_keeping.rows import Rows, printable
 
 #: A session ends after this long without a request; "keep me signed in" makes it LONGEST.
 IDLE = timedelta(hours=12)
-#: From sign-in on, whatever happens.
+#: Maximum duration, counted from the sign-in.
 LONGEST = timedelta(days=30)
-#: How long after entering the password dangerous actions are allowed.
+#: How long dangerous actions are allowed after authentication.
 PROVED = timedelta(minutes=10)
-#: Unread notices that are counted; a bell that shows as many has more to tell.
+#: Maximum unread notices counted; a bell that shows this many may have more.
 UNREAD = 20
-#: The rows, and what both realms do with theirs.
+#: The rows, and the operations that both realms share.
 ROWS = Rows("sessions", "idle", "user.sessions_ended")
 touch, prove, end_token = ROWS.touch, ROWS.prove, ROWS.end_token
 end, end_all, list_all, FORGET = ROWS.end, ROWS.end_all, ROWS.list_all, ROWS.forget
@@ -50,11 +49,11 @@ class Known(msgspec.Struct, frozen=True):
     name: str
     language: str | None
     time_zone: str | None
-    #: Columns that they chose, by list: JSON.
+    #: The columns that they chose, by list, as JSON.
     columns: str
     has_password: bool
     has_totp: bool
-    #: The current one; None: the person belongs to none.
+    #: The current organization; None: the person belongs to none.
     organization_id: UUID | None
     organization: str | None
     state: str | None
@@ -63,48 +62,48 @@ class Known(msgspec.Struct, frozen=True):
     guarantee: str
     validity_seconds: int | None
     allowed_countries: list[str] | None
-    #: What the organization demands: a second factor, whether single messages may be revealed, and whether developers
-    #: create live keys; and its zone.
+    #: The organization's settings: a second factor is required, single messages may be revealed, developers may create
+    #: live keys; and its time zone.
     factor_required: bool
     reveals: bool
     developer_keys: bool
     organization_zone: str | None
     role: str | None
-    #: (id, name) of all that the person belongs to.
+    #: (id, name) of all organizations that the person belongs to.
     organizations: list[tuple[UUID, str]]
     created_at: datetime
     seen_at: datetime
     ends_at: datetime
-    #: Kinds of the latest notices that the person has not read, at most UNREAD.
+    #: Kinds of the latest unread notices, at most UNREAD.
     unread: list[str]
-    #: Kinds of which the person, or their organization, wants the bell to say nothing.
+    #: Kinds for which the person or their organization turned the bell off.
     silent: frozenset[str]
-    #: Whether the person authenticated within PROVED, by signing in or since.
+    #: True if the person authenticated within PROVED, by signing in or since.
     is_proved: bool
-    #: Why an operator views as the organization, and changes nothing; None: a member's own session.
+    #: Why an operator views as the organization, without changing anything; None: a member's own session.
     reason: str | None
 
     @property
     def lacks_factor(self) -> bool:
-        """Whether the organization demands a second factor that the person does not have."""
+        """True if the organization requires a second factor that the person does not have."""
         return self.factor_required and not self.has_totp and self.reason is None
 
     @property
     def zone(self) -> str | None:
-        """The time zone of what they see: their own, else the organization's."""
+        """The time zone in which they see times: their own, or else the organization's."""
         return self.time_zone or self.organization_zone
 
     @property
     def held(self) -> roles.Role | None:
-        """What they may; None without an organization."""
+        """Their role; None without an organization."""
         return None if self.role is None else roles.held(self.role, developer_keys=self.developer_keys)
 
     def may(self, scope: str | None, permission: str | None, mode: str) -> bool:
-        """Whether the person's role has a scope in a mode, and a page permission."""
+        """True if the person's role has a scope in a mode, and a page permission."""
         role = self.held
         if role is None:
             return False
-        # Who sees all texts anyway reveals nothing.
+        # A role that sees all texts anyway does not need to reveal any.
         if permission == roles.REVEAL and not self.reveals and roles.CONTENT not in role.permissions:
             return False
         return (scope is None or scope in role.scopes(mode)) and (permission is None or permission in role.permissions)
@@ -136,11 +135,11 @@ async def open_for(
     request_id: str = "",
     is_known: bool = True,
 ) -> str:
-    """Begin a session for somebody who has authenticated; returns its token, which exists nowhere else.
+    """Begin a session for somebody who has authenticated; returns its token, which is stored nowhere.
 
-    `how`: by what, "password", "code", "passkey", "link" or "invitation". `organization_id`: the current one, which
-    they belong to; None: the first. `is_kept`: stay signed in for LONGEST. `is_known`: whether they have signed in
-    before in this browser; if not, and this is not their first time at all, the bell tells them.
+    `how`: how they authenticated, "password", "code", "passkey", "link" or "invitation". `organization_id`: the current
+    one, which they belong to; None: the first. `is_kept`: stay signed in for LONGEST. `is_known`: they have signed in
+    with this browser before; if not, and this is not their first sign-in at all, the bell notifies them.
     """
     token = secrets.token_urlsafe(32)
     idle = LONGEST if is_kept else IDLE
@@ -167,8 +166,8 @@ async def open_for(
     return token
 
 
-# A membership that ended, or an organization that closed, leaves the session without one. That of an operator who views
-# as the organization is good once it was taken up, as long as they may, and while they are signed in to the console.
+# If the membership has ended or the organization is closed, the session has no organization. A session of an operator
+# who views as the organization is valid once taken up, while they are permitted to and are signed in to the console.
 AUTHENTICATE = """
 SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, u.columns,
        u.password IS NOT NULL AS has_password,
@@ -209,7 +208,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
 
 
 async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Known]:
-    """The session of each token's SHA-256, without unknown and ended ones."""
+    """Sessions by the SHA-256 of their tokens; unknown and ended ones are omitted."""
     found = {}
     lookers = operator_roles.holders(operator_roles.LOOK)
     for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers):

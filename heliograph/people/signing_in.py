@@ -1,10 +1,10 @@
-"""Signing in: e-mail and password, then a code where the person has an authenticator app.
+"""Signing in: e-mail and password, then a code if the person has an authenticator app.
 
 The rule nobody may break: whatever is wrong, the answer is the same sentence after the same time. A session begins only
-here, when everything required has been verified.
+once everything required has been verified here.
 
-A browser in which somebody has signed in before carries a mark of that, and its tries are counted apart from those of
-strangers: guessing at an account from a thousand addresses does not keep its owner out.
+A browser in which somebody has signed in before carries a mark, and its attempts are counted separately from those of
+strangers: guessing at an account from a thousand addresses does not lock out its owner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.passkeys import ceremony, checking
 from heliograph.people.passkeys.challenges import Site
 
-#: Seconds between the password and the code.
+#: Maximum seconds between the password and the code.
 CODE_WITHIN = 300
 
 
@@ -52,10 +52,10 @@ FIND = "SELECT id, password, totp IS NOT NULL AS has_totp FROM users WHERE email
 async def password(
     pool: Pool, mark_key: Key, guesses: Guesses, *, email: str, password: str, address: str, browser: str = ""
 ) -> Proved:
-    """The person with this password. Raises WrongSignIn, TooManyTries, TooManySignIns.
+    """The person with this e-mail and password. Raises WrongSignIn, TooManyTries, TooManySignIns.
 
-    `guesses`: is told of what fails; `address`: where it comes from; `browser`: the mark that it brings. No connection
-    is held while the hash is made.
+    `guesses`: notified of failures; `address`: where the attempt comes from; `browser`: the mark that it carries. No
+    connection is held while the hash is computed.
     """
     account = email.strip().lower()[:254]
     async with pool.acquire() as conn:
@@ -77,7 +77,8 @@ FIND_BY_ID = "SELECT password FROM users WHERE id = $1"
 
 
 async def prove_again(pool: Pool, *, session_id: UUID, user_id: UUID, password: str, address: str) -> None:
-    """The person of a session gives their password once more. Raises as `password` does. Tries are the session's."""
+    """Verify the password of a session's person again. Raises the same as `password`. Attempts are counted per
+    session."""
     account = f"session {session_id}"
     async with pool.acquire() as conn:
         await tries.count(conn, account=account, address=address)
@@ -111,19 +112,19 @@ async def code(
 
 
 def mark(key: Key, *, user_id: UUID) -> str:
-    """What a browser keeps in which this person has signed in. It lets nobody in."""
+    """The mark kept by a browser in which this person has signed in. It does not authenticate anybody."""
     name = secrets.token_hex(8)
     return f"{name}.{mac(key, _marked(user_id, name)).hex()}"
 
 
 def is_known(key: Key, *, user_id: UUID, browser: str) -> bool:
-    """Whether this person has signed in before in the browser that brings this mark."""
+    """True if this person has signed in before in the browser that carries this mark."""
     name, _, tag = browser[:200].partition(".")
     return is_mac(key, _marked(user_id, name), tag)
 
 
 def _counted(key: Key, account: str, user_id: UUID, browser: str) -> str:
-    """Under what name a try is counted: the account's, or that of a browser which this person has used before."""
+    """The name under which an attempt is counted: the account's, or that of a browser that this person has used."""
     name = browser[:200].partition(".")[0]
     return f"{account} in {name}" if is_known(key, user_id=user_id, browser=browser) else account
 
@@ -133,7 +134,7 @@ def _marked(user_id: UUID, name: str) -> bytes:
 
 
 async def passkey(conn: Connection, where: Site, *, asked: bytes, given: str, address: str) -> UUID:
-    """Whose passkey this is; its challenge is used up. Raises PasskeyRefused, TooManyTries."""
+    """The owner of a presented passkey; its challenge is used up. Raises PasskeyRefused, TooManyTries."""
     account = f"passkey {ceremony.claimed(given).hex()}"
     await tries.count(conn, account=account, address=address)
     async with conn.transaction():
@@ -143,14 +144,14 @@ async def passkey(conn: Connection, where: Site, *, asked: bytes, given: str, ad
 
 
 def ticket(key: Key, *, user_id: UUID, is_kept: bool) -> str:
-    """The ticket in the form for the code: whose password was correct, and until when it is valid."""
+    """The ticket carried by the form for the code: whose password was correct, and when it expires."""
     until = clock.milliseconds() // 1000 + CODE_WITHIN
     said = f"{user_id}.{int(is_kept)}.{until}"
     return f"{said}.{mac(key, said.encode()).hex()}"
 
 
 def read_ticket(key: Key, text: str) -> tuple[UUID, bool]:
-    """(user, whether to stay signed in) of a ticket. Raises WrongSignIn for one that is not ours, or too old."""
+    """(user, whether to stay signed in) from a ticket. Raises WrongSignIn if it is not ours, or too old."""
     said, _, tag = text[:200].rpartition(".")
     if not is_mac(key, said.encode("utf-8", "surrogatepass"), tag):
         raise WrongSignIn("It took too long. Sign in again.")

@@ -1,7 +1,7 @@
-"""Failed sign-ins, which delay the next try: longer each time, but never permanently.
+"""Failed sign-ins, which delay the next attempt: longer each time, but never permanently.
 
-By account and by address, whether they exist or not, so that nobody learns which accounts exist. The rule nobody may
-break: a try is counted before the password is looked at, so that a thousand at once are not free.
+Counted by account and by address, whether or not the account exists, so that nobody learns which accounts exist. The
+rule nobody may break: an attempt is counted before the password is checked, so that a thousand at once are not free.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Refusal
 from heliograph.base.network.addresses import sharer
 
-#: Tries that cost no wait, for an account and for an address, behind which there may be an office.
+#: Attempts without delay, per account and per address (which may be a whole office).
 FREE_ACCOUNT, FREE_ADDRESS = 5, 30
-#: Longest wait, seconds. Somebody who guesses at an account all day must not keep its owner out.
+#: Maximum delay in seconds. Somebody who guesses at an account all day must not lock out its owner.
 LONGEST_ACCOUNT, LONGEST_ADDRESS = 60, 900
-#: After this long without a failure, all is forgotten.
+#: After this long without a failure, the count is reset.
 FORGOTTEN = timedelta(minutes=15)
 
 
@@ -38,8 +38,8 @@ class TooManyTries(Refusal):
         self.headers = {"retry-after": str(seconds)}
 
 
-# The wait doubles with each try beyond the free ones. A try that comes too early is not counted, so that waiting helps.
-# A free try is never early: of two at once, the one that waited for the other's row has the earlier now().
+# The delay doubles with each attempt beyond the free ones. An attempt that comes too early is not counted, so that
+# waiting helps. A free attempt is never early: of two at once, the one that waited for the row has the earlier now().
 _WAIT = """CASE WHEN known.tries < excluded_free THEN interval '0'
                 ELSE make_interval(secs => least(excluded_most, 2.0 ^ least(known.tries - excluded_free, 20))) END"""
 
@@ -63,9 +63,9 @@ COUNT_ADDRESS = _statement(FREE_ADDRESS, LONGEST_ADDRESS)
 
 
 async def count(conn: Connection, *, account: str, address: str | None = None) -> int:
-    """Count a try, as if it will fail, and return how many in a row it is at the account. Raises TooManyTries.
-    `account`: what was typed, in lower case. `address`: where it comes from; None: somebody who is signed in does what
-    costs as much as a try."""
+    """Count an attempt, assuming that it fails, and return its number in the row at this account. Raises TooManyTries.
+    `account`: what was typed, in lower case. `address`: where it comes from; None: somebody who is signed in does
+    something that is limited in the same way."""
     tries = 0
     counted = [(COUNT_ADDRESS, _subject("address", sharer(address)))] if address is not None else []
     for statement, subject in (*counted, (COUNT_ACCOUNT, _subject("account", account))):
@@ -81,7 +81,7 @@ STANDING = "SELECT subject, tries FROM sign_in_tries WHERE subject = ANY ($1) AN
 
 
 async def standing(conn: Connection, accounts: Sequence[str]) -> dict[str, int]:
-    """How many tries in a row failed at these accounts, of those at which some did lately."""
+    """Consecutive recent failures by account; accounts without any are omitted."""
     subjects = {_subject("account", account): account for account in accounts}
     return {subjects[row["subject"]]: row["tries"] for row in await conn.fetch(STANDING, list(subjects), FORGOTTEN)}
 
@@ -91,12 +91,13 @@ TAKE_BACK = "UPDATE sign_in_tries SET tries = greatest(tries - 1, 0) WHERE subje
 
 
 async def forgive(conn: Connection, *, account: str, address: str) -> None:
-    """The try succeeded. The address is relieved of this one only: somebody who guesses may also have an account."""
+    """Record that the attempt succeeded. For the address only this attempt is taken back: somebody who guesses may also
+    have an account."""
     await conn.execute(FORGIVE, _subject("account", account))
     await conn.execute(TAKE_BACK, _subject("address", sharer(address)))
 
 
-# Of retention: $1 is when FORGOTTEN began, $2 how many at once.
+# For retention: $1 is when FORGOTTEN began, $2 the batch size.
 FORGET = """
 DELETE FROM sign_in_tries WHERE subject IN (SELECT subject FROM sign_in_tries WHERE tried_at < $1 LIMIT $2)
 """

@@ -1,7 +1,7 @@
-"""Users: name, e-mail, password and preferences of a person, whichever organizations they belong to.
+"""Users: a person's name, e-mail, password and preferences, independent of organizations.
 
-An e-mail address is kept in lower case and names one person. The rule nobody may break: a password that is changed
-ends every other session of its person, in the same transaction.
+An e-mail address is stored in lower case and identifies one person. The rule nobody may break: changing a password ends
+every other session of the person, in the same transaction.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from heliograph.people.operators import sessions as operator_sessions
 
 LANGUAGES = ("en", "pt")
 
-#: One `@`, something on both sides, no spaces; whether it exists, only a mail would show.
+#: One `@`, something on both sides, no spaces; only a mail could show whether it exists.
 _is_email = re.compile(r"[^\s@\x00-\x1f]{1,64}@[^\s@\x00-\x1f]{1,189}").fullmatch
 
 
 class User(msgspec.Struct, frozen=True):
-    """One row of `users`, without what is secret."""
+    """One row of `users`, without secrets."""
 
     id: UUID
     email: str
@@ -65,9 +65,9 @@ BY_ID = f"SELECT {_COLUMNS} FROM users u WHERE id = $1"
 
 
 async def ensure(conn: Connection, by: Actor | Who, *, email: str, name: str = "") -> tuple[User, bool]:
-    """The user of this address, created if there is none; and whether they were created now. Raises Invalid.
+    """The user with this address, created if there is none; and whether they were created now. Raises Invalid.
 
-    `name`: 1 to 200 characters; the part before the `@` if it is empty. It is not changed for an existing user.
+    `name`: 1 to 200 characters; if empty, the part before the `@`. An existing user's name is not changed.
     """
     email = checked_email(email)
     name = checked_name(name or email.partition("@")[0])
@@ -82,7 +82,7 @@ async def ensure(conn: Connection, by: Actor | Who, *, email: str, name: str = "
 
 
 async def find(conn: Connection, *, email: str) -> User:
-    """The user of an address. Raises NotFound."""
+    """The user with this address. Raises NotFound."""
     row = await conn.fetchrow(BY_EMAIL, email.strip().lower())
     if row is None:
         raise NotFound("There is no user with this e-mail address.", resource="user", email=email)
@@ -113,7 +113,7 @@ async def list_everywhere(conn: Connection, *, organization_id: UUID | None, lim
 
 
 REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"
-# Nobody joins by the word of somebody who is gone.
+# Invitations end when their author is removed.
 END_INVITATIONS = "DELETE FROM invitations WHERE invited_by = $1"
 
 
@@ -135,8 +135,8 @@ UPDATE users u SET name = $2, language = $3, time_zone = $4 WHERE id = $1 RETURN
 async def change(
     conn: Connection, by: Actor | Who, *, id: UUID, name: str, language: str | None, time_zone: str | None
 ) -> User:
-    """Change what a person set for themselves. `language`: one of LANGUAGES, None: the browser's. `time_zone`: an IANA
-    name that the caller has checked, None: UTC. Raises Invalid, NotFound."""
+    """Change a person's own settings. `language`: one of LANGUAGES, None: the browser's. `time_zone`: an IANA name that
+    the caller has checked, None: UTC. Raises Invalid, NotFound."""
     if language is not None and language not in LANGUAGES:
         raise Invalid(("language", "enum", f"`language` must be one of {', '.join(LANGUAGES)}"))
     name = checked_name(name)
@@ -152,7 +152,7 @@ async def change(
     return user
 
 
-# No list has more columns than fit a screen, so what is kept stays small.
+# No list has more columns than fit on a screen, so the stored value stays small.
 CHOOSE_COLUMNS = """
 UPDATE users SET columns = CASE WHEN cardinality($3::text[]) = 0 THEN columns - $2::text
                                 ELSE columns || jsonb_build_object($2::text, to_jsonb($3::text[])) END
@@ -161,8 +161,8 @@ UPDATE users SET columns = CASE WHEN cardinality($3::text[]) = 0 THEN columns - 
 
 
 async def choose_columns(conn: Connection, *, id: UUID, list: str, columns: Sequence[str]) -> None:
-    """Remember which columns of a list a person wants to see, in this order; none: the usual ones. Both are names that
-    the caller knows."""
+    """Store which columns of a list a person wants to see, in this order; empty: the default ones. The caller has
+    checked the names of list and columns."""
     await conn.execute(CHOOSE_COLUMNS, id, list, columns)
 
 
@@ -172,9 +172,9 @@ SET_PASSWORD = "UPDATE users SET password = $2 WHERE id = $1"  # noqa: S105
 async def set_password(
     pool: Pool, by: Actor | Who, *, user: User, password: str, keep_session: UUID | None = None
 ) -> None:
-    """Give a person another password and end their sessions, save `keep_session`, and the link that they may have.
+    """Change a person's password, and end their links and their sessions except `keep_session`.
 
-    No connection is held while the hash is made. Raises Invalid, TooManyTries, TooManySignIns.
+    No connection is held while the hash is computed. Raises Invalid, TooManyTries, TooManySignIns.
     """
     passwords.check_strength(password, email=user.email)
     async with pool.acquire() as conn:
@@ -187,8 +187,8 @@ async def set_password(
 
 
 async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed: str) -> None:
-    """Store the hash of a password whose strength was checked, in the caller's transaction. A link that signs the
-    person in ends: whoever has it may be why the password is changed."""
+    """Store the hash of a password whose strength was checked, in the caller's transaction. Links that sign the person
+    in end: whoever has one may be the reason for changing the password."""
     await conn.execute(SET_PASSWORD, user.id, hashed)
     await links.end(conn, user_id=user.id)
     await outbox.drop(conn, subject_id=user.id)
@@ -196,7 +196,7 @@ async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed
 
 
 def checked_email(text: str) -> str:
-    """In lower case, trimmed. Raises Invalid."""
+    """An e-mail address in lower case, trimmed. Raises Invalid."""
     email = text.strip().lower()
     if not _is_email(email) or not naming.is_plain(email):
         raise Invalid(("email", "format", "This is not an e-mail address, which looks like ana@example.com."))
@@ -212,7 +212,7 @@ def checked_name(text: str) -> str:
 
 
 def user_of(row: asyncpg.Record) -> User:
-    """A User of a row that has its columns."""
+    """A User from a row that has its columns."""
     return User(**{name: row[name] for name in User.__struct_fields__})
 
 

@@ -179,7 +179,7 @@ async def test_another_address_is_confirmed_by_who_reads_it_and_the_former_one_i
     assert [email in text for text, email in zip(asked, wanted, strict=True)] == [True] * 3, (
         "each is told when asked for"
     )
-    assert "new@example.com takes its place" in told
+    assert "it was replaced by new@example.com" in told
     rows = await pool.fetch(
         "SELECT action, organization_id FROM audit_log WHERE action ~ 'email' ORDER BY id DESC LIMIT 2"
     )

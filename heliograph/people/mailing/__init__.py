@@ -1,2 +1,2 @@
-"""Mails about people's accounts: `texts` is what they say, `forgotten` how somebody who lost their password is mailed
-a link, `trial` the mail by which an operator sees whether mails arrive."""
+"""Mails about people's accounts: `texts` holds their wording, `forgotten` mails a link to somebody who lost their
+password, `trial` sends the test mail by which an operator checks that mails arrive."""

@@ -1,7 +1,7 @@
-"""S3: somebody who lost their password is mailed a link that signs them in.
+"""S3: mails a sign-in link to somebody who lost their password.
 
-The rule nobody may break: whoever asks learns nothing about who has an account. Asking writes the same row whatever the
-address; a worker looks later whose it is.
+The rule nobody may break: a request reveals nothing about who has an account. It writes the same row for any address; a
+worker later finds out whose it is.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from heliograph.mail.outbox import Outbox
 from heliograph.people import links, tries, users
 from heliograph.people.mailing import texts
 
-#: Kind of the rows that ask, and of the mails.
+#: Kind of the rows of requests, and of the mails.
 ASKED, KIND = "forgotten", "link"
-#: While the last mail is younger, no further one is sent: nobody can fill a mailbox, or keep ending the link in it.
+#: Minimum time between two mails: nobody can flood a mailbox, or keep invalidating the link in it.
 BETWEEN = timedelta(minutes=5)
-#: What is asked and not answered within this is not wanted any more.
+#: A request not answered within this time is dropped.
 WITHIN = timedelta(minutes=30)
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Who asked, in what language they read."""
+    """A request: the e-mail address, and the language to write in."""
 
     email: str
     language: str
 
 
 async def ask(pool: Pool, box: Outbox, *, email: str, language: str, address: str) -> None:
-    """Have a link mailed to whoever this address belongs to. Raises Invalid, TooManyTries. `address`: where it is asked
-    from."""
+    """Have a link mailed to the owner of this address. `address`: where the request comes from. Raises Invalid,
+    TooManyTries."""
     email = users.checked_email(email)
     async with pool.acquire() as conn:
         await tries.count(conn, account=f"forgotten {email}", address=address)
         await outbox.put(conn, box, kind=ASKED, content=Asked(email, language), within=WITHIN)
 
 
-# Two requests for one person are answered one after the other.
+# The lock serializes two requests for one person.
 FIND = "SELECT id, name, language FROM users WHERE email = $1 FOR UPDATE"
 
 
 async def answer(conn: Connection, box: Outbox, content: bytes) -> None:
-    """Put the mail into the outbox, if there is such a person, in the caller's transaction."""
+    """Put the mail into the outbox if there is such a person, in the caller's transaction."""
     asked = msgspec.json.decode(content, type=Asked)
     person = await conn.fetchrow(FIND, asked.email)
     if person is None or await outbox.is_recent(conn, subject_id=person["id"], within=BETWEEN):

@@ -1,4 +1,4 @@
-"""What mails say, in each language of the dashboard. They are plain text: nothing in them is hidden behind a word."""
+"""The wording of mails, in each language of the dashboard. They are plain text, so every link shows its address."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INVITATION = {
         "Invitation to {organization}",
         """Hello,
 
-{inviter} invites you to {organization} on Heliograph. Accept with this link, which is good for three days and one use:
+{inviter} invites you to {organization} on Heliograph. Accept with this link, which is valid for three days and one use:
 
 {link}
 {note}
@@ -37,7 +37,7 @@ FORGOTTEN = {
         """Hello {name},
 
 somebody asked for a new password for {email}. If it was you, \
-sign in with this link and choose one. It is good for 30 minutes and one use:
+sign in with this link and choose one. It is valid for 30 minutes and one use:
 
 {link}
 
@@ -63,7 +63,7 @@ NEW_EMAIL = {
         """Hello {name},
 
 somebody wants to sign in to Heliograph with {email} from now on. If it was you, confirm it with this link, which is \
-good for one hour and one use:
+valid for one hour and one use:
 
 {link}
 
@@ -88,7 +88,7 @@ EMAIL_ASKED = {
         "Somebody wants to change your e-mail address",
         """Hello {name},
 
-somebody who is signed in to your account on Heliograph asked for {email} to take the place of this address. \
+somebody who is signed in to your account on Heliograph asked to replace this address with {email}. \
 Nothing is changed until a link that was sent there is opened, within an hour.
 
 If it was not you, choose another password now: that ends all other sessions, and the link with them.
@@ -110,7 +110,7 @@ FORMER_EMAIL = {
         "Your e-mail address was changed",
         """Hello {name},
 
-your account on Heliograph no longer belongs to this address: {email} takes its place, and all other sessions were \
+your account on Heliograph no longer belongs to this address: it was replaced by {email}, and all other sessions were \
 ended. If it was not you, tell an owner of your organization, or whoever runs the service, at once.
 """,
     ),

@@ -1,4 +1,4 @@
-"""A mail that an operator sends to themselves, by the way that all mails go, to see whether they arrive."""
+"""A test mail that an operator sends to themselves, the same way as all other mails, to check that they arrive."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from heliograph.mail.outbox import Outbox
 from heliograph.people.mailing import texts
 
 KIND = "trial"
-#: Given up after this: whoever looks has gone.
+#: Given up after this: nobody is waiting for it by then.
 WITHIN = timedelta(minutes=5)
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """How the last one went. `state` and `reason`: as in `mails`."""
+    """The outcome of the last test mail. `state` and `reason`: as in `mails`."""
 
     state: str
     reason: str
@@ -27,7 +27,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 async def put(conn: Connection, box: Outbox, *, user_id: UUID, email: str) -> bool:
-    """Have it sent, in place of one that waits, in the caller's transaction. False: too many mails wait."""
+    """Queue the mail, replacing one that waits, in the caller's transaction. False: too many mails are waiting."""
     letter = Letter(email, *texts.TEST)
     return await outbox.put(conn, box, kind=KIND, content=letter, within=WITHIN, subject_id=_subject(user_id))
 
@@ -39,11 +39,11 @@ SELECT state, reason, created_at FROM mails WHERE subject_id = $1 AND state <> '
 
 
 async def latest(conn: Connection, *, user_id: UUID) -> Tried | None:
-    """How this operator's last one went, for a week."""
+    """The outcome of this operator's last test mail, known for a week."""
     row = await conn.fetchrow(LATEST, _subject(user_id))
     return Tried(*row.values()) if row else None
 
 
 def _subject(user_id: UUID) -> UUID:
-    """A subject of its own: the mails about a person take each other's place."""
+    """A separate subject: mails about the same subject replace each other."""
     return uuid5(user_id, KIND)

@@ -1,4 +1,5 @@
-"""How people are told what needs their eye: `choices` is what each chose, `telling` puts mails and events in.
+"""How people are notified of what needs attention: `choices` holds everyone's settings, `telling` queues mails and
+events.
 
-The rules nobody may break: nobody is told of what their role does not see, and what was put in is put in once.
+The rules nobody may break: nobody is notified of what their role may not see, and everything is queued once.
 """

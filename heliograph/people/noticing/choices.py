@@ -1,8 +1,8 @@
-"""How somebody is told of each kind of notice: as the kind has it, unless their organization, or they, chose
-another way.
+"""How somebody is notified of each kind of notice: the kind's default, unless their organization or they themselves
+chose otherwise.
 
-An event goes to the organization's endpoints, so that it is sent is for the organization to choose; a person chooses
-whether their bell counts it, and whether they are mailed.
+Events go to the organization's endpoints, so the organization chooses whether they are sent; a person chooses whether
+their bell counts a notice, and whether they get a mail.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from heliograph.people import memberships, roles
 
 
 class Choices(msgspec.Struct, frozen=True):
-    """What an organization chose, and what a member of it did."""
+    """The choices of an organization and of one of its members."""
 
     organization: Chosen
     own: Chosen
 
     def ways(self, kind: str) -> frozenset[Way]:
-        """How the member is told of a kind; "webhook" is the organization's part."""
+        """How the member is notified of a kind; "webhook" depends on the organization alone."""
         theirs = frozenset(self.organization.get(kind, KINDS[kind].ways))
         own = self.own.get(kind)
         return theirs if own is None else frozenset(own) | (theirs - frozenset(OWN_WAYS))
 
 
 def read(organization: str, own: str = "{}") -> Choices:
-    """Of the columns `notice_ways`."""
+    """Choices from the columns `notice_ways`."""
     return Choices(decoded(organization, KINDS), decoded(own, KINDS))
 
 
@@ -55,7 +55,7 @@ SELECT o.notice_ways AS organization,
 
 
 async def get(conn: Connection, actor: Actor, *, user_id: UUID | None = None) -> Choices:
-    """What the organization chose, and what a member of it did. Raises NotFound."""
+    """The choices of the organization and of one of its members. Raises NotFound."""
     row = await conn.fetchrow(GET, actor.organization_id, user_id)
     if row is None:
         raise NotFound(resource="organization", id=str(actor.organization_id))
@@ -67,8 +67,8 @@ KEEP = "UPDATE organizations SET notice_ways = $2 WHERE id = $1"
 
 
 async def choose_for_all(conn: Connection, actor: Actor, *, ways: Mapping[str, Collection[str] | None]) -> Chosen:
-    """How the organization's people are told, unless they chose otherwise, by kind; None: as the kind has it. Kinds
-    that are not named stay as they are. Returns what is chosen now. Raises Invalid, RoleRequired."""
+    """Set how the organization's people are notified unless they chose otherwise, by kind; None: the kind's default.
+    Kinds not named are unchanged. Returns the resulting choices. Raises Invalid, RoleRequired."""
     changes = checked(ways, _offered(WAYS))
     async with conn.transaction():
         await memberships.demand(conn, actor, roles.SETTINGS)
@@ -96,8 +96,8 @@ KEEP_OWN = "UPDATE memberships SET notice_ways = $3 WHERE organization_id = $1 A
 async def choose(
     conn: Connection, actor: Actor, *, user_id: UUID, ways: Mapping[str, Collection[str] | None]
 ) -> Chosen:
-    """How a member is told, by kind; None: as the organization has it. Kinds that are not named stay as they are.
-    Returns what is chosen now. Raises Invalid, NotFound."""
+    """Set how a member is notified, by kind; None: as the organization chose. Kinds not named are unchanged. Returns
+    the resulting choices. Raises Invalid, NotFound."""
     changes = checked(ways, _offered(OWN_WAYS))
     async with conn.transaction():
         known = await conn.fetchval(LOCK_OWN, actor.organization_id, user_id)
@@ -114,5 +114,5 @@ async def choose(
 
 
 def _offered(ways: Sequence[Way]) -> dict[str, list[Way]]:
-    """Of each kind, those of `ways` that it can be told by."""
+    """The `ways` available for each kind."""
     return {kind: [way for way in ways if way != "webhook" or not one.is_personal] for kind, one in KINDS.items()}

@@ -1,7 +1,8 @@
-"""Telling of tries to sign in as somebody: to the person, and to those who own what the account opens.
+"""Notifies a person, and the owners of their organizations, of attempts to sign in as them.
 
-A try costs nothing more for an account that exists: what is noted here is written a moment later, in one statement for
-all. The rule nobody may break: nobody waits for this, so that no answer says by its time which accounts exist.
+An attempt costs nothing extra for an account that exists: what is noted here is written a moment later, in one
+statement for all. The rule nobody may break: nobody waits for this, so that response times do not reveal which accounts
+exist.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from heliograph.notices import Notice
 from heliograph.people import roles
 from heliograph.people.tries import FREE_ACCOUNT
 
-#: Seconds between two writes, accounts that a process keeps for one, and owners that are told of one look.
+#: Seconds between two writes, and maximum accounts noted per process and owners notified for each.
 EVERY, MOST, MOST_OWNERS = 2.0, 1_000, 5_000
 
-#: What was wrong: the code comes after a password that was right.
+#: What was wrong: a code is entered only after a correct password.
 Step = Literal["password", "code"]
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The latest try, and which it was."""
+    """The latest failed attempt, and its number."""
 
     address: str
     tries: int
 
 
 class Guesses:
-    """What is noted and not written yet. One per process."""
+    """Failed attempts that are not written yet. One per process."""
 
     def __init__(self, pool: Pool) -> None:
         self.noted: Noted[tuple[UUID, Step], Seen] = Noted(
@@ -42,12 +43,12 @@ class Guesses:
         )
 
     def note(self, user_id: UUID, step: Step, *, address: str, tries: int) -> None:
-        """A try at an account that exists has failed, as so many in a row did. The first few are typing errors."""
+        """Note a failed attempt at an existing account, the `tries`th in a row. The first few are taken for typos."""
         if tries >= FREE_ACCOUNT:
             self.noted.note((user_id, step), Seen(address, tries))
 
 
-# Where they look: the organization of their latest session, or else the first that they belong to.
+# Where the person will look: the organization of their latest session, or else the first that they belong to.
 THEIRS = """
 SELECT asked.user_id, known.organization_id
   FROM unnest($1::uuid[]) AS asked (user_id) CROSS JOIN LATERAL (
@@ -70,7 +71,7 @@ SELECT asked.user_id, u.name, m.organization_id, other.user_id AS owner_id
 
 
 async def tell(conn: Connection, seen: Mapping[tuple[UUID, Step], Seen]) -> None:
-    """Ring the bells of these people and of their organizations' owners, but for what they were told within the
+    """Notify these people and their organizations' owners by the bell, except of what they were told within the
     hour."""
     ids = list({user_id for user_id, _ in seen})
     theirs = {row["user_id"]: row["organization_id"] for row in await conn.fetch(THEIRS, ids)}
@@ -86,7 +87,7 @@ async def tell(conn: Connection, seen: Mapping[tuple[UUID, Step], Seen]) -> None
         for (user_id, step), one in seen.items()
         if user_id in theirs
     ]
-    # One cause, of which the later step says more.
+    # Both steps are one cause; the later one says more.
     worst = {
         user_id: (step, one) for (user_id, step), one in sorted(seen.items(), key=lambda item: item[0][1] == "code")
     }

@@ -1,7 +1,7 @@
-"""Mails and events of notices: a worker takes what nobody was told of, once, and puts in what each chose.
+"""Mails and events for notices: a worker takes each new notice once, and queues what each person chose.
 
-What came within one look is one mail to a person, with several of a kind in one line, so that three endpoints which
-fail together are said once. That one cause is not told again within an hour is settled where notices are recorded.
+Notices taken together make one mail per person, with several of a kind in one line, so that three endpoints that fail
+together are mentioned once. Repeats of one cause within an hour are suppressed where notices are recorded.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from heliograph.people.noticing import choices
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.events import Event
 
-#: The timer; seconds: what comes within them is told together.
+#: The timer, and its interval in seconds: notices within it are sent together.
 TIMER, EVERY = "telling", 20.0
-#: For the watch.
+#: SQL condition for the watch.
 DUE = "EXISTS (SELECT FROM notices WHERE NOT is_told)"
-#: Told of at once, and how old a notice may be when its worker comes: nobody wants last week's mails.
+#: Notices per run, and the maximum age of a notice: nobody wants last week's mails.
 MOST, STALE = 500, timedelta(days=1)
-#: The mails' kind, and how long they are tried.
+#: Kind of the mails, and how long they are retried.
 KIND, WITHIN = "notices", timedelta(hours=12)
 
 
 class Told(msgspec.Struct, frozen=True):
-    """Whom a mail goes to, and how they read."""
+    """The recipient of a mail, with their language and time zone."""
 
     email: str
     organization: str
-    #: None: as the installation has it.
+    #: None: the installation's.
     language: str | None
     zone: str | None
 
 
-#: What a mail says: (to whom, what they are told of, newest first, address of the dashboard).
+#: Writes a mail: (recipient, notices, newest first, address of the dashboard) → letter.
 Writes = Callable[[Told, Sequence[Noticed], str], Letter]
 
 TAKE = """
@@ -68,7 +68,7 @@ CHOSEN = "SELECT id, notice_ways FROM organizations WHERE id = ANY ($1)"
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A notice of an organization, and whom alone it is for."""
+    """A notice of an organization, and the only person it is for, if any."""
 
     organization_id: UUID
     user_id: UUID | None
@@ -76,8 +76,8 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 async def tell(conn: Connection, *, box: Outbox | None, writes: Writes) -> int:
-    """Put in mails and events of what nobody was told of yet, in the caller's transaction; how many notices that were.
-    `box`: None where no mails are sent."""
+    """Queue mails and events for new notices, in the caller's transaction; returns how many notices there were. `box`:
+    None if no mails are sent."""
     rows = await conn.fetch(TAKE, MOST, STALE)
     taken = [_taken(row) for row in sorted(rows, key=lambda row: row["id"]) if row["is_fresh"]]
     if taken:
@@ -126,7 +126,7 @@ async def _raise(conn: Connection, taken: Sequence[Taken]) -> None:
 
 
 def sees(role: str, kind: str) -> bool:
-    """Whether a role is told of a kind at all."""
+    """True if a role is notified of a kind at all."""
     held, known = roles.ROLES.get(role), KINDS[kind]
     return (
         held is not None

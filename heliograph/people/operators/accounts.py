@@ -1,6 +1,6 @@
-"""Who is an operator, and as what.
+"""Who is an operator, and in which role.
 
-The rule nobody may break: an installation that has a root keeps one. Whoever changes operators locks all their rows
+The rule nobody may break: an installation that has a root keeps one. Every change to operators locks all their rows
 first, in one order, so that two roots cannot remove each other.
 """
 
@@ -66,7 +66,7 @@ IS_ONE = "SELECT EXISTS (SELECT FROM operators WHERE user_id = $1)"
 
 
 async def is_one(conn: Connection, *, user_id: UUID) -> bool:
-    """Whether a person is an operator."""
+    """True if a person is an operator."""
     found: bool = await conn.fetchval(IS_ONE, user_id)
     return found
 
@@ -78,10 +78,10 @@ INSERT INTO operators (user_id, role, created_at) VALUES ($1, $2, now()) ON CONF
 
 
 async def add(conn: Connection, by: Who, *, user_id: UUID, email: str, role: str) -> None:
-    """Make a user an operator; who is one keeps their role. Raises Invalid.
+    """Make a user an operator; an existing operator keeps their role. Raises Invalid.
 
-    What an account was signed in with before is good no more, and a link to the setup is what begins: an organization
-    invites any address and reads the link, so whoever made the account need not be who has the address.
+    The account's previous credentials are invalidated, and access begins with a link to the setup: an organization can
+    invite any address and read the link, so whoever created the account need not be the owner of the address.
     """
     async with conn.transaction():
         if await conn.fetchval(ADD, user_id, roles.checked(role).name):
@@ -93,14 +93,14 @@ async def add(conn: Connection, by: Who, *, user_id: UUID, email: str, role: str
             await sessions.end_all(conn, by, user_id=user_id)
 
 
-# In one order: two who change operators at once wait for each other, and never in a circle.
+# In one order: concurrent changes to operators wait for each other, and cannot deadlock.
 LOCK = "SELECT user_id, role FROM operators ORDER BY user_id FOR UPDATE"
 CHANGE = "UPDATE operators SET role = $2 WHERE user_id = $1"
 REMOVE = "DELETE FROM operators WHERE user_id = $1"
 
 
 async def change_role(conn: Connection, by: Who, *, user_id: UUID, email: str, role: str) -> None:
-    """Give an operator another role, in all their sessions within a second. Raises NotFound, LastRoot, Invalid."""
+    """Give an operator another role, effective in all sessions within a second. Raises NotFound, LastRoot, Invalid."""
     roles.checked(role)
     async with conn.transaction():
         known = await _locked(conn, user_id)
@@ -115,7 +115,8 @@ async def change_role(conn: Connection, by: Who, *, user_id: UUID, email: str, r
 
 
 async def remove(conn: Connection, by: Who, *, user_id: UUID, email: str) -> None:
-    """Take the console from a person, and end their sessions in it; their account stays. Raises NotFound, LastRoot."""
+    """Revoke a person's access to the console, and end their sessions in it; their account stays. Raises NotFound,
+    LastRoot."""
     async with conn.transaction():
         known = await _locked(conn, user_id)
         _demand_other_root(known, user_id)
@@ -123,12 +124,12 @@ async def remove(conn: Connection, by: Who, *, user_id: UUID, email: str) -> Non
         await audit.record(conn, by, "operator.removed", object_id=user_id, name=email, before={"role": known[user_id]})
 
 
-# By the clock that says since when something is known, so that what was seen is never newer than its being seen.
+# Uses the same clock as the times of causes, so that a cause seen is never newer than this.
 TOLD = "UPDATE operators SET told_at = $2 WHERE user_id = $1"
 
 
 async def told(conn: Connection, *, user_id: UUID) -> None:
-    """An operator has seen what the bell tells until now."""
+    """Record that an operator has seen everything that the bell shows up to now."""
     await conn.execute(TOLD, user_id, clock.now())
 
 

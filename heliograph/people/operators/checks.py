@@ -1,4 +1,4 @@
-"""Whether somebody guesses at an operator's account, which opens everything: it is told like whatever else is wrong."""
+"""Detects guessing at operators' accounts, which give access to everything; reported like any other problem."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from heliograph.base.sentences import Check, said
 from heliograph.people import tries
 from heliograph.people.tries import FREE_ACCOUNT
 
-#: Operators that are looked at.
+#: Maximum operators examined.
 MOST = 200
 OPERATORS = f"SELECT u.id, u.email FROM operators o JOIN users u ON u.id = o.user_id ORDER BY o.created_at LIMIT {MOST}"
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
-    """Failures in a row, as `tries` counts them and for as long. A wrong code comes after a right password."""
+    """Checks consecutive failures, as counted and kept by `tries`. A wrong code implies a correct password."""
     name = said("sign-ins")
     people = {row["id"]: row["email"] for row in await conn.fetch(OPERATORS)}
     known = await tries.standing(conn, [*people.values(), *(tries.of_code(id) for id in people)])

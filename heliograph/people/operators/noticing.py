@@ -1,7 +1,7 @@
-"""How an operator is told of what is not well and of what waits for them: by the bell, by mail, or not at all.
+"""How an operator is notified of problems and of work that waits for them: by the bell, by mail, or not at all.
 
-As with members (`people/noticing`), only what differs from what a kind has is kept, with the operator's row. The rules
-nobody may break: nobody is told of what their role does not see; one cause is mailed once as long as it lasts, and
+As with members (`people/noticing`), only deviations from a kind's defaults are stored, in the operator's row. The rules
+nobody may break: nobody is notified of what their role may not see; a cause is mailed once for as long as it lasts, and
 never twice within APART, however often it comes and goes.
 """
 
@@ -22,12 +22,12 @@ from heliograph.notices.kinds import OWN_WAYS, Way
 from heliograph.notices.ways import Chosen, checked, decoded, encoded, merged, told
 from heliograph.people.operators import roles
 
-#: A cause is not mailed again within this; and for how long it is known that it was: longer than most causes last.
+#: Minimum time between two mails of one cause, and how long past mails are remembered: longer than most causes last.
 APART, KEPT = timedelta(hours=1), timedelta(days=90)
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Who is told: holders of a permission. Where: the page of the console. How: unless somebody chose another way."""
+    """Who is notified: holders of a permission. Where: the page of the console. How: by default."""
 
     path: str
     permission: str = roles.NOW
@@ -48,12 +48,12 @@ USUAL: Chosen = MappingProxyType({name: kind.ways for name, kind in KINDS.items(
 
 
 def ways(chosen: str) -> Chosen:
-    """By kind, of the column `notice_ways`."""
+    """Ways by kind, from the column `notice_ways`."""
     return {**USUAL, **decoded(chosen, KINDS)}
 
 
 def sees(role: str, kind: str) -> bool:
-    """Whether a role is told of a kind at all."""
+    """True if a role is notified of a kind at all."""
     return role in roles.holders(KINDS[kind].permission)
 
 
@@ -68,7 +68,7 @@ GET = "SELECT notice_ways FROM operators WHERE user_id = $1"
 
 
 async def get(conn: Connection, *, user_id: UUID) -> str:
-    """What an operator chose, as it is kept. Raises NotFound."""
+    """An operator's choices, as stored. Raises NotFound."""
     return _known(await conn.fetchval(GET, user_id), user_id)
 
 
@@ -79,8 +79,8 @@ KEEP = "UPDATE operators SET notice_ways = $2 WHERE user_id = $1"
 async def choose(
     conn: Connection, by: Who, *, user_id: UUID, ways: Mapping[str, Collection[str] | None]
 ) -> dict[str, tuple[Way, ...]]:
-    """How an operator is told, by kind; None: as the kind has it. Kinds that are not named stay as they are. Returns
-    what is chosen now. Raises Invalid, NotFound."""
+    """Set how an operator is notified, by kind; None: the kind's default. Kinds not named are unchanged. Returns the
+    resulting choices. Raises Invalid, NotFound."""
     changes = checked(ways, dict.fromkeys(KINDS, OWN_WAYS))
     async with conn.transaction():
         before = decoded(_known(await conn.fetchval(LOCK, user_id), user_id), KINDS)
@@ -93,7 +93,7 @@ async def choose(
     return after
 
 
-# What began since it was last told, if that was not just now.
+# Causes that began after they were last mailed, unless that was within APART.
 NEWS = """
 SELECT one.cause FROM unnest($1::text[], $2::timestamptz[]) AS one (cause, since)
  WHERE NOT EXISTS (SELECT FROM operator_tellings told WHERE told.cause = one.cause
@@ -102,7 +102,7 @@ SELECT one.cause FROM unnest($1::text[], $2::timestamptz[]) AS one (cause, since
 
 
 async def news(conn: Connection, causes: Mapping[str, datetime]) -> set[str]:
-    """Which of the causes are to be told now. `causes`: since when they are there."""
+    """The causes to notify of now. `causes`: each with when it began."""
     return {row["cause"] for row in await conn.fetch(NEWS, list(causes), list(causes.values()), APART)}
 
 
@@ -113,11 +113,11 @@ INSERT INTO operator_tellings (cause, told_at) SELECT cause, now() FROM unnest($
 
 
 async def told_of(conn: Connection, causes: Collection[str]) -> None:
-    """Operators were told of these just now."""
+    """Record that operators have just been notified of these."""
     await conn.execute(TOLD, sorted(causes))
 
 
-# Of retention: $1 is before when, $2 how many at once.
+# For retention: $1 is the cutoff, $2 the batch size.
 FORGET = (
     "DELETE FROM operator_tellings WHERE cause IN (SELECT cause FROM operator_tellings WHERE told_at < $1 LIMIT $2)"
 )

@@ -1,6 +1,6 @@
-"""What each role in the console may do: the one table that its pages and tests go by.
+"""What each role in the console may do: the one table that its pages and tests rely on.
 
-The rule nobody may break: no other place names a role to decide something; it asks for a permission.
+The rule nobody may break: no other code decides by the name of a role; it checks a permission.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.base.errors import Invalid
 
-#: See the state of the service: what every operator may.
+#: See the state of the service; every operator may.
 NOW = "now"
 #: See what waits for a decision; decide, suspend and resume.
 APPROVALS, APPROVE = "approvals", "approve"
@@ -21,11 +21,11 @@ LOOK = "look"
 CARRIAGE, CARRIAGE_CHANGE = "carriage", "carriage_change"
 #: See quotas, plans, wallets and rates; change them.
 MONEY, MONEY_CHANGE = "money", "money_change"
-#: See what is set for the installation; change it.
+#: See the installation's settings; change them.
 SETTINGS, SETTINGS_CHANGE = "settings", "settings_change"
 #: See and change operators and their factors.
 OPERATORS = "operators"
-#: See the whole audit log; or what one did oneself.
+#: See the whole audit log; see only one's own actions.
 AUDIT, AUDIT_OWN = "audit", "audit_own"
 
 PERMISSIONS = frozenset(
@@ -50,7 +50,7 @@ PERMISSIONS = frozenset(
 
 
 class Role(msgspec.Struct, frozen=True):
-    """Permissions under a name."""
+    """A named set of permissions."""
 
     name: str
     permissions: frozenset[str]
@@ -58,7 +58,7 @@ class Role(msgspec.Struct, frozen=True):
 
 _SEEN = frozenset({NOW, ORGANIZATIONS, AUDIT_OWN})
 
-#: From the most to the least powerful, as they are offered.
+#: From most to least powerful, in the order in which they are offered.
 ROLES: dict[str, Role] = {
     role.name: role
     for role in (

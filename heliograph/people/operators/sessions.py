@@ -1,7 +1,7 @@
 """Sessions of the console: browsers in which an operator is signed in.
 
-As sessions of the dashboard, a token is 256 random bits of which the table has the SHA-256; but they are rows of their
-own, shorter, never kept for a month, and good for nothing until the operator has a second factor.
+As in the dashboard, a token is 256 random bits of which the table holds the SHA-256; but these sessions have their own
+table, are shorter, are never kept for a month, and allow nothing until the operator has a second factor.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from heliograph.people.operators import noticing, roles
 from heliograph.people.session_keeping.rows import Rows, printable
 from heliograph.people.sessions import PROVED, SIGNED_IN
 
-#: A session ends after this long without a request, and in any case after LONGEST: a shift.
+#: A session ends after IDLE without a request, and in any case after LONGEST: a shift.
 IDLE, LONGEST = timedelta(hours=2), timedelta(hours=14)
-#: The rows, and what both realms do with theirs.
+#: The rows, and the operations that both realms share.
 ROWS = Rows("operator_sessions", f"interval '{IDLE.total_seconds():.0f} seconds'", "operator.sessions_ended")
 touch, prove, end_token = ROWS.touch, ROWS.prove, ROWS.end_token
 end, end_all, list_all, FORGET = ROWS.end, ROWS.end_all, ROWS.list_all, ROWS.forget
@@ -42,31 +42,31 @@ class Operator(msgspec.Struct, frozen=True):
     time_zone: str | None
     has_password: bool
     has_totp: bool
-    #: An authenticator app or a passkey: without one there is nothing here but the setup.
+    #: An authenticator app or a passkey: without one, only the setup is available.
     has_factor: bool
     role: str
-    #: Until when the operator has seen what the bell tells; None: never.
+    #: Until when the operator has seen what the bell shows; None: never.
     told_at: datetime | None
     created_at: datetime
     seen_at: datetime
     ends_at: datetime
-    #: Whether the person authenticated within PROVED, by signing in or since.
+    #: True if the person authenticated within PROVED, by signing in or since.
     is_proved: bool
     #: Kinds of notices that their bell does not count.
     silent: frozenset[str] = frozenset()
 
     @property
     def lacks_factor(self) -> bool:
-        """Whether the session is good for nothing but setting up a second factor."""
+        """True if the session allows nothing but setting up a second factor."""
         return not self.has_factor
 
     @property
     def zone(self) -> str | None:
-        """The time zone of what they see."""
+        """The time zone in which they see times."""
         return self.time_zone
 
     def may(self, scope: str | None, permission: str | None, mode: str) -> bool:
-        """Whether the role has a permission. Scopes are of organizations: no operator holds one."""
+        """True if the role has a permission. Scopes belong to organizations: no operator holds one."""
         role = roles.ROLES.get(self.role)
         return scope is None and role is not None and (permission is None or permission in role.permissions)
 
@@ -79,9 +79,9 @@ RETURNING id
 
 
 async def open_for(conn: Connection, *, user_id: UUID, address: str, agent: str, how: str, request_id: str = "") -> str:
-    """Begin a session for an operator who has authenticated; returns its token, which exists nowhere else.
+    """Begin a session for an operator who has authenticated; returns its token, which is stored nowhere.
 
-    `how`: by what, "code", "passkey" or "link". Raises NotFound for somebody who is no operator.
+    `how`: how they authenticated, "code", "passkey" or "link". Raises NotFound for somebody who is not an operator.
     """
     token = secrets.token_urlsafe(32)
     async with conn.transaction():
@@ -110,7 +110,7 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
 
 
 async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Operator]:
-    """The session of each token's SHA-256, without unknown and ended ones."""
+    """Sessions by the SHA-256 of their tokens; unknown and ended ones are omitted."""
     return {
         row["token_hash"]: Operator(
             **{name: row[name] for name in Operator.__struct_fields__ if name != "silent"},

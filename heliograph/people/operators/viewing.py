@@ -1,9 +1,9 @@
 """Viewing as an organization: an operator sees its dashboard as its people do, for a reason, and changes nothing.
 
-It is a session of the dashboard of a kind of its own: it has the role `roles.VIEWING`, which reads and sees neither
-texts nor whole numbers; it is good as long as its operator may look into messages and is signed in to the console; and
-every form that it sends is refused (`pages.serving`). The rule nobody may break: its beginning stands in the
-organization's audit log, with the reason, before anything is shown.
+It is a special session of the dashboard: it has the role `roles.VIEWING`, which can read everything except texts and
+whole numbers; it is valid as long as its operator may look into messages and is signed in to the console; and every
+form that it submits is refused (`pages.serving`). The rule nobody may break: its beginning is in the organization's
+audit log, with the reason, before anything is shown.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from heliograph.base.ids import uuid7
 from heliograph.people.links import LinkUsed
 from heliograph.people.session_keeping.rows import printable
 
-#: Without a request it ends after IDLE, and in any case after LONGEST; the link to it is good for HANDED, once.
+#: It ends after IDLE without a request, and in any case after LONGEST; the link to it is valid once, for HANDED.
 IDLE, LONGEST, HANDED = timedelta(minutes=30), timedelta(hours=2), timedelta(minutes=2)
-#: Below the address of the dashboard.
+#: Path below the address of the dashboard.
 PATH = "/view"
 
-# Until it is taken up it is no session that anything is shown to: see `sessions.AUTHENTICATE`.
+# Until it is taken up, it is not a session that anything is shown to: see `sessions.AUTHENTICATE`.
 BEGIN = """
 INSERT INTO sessions (token_hash, id, user_id, organization_id, created_at, seen_at, idle, ends_at, proved_at, address,
                       agent, reason)
@@ -38,9 +38,10 @@ END_OTHERS = "DELETE FROM sessions WHERE user_id = $1 AND reason IS NOT NULL"
 
 
 async def begin(conn: Connection, by: Who, *, organization_id: UUID, reason: str) -> str:
-    """A token that `take_up` makes a session of. An operator views as one organization at a time: the one before ends.
+    """A token that `take_up` turns into a session. An operator views as one organization at a time: a previous session
+    ends.
 
-    `by`: the operator. `reason`: 1 to 500 characters, which the organization reads. Raises Invalid, NotFound.
+    `by`: the operator. `reason`: 1 to 500 characters, shown to the organization. Raises Invalid, NotFound.
     """
     why = reasons.for_organization(reason)
     assert by.id is not None
@@ -74,7 +75,7 @@ RETURNING id
 
 
 async def take_up(conn: Connection, *, token: str) -> str:
-    """The session's own token, for one that `begin` made, which is used up. Raises LinkUsed."""
+    """The session's own token, in exchange for one returned by `begin`, which is used up. Raises LinkUsed."""
     fresh = secrets.token_urlsafe(32)
     found = await conn.fetchval(TAKE_UP, hash_secret(token.strip()[:200]), hash_secret(fresh), HANDED)
     if found is None:
@@ -83,5 +84,5 @@ async def take_up(conn: Connection, *, token: str) -> str:
 
 
 def address(base_url: str, token: str) -> str:
-    """The link to it. `base_url`: of the dashboard."""
+    """The link to the session. `base_url`: the dashboard's."""
     return f"{base_url.rstrip('/')}{PATH}#{token}"

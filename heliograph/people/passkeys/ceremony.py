@@ -29,7 +29,7 @@ LONGEST = 20_000
 def registration_options(
     where: Site, asked: bytes, *, user_id: UUID, email: str, name: str, known: Sequence[bytes]
 ) -> str:
-    """What a browser is told to make a passkey, as JSON. `known`: ids of those that the person has."""
+    """Options with which a browser creates a passkey, as JSON. `known`: ids of those that the person has."""
     return options_to_json(
         webauthn.generate_registration_options(
             rp_id=where.name,
@@ -47,7 +47,7 @@ def registration_options(
 
 
 def registered(where: Site, asked: bytes, given: str) -> Registered:
-    """The passkey that a browser made. Raises PasskeyRefused."""
+    """The passkey that a browser created. Raises PasskeyRefused."""
     try:
         found = webauthn.verify_registration_response(
             credential=given[:LONGEST],
@@ -62,7 +62,7 @@ def registered(where: Site, asked: bytes, given: str) -> Registered:
 
 
 def sign_in_options(where: Site, asked: bytes) -> str:
-    """What a browser is told to show a passkey, whichever of this site the person chooses, as JSON."""
+    """Options with which a browser authenticates by any of the person's passkeys for this site, as JSON."""
     return options_to_json(
         webauthn.generate_authentication_options(
             rp_id=where.name, challenge=asked, user_verification=UserVerificationRequirement.REQUIRED
@@ -79,7 +79,7 @@ def claimed(given: str) -> bytes:
 
 
 def shown(where: Site, asked: bytes, given: str, *, public_key: bytes, uses: int) -> int:
-    """How often the device says that the passkey was used. Raises PasskeyRefused."""
+    """Verify an authentication; returns the device's count of uses of the passkey. Raises PasskeyRefused."""
     try:
         found = webauthn.verify_authentication_response(
             credential=given[:LONGEST],

@@ -1,7 +1,7 @@
-"""The passkeys of people: several each, with names and last use.
+"""People's passkeys: several each, with name and last use.
 
-The rule nobody may break: a challenge is used once, in the transaction that acts on it, so what a device signed cannot
-be sent a second time.
+The rule nobody may break: a challenge is used once, in the transaction that acts on it, so that a device's signature
+cannot be replayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST, LONGEST_NAME = 20, 60
 
 
 class Passkey(msgspec.Struct, frozen=True):
-    """One as its person sees it."""
+    """A passkey as its owner sees it."""
 
     id: UUID
     name: str
@@ -44,7 +44,7 @@ KNOWN = "SELECT credential_id FROM passkeys WHERE user_id = $1"
 
 
 async def known(conn: Connection, *, user_id: UUID) -> list[bytes]:
-    """What the person's devices call their passkeys."""
+    """Credential ids of the person's passkeys."""
     return [row[0] for row in await conn.fetch(KNOWN, user_id)]
 
 
@@ -58,7 +58,7 @@ RETURNING id
 
 
 async def add(conn: Connection, by: Actor | Who, *, user_id: UUID, made: Registered, asked: bytes, name: str) -> UUID:
-    """Keep a passkey. Raises Invalid, PasskeyRefused."""
+    """Store a passkey. Raises Invalid, PasskeyRefused."""
     name = name.strip()
     if not 1 <= len(name) <= LONGEST_NAME or not naming.is_plain(name):
         raise Invalid(("name", "length", "A name has 1 to 60 characters."))
@@ -77,7 +77,7 @@ REMOVE = "DELETE FROM passkeys WHERE user_id = $1 AND id = $2 RETURNING name"
 
 
 async def remove(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
-    """Forget a passkey. Raises NotFound."""
+    """Delete a passkey. Raises NotFound."""
     async with conn.transaction():
         name = await conn.fetchval(REMOVE, user_id, id)
         if name is None:
@@ -89,7 +89,7 @@ REMOVE_ALL = "DELETE FROM passkeys WHERE user_id = $1"
 
 
 async def remove_all(conn: Connection, *, user_id: UUID) -> None:
-    """Forget all passkeys of a person."""
+    """Delete all passkeys of a person."""
     await conn.execute(REMOVE_ALL, user_id)
 
 

@@ -1,1 +1,1 @@
-"""What sessions of both realms have in common: their rows, and a cache of those that are in use."""
+"""What sessions of both realms have in common: their rows, and a cache of those in use."""

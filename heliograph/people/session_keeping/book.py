@@ -1,6 +1,6 @@
-"""A cache of the sessions that a process has seen recently, so that most requests of pages need no query for theirs.
+"""A cache of the sessions that a process has seen recently, so that most page requests need no query for theirs.
 
-As with keys: what is known is never used when it is more than MAX_AGE old, counted from before it was asked for.
+As with API keys, an entry is never used once it is older than MAX_AGE, counted from before it was queried.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.loading_cache import LoadingCache
 
-#: Seconds; half of the promised time, the rest is for a slow response from the database.
+#: Seconds; half of the promised time, leaving the rest for a slow response from the database.
 MAX_AGE = 0.5
 #: Seconds between two writes of one session's `seen_at` by one process.
 SEEN_EVERY = 60.0
-#: For how many sessions the last write is remembered; beyond that all are forgotten, which costs one extra write each.
+#: Number of sessions whose last write is remembered; beyond that all are forgotten, at one extra write each.
 CAPACITY = 10_000
 #: Length of a token; anything else is not ours.
 LENGTH = 43
@@ -27,7 +27,7 @@ Session = TypeVar("Session")
 
 
 class SessionBook(Generic[Session]):
-    """One per process and realm. `authenticate` and `touch` are those of its table."""
+    """One per process and realm. `authenticate` and `touch`: those of its table."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SessionBook(Generic[Session]):
         self._touching: Batcher[bytes, None] = Batcher(self._touch, indivisible=is_down)
 
     async def find(self, token: str, *, anew: bool = False) -> Session | None:
-        """The session of a token; None: there is none. `anew`: the current state, after a change."""
+        """The session of a token; None if there is none. `anew`: bypass the cache, after a change."""
         if len(token) != LENGTH or not token.isascii():
             return None
         digest = hash_secret(token)
@@ -64,7 +64,7 @@ class SessionBook(Generic[Session]):
         return known
 
     def forget(self, token: str) -> None:
-        """Something about it was changed here: reload it at the next request."""
+        """Reload a session at its next request, because this process changed it."""
         self._known.forget(hash_secret(token))
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Rows of sessions, of the dashboard's and of the console's alike: used, proved, ended and listed.
+"""Rows of sessions, for dashboard and console alike: touching, proving, ending and listing them.
 
-Each realm has a table of its own, which says besides how a session begins and what is known with it. The rule nobody
-may break: what ends a session deletes its row, so that no process can find it any more.
+Each realm has a table of its own, and defines how its sessions begin and what is loaded with them. The rule nobody may
+break: ending a session deletes its row, so that no process can find it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 
-# Two processes may write the same sessions at once: one that another is writing needs no second write.
+# Two processes may write the same sessions at once: a row that the other is writing needs no second write.
 TOUCH = """
 UPDATE {table} SET seen_at = now()
  WHERE token_hash IN (SELECT token_hash FROM {table} WHERE token_hash = ANY ($1)
@@ -31,7 +31,7 @@ LIST = """
 SELECT id, address, agent, created_at, seen_at FROM {table}
  WHERE user_id = $1 AND ends_at > now() AND seen_at + {idle} > now() ORDER BY seen_at DESC LIMIT 200
 """
-# Of retention: $1 is now, $2 how many at once.
+# For retention: $1 is now, $2 the batch size.
 FORGET = """
 DELETE FROM {table} WHERE token_hash IN (
     SELECT token_hash FROM {table} WHERE ends_at < $1 OR seen_at + {idle} < $1 LIMIT $2)
@@ -52,22 +52,22 @@ class Rows(msgspec.Struct, frozen=True):
     """The sessions of one realm."""
 
     table: str
-    #: An interval in SQL: a session without a request for so long has ended.
+    #: An SQL interval: a session ends after this long without a request.
     idle: str
-    #: What the audit log calls it when somebody ends sessions.
+    #: The audit log's action for ending sessions.
     ended: str
 
     @property
     def forget(self) -> str:
-        """The statement of retention that removes what has ended."""
+        """The retention statement that deletes ended sessions."""
         return self._of(FORGET)
 
     async def touch(self, conn: Connection, hashes: Sequence[bytes]) -> None:
-        """These were used just now."""
+        """Record that sessions were used just now."""
         await conn.execute(self._of(TOUCH), list(hashes))
 
     async def prove(self, conn: Connection, *, id: UUID, user_id: UUID) -> None:
-        """The person of a session authenticated again."""
+        """Record that the person of a session authenticated again."""
         await conn.execute(self._of(PROVE), id, user_id)
 
     async def end_token(self, conn: Connection, *, token: str) -> None:
@@ -97,5 +97,5 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 def printable(text: str) -> str:
-    """What a client says that it is, without what would break a line."""
+    """A client's description of itself, without unprintable characters."""
     return "".join(character for character in text[:300] if character.isprintable())
