@@ -1,4 +1,4 @@
-"""The first steps of an organization, ticked by what really happened: a key, a send, its delivery, and so on."""
+"""An organization's first steps, ticked off by what actually happened: a key, a send, its delivery, and so on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from heliograph.people import invitations, memberships
 from heliograph.sms.accepting import sender_ids
 from heliograph.webhooks import catcher, endpoints
 
-#: Messages of a mode that are looked at for one that was delivered.
+#: Latest messages of a mode that are checked for a delivered one.
 LATELY = 50
-#: Messages of both modes among which they are looked for: every renewal of a home page pays for it.
+#: Messages of both modes that are scanned for them; limited because every refresh of a home page pays for it.
 LOOKED = 500
 
 

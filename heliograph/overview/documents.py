@@ -1,7 +1,7 @@
-"""A message and its events as JSON documents, spelt as the API spells them, for pages that show them raw.
+"""A message and its events as JSON documents, spelled as in the API, for pages that show them raw.
 
-The rule nobody may break: a field that stands here stands in the API under the same name with the same value; a test
-compares the two.
+The rule nobody may break: every field here exists in the API under the same name with the same value; a test compares
+the two.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from heliograph.webhooks.recording.feed import Recorded
 
 
 def of_message(one: Message, *, text: str | None, whole: bool) -> dict[str, Any]:
-    """What `GET /v1/sms/messages/{id}` or `/v1/whatsapp/messages/{id}` says of it; without number and text for those
-    who may not see them."""
+    """The message as returned by `GET /v1/sms/messages/{id}` or `/v1/whatsapp/messages/{id}`; without number and text
+    for those who may not see them."""
     found: dict[str, Any] = {"id": str(one.id), "clientReference": one.client_reference, "status": one.status}
     if one.channel == "sms":
         found |= {
@@ -47,7 +47,7 @@ def of_message(one: Message, *, text: str | None, whole: bool) -> dict[str, Any]
 
 
 def of_event(one: Recorded) -> dict[str, Any]:
-    """The body of its callbacks."""
+    """An event as the body of its callbacks."""
     return {
         "id": str(one.id),
         "type": one.kind,
@@ -59,5 +59,5 @@ def of_event(one: Recorded) -> dict[str, Any]:
 
 
 def written(document: dict[str, Any]) -> str:
-    """As it is read."""
+    """A document, indented for reading."""
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

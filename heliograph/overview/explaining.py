@@ -1,6 +1,6 @@
-"""Why the messages of a list failed, where the roll-ups do not know its filters: told from the latest that did.
+"""Why the messages of a list failed, if the roll-ups do not support its filters: derived from the latest failures.
 
-The rule nobody may break: what is read is bounded, at most MOST messages found among LOOK of each channel, and how far
+The rule nobody may break: reading is bounded to at most MOST messages found among LOOK of each channel, and how far
 back it went is part of the answer. The database counts nothing.
 """
 
@@ -20,21 +20,21 @@ from heliograph.overview import messages
 from heliograph.overview.messages import Filters
 from heliograph.traffic import LOST, Failed
 
-#: Failed messages that one look reads.
+#: Failed messages read at once.
 MOST = 1_000
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """Why messages failed, the commonest reason first, whatever their country ("")."""
+    """Why messages failed, most frequent reason first, across all countries ("")."""
 
     reasons: list[Failed]
-    #: The id after which an older look begins, and when that was; None: everything that fits was looked at.
+    #: The id after which to continue with older messages, and its time; None: all matching messages were examined.
     seen: UUID | None
     back_to: datetime | None
 
 
 def may_fail(filters: Filters) -> bool:
-    """Whether messages that failed can be among those that fit."""
+    """True if failed messages can match the filters."""
     return filters.direction != "inbound" and _wanted(filters) != []
 
 
@@ -47,12 +47,12 @@ async def explain(
     most: int = MOST,
     look: int = LOOK,
 ) -> Explained:
-    """The reasons of the latest failures among those that fit, older than `after`."""
+    """The reasons of the latest failures among matching messages older than `after`."""
     lost = msgspec.structs.replace(filters, statuses=_wanted(filters), direction="outbound")
     page = await messages.list_page(conn, actor, filters=lost, after=after, limit=most, look=look)
     listed = page.messages[:most]
     seen = listed[-1].id if len(page.messages) > most else page.seen
-    # One that has no code is told by its status.
+    # One without a code is counted by its status.
     found = Counter((one.channel, one.failure_code or one.status) for one in listed)
     reasons = [Failed(channel, "", reason, count) for (channel, reason), count in found.most_common()]
     return Explained(reasons, seen, None if seen is None else time_of(seen))

@@ -1,4 +1,4 @@
-"""Figures of a stretch of time beside those of the stretch before it, from the roll-ups: nothing is counted here."""
+"""Figures of a period, compared with the previous period, from the roll-ups: nothing is counted here."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.traffic import LOST, Failed, Point, Query
 
-#: Points of one look: intervals times countries.
+#: Maximum points read at once: intervals times countries.
 MOST = 10_000
 ARRIVED = ("delivered", "read")
 HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(days=7)
-#: A longer stretch is told by the day (of UTC), and one of countries by the day sooner.
+#: Longer periods are shown by day (UTC); those split by country switch to days sooner.
 LONGEST_BY_HOUR, LONGEST_OF_COUNTRIES = timedelta(days=8), timedelta(days=2)
-#: Roll-ups go back further; a page needs no more.
+#: Longest period: roll-ups go back further, but a page needs no more.
 LONGEST = timedelta(days=366)
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What became of the messages that were accepted in a stretch of time. Times in seconds, None: none arrived."""
+    """The outcome of the messages accepted in a period. Times are in seconds; None: none arrived."""
 
     accepted: int
     delivered: int
@@ -37,24 +37,24 @@ class Figures(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> float | None:
-        """Delivered of those whose end is known, in percent; None: of none it is."""
+        """Percentage delivered of messages with a known outcome; None: there are none."""
         known = self.delivered + self.failed
         return None if known == 0 else 100 * self.delivered / known
 
 
 class Country(msgspec.Struct, frozen=True):
-    """What became of the messages to one. `region`: ISO 3166, "001" for none; `course`: accepted, by interval."""
+    """The outcome of the messages to a country. `region`: ISO 3166, "001" for none; `course`: accepted, by interval."""
 
     region: str
     figures: Figures
     course: list[int]
-    #: The commonest reason for which messages to it failed; None: none failed.
+    #: The most frequent reason for failures there; None: none failed.
     reason: Failed | None
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """A stretch of time, [since, until). `intervals`: (when one began, its figures), every `step`; `countries`: those
-    with most messages first; `reasons`: why messages failed, the commonest first, whatever their country ("")."""
+    """A period, [since, until). `intervals`: (begin, figures) of each `step`; `countries`: those with most messages
+    first; `reasons`: why messages failed, most frequent first, across all countries ("")."""
 
     since: datetime
     until: datetime
@@ -67,7 +67,7 @@ class Picture(msgspec.Struct, frozen=True):
 
 
 async def picture(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> Picture:
-    """A stretch of time in whole hours, or whole days if it is long, with as much before it."""
+    """A period in whole hours, or whole days if it is long, with the same length of time before it."""
     step = HOUR if until - since <= LONGEST_BY_HOUR else DAY
     since, until = _floor(max(since, until - LONGEST), step), _floor(until - timedelta(microseconds=1), step) + step
     length = until - since
@@ -85,10 +85,10 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
 
     coarse = HOUR if length <= LONGEST_OF_COUNTRIES else DAY
     countries = await read(since, until, coarse, "country")
-    # What is split by country adds up to the whole, unless some of it was left out.
+    # The split by country adds up to the whole, unless it was cut off.
     is_whole = coarse == step and len(countries) < MOST
     points = countries if is_whole else await read(since, until, step, None)
-    # One sum, of as many days as it has.
+    # Only the sum is needed, so it is read by day.
     before = await read(since - length, since, DAY, None)
     by_time: dict[datetime, list[Point]] = {}
     for point in points:
@@ -107,7 +107,7 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What the roll-ups tell of some messages that were accepted in [since, until); None: it was not asked for."""
+    """What the roll-ups know about certain messages accepted in [since, until); None: not asked for."""
 
     since: datetime
     until: datetime
@@ -128,8 +128,8 @@ async def told(
     has_figures: bool = True,
     has_reasons: bool = True,
 ) -> Told:
-    """Figures and reasons of a channel, country or sender (reasons are not known by sender), over whole hours, or whole
-    days if it is long. `usual`: how much of it is told if it has no beginning."""
+    """Figures and reasons of a channel, country or sender (reasons are not kept by sender), over whole hours, or whole
+    days if the period is long. `usual`: the length of the period if it has no beginning."""
     until = until or clock.now()
     since = min(max(since or until - usual, until - LONGEST), until)
     step = HOUR if until - since <= LONGEST_BY_HOUR else DAY
@@ -139,7 +139,7 @@ async def told(
         query = Query(
             date_from=since,
             date_to=until,
-            # One sum, of as many days as it has.
+            # Only the sum is needed, so it is read by day.
             interval="day",
             channel=channel,
             country=country,
@@ -155,19 +155,20 @@ async def told(
 
 
 class Fall(msgspec.Struct, frozen=True):
-    """Delivery to a country that went down: the last 24 hours beside the 7 whole days (UTC) before them."""
+    """A drop in deliveries to a country: the last 24 hours compared with the 7 whole days (UTC) before them."""
 
     region: str
     now: Figures
     before: Figures
 
 
-#: A fall: messages with a known end on either side, percentage points, and standard errors of the gap. Less is chance.
+#: Thresholds of a drop: messages with a known outcome in both periods, percentage points, and standard errors of the
+#: difference. Anything less may be chance.
 KNOWN, POINTS, ERRORS = 50, 5.0, 3.0
 
 
 async def falls(conn: Connection, actor: Actor) -> list[Fall]:
-    """Countries that receive worse than in their own week before, the worst first."""
+    """Countries with worse delivery than in the week before, worst first."""
     until = _floor(clock.now(), HOUR) + HOUR
     since = until - DAY
 
@@ -185,7 +186,7 @@ async def falls(conn: Connection, actor: Actor) -> list[Fall]:
 
 
 def _fell(one: Fall) -> float:
-    """By how many percentage points; 0: too little is known, or it is chance."""
+    """The drop in percentage points; 0: too little is known, or it may be chance."""
     if min(known.delivered + known.failed for known in (one.now, one.before)) < KNOWN:
         return 0.0
     known, earlier = (side.delivered + side.failed for side in (one.now, one.before))
@@ -198,8 +199,8 @@ def _fell(one: Fall) -> float:
 async def ended_so(
     conn: Connection, actor: Actor, *, channel: str, country: str, reason: str | None
 ) -> tuple[int, int]:
-    """(messages to a country that failed for a reason, all that were accepted) of the last 7 days. None for the reason:
-    those whose end is unknown."""
+    """(messages to a country that failed for a reason, all accepted ones) in the last 7 days. `reason`: None counts
+    those with an unknown outcome."""
     until = clock.now() + HOUR
     since = until - WEEK
     query = Query(
@@ -215,7 +216,7 @@ async def ended_so(
 
 
 def summed(points: Iterable[Point]) -> Figures:
-    """The figures of several points together."""
+    """The combined figures of several points."""
     listed = list(points)
     histogram = [sum(column) for column in zip_longest(*(point.to_delivered for point in listed), fillvalue=0)]
     return Figures(
@@ -251,7 +252,7 @@ def _times(since: datetime, until: datetime, step: timedelta) -> list[datetime]:
 
 
 def _floor(at: datetime, step: timedelta) -> datetime:
-    """The hour or day (of UTC) that a moment lies in."""
+    """The beginning of the hour or day (UTC) that contains a time."""
     return clock.EPOCH + (at.astimezone(UTC) - clock.EPOCH) // step * step
 
 

@@ -1,6 +1,6 @@
-"""What an id or a name stands for in an organization: one look for whatever somebody pasted.
+"""Finds what an id or name stands for in an organization: one search for whatever somebody pasted.
 
-The rule nobody may break: what the caller may not see is not found, and looks no different from what is not there.
+The rule nobody may break: what the caller may not see is not found, indistinguishable from what does not exist.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 
-#: Campaigns, newest first, among which a name is looked for: names have no index.
+#: Campaigns, newest first, that are searched for a name: names have no index.
 LOOKED = 500
 
 
 class Thing(msgspec.Struct, frozen=True):
-    """What was found: `kind` as in KINDS."""
+    """A search result. `kind`: one of KINDS."""
 
     kind: str
     id: UUID
 
 
-#: What can be found. Messages and requests have ids of their own ways (`overview.messages`, `overview.requests`).
+#: What can be found. Messages and requests are found separately (`overview.messages`, `overview.requests`).
 KINDS = ("campaign", "endpoint", "event", "contact", "import", "template", "key", "sender", "person")
 
 BY_ID = """
@@ -49,7 +49,7 @@ SELECT kind, id FROM (
     SELECT 'person', user_id FROM memberships WHERE organization_id = $1 AND user_id = $2
 ) found WHERE kind = ANY ($4) LIMIT 1
 """
-# A key is known by its ends, as lists show it; what is between them does not matter.
+# A key is recognized by its ends, as shown in lists; the part between them does not matter.
 BY_NAME = """
 SELECT kind, id FROM (
     (SELECT 'key' AS kind, id FROM api_keys
@@ -75,12 +75,12 @@ SELECT kind, id FROM (
 
 
 async def by_id(conn: Connection, actor: Actor, *, id: UUID, kinds: Collection[str]) -> Thing | None:
-    """What has this id, of these kinds and of the actor's mode where modes differ. Of an event, the message."""
+    """The thing with this id, of these kinds, and in the actor's mode if it has one. For an event, its message."""
     row = await conn.fetchrow(BY_ID, actor.organization_id, id, actor.mode, list(kinds))
     return None if row is None else Thing(*row)
 
 
 async def by_name(conn: Connection, actor: Actor, *, name: str, kinds: Collection[str]) -> Thing | None:
-    """What is called so: a key by its ends, a person by e-mail, the others by name, value or address."""
+    """The thing with this name: a key by its ends, a person by e-mail, others by name, value or address."""
     row = await conn.fetchrow(BY_NAME, actor.organization_id, name, actor.mode, list(kinds), LOOKED)
     return None if row is None else Thing(*row)

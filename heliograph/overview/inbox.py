@@ -1,6 +1,6 @@
-"""The inbox: conversations of both channels in one list, and one of them with what was written in both directions.
+"""The inbox: conversations of both channels in one list, and a single one with its messages in both directions.
 
-Below pages and API; above the channels, which know nothing of each other.
+Below pages and API; above the channels, which do not know about each other.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from heliograph.whatsapp import messages as whatsapp
 from heliograph.whatsapp import reads, rendering
 from heliograph.why.words import Kind
 
-#: Characters of the last words in the list.
+#: Characters of the last message shown in the list.
 SHOWN_WORDS = 90
-#: Messages of each list that are looked at for a page of a thread; SMS have no index by recipient.
+#: Messages of each list scanned for a page of a thread; SMS have no index by recipient.
 LOOK = PAGE_LOOK
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The time in which any text may be answered on WhatsApp."""
+    """The time during which free-form replies are allowed on WhatsApp."""
 
     expires_at: datetime | None
     is_open: bool
@@ -42,11 +42,11 @@ class InboxLine(msgspec.Struct, frozen=True):
     """A thread in the list."""
 
     thread: Thread
-    #: Of a contact, or what the user calls themselves; empty: nobody knows.
+    #: The contact's name, or the user's own profile name; empty: not known.
     name: str
-    #: The last words; empty: no text, or forgotten.
+    #: Text of the last message; empty: it had none, or it was deleted.
     words: str
-    #: What the last message was when it was no text, such as "image".
+    #: Type of the last message if it was not text, such as "image".
     type: str
     keyword: str | None
     window: Window | None
@@ -67,7 +67,7 @@ class Bubble(msgspec.Struct, frozen=True, kw_only=True):
     failure_kind: Kind = "sms_failure"
     template: str | None = None
     keyword: str | None = None
-    #: Parts of an SMS that never came.
+    #: Number of parts of an SMS that never arrived.
     missing: int = 0
     #: The message that it answers.
     quoted: UUID | None = None
@@ -79,21 +79,21 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     thread: Thread
     name: str
     is_contact: bool
-    #: The sender ID or number that it goes by.
+    #: Our sender ID or number in it.
     line: str
-    #: Whether that can send now.
+    #: True if it can send now.
     is_line_usable: bool
     window: Window | None
     opt_out: OptOut | None
     bubbles: list[Bubble]
-    #: The oldest of them, if there are older ones.
+    #: The oldest message shown, if there are older ones.
     older: UUID | None
 
 
 async def list_page(
     conn: Connection, actor: Actor, *, state: str = "open", after: UUID | None = None, limit: int = 50
 ) -> tuple[list[InboxLine], UUID | None]:
-    """Threads, the one that was written to last first: up to `limit`, and where the next page begins."""
+    """Threads, most recently active first: up to `limit`, and where the next page begins."""
     found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=limit)
     more = found[limit - 1].message_id if len(found) > limit else seen
     found = found[:limit]
@@ -112,7 +112,7 @@ async def list_page(
         else:
             place, message = places.get(one.id), written.get(one.message_id)
             if place is not None and place.id in shown:
-                continue  # two that turned out to be one person's
+                continue  # two threads that turned out to be the same person's
             shown.add(place.id if place else one.id)
             content = (message.content if message else None) or {}
             name = names.get(one.peer) or (message.profile_name if message else None) or ""
@@ -157,7 +157,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None =
 
 
 async def of_received(conn: Connection, actor: Actor, *, id: UUID) -> UUID | None:
-    """The conversation that a received SMS is part of; None: there is no such SMS. Nobody writes to test keys."""
+    """The conversation that a received SMS belongs to; None: there is no such SMS. Test mode receives none."""
     found = await inbound.by_ids(conn, actor, ids=[id]) if actor.mode == "live" else []
     return threads.id_of(found[0].sender_id, found[0].sender) if found else None
 
@@ -231,7 +231,7 @@ async def _whatsapp(
 
 
 def _ended(*seen: UUID | None) -> UUID | None:
-    """Where the shortest of several looks ended."""
+    """Where the shortest of several scans ended."""
     return max((one for one in seen if one is not None), default=None)
 
 

@@ -1,6 +1,6 @@
-"""What an operator does with one message of any organization and either channel: for the command line and the console.
+"""An operator's interventions on one message, of any organization and channel: for the command line and the console.
 
-The rule nobody may break: each is done for a reason, which the organization reads in its audit log.
+The rule nobody may break: each is done for a reason, which the organization can read in its audit log.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from heliograph.base.errors import NotFound
 from heliograph.sms.intervening import deciding, giving_up
 from heliograph.whatsapp import intervening as whatsapp
 
-#: How a message may be said to have ended, of either channel: `sms.intervening.deciding` and `whatsapp.intervening` say
-#: which of them are of theirs.
+#: The final statuses that can be set, of either channel: `sms.intervening.deciding` and `whatsapp.intervening` define
+#: which apply to theirs.
 ENDS = tuple(dict.fromkeys((*deciding.ENDS, *whatsapp.ENDS)))
 
 
 async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
-    """End a message that waits and that nobody can have, as canceled, and give back what it cost. Idempotent.
+    """End a waiting message that cannot have been sent, as canceled, and refund it. Idempotent.
 
     `reason`: 1 to 500 characters. Returns its status. Raises Invalid, NotFound, MessageNotCancelable,
     WhatsAppMessageNotEnded.
@@ -31,7 +31,7 @@ async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
 
 
 async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
-    """Say how a message ended that its supplier, or Meta, has or may have. Idempotent.
+    """Set the outcome of a message that its supplier or Meta has or may have. Idempotent.
 
     Returns its status. Raises Invalid (fields `reason` and `status`), NotFound, StatusNotDecided,
     WhatsAppMessageNotEnded.

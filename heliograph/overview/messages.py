@@ -1,7 +1,7 @@
-"""The messages of an organization, of both channels in one list, and one of them with what happened to it.
+"""An organization's messages of both channels in one list, and a single one with its history.
 
-Below API, pages and command line; above the channels, which know nothing of each other. The rule nobody may break: what
-is returned here is for customers, and a page of the list omits nothing between its first and last message.
+Below API, pages and command line; above the channels, which do not know about each other. The rule nobody may break:
+what is returned here is for customers, and a page of the list omits nothing between its first and last message.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from heliograph.why.words import Kind
 
 CHANNELS = ("sms", "whatsapp")
 DIRECTIONS = ("outbound", "inbound")
-#: All public statuses, in the order of a message's life.
+#: All public statuses, in the order of a message's lifecycle.
 STATUSES = tuple(dict.fromkeys((*sms.SHOWN_STATUSES, *whatsapp.SHOWN_STATUSES)))
-#: Other messages to the same person that are shown beside one, and how many are looked at for them.
+#: Other messages to the same person shown with one, and how many are scanned to find them.
 NEIGHBOURS, NEAR = 5, 5_000
 #: Final statuses.
 FINAL = frozenset({"undelivered", "failed", "expired", "rejected", "canceled", "unknown", "read", "received"})
@@ -50,76 +50,76 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     recipient: str
     #: SMS: the sender's value; WhatsApp: None.
     sender: str | None = None
-    #: WhatsApp: of the template, if it is one.
+    #: WhatsApp: name of the template, if it is one.
     template: str | None = None
     client_reference: str | None
     campaign_id: UUID | None = None
-    #: Of the request that sent it; None: a campaign, a person or the command line did.
+    #: Key of the request that sent it; None: a campaign, a person or the command line did.
     key_id: UUID | None = None
     #: Who sent it on the dashboard.
     person_id: UUID | None = None
     request_id: str = ""
-    #: ISO region of the number; of what was received it is not kept.
+    #: ISO region of the number; not kept for received messages.
     country: str | None = None
     encoding: str | None = None
     segments: int | None = None
     accepted_at: datetime
     send_at: datetime | None = None
     expires_at: datetime | None = None
-    #: SMS: until when it waits, or waited, because it was quiet where its recipient is.
+    #: SMS: until when it waits, or waited, for the end of the recipient's quiet hours.
     quiet_until: datetime | None = None
     sent_at: datetime | None
     delivered_at: datetime | None
     read_at: datetime | None = None
     failed_at: datetime | None
     failure_code: str | None
-    #: WhatsApp: what it says, where that is text.
+    #: WhatsApp: its content, if that is text.
     said: str | None = None
-    #: SMS: the send named no sender, and got the organization's default.
+    #: SMS: the send named no sender, so the organization's default was used.
     is_default_sender: bool = False
 
     @property
     def failure_kind(self) -> Kind:
-        """The kind of its failure in the table of words."""
+        """The kind under which `why` explains its failure."""
         return "sms_failure" if self.channel == "sms" else "whatsapp_failure"
 
     @property
     def is_final(self) -> bool:
-        """Nothing more will come. For WhatsApp, a delivered message may still be read."""
+        """True if its status will not change. For WhatsApp, a delivered message may still be read."""
         return self.status in FINAL or (self.channel == "sms" and self.status == "delivered")
 
 
 class Filters(listing.Filters, frozen=True, kw_only=True):
-    """Which messages are wanted; None: all."""
+    """Which messages are wanted; None matches all."""
 
     channel: str | None = None
-    #: An SMS's, by its value.
+    #: SMS only: the sender's value.
     sender: str | None = None
-    #: A WhatsApp message's: its template's name, and what it is charged as.
+    #: WhatsApp only: the template's name, and the category that it is charged as.
     template: str | None = None
     category: str | None = None
-    #: One of DIRECTIONS; no SMS was received, as long as those are not included.
+    #: One of DIRECTIONS; "inbound" matches no SMS, since received ones are not included.
     direction: str | None = None
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a message costs, in millionths."""
+    """The price of a message, in millionths."""
 
     amount: int
     currency: str
-    #: It is charged; else it will be, if the message gets so far.
+    #: True: it has been charged; False: it will be, if the message gets that far.
     is_due: bool
 
 
 class MessageDetail(msgspec.Struct, frozen=True):
-    """A message, what it says (None: it is forgotten, or a channel's that keeps none), and what happened, in order."""
+    """A message, its text (None: deleted, or not kept by its channel), and its history, in order."""
 
     message: Message
     text: str | None
     steps: list[Step]
     #: The events that it raised.
     events: list[UUID] = []
-    #: What networks reported, and that events were recorded: for people alone, in no order.
+    #: Reports from networks, and the recording of events: for people only, in no particular order.
     behind: list[Step] = []
 
 
@@ -128,8 +128,8 @@ async def list_page(
 ) -> Found[Message]:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
-    Each channel scans at most `look` messages. If one stopped before it had found enough, nothing older than where it
-    stopped is shown, since some of its messages could lie in between; `seen` is that place.
+    Each channel scans at most `look` messages. If one stops before finding enough, nothing older than where it stopped
+    is returned, since messages of its own could lie in between; `seen` is that place.
     """
     shared: dict[str, Any] = {name: getattr(filters, name) for name in listing.Filters.__struct_fields__}
     pages: list[tuple[list[Message], UUID | None]] = []
@@ -150,7 +150,7 @@ async def list_page(
             look=look,
         )
         pages.append(([_of_sms(one) for one in listed.messages], listed.seen))
-    # A number of WhatsApp is no sender of SMS.
+    # A WhatsApp number is not an SMS sender.
     if (
         filters.channel in (None, "whatsapp")
         and _fits(filters.statuses, whatsapp.SHOWN_STATUSES)
@@ -174,49 +174,49 @@ async def list_page(
 
 
 def _fits(wanted: Sequence[str] | None, shown: Sequence[str]) -> bool:
-    """Whether messages of a channel that has these statuses can be among those that are wanted."""
+    """True if messages of a channel that has these statuses can be among the wanted ones."""
     return wanted is None or not set(wanted).isdisjoint(shown)
 
 
 async def near(conn: Connection, actor: Actor, *, recipient: str) -> list[Message]:
-    """The latest ones to somebody, or from them: NEIGHBOURS beside any one of them."""
+    """The latest messages to or from somebody: enough for NEIGHBOURS in addition to any one of them."""
     found = await list_page(conn, actor, filters=Filters(recipient=recipient), limit=NEIGHBOURS + 1, look=NEAR)
     return found.messages
 
 
 def others(near: Sequence[Message], id: UUID) -> list[Message]:
-    """Those of `near` that are shown beside one."""
+    """Those of `near` that are shown with one."""
     return [one for one in near if one.id != id][:NEIGHBOURS]
 
 
 def took(*, accepted_at: datetime, send_at: datetime | None, delivered_at: datetime | None) -> float | None:
-    """Seconds from when a message could go to when it arrived; None: it has not."""
+    """Seconds from when a message could be sent until it arrived; None: it has not."""
     if delivered_at is None:
         return None
     return max((delivered_at - (send_at or accepted_at)).total_seconds(), 0.0)
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:
-    """Those of the messages, of either channel, that are there, newest first."""
+    """The messages with these ids, of either channel, newest first; missing ones are omitted."""
     found = [_of_sms(one) for one in await sms.by_ids(conn, actor, ids=ids)]
     found += [_of_whatsapp(one) for one in await whatsapp.by_ids(conn, actor, ids=ids)]
     return sorted(found, key=lambda one: one.id, reverse=True)
 
 
 async def of_request(conn: Connection, actor: Actor, *, request_id: str) -> Message | None:
-    """The latest that a request with this `x-request-id` made: about the time that the id names, as those of the API
-    do, or else among the last of each channel."""
+    """The latest message created by a request with this `x-request-id`: searched around the time contained in the id,
+    as in ids generated by the API, or else among the latest of each channel."""
     made_at, ids = finding.made_at(request_id), list[UUID]()
     if made_at is not None:
         since, until = made_at - finding.EARLIER, made_at + finding.ACCEPTED
         ids = await listing.of_request(conn, actor, request_id=request_id, date_from=since, date_to=until, look=LOOK)
-    # A program may have chosen an id whose time is not that of its request.
+    # A client may have chosen an id whose time is not that of its request.
     found = await by_ids(conn, actor, ids=ids or await listing.of_request(conn, actor, request_id=request_id))
     return found[0] if found else None
 
 
 async def prices(conn: Connection, actor: Actor, *, listed: Sequence[Message]) -> dict[UUID, Price]:
-    """What these messages cost, of those that cost something; one that ended before its price was due costs nothing."""
+    """Prices of these messages; free ones are omitted, as are those that ended before their price was due."""
     found = {}
     charges = await sms.prices(conn, actor, ids=[one.id for one in listed if one.channel == "sms"])
     for one in listed:
@@ -231,8 +231,8 @@ async def prices(conn: Connection, actor: Actor, *, listed: Sequence[Message]) -
 
 
 async def last_to(conn: Connection, actor: Actor, *, contacts: Collection[UUID]) -> dict[UUID, Message]:
-    """The message that was last sent to each of these contacts, as far as `contacts.recency` has read; those to whom
-    none was sent, or whose last one is gone, are left out."""
+    """The message last sent to each of these contacts, as far as `contacts.recency` has read; contacts to whom none was
+    sent, or whose last one has been deleted, are omitted."""
     last = await recency.last(conn, actor, ids=contacts)
     found = {one.id: one for one in await by_ids(conn, actor, ids=last.values())}
     return {contact: found[id] for contact, id in last.items() if id in found}
@@ -253,7 +253,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
 
 
 async def reveal(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
-    """Like `get`, for somebody who sees numbers and texts only one at a time: it is recorded in the audit log."""
+    """Like `get`, for somebody who may see numbers and texts only one at a time: recorded in the audit log."""
     async with conn.transaction():
         detail = await get(conn, actor, id=id)
         await audit.record(conn, actor, "message.revealed", object_id=id)
@@ -314,7 +314,7 @@ def _of_whatsapp(one: whatsapp.Message) -> Message:
 
 
 def _said(one: whatsapp.Message) -> str | None:
-    """What a message says in words: its text, or the values of its template."""
+    """A message's content as text: its text, or the values of its template."""
     content = one.content or {}
     if isinstance(body := content.get("body") or content.get("text"), str):
         return body

@@ -1,6 +1,6 @@
-"""What programs asked, in one list: the log of requests, and accepted sends, which stand in their messages' rows.
+"""Programs' requests in one list: the request log, and accepted sends, which are derived from their messages' rows.
 
-The rule nobody may break: nothing is written twice for this list. A send that was accepted is told from its message.
+The rule nobody may break: nothing is written twice for this list. An accepted send is derived from its message.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from heliograph.overview.finding import Thing
 from heliograph.overview.messages import Message
 from heliograph.requests import Asked, Filters, Found, reading
 
-#: The operations whose accepted requests stand in messages' rows: their channel, and how they are told.
+#: Operations whose accepted requests are derived from messages' rows: their channel and path.
 SENDS = {"sendSms": ("sms", "/sms/send"), "sendWhatsAppMessage": ("whatsapp", "/whatsapp/messages")}
 ACCEPTED = 202
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """A request, others with the same idempotency key, and what it was about or made, if that is still there."""
+    """A request, others with the same idempotency key, and what it concerned or created, if that still exists."""
 
     request: Asked
     siblings: list[Asked]
@@ -39,7 +39,7 @@ async def list_page(
 ) -> Found:
     """Requests older than `after`, newest first: up to `limit` + 1.
 
-    Log and messages are each looked at `look` rows deep; as with messages, a look that ended early says where.
+    At most `look` rows of the log and of messages are scanned; as with messages, a scan that ended early says where.
     """
     logged = await reading.list_page(conn, actor, filters=filters, after=after, limit=limit, look=look)
     pages = [(logged.requests, logged.seen)]
@@ -64,8 +64,8 @@ async def list_page(
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID, kinds: Collection[str] = ()) -> Detail:
-    """A request by its id, by its `x-request-id`, or by the id of the message it made. `kinds`: the things that may be
-    named, of `finding.KINDS` and "message". Raises NotFound."""
+    """A request by its id, by its `x-request-id`, or by the id of the message it created. `kinds`: kinds of things that
+    may be named, from `finding.KINDS` and "message". Raises NotFound."""
     try:
         found = await reading.get(conn, actor, id=id)
     except NotFound:
@@ -86,7 +86,7 @@ async def _made(conn: Connection, actor: Actor, *, id: UUID) -> Message | None:
 
 
 async def find(conn: Connection, actor: Actor, *, request_id: str) -> Asked | None:
-    """The latest request with this `x-request-id`, accepted sends among the last ones included."""
+    """The latest request with this `x-request-id`, including recent accepted sends."""
     logged = await reading.by_request_id(conn, actor, request_id=request_id)
     if logged is not None:
         return logged
@@ -94,22 +94,22 @@ async def find(conn: Connection, actor: Actor, *, request_id: str) -> Asked | No
     return None if sent is None else _of_message(sent, actor.mode)
 
 
-# What a request made was recorded in its transaction, shortly before it was answered.
+# What a request created was recorded in its transaction, shortly before the response.
 MADE = """
 SELECT object_id FROM audit_log
  WHERE organization_id = $1 AND id >= $2 AND id < $3 AND request_id = $4 AND action = ANY ($5) ORDER BY id LIMIT 1
 """
 MADE_BY = ("contact.created", "campaign.created", "webhook.created", "api_key.created", "sender_id.requested")
-#: Statuses from this on are of refusals and failures.
+#: Statuses from this one on are refusals and failures.
 REFUSED = 400
-#: Characters of an id.
+#: Length of an id in characters.
 LENGTH = 36
-#: Between the two, at most, beyond the time that the request took.
+#: Maximum time between the two, in addition to the duration of the request.
 MARGIN = timedelta(seconds=10)
 
 
 async def _thing(conn: Connection, actor: Actor, asked: Asked, kinds: Collection[str]) -> Thing | None:
-    """What a request was about, by the id in its path; else what it made."""
+    """What a request concerned, by the id in its path; otherwise what it created."""
     ids = [part for part in asked.path.split("/") if len(part) == LENGTH]
     named = ids[0] if ids else None
     if named is None and asked.status < REFUSED and asked.request_id:
@@ -129,7 +129,7 @@ async def _thing(conn: Connection, actor: Actor, asked: Asked, kinds: Collection
 
 
 def _channel(filters: Filters) -> str | None:
-    """The channel whose sends fit; "": both; None: none does."""
+    """The channel whose sends match; "": both; None: neither."""
     if filters.error_code is not None or filters.status_class not in (None, "2xx"):
         return None
     if filters.status not in (None, ACCEPTED) or filters.method not in (None, "POST"):
@@ -145,7 +145,7 @@ def _channel(filters: Filters) -> str | None:
 
 
 def _is_below(path: str, wanted: str | None) -> bool:
-    """As the log's statement has it."""
+    """The same condition as in the log's statement."""
     return wanted is None or path == wanted or path.startswith(f"{wanted}/")
 
 

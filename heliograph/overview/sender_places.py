@@ -1,6 +1,6 @@
-"""Where an organization can send under a name, before it asks for one.
+"""Where an organization can send under a name, before it requests one.
 
-The rule nobody may break: no supplier is named, and a country that the organization may not send to is left out.
+The rule nobody may break: no supplier is named, and countries that the organization may not send to are omitted.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from heliograph.senders import loading, places
 from heliograph.senders.places import STANDINGS, Standing
 from heliograph.sms.dispatch import routing
 
-#: What stands for the rest of a number: routes for a part of a country do not count.
+#: Stands for the rest of a number: routes for a part of a country are ignored.
 _REST = "000000000"
 
 
 async def names(conn: Connection, actor: Actor, *, sender: str) -> dict[Standing, list[str]]:
-    """ISO regions by what becomes of a name there, as far as that is known; the best first, and none without any."""
+    """ISO regions by what happens to a name there, as far as known; best first, without empty entries."""
     book = await loading.load(conn)
     table = Table(
         [one for one in routing.serving(await routing.load(conn)) if one.state == "active"], await rules.active(conn)

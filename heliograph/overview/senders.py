@@ -1,4 +1,4 @@
-"""What became of an organization's SMS, by sender ID and country.
+"""The outcome of an organization's SMS, by sender ID and country.
 
 The rule nobody may break: figures come from the roll-ups; no message is counted here.
 """
@@ -18,20 +18,19 @@ from heliograph.base.database.pool import Connection
 from heliograph.overview.figures import Figures, summed
 from heliograph.traffic import Point
 
-#: Days that are looked back.
+#: Days covered.
 DAYS = 30
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What a sender ID sent in the last DAYS. `countries`: (ISO 3166, "001" for none; its figures), the one with most
-    messages first."""
+    """What a sender ID sent in the last DAYS. `countries`: (ISO 3166, "001" for none; figures), most messages first."""
 
     all: Figures
     countries: list[tuple[str, Figures]]
 
 
 async def sent(conn: Connection, actor: Actor, *, values: Sequence[str]) -> dict[str, Sent]:
-    """By the values of sender IDs; those that sent nothing are left out."""
+    """Traffic by sender ID value; sender IDs that sent nothing are omitted."""
     since = (clock.now() - timedelta(days=DAYS)).date()
     found = await traffic.by_sender(conn, actor, senders=values, since=since)
     return {value: _sent(by_country) for value, by_country in found.items() if any(by_country.values())}

@@ -1,8 +1,8 @@
-"""What an organization used: by month and by day, by what it is split by, and as the file that bills are written from.
+"""An organization's usage: by month, by day, by various splits, and as the file that bills are based on.
 
-Everything comes from sums that are kept while messages are accepted and refunded (`usage_days`, `usage_counts`), and
-from what is not folded into them yet; nothing is counted here. The rule nobody may break: the quantities of a month's
-bill add up to those of the usage list in that month, to the message. Days and months are those of UTC.
+Everything comes from sums maintained while messages are accepted and refunded (`usage_days`, `usage_counts`), and from
+deltas not folded into them yet; nothing is counted here. The rule nobody may break: the quantities of a month's bill
+add up to those of the usage list in that month, to the message. Days and months are in UTC.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from heliograph.base.errors import Invalid
 
 #: What usage can be split by.
 SPLITS = ("channel", "sender", "country", "campaign", "tag", "key", "day")
-#: Percent of the quota at which somebody should be told.
+#: Percentages of the quota at which somebody should be notified.
 LEVELS = (80, 95, 100)
-#: Days that the pace is taken from, the present one left out: it is not over.
+#: Days from which the pace is computed, excluding today, which is not over.
 PACE_DAYS = 7
-#: Months that are listed, and days of one look.
+#: Maximum months listed, and days read at once.
 MOST_MONTHS, MOST_DAYS = 240, 400
 NONE = UUID(int=0)
 
 
 class Month(msgspec.Struct, frozen=True):
-    """The usage list of one month in sums. Refunds, adjustments and grants are signed."""
+    """The totals of the usage list of one month. Refunds, adjustments and grants are signed."""
 
     month: date
     sent: int
@@ -47,12 +47,12 @@ class Month(msgspec.Struct, frozen=True):
 
     @property
     def change(self) -> int:
-        """What the month changed of the quota."""
+        """The net change of the quota in the month."""
         return self.refunds + self.adjustments + self.grants - self.sent
 
 
 class Day(msgspec.Struct, frozen=True):
-    """One day's live messages, as they were accepted, and refunds, as they were made."""
+    """One day's live messages, by date of acceptance, and refunds, by date of the refund."""
 
     day: date
     sms: int
@@ -62,8 +62,8 @@ class Day(msgspec.Struct, frozen=True):
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What falls to one value of a split. `name`: what people call it, where it has a name; `value` is empty for what
-    has none (no campaign, no key)."""
+    """The share of one value of a split. `name`: its display name, if it has one; `value` is empty for messages without
+    one (no campaign, no key)."""
 
     value: str
     name: str
@@ -75,15 +75,15 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How fast the quota goes. `daily`: messages a day, of the last PACE_DAYS; `gone_at`: when none will be left at
-    that pace, None: not before it begins anew, or nothing is sent."""
+    """How fast the quota is used. `daily`: messages per day over the last PACE_DAYS; `gone_at`: when it will be used up
+    at that pace, None: not before it is renewed, or nothing is sent."""
 
     daily: float
     gone_at: datetime | None
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What some days took from the quota, and as many days before them. `messages`: SMS, less refunds."""
+    """What a number of days, and as many days before them, took from the quota. `messages`: SMS minus refunds."""
 
     messages: int
     segments: int
@@ -103,7 +103,7 @@ class UsageLine(msgspec.Struct, frozen=True):
 
 
 class Bill(msgspec.Struct, frozen=True):
-    """A month, split. `quantity`: of all SMS lines, which is what the month changed of the quota."""
+    """A month, split. `quantity`: the total of all SMS lines, which is the net change of the quota in the month."""
 
     month: date
     by: str
@@ -113,7 +113,7 @@ class Bill(msgspec.Struct, frozen=True):
     quantity: int
 
 
-# What is not folded yet belongs to it: one statement, so one instant.
+# Includes deltas not folded yet, in one statement and therefore one snapshot.
 MONTHS = """
 SELECT month, coalesce(-sum(quantity) FILTER (WHERE type = 'usage' AND channel = 'sms'), 0)::bigint AS sent,
        coalesce(sum(segments) FILTER (WHERE type = 'usage'), 0)::bigint AS segments,
@@ -134,7 +134,7 @@ SELECT month, coalesce(-sum(quantity) FILTER (WHERE type = 'usage' AND channel =
 
 
 async def months(conn: Connection, actor: Actor) -> list[Month]:
-    """All months in which something changed, the latest first."""
+    """All months in which something changed, latest first."""
     return [Month(**row) for row in await conn.fetch(MONTHS, actor.organization_id, None, MOST_MONTHS)]
 
 
@@ -157,7 +157,7 @@ SELECT day, coalesce(sum(messages) FILTER (WHERE channel = 'sms'), 0)::bigint AS
 
 
 async def days(conn: Connection, actor: Actor, *, since: date, until: date) -> list[Day]:
-    """Days from `since` to before `until`, at most MOST_DAYS, each of them, also those without a message."""
+    """Days from `since` to before `until`, at most MOST_DAYS, including those without messages."""
     until = min(until, since + timedelta(days=MOST_DAYS))
     rows = await conn.fetch(DAYS, actor.organization_id, since, until, NONE)
     found = {row["day"]: Day(**row) for row in rows}
@@ -175,13 +175,13 @@ SELECT coalesce(sum(messages - refunds) FILTER (WHERE day >= $5), 0)::bigint AS 
 
 
 async def spent(conn: Connection, actor: Actor, *, since: date, until: date) -> Spent:
-    """What the days from `since` to before `until` took from the quota, beside as many days before them."""
+    """What the days from `since` to before `until`, and as many days before them, took from the quota."""
     row = await conn.fetchrow(SPENT, actor.organization_id, since - (until - since), until, NONE, since)
     assert row is not None
     return Spent(**row)
 
 
-# A name is looked up for each value, not for each row. LIMIT keeps a look-up a look-up.
+# Names are looked up per value, not per row. LIMIT makes sure that each stays an index look-up.
 SHARES = f"""
 SELECT share.value, share.channel, share.messages, share.segments, share.refunds, share.refunded,
        coalesce(CASE $5
@@ -201,7 +201,7 @@ SELECT share.value, share.channel, share.messages, share.segments, share.refunds
         HAVING sum(messages) <> 0 OR sum(segments) <> 0 OR sum(refunds) <> 0) share
  ORDER BY CASE $5 WHEN 'day' THEN share.value END, share.messages DESC, share.value, share.channel LIMIT $6
 """
-# Tags are looked up for each campaign. Those of one stand together, so that a message is in one share.
+# Tags are looked up per campaign. A campaign's tags are joined into one value, so that a message is in one share.
 TAGGED = f"""
 SELECT value, channel, sum(messages)::bigint AS messages, sum(segments)::bigint AS segments,
        sum(refunds)::bigint AS refunds, sum(refunded)::bigint AS refunded, '' AS name
@@ -220,8 +220,8 @@ SELECT value, channel, sum(messages)::bigint AS messages, sum(segments)::bigint 
 async def shares(
     conn: Connection, actor: Actor, *, by: str, since: date, until: date, limit: int | None = None
 ) -> list[Share]:
-    """What falls to each value of `by` (one of SPLITS) and each channel, most first; days in their order. A tag is one
-    of a campaign's audience: messages of no campaign, or to numbers that were listed, have an empty value."""
+    """Shares per value of `by` (one of SPLITS) and channel, largest first; days in chronological order. Tags are those
+    of a campaign's audience: messages without a campaign, or to listed numbers, have an empty value."""
     checked_split(by)
     if by == "tag":
         rows = await conn.fetch(TAGGED, actor.organization_id, since, until, NONE, limit)
@@ -231,7 +231,7 @@ async def shares(
 
 
 async def pace(conn: Connection, actor: Actor, balance: Quota) -> Pace:
-    """How fast the quota went lately, and when it will be gone."""
+    """How fast the quota was used recently, and when it will be used up."""
     now = clock.now()
     listed = await days(conn, actor, since=now.date() - timedelta(days=PACE_DAYS), until=now.date())
     daily = max(sum(one.sms - one.refunds for one in listed), 0) / PACE_DAYS
@@ -242,9 +242,9 @@ async def pace(conn: Connection, actor: Actor, balance: Quota) -> Pace:
 
 
 async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
-    """A month of the usage list in lines: usage and refunds by `by`, adjustments and grants as a whole. Raises Invalid.
+    """A month of the usage list in lines: usage and refunds by `by`, adjustments and grants as totals. Raises Invalid.
 
-    One instant of the database: what is accepted meanwhile is in all of it or in none.
+    One snapshot of the database: what is accepted meanwhile is in all of it or in none.
     """
     since, until = bounds(month)
     async with conn.transaction(isolation="repeatable_read", readonly=True):
@@ -253,7 +253,7 @@ async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
 
 
 async def billed(conn: Connection, actor: Actor, *, month: date, by: str, split: Sequence[Share]) -> Bill:
-    """The bill of these shares, with adjustments and grants. In the transaction in which they were read."""
+    """The bill from these shares, with adjustments and grants. Runs in the transaction in which they were read."""
     since, _ = bounds(month)
     sums = await conn.fetchrow(MONTHS, actor.organization_id, since, 1)
     lines = [
@@ -282,7 +282,7 @@ async def billed(conn: Connection, actor: Actor, *, month: date, by: str, split:
 
 
 async def export(conn: Connection, actor: Actor, who: Who, *, made: Bill, as_json: bool, delimiter: str = ",") -> str:
-    """A month's bill as a file, CSV or one JSON document; that it was taken is recorded."""
+    """A month's bill as a file, CSV or one JSON document; the export is recorded."""
     await audit.record(
         conn,
         who,
@@ -298,7 +298,7 @@ COLUMNS = ("month", "type", "channel", "split_by", "value", "name", "quantity", 
 
 
 def as_csv(made: Bill, *, delimiter: str = ",") -> str:
-    """A line a row. The quantities of the channel sms add up to what the month changed of the quota."""
+    """One row per line. The quantities of the channel sms add up to the net change of the quota in the month."""
     file = io.StringIO()
     writer = Writer(file, COLUMNS, delimiter=delimiter)
     month = f"{made.month:%Y-%m}"
@@ -315,7 +315,7 @@ def as_document(made: Bill) -> str:
 
 
 def month_of(text: str) -> date:
-    """The month of `2026-11`, as its first day. Raises Invalid."""
+    """The first day of a month given as `2026-11`. Raises Invalid."""
     written = re.fullmatch(r"(2[0-9]{3})-(0[1-9]|1[0-2])", text.strip())
     if written is None:
         raise Invalid(("month", "format", "`month` must be a month such as 2026-11"))
@@ -323,35 +323,35 @@ def month_of(text: str) -> date:
 
 
 def demand_begun(month: date) -> None:
-    """Raises Invalid for a month that has not begun: its bill would look like one of a month without messages."""
+    """Check that a month has begun: a bill of a future month would look like one without messages. Raises Invalid."""
     if month > clock.now().date():
         raise Invalid(("month", "range", f"`month` must have begun, and {month:%Y-%m} has not"))
 
 
 def checked_split(by: str) -> str:
-    """One of SPLITS. Raises Invalid."""
+    """Check that a split is one of SPLITS. Raises Invalid."""
     if by not in SPLITS:
         raise Invalid(("by", "enum", f"`by` must be one of {', '.join(SPLITS)}"))
     return by
 
 
 def level(balance: Quota) -> int | None:
-    """The highest of LEVELS that is reached."""
+    """The highest of LEVELS reached; None: none."""
     reached = [one for one in LEVELS if balance.total > 0 and 100 * balance.used >= one * balance.total]
     return max(reached, default=None)
 
 
 def bounds(month: date) -> tuple[date, date]:
-    """Its first day, and the first one after it."""
+    """The first day of a month, and of the next one."""
     first = month.replace(day=1)
     return first, (first + timedelta(days=31)).replace(day=1)
 
 
 def _share(one: Share, by: str) -> Share:
-    """What has no campaign or key has no value."""
+    """Clears the value of a share without a campaign or key."""
     return msgspec.structs.replace(one, value="") if by in ("campaign", "key") and one.value == str(NONE) else one
 
 
 def total(listed: Sequence[Month]) -> int:
-    """What remains of the quota, by the months."""
+    """The remaining quota, computed from the months."""
     return sum(one.change for one in listed)

@@ -1,5 +1,5 @@
-"""Exports: what somebody asked for as a file, written by a worker and kept in the database until they fetch it.
+"""Exports: files that somebody requested, written by a worker and kept in the database until they fetch it.
 
-The rule nobody may break: a file is handed to whoever asked for it and to nobody else, as long as their role still lets
-them see what is in it; and what they may not see in a list never gets into it.
+The rule nobody may break: a file is handed to the person who requested it and to nobody else, as long as their role
+allows them to see its content; and what they may not see in a list is never in the file.
 """

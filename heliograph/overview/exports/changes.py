@@ -1,8 +1,8 @@
-"""Changes to all that fits a list's filters: an export that changes what it finds, and whose file says what became of
-each.
+"""Changes to everything that matches a list's filters: an export that changes what it finds, and whose file lists the
+result for each.
 
-The rule nobody may break: a change, its lines of the file and how far it came are one commit. Who asked for it is asked
-again at each step whether they still may.
+The rule nobody may break: a change, its lines in the file and the progress are one commit. At each step it is checked
+again that the person who requested it is still allowed to.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from heliograph.people import memberships, roles
 from heliograph.people.roles import RoleRequired
 from heliograph.sms import messages as sms
 
-#: Rows that one commit changes: it locks balances and numbers, and others wait for them.
+#: Rows changed per commit: it locks balances and numbers, and others wait for them.
 STEP = 200
-#: What a role needs for a change of a kind.
+#: The scope that a role needs for each kind of change.
 SCOPES: dict[type[Change], str] = {Cancel: "sms:send", Tag: "contacts:write"}
 COLUMNS = ("id", "result")
 
 
 async def step(conn: Connection, actor: Actor, wanted: Change, *, after: str | None, is_first: bool) -> Page:
-    """Change the next ones, in the caller's transaction. Raises RoleRequired if whoever asked for it no longer may."""
+    """Change the next rows, in the caller's transaction. Raises RoleRequired if the requester is no longer allowed
+    to."""
     scope = SCOPES[type(wanted)]
     assert actor.user_id is not None
     role = roles.ROLES.get(await memberships.role_of(conn, actor, user_id=actor.user_id) or "")

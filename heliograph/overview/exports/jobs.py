@@ -1,4 +1,4 @@
-"""The list of exports: asked for, followed, stopped, handed out, forgotten."""
+"""The list of exports: request, follow, stop, hand out, delete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from heliograph.overview.exports.kinds import (
     Wanted,
 )
 
-#: Exports of an organization that are not finished, and how many are listed.
+#: Maximum unfinished exports per organization, and how many are listed.
 MOST_OPEN, LISTED = 5, 50
 #: How long a file is kept.
 KEPT = timedelta(days=7)
@@ -45,40 +45,40 @@ class TooManyExports(Refusal):
 
 
 class Export(msgspec.Struct, frozen=True):
-    """An export and how far it has come."""
+    """An export and its progress."""
 
     id: UUID
     mode: str
     kind: str
-    #: Who asked for it: a person, or a key.
+    #: Who requested it: a person, or a key.
     user_id: UUID
     author: str
     wanted: Wanted
     #: "running", "finished", "stopped", "failed" or "erased".
     state: str
-    #: Where the next page begins, in words of its kind.
+    #: Where the next page begins, in a form specific to its kind.
     place: str | None
     rows: int
     size: int
     chunks: int
-    #: It ended at the most that a file may hold.
+    #: It ended at the maximum size of a file.
     is_cut: bool
     created_at: datetime
     finished_at: datetime | None
 
     @property
     def is_final(self) -> bool:
-        """Nothing more will come of it."""
+        """True if it will not change any more."""
         return self.state != "running"
 
     @property
     def is_change(self) -> bool:
-        """It changes what it finds."""
+        """True if it changes what it finds."""
         return isinstance(self.wanted, Change)
 
     @property
     def reached(self) -> datetime | None:
-        """Back to when it has come, of what goes by ids."""
+        """The time that it has reached, if its places are ids."""
         try:
             return None if self.place is None else time_of(UUID(self.place))
         except ValueError:
@@ -86,7 +86,7 @@ class Export(msgspec.Struct, frozen=True):
 
     @property
     def ends_at(self) -> datetime:
-        """When it is forgotten."""
+        """When it is deleted."""
         return self.created_at + KEPT
 
     @property
@@ -96,7 +96,7 @@ class Export(msgspec.Struct, frozen=True):
 
 
 COLUMNS = "id, mode, kind, user_id, author, wanted, state, place, rows, size, chunks, is_cut, created_at, finished_at"
-# The row lock comes first: two people must not both begin the last export that there is room for.
+# The row lock comes first: two people must not both take the last place.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 OPEN = "SELECT count(*) FROM exports WHERE organization_id = $1 AND state = 'running'"
 INSERT = """
@@ -106,8 +106,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, now())
 
 
 async def ask(conn: Connection, actor: Actor, *, wanted: Wanted) -> UUID:
-    """Have a worker write a file for the person or the key that acts. It is in the audit log from here on: whoever asks
-    for people is told of even if the file is never fetched. Raises TooManyExports."""
+    """Have a worker write a file for the acting person or key. The request itself is recorded in the audit log, even if
+    the file is never fetched. Raises TooManyExports."""
     id = uuid7()
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
@@ -166,7 +166,7 @@ async def list_all(conn: Connection, actor: Actor, *, of_everybody: bool) -> lis
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> Export:
-    """An export that the person, or the key, asked for. Raises NotFound, for those of others as well."""
+    """An export requested by this person or key. Raises NotFound, also for exports of others."""
     row = await conn.fetchrow(GET, actor.organization_id, id)
     if row is None or _asker(actor) is None or row["user_id"] != _asker(actor):
         raise NotFound("There is no such export.", resource="export", id=str(id))
@@ -180,7 +180,7 @@ UPDATE exports SET state = 'stopped', finished_at = now(), lease_until = NULL
 
 
 async def stop(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Write no further. Idempotent. Raises NotFound."""
+    """Stop an export. Idempotent. Raises NotFound."""
     await get(conn, actor, id=id)
     await conn.execute(STOP, actor.organization_id, id)
 
@@ -189,7 +189,7 @@ CHUNK = "SELECT bytes FROM export_chunks WHERE organization_id = $1 AND export_i
 
 
 async def hand_out(conn: Connection, actor: Actor, *, id: UUID) -> Export:
-    """A finished export whose file is about to be read; that it was fetched is recorded. Raises NotFound."""
+    """A finished export whose file is about to be read; the download is recorded. Raises NotFound."""
     async with conn.transaction():
         found = await get(conn, actor, id=id)
         if found.state != "finished":
@@ -200,7 +200,7 @@ async def hand_out(conn: Connection, actor: Actor, *, id: UUID) -> Export:
 
 
 async def part(conn: Connection, actor: Actor, *, id: UUID, number: int) -> str:
-    """A part of a finished export, as text; that its first one was fetched is recorded. Raises NotFound."""
+    """A part of a finished export, as text; fetching the first one is recorded. Raises NotFound."""
     found = await (hand_out if number == 0 else get)(conn, actor, id=id)
     piece: bytes | None = None
     if found.state == "finished":
@@ -213,14 +213,14 @@ async def part(conn: Connection, actor: Actor, *, id: UUID, number: int) -> str:
 
 
 def _asker(actor: Actor) -> UUID | None:
-    """Who alone fetches what they asked for: a person, or a key; None: an operator, who only looks on."""
+    """The only one who may fetch what they request: a person, or a key; None: an operator, who can only watch."""
     return actor.user_id or actor.key_id
 
 
 async def pieces(
     connect: Callable[[], AbstractAsyncContextManager[Connection]], actor: Actor, *, export: Export
 ) -> AsyncIterator[bytes]:
-    """The file, piece by piece; `connect` gives a connection for one. Raises NotFound if it is erased meanwhile."""
+    """The file, piece by piece; `connect` opens a connection for each. Raises NotFound if it is erased meanwhile."""
     for number in range(export.chunks):
         async with connect() as conn:
             piece: bytes | None = await conn.fetchval(CHUNK, actor.organization_id, export.id, number)
@@ -230,12 +230,12 @@ async def pieces(
 
 
 def of_row(row: Any) -> Export:
-    """An export of a row that has its columns."""
+    """An Export from a row that has its columns."""
     values = {name: row[name] for name in Export.__struct_fields__}
     return Export(**values | {"wanted": msgspec.json.decode(row["wanted"], type=Wanted)})
 
 
-# A chunk holds a thousand rows, so few go at once. Those that nobody can fetch any more need not wait for their week.
+# A chunk holds a thousand rows, so few are deleted at once. Chunks that nobody can fetch are deleted before their week.
 FORGET_CHUNKS = """
 DELETE FROM export_chunks WHERE (organization_id, export_id, number) IN (
     SELECT c.organization_id, c.export_id, c.number
@@ -250,12 +250,12 @@ DELETE FROM exports WHERE (organization_id, id) IN (
      WHERE created_at < now() - $1::interval AND NOT EXISTS (
            SELECT FROM export_chunks WHERE organization_id = e.organization_id AND export_id = e.id) LIMIT $2)
 """
-#: Chunks, and then exports, that one statement deletes; rounds of that at a time.
+#: Chunks or exports deleted per statement, and maximum rounds per call.
 AT_ONCE, ROUNDS = 200, 50
 
 
 async def forget(conn: Connection) -> bool:
-    """Delete what is past; False if there is more. Each statement is a commit."""
+    """Delete what has expired; False if there is more. Each statement is a commit."""
     for statement in (FORGET_CHUNKS, FORGET):
         for _ in range(ROUNDS):
             if not (await conn.execute(statement, KEPT, AT_ONCE)).endswith(f" {AT_ONCE}"):

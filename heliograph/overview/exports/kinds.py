@@ -1,7 +1,7 @@
 """What can be exported, and how a page of it becomes lines of a file.
 
-What is wanted is kept as JSON with the export, so that any worker goes on with it. The rule nobody may break: a page
-begins where the one before ended, and what its reader may not see in a list is not in it either.
+What is wanted is stored as JSON with the export, so that any worker can continue it. The rule nobody may break: a page
+begins where the previous one ended, and contains nothing that its reader may not see in a list.
 """
 
 from __future__ import annotations
@@ -29,42 +29,42 @@ from heliograph.overview import messages, usage
 from heliograph.overview.exports import references
 from heliograph.overview.messages import Message
 
-#: Rows of a page.
+#: Rows per page.
 PAGE = 1_000
 Form = Literal["csv", "jsonl", "json"]
 
 
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
     form: Form
-    #: Between the cells of a CSV file.
+    #: Separates the cells of a CSV file.
     delimiter: str = ","
 
 
 class Messages(_Wanted, frozen=True, kw_only=True, tag="messages"):
-    """Messages of a list's filters."""
+    """Messages that match a list's filters."""
 
     filters: messages.Filters
-    #: Whose numbers its reader sees whole: of all, of what they sent themselves, or of none.
+    #: Which numbers the reader sees whole: all, those of messages they sent themselves, or none.
     sees: Literal["all", "own", "none"]
-    #: Only these, which somebody marked, whatever the filters say.
+    #: Only these selected ones, regardless of the filters.
     ids: tuple[UUID, ...] = ()
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return "messages"
 
 
 class Contacts(_Wanted, frozen=True, kw_only=True, tag="contacts"):
-    """Contacts of a list's filters."""
+    """Contacts that match a list's filters."""
 
     filters: search.Filters
-    #: Only these, which somebody marked, whatever the filters say.
+    #: Only these selected ones, regardless of the filters.
     ids: tuple[UUID, ...] = ()
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return "contacts"
 
 
@@ -75,7 +75,7 @@ class Audit(_Wanted, frozen=True, kw_only=True, tag="audit"):
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return "audit-log"
 
 
@@ -87,7 +87,7 @@ class Usage(_Wanted, frozen=True, kw_only=True, tag="usage"):
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return f"usage-{self.month:%Y-%m}-by-{self.by.replace(':', '-')}"
 
 
@@ -96,18 +96,18 @@ class OptOuts(_Wanted, frozen=True, kw_only=True, tag="opt_outs"):
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return "opt-outs"
 
 
 class Rejects(_Wanted, frozen=True, kw_only=True, tag="rejects"):
-    """Rows that an import rejected, in the form of the file they came in, which can be mended and imported itself."""
+    """Rows that an import rejected, in the form of the original file, which can be corrected and imported again."""
 
     import_id: UUID
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return f"rejects-{str(self.import_id)[-8:]}"
 
 
@@ -116,28 +116,28 @@ class Skipped(_Wanted, frozen=True, kw_only=True, tag="skipped"):
 
     campaign_id: UUID
     reason: str
-    #: Whose numbers its reader sees whole; nobody sent what was skipped, so it is of all or of none.
+    #: Which numbers the reader sees whole; skipped messages have no sender, so in effect all or none.
     sees: Literal["all", "own", "none"]
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return f"skipped-{str(self.campaign_id)[-8:]}"
 
 
 class Cancel(_Wanted, frozen=True, kw_only=True, tag="cancel"):
-    """Messages of a list's filters that no supplier has yet, taken back (`changes`)."""
+    """Cancels messages that match a list's filters and that no supplier has yet (`changes`)."""
 
     filters: messages.Filters
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return "canceled-messages"
 
 
 class Tag(_Wanted, frozen=True, kw_only=True, tag="tag"):
-    """Contacts of a list's filters, given a tag, or rid of it (`changes`)."""
+    """Adds a tag to contacts that match a list's filters, or removes it (`changes`)."""
 
     filters: search.Filters
     #: In the form of `records.tag`.
@@ -146,18 +146,18 @@ class Tag(_Wanted, frozen=True, kw_only=True, tag="tag"):
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
+        """The file's name without its extension."""
         return "untagged-contacts" if self.is_removed else "tagged-contacts"
 
 
-#: What changes all that it finds, and what only writes it down.
+#: Kinds that change everything they find, and kinds that only write it to a file.
 Change = Cancel | Tag
 Written = Messages | Contacts | Audit | Usage | OptOuts | Rejects | Skipped
 Wanted = Written | Change
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Lines of a file. `after`: where the next page begins, in words of its kind; None: that was all."""
+    """Lines of a file. `after`: where the next page begins, in a form specific to its kind; None: this was the last."""
 
     text: str
     rows: int
@@ -165,8 +165,8 @@ class Page(msgspec.Struct, frozen=True):
 
 
 async def page(conn: Connection, actor: Actor, wanted: Written, *, after: str | None, is_first: bool) -> Page:
-    """The next page; the first one of a CSV file begins with its columns. Raises Invalid for filters that no longer
-    mean anything, NotFound for an import that is forgotten."""
+    """The next page; the first one of a CSV file begins with its columns. Raises Invalid for filters that are no longer
+    valid, NotFound for an import that has been deleted."""
     match wanted:
         case Messages():
             return await _messages(conn, actor, wanted, after, is_first)
@@ -316,7 +316,7 @@ async def _skipped(conn: Connection, actor: Actor, wanted: Skipped, after: str |
 
 
 def place_of(after: str | None) -> UUID | None:
-    """The id after which a page begins, of a kind whose places are ids."""
+    """The id after which a page begins, for kinds whose places are ids."""
     return None if after is None else UUID(after)
 
 
@@ -345,7 +345,7 @@ def _lines(values: Sequence[object]) -> str:
 
 
 def sheet(wanted: Wanted, columns: Sequence[str], rows: Sequence[Sequence[str]], is_first: bool) -> str:
-    """Rows as CSV, after the columns if they are the first."""
+    """Rows as CSV, preceded by the columns if they are the first."""
     file = io.StringIO()
     writer = Writer(file, columns, delimiter=wanted.delimiter)
     header = file.tell()
@@ -355,5 +355,5 @@ def sheet(wanted: Wanted, columns: Sequence[str], rows: Sequence[Sequence[str]],
 
 
 def _begun(wanted: Wanted, text: str, *, is_first: bool) -> str:
-    """Spreadsheets know by the mark that a file is UTF-8."""
+    """Spreadsheets recognize UTF-8 by the byte order mark."""
     return "\ufeff" + text if is_first and wanted.form == "csv" else text

@@ -1,9 +1,9 @@
-"""A month's bill by the prefix of references, counted from the month's messages themselves, some at a time.
+"""A month's bill by the prefix of references, counted from the month's messages themselves, in steps.
 
-A prefix is what stands before the first `-`, `:` or `/`, or as many characters as somebody chose. Sums by prefix are
-kept nowhere: only a file is split so, by a worker that goes on where it was. The rule nobody may break: the lines add
-up to the usage list, so whatever has no prefix, is beyond MOST, or is no longer there to be counted stands in the line
-without a value.
+A prefix is everything before the first `-`, `:` or `/`, or a chosen number of characters. Sums by prefix are not stored
+anywhere: only a file is split this way, by a worker that continues where it stopped. The rule nobody may break: the
+lines add up to the usage list, so messages without a prefix, beyond MOST, or already deleted are in the line without a
+value.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.overview import usage
 from heliograph.overview.usage import Bill, Share
 
-#: The split, and the same by so many characters: `reference:4`.
+#: The split, optionally with a number of characters: `reference:4`.
 REFERENCE = "reference"
 _is_split = re.compile(rf"{REFERENCE}(?::([1-9][0-9]?))?").fullmatch
 #: All splits of a bill.
 SPLITS = (*usage.SPLITS, REFERENCE)
-#: Messages, or refunds, of one step, and prefixes of a channel that have lines.
+#: Messages or refunds per step, and maximum prefixes with a line of their own, per channel.
 LOOK, MOST = 50_000, 1_000
-#: An id is made so long before or after its row's time at most.
+#: Maximum difference between the time of an id and that of its row.
 SLACK = timedelta(hours=1)
 
-# $1: organization; $2: where it begins; $3: the ids' end; $4: rows looked at; [$5, $6): the month; $7: characters. The
-# last row looked at stands in each.
+# $1: organization; $2: id to begin after; $3: end of the ids; $4: rows scanned; [$5, $6): the month; $7: characters.
+# Each result row contains the last id scanned.
 _STEP = """
 WITH looked AS MATERIALIZED ({rows} ORDER BY id LIMIT $4), counted AS (
     SELECT channel, value, count(*)::bigint AS messages, coalesce(sum(segments), 0)::bigint AS segments
@@ -48,7 +48,7 @@ SELECT head.seen, head.last, counted.*
        LEFT JOIN counted ON true
 """
 _BETWEEN = "WHERE {of}organization_id = $1 AND {of}id > $2 AND {of}id < $3"
-#: What is counted, one after the other.
+#: What is counted, in order.
 STEPS = {
     "sms": _STEP.format(
         rows=f"""
@@ -74,8 +74,8 @@ STEPS = {
 
 
 class Counted(msgspec.Struct):
-    """How far it is. `sums`: by channel and prefix, messages, segments, refunds and their segments; `after`: the last
-    id of what is counted now, None: none yet."""
+    """Progress. `sums`: messages, segments, refunds and their segments by channel and prefix; `after`: the last id
+    counted in the current step, None: none yet."""
 
     what: str = "sms"
     after: UUID | None = None
@@ -83,21 +83,21 @@ class Counted(msgspec.Struct):
 
 
 def checked_split(by: str) -> str:
-    """One of SPLITS, `reference` with a number of characters if somebody chose one. Raises Invalid."""
+    """Check that a split is one of SPLITS, or `reference` with a number of characters. Raises Invalid."""
     if by not in SPLITS and not _is_split(by):
         raise Invalid(("by", "enum", f"`by` must be one of {', '.join(SPLITS)}"))
     return by
 
 
 def is_by_reference(by: str) -> bool:
-    """Whether a split that was checked is one of references."""
+    """True if a checked split is by reference."""
     return _is_split(by) is not None
 
 
 async def step(
     conn: Connection, actor: Actor, counted: Counted, *, month: date, by: str, look: int = LOOK
 ) -> Counted | None:
-    """Count some more; None: that was all, and `counted` is whole."""
+    """Count the next rows; None: there were no more, and `counted` is complete."""
     found = _is_split(by)
     assert found is not None
     since, until = map(clock.midnight, usage.bounds(month))
@@ -127,7 +127,7 @@ async def step(
 
 
 async def billed(conn: Connection, actor: Actor, counted: Counted, *, month: date, by: str) -> Bill:
-    """The bill, once all is counted: what has no prefix makes it add up."""
+    """The bill, once everything is counted; the shares without a prefix make it add up."""
     since, until = usage.bounds(month)
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         whole = await usage.shares(conn, actor, by="channel", since=since, until=until)
@@ -147,7 +147,7 @@ async def bill(conn: Connection, actor: Actor, *, month: date, by: str) -> Bill:
 
 
 def _split(counted: Counted, whole: list[Share]) -> list[Share]:
-    """A share for each prefix, the largest first, and what is left of each channel."""
+    """A share per prefix, largest first, and the remainder of each channel."""
     found = []
     for one in whole:
         rest = [one.messages, one.segments, one.refunds, one.refunded]

@@ -1,8 +1,8 @@
-"""What a worker does with exports: it writes them page by page, each page a commit.
+"""The work of exports: a worker writes them page by page, each page in its own commit.
 
-One worker at a time has an export, under a lease that each page renews; whoever takes over after a kill begins after
-the last page that was committed. The rule nobody may break: a page and how far it came are one commit, made only while
-the row says that the export is this worker's and still to go on.
+One worker at a time holds an export, under a lease that each page renews; if it is killed, its successor continues
+after the last committed page. The rule nobody may break: a page and the progress are one commit, made only while the
+row says that the export belongs to this worker and is still running.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from heliograph.queue.work import Loop, Work
 
 log = structlog.get_logger()
 
-#: Pages after which another organization's export has its turn.
+#: Pages after which it is another organization's turn.
 STEPS = 20
-#: Pause after a page that failed, and after how many an export is given up.
+#: Pause after a page that failed, and after how many failures an export is given up.
 FAILED, TRIES = timedelta(seconds=10), 10
-#: Rows and bytes that a file may hold; then it ends, and says so.
+#: Maximum rows and bytes of a file; then it ends, marked as cut.
 MOST_ROWS, MOST_BYTES = 5_000_000, 512 * 1024 * 1024
 
 DUE = "state = 'running' AND (lease_until IS NULL OR lease_until < now())"
 ANY = f"EXISTS (SELECT FROM exports WHERE {DUE})"
-# The organizations take turns from the last one served on.
+# The organizations take turns, beginning after the last one served.
 TAKE = f"""
 UPDATE exports SET worker = $1, lease_until = now() + $2::interval
  WHERE (organization_id, id) IN (
@@ -59,7 +59,7 @@ UPDATE exports SET worker = NULL, lease_until = now() + $4::interval, tries = tr
 RETURNING state
 """
 CHUNK = "INSERT INTO export_chunks (organization_id, export_id, number, bytes) VALUES ($1, $2, $3, $4)"
-# Whoever stops it waits for this commit, or this finds nothing to move.
+# Stopping an export waits for this commit, or else this finds no row to update.
 ADVANCE = """
 UPDATE exports SET rows = rows + $4, size = size + $5, chunks = chunks + $6, place = $7, tries = 0,
                    lease_until = CASE WHEN $8 THEN NULL ELSE now() + $9::interval END,
@@ -70,15 +70,15 @@ RETURNING true
 """
 
 
-#: No standby.
+#: Without a standby.
 NOWHERE = Readers("")
 
 
 class ExportWork(Work):
-    """Exports within one worker."""
+    """The exports processed by one worker."""
 
     def __init__(self, pool: Pool, *, readers: Readers = NOWHERE, lease: timedelta = timedelta(seconds=15)) -> None:
-        """`readers`: what pages of a file are read from."""
+        """`readers`: where pages of a file are read from."""
         self._pool, self._lease = pool, lease
         self._readers = readers
         self._me = uuid7()
@@ -95,7 +95,7 @@ class ExportWork(Work):
         return self._readers.gauges()
 
     async def stop(self, *, grace: float) -> None:
-        """End what it holds."""
+        """Close what it holds."""
         await self._readers.close()
 
     async def round(self) -> int:
@@ -115,7 +115,7 @@ class ExportWork(Work):
             except Exception as error:
                 if is_down(error):
                     raise
-                # Filters that mean nothing any more mean nothing the next time, and who may no longer may not then.
+                # Invalid filters and missing permissions would fail again the next time.
                 tries = 1 if isinstance(error, Invalid | NotFound | RoleRequired) else TRIES
                 log.exception("export failed", export=str(row["id"]), kind=row["kind"])
                 async with conn.transaction():
@@ -152,8 +152,7 @@ class ExportWork(Work):
                 return
 
     async def _keep(self, conn: Connection, actor: Actor, export: Export, found: kinds.Page) -> Export:
-        """Keep a page and how far it came, in the caller's transaction. Returns the export as it is then. Raises
-        _Gone."""
+        """Store a page and the progress, in the caller's transaction. Returns the updated export. Raises _Gone."""
         piece = found.text.encode()
         rows, size, added = export.rows + found.rows, export.size + len(piece), int(bool(piece))
         is_cut = found.after is not None and (rows >= MOST_ROWS or size >= MOST_BYTES)
@@ -176,7 +175,7 @@ class ExportWork(Work):
         )
         if ends:
             await notices.record(conn, _ready(actor, export, rows))
-        if moved is None:  # stopped, erased, or another's by now
+        if moved is None:  # stopped, erased, or taken over by another worker
             raise _Gone
         return msgspec.structs.replace(
             export,

@@ -1,1 +1,1 @@
-"""What operators see of the whole installation: how it is now, what waits for them, all organizations, the backups."""
+"""The operators' view of the whole installation: its state, what waits for them, all organizations, the backups."""

@@ -1,5 +1,5 @@
-"""What waits for an operator's decision, with what one needs to decide it: whose it is, what was decided for them
-before, how much they send and where to, and which names it could be taken for."""
+"""What waits for an operator's decision, with the information needed to decide: the organization, earlier decisions
+about it, how much it sends and where, and which names the sender ID could be mistaken for."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from heliograph.base.database.pool import Connection
 from heliograph.overview.installation.organizations import names
 from heliograph.sms.accepting.sender_ids import SenderId
 
-#: Shown at once; the oldest come first, and the next ones when these are decided.
+#: Number shown at once, oldest first; the next ones appear when these are decided.
 MOST = 50
-#: Names of other organizations that are told of one; and how many that begin, and that end like it are looked at.
+#: Similar names of other organizations shown for one; and how many with the same beginning or ending are examined.
 ALIKE, LOOKED = 5, 2_000
-#: For how long a page that renews itself is content with the names that were found, seconds.
+#: How long a self-refreshing page reuses the names found, in seconds.
 REMEMBERED = 60.0
-#: Earlier decisions of an organization that are told, the latest first.
+#: Earlier decisions shown per organization, latest first.
 DECIDED = 5
-#: Shorter names are near too many others.
+#: Minimum length for near matches: shorter names are near too many others.
 SHORTEST = 5
-#: Days (UTC, today included) of what an organization sent, and of which countries it sent to; most of these first.
+#: Days (UTC, including today) of an organization's traffic and of its destinations, and maximum countries shown.
 DAYS, DAYS_OF_COUNTRIES, COUNTRIES = 30, 7, 5
-#: What is read as another character, and what is not read at all: `M0ZBANK` reads as `MOZBANK`. The indexes
-#: `sender_ids_alike` and `sender_ids_alike_end` say the same; sender IDs are ASCII.
+#: Characters read as others, and characters ignored: `M0ZBANK` reads as `MOZBANK`. The indexes `sender_ids_alike` and
+#: `sender_ids_alike_end` use the same mapping; sender IDs are ASCII.
 _READ_AS = str.maketrans("013457i8", "oleastlb", " ._&-")
 _IN_SQL = "translate(lower({}), '013457i8 ._&-', 'oleastlb')"
 
 
 class Alike(msgspec.Struct, frozen=True):
-    """A sender ID of another organization that is approved, suspended, or waits too."""
+    """A sender ID of another organization that is approved, suspended, or also pending."""
 
     organization: str
     value: str
     status: str
-    #: One character more, less or other; else it is read as the same.
+    #: It differs by one character; otherwise it reads the same.
     is_near: bool
 
 
 class Alikes(msgspec.Struct, frozen=True):
-    """What a sender ID could be taken for. `is_cut`: more begin or end like it than are looked at."""
+    """What a sender ID could be mistaken for. `is_cut`: more begin or end like it than were examined."""
 
     names: list[Alike]
     is_cut: bool
@@ -61,8 +61,8 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Sends(msgspec.Struct, frozen=True):
-    """What an organization sends: live messages of DAYS; where those of DAYS_OF_COUNTRIES went, (ISO 3166, "001" for
-    none; messages), most first; and where it may send to, None: everywhere."""
+    """An organization's traffic: live messages in DAYS; destinations in DAYS_OF_COUNTRIES, (ISO 3166, "001" for none;
+    messages), most first; and the countries it may send to, None: all."""
 
     volume: int
     countries: list[tuple[str, int]]
@@ -78,21 +78,21 @@ class Waiting(msgspec.Struct, frozen=True):
     state: str
     organization_since: datetime
     sender: SenderId
-    #: Who approved it first, where two have to (`sms.accepting.four_eyes.identity`), and their name; None, "": nobody.
+    #: Who approved it first, if two have to (`sms.accepting.four_eyes.identity`), and their name; None, "": nobody.
     first_by: str | None
     first_name: str
-    #: What its organization is asked, and what it answered; None: nothing.
+    #: The question to its organization, and the answer; None: nothing.
     question: str | None
     answer: str | None
-    #: Sender IDs of the organization by what was decided.
+    #: The organization's sender IDs, by decision.
     approved: int
     rejected: int
     decided: list[Decided]
     sends: Sends
-    #: A name that is often imitated and reads alike; "": none.
+    #: A frequently imitated name that reads the same; "": none.
     brand: str
     alike: list[Alike]
-    #: Not all names that begin or end like it were compared.
+    #: True if not all names that begin or end like it were compared.
     is_cut: bool
 
 
@@ -120,9 +120,9 @@ _HALF = f"""
         SELECT organization_id, id, value, status, is_last
           FROM (SELECT *, row_number() OVER () = $4 AS is_last FROM ({{looked}} LIMIT $4) other) other
          WHERE is_last OR length({_SEEN}) BETWEEN length(asked.seen) - 1 AND length(asked.seen) + 1"""
-# Those that are read as the same; and those that begin or end with half of it, since one character more, less or other
-# leaves one half as it is. Each by its index; after all that a name is read as comes `~`. The last one of a half tells
-# that it was cut, whatever its length.
+# Names that read the same, and names that begin or end with half of it, since a difference of one character leaves one
+# half intact. Each uses an index; `~` sorts after every character of a name. The last row of a half signals that it was
+# cut off, whatever its length.
 ALIKE_ONES = f"""
 SELECT asked.n, other.organization_id, other.value, other.status, other.is_last
   FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS asked (organization_id, seen, n) CROSS JOIN LATERAL (
@@ -149,11 +149,11 @@ SELECT asked.n, other.organization_id, other.value, other.status, other.is_last
 
 
 async def alike(conn: Connection, asked: Sequence[tuple[UUID, str]]) -> list[Alikes]:
-    """For each (organization, value), other organizations' sender IDs that it could be taken for: ALIKE, those that are
-    read as the same first. A number reads as nothing but itself."""
+    """For each (organization, value), up to ALIKE of other organizations' sender IDs that it could be mistaken for,
+    those that read the same first. A number reads only as itself."""
     seen_as = [(of, read_as(value)) for of, value in asked]
     places = [n for n, (_, value) in enumerate(asked) if not value.isdecimal()]
-    # One that begins and ends like it is found twice.
+    # A name that both begins and ends like it is found twice.
     found: list[dict[tuple[UUID, str], tuple[str, bool]]] = [{} for _ in asked]
     cut: set[int] = set()
     rows = await conn.fetch(ALIKE_ONES, [seen_as[n][0] for n in places], [seen_as[n][1] for n in places], ALIKE, LOOKED)
@@ -174,14 +174,14 @@ async def alike(conn: Connection, asked: Sequence[tuple[UUID, str]]) -> list[Ali
 
 
 class Resemblance:
-    """One per process: it remembers for REMEMBERED seconds what sender IDs could be taken for."""
+    """One per process: caches for REMEMBERED seconds what sender IDs could be mistaken for."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
         self._found: dict[tuple[UUID, str], tuple[float, Alikes]] = {}
 
     async def look(self, conn: Connection, asked: Sequence[tuple[UUID, str]], *, anew: bool) -> list[Alikes]:
-        """As `alike`, of which only what is not remembered is asked for; with `anew`, all."""
+        """Like `alike`, but queries only what is not cached; with `anew`, everything."""
         at = self._now()
         found = {one: known for one, known in self._found.items() if at - known[0] < REMEMBERED}
         due = [one for one in asked if anew or one not in found]
@@ -200,7 +200,7 @@ SELECT asked.id, known.value, known.status, known.rejection_reason, known.review
 
 
 async def decisions(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, list[Decided]]:
-    """What was decided for organizations before, the latest first: DECIDED of each."""
+    """Earlier decisions by organization, latest first: up to DECIDED each."""
     found: dict[UUID, list[Decided]] = {}
     for id, *values in await conn.fetch(DECISIONS, list(set(ids)), DECIDED):
         found.setdefault(id, []).append(Decided(*values))
@@ -208,7 +208,7 @@ async def decisions(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, list[De
 
 
 _TODAY = "(now() AT TIME ZONE 'UTC')::date"
-# Each organization once, however many it asked for; its traffic in the sums by day.
+# Each organization once, however many sender IDs it requested; its traffic is in the sums by day.
 SENDS = f"""
 SELECT asked.id, o.allowed_countries AS allowed, sent.volume, gone.countries, gone.counts
   FROM unnest($1::uuid[]) AS asked (id)
@@ -225,7 +225,7 @@ SELECT asked.id, o.allowed_countries AS allowed, sent.volume, gone.countries, go
 
 
 async def sends(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, Sends]:
-    """How much organizations send, and where to."""
+    """How much organizations send, and where."""
     return {
         row["id"]: Sends(
             row["volume"],
@@ -239,8 +239,8 @@ async def sends(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, Sends]:
 async def waiting(
     conn: Connection, resemblance: Resemblance | None = None, *, is_renewal: bool = False
 ) -> list[Waiting]:
-    """Sender IDs to decide on, of all organizations, oldest first: MOST. A renewal of a page is content with what is
-    remembered of their resemblance."""
+    """Up to MOST sender IDs to decide on, of all organizations, oldest first. `is_renewal`: a refreshing page uses
+    cached similarities."""
     rows = await conn.fetch(WAITING, MOST)
     if not rows:
         return []
@@ -279,7 +279,7 @@ SELECT count(*) AS count, min(created_at) AS oldest, max(created_at) AS newest
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """How many wait, at most MOST, and since when the first and the last of them do."""
+    """How many are waiting, at most MOST, and since when the oldest and the newest are."""
 
     count: int
     oldest: datetime | None
@@ -287,20 +287,20 @@ class Waits(msgspec.Struct, frozen=True):
 
 
 async def waits(conn: Connection) -> Waits:
-    """How many wait for a decision."""
+    """How many are waiting for a decision."""
     row = await conn.fetchrow(COUNT, MOST)
     assert row is not None
     return Waits(**row)
 
 
 def read_as(value: str) -> str:
-    """What a sender ID is read as at a glance."""
+    """How a sender ID reads at a glance."""
     return value.lower().translate(_READ_AS)
 
 
 def is_near(one: str, other: str) -> bool:
-    """One character more, less or other makes the one the other, in names that are long enough for that to say
-    something."""
+    """True if one character added, removed or replaced turns one into the other, for names long enough for that to be
+    significant."""
     if one == other or abs(len(one) - len(other)) > 1 or max(len(one), len(other)) < SHORTEST:
         return False
     start = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
@@ -309,7 +309,7 @@ def is_near(one: str, other: str) -> bool:
 
 
 def brand(value: str) -> str:
-    """The name of those that are often imitated that this one could be taken for; "": none. A number is none."""
+    """The frequently imitated name that this one could be mistaken for; "": none. Never applies to numbers."""
     if value.isdecimal():
         return ""
     seen = read_as(value)
@@ -318,7 +318,7 @@ def brand(value: str) -> str:
     )
 
 
-#: From this length on, a brand inside a longer name counts: `WHATSAPP ID`.
+#: Minimum length of a brand to be recognized inside a longer name: `WHATSAPP ID`.
 LONG = 5
 
 

@@ -1,4 +1,4 @@
-"""Backups that were taken, for operators."""
+"""The list of backups, for operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Backup(msgspec.Struct, frozen=True):
     finished_at: datetime
     bytes: int
     place: str
-    #: When it was last brought up in a scratch directory; None: never.
+    #: When it was last restored and started in a scratch directory; None: never.
     verified_at: datetime | None
 
 
@@ -26,11 +26,11 @@ VERIFIED = "SELECT max(verified_at) FROM backups"
 
 
 async def latest(conn: Connection, *, limit: int) -> list[Backup]:
-    """The latest ones, newest first."""
+    """The latest backups, newest first."""
     return [Backup(**row) for row in await conn.fetch(LATEST, limit)]
 
 
 async def verified(conn: Connection) -> datetime | None:
-    """When any of them was last brought up; None: never."""
+    """When any backup was last verified; None: never."""
     at: datetime | None = await conn.fetchval(VERIFIED)
     return at

@@ -1,10 +1,10 @@
-"""Billing export: what all organizations used in a month, by channel, country and sender, locked once and for all.
+"""Billing export: usage of all organizations in a month, by channel, country and sender, locked permanently.
 
     usage_days, usage_counts ── once the month is over, in one transaction ──► billing_lines ──► the file, always one
 
-The rules nobody may break: a month is locked once, when nothing can change in it any more; its lines add up to the
-usage list of each organization, to the message, or it is not locked; and its file has the same bytes, and so the same
-checksum, whoever fetches it and whenever. Months are those of UTC.
+The rules nobody may break: a month is locked once, when nothing in it can change any more; its lines match the usage
+list of each organization to the message, or it is not locked; and its file has the same bytes, and therefore the same
+checksum, whoever fetches it and whenever. Months are in UTC.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.overview.usage import NONE
 
-#: After the end of a month its last commits may still come: a month is locked this much later.
+#: A month can be locked this long after its end, since its last commits may still be arriving.
 SLACK = timedelta(hours=1)
-#: Months that are listed; organizations whose lines are made at once; lines of a page.
+#: Months listed; organizations whose lines are created at once; lines per page.
 LISTED, BATCH, PAGE = 24, 200, 2000
 #: Columns of the file.
 COLUMNS = ("month", "organization_id", "organization", "type", "channel", "country", "sender", "quantity", "segments")
-#: Organizations that are named if their sums disagree.
+#: How many organizations are named if their sums disagree.
 NAMED = 5
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
-    """What a month comes to. Sent messages are counted; refunds, adjustments and grants are signed."""
+    """The totals of a month. Sent messages are counted; refunds, adjustments and grants are signed."""
 
     organizations: int = 0
     sms: int = 0
@@ -49,7 +49,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
-    """A month that is locked."""
+    """A locked month."""
 
     month: date
     locked_at: datetime
@@ -61,7 +61,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Month(msgspec.Struct, frozen=True, kw_only=True):
-    """A month of the list. `is_over`: it can be locked."""
+    """A month in the list. `is_over`: it can be locked."""
 
     month: date
     is_over: bool
@@ -77,7 +77,7 @@ SELECT month, locked_at, locked_by, organizations, lines, sms, segments, whatsap
 
 
 async def months(conn: Connection) -> list[Month]:
-    """The present month and those before it since the first organization, latest first: at most LISTED."""
+    """The current month and earlier ones since the first organization, latest first: at most LISTED."""
     began: datetime | None = await conn.fetchval(FIRST)
     now = clock.now()
     first = (began or now).astimezone(UTC).date().replace(day=1)
@@ -91,7 +91,7 @@ async def months(conn: Connection) -> list[Month]:
 
 
 async def get(conn: Connection, *, month: date) -> Month:
-    """One month, whether it is locked or not."""
+    """One month, whether locked or not."""
     found = await _locked(conn, month)
     return Month(month=month, is_over=_is_over(month), locked=found[0] if found else None)
 
@@ -110,8 +110,8 @@ async def _locked(conn: Connection, month: date | None) -> list[Locked]:
     ]
 
 
-# What every organization's usage list says of the month, with what is not folded yet: the same sums as of
-# `usage.MONTHS`, kept apart from those by day that the lines are made of.
+# The month according to every organization's usage list, including deltas not folded yet: the same sums as in
+# `usage.MONTHS`, maintained independently of those by day from which the lines are created.
 _COUNTED = """
 SELECT organization_id, channel, type, sum(quantity)::bigint AS quantity, sum(segments)::bigint AS segments
   FROM (SELECT organization_id, channel, type, quantity, segments FROM usage_counts WHERE month = $1
@@ -137,14 +137,14 @@ OF_LINES = f"{_SUMS}, count(*)::integer AS lines FROM billing_lines WHERE month 
 
 
 async def ledger(conn: Connection, *, month: date) -> Sums:
-    """What the usage lists of all organizations come to in a month."""
+    """The totals of all organizations' usage lists in a month."""
     row = await conn.fetchrow(OF_LEDGER, month)
     assert row is not None
     return Sums(**row)
 
 
 async def lines(conn: Connection, *, month: date) -> Sums:
-    """What the lines of a locked month come to: the same, as long as nobody touches them."""
+    """The totals of a locked month's lines: the same, unless somebody tampered with them."""
     row = await conn.fetchrow(OF_LINES, month)
     assert row is not None
     return Sums(**{name: row[name] for name in Sums.__struct_fields__})
@@ -156,8 +156,8 @@ INSERT INTO billing_exports (month, locked_by, organizations, lines, sms, segmen
 VALUES ($1, $2, 0, 0, 0, 0, 0, 0, 0, 0, '')
 """
 NEXT = "SELECT id FROM organizations WHERE id > $1 ORDER BY id LIMIT $2"
-# By days, senders and countries, as bills of one organization are; grants and adjustments from their ledger, of which
-# ids are times, with some slack. A number of WhatsApp is written as people know it.
+# By day, sender and country, like the bill of one organization; grants and adjustments come from their ledger, whose
+# ids are times, with some slack. A WhatsApp number is written in its display form.
 WRITE = """
 INSERT INTO billing_lines (organization_id, month, type, channel, country, sender, organization, quantity, segments)
 SELECT line.organization_id, $1::date, line.type, line.channel, line.country, line.sender, o.name, line.quantity,
@@ -191,7 +191,7 @@ SELECT line.organization_id, $1::date, line.type, line.channel, line.country, li
        JOIN organizations o ON o.id = line.organization_id
  WHERE line.quantity <> 0 OR line.segments <> 0
 """
-# Sums by month are kept apart from those by day, and from the ledger; that they agree is the proof.
+# Sums by month are maintained independently of those by day and of the ledger; their agreement is the proof.
 DISAGREE = f"""
 SELECT coalesce(o.name, organization_id::text) AS organization
   FROM (SELECT organization_id, channel, type, sum(quantity)::bigint AS quantity
@@ -211,9 +211,9 @@ UPDATE billing_exports
 
 
 async def lock(conn: Connection, *, month: date, by: Who = SYSTEM) -> Locked:
-    """Write the lines of a month down for good; one that is locked already stays as it is.
+    """Write a month's lines permanently; a month that is already locked is unchanged.
 
-    One instant of the database. Raises Invalid (month): it is not over, nothing was used in it, or sums disagree.
+    One snapshot of the database. Raises Invalid (month): it is not over, nothing was used in it, or sums disagree.
     """
     if found := await _locked(conn, month):
         return found[0]
@@ -259,7 +259,7 @@ SELECT organization_id, type, channel, country, sender, organization, quantity, 
 
 
 async def part(conn: Connection, *, month: date, after: asyncpg.Record | None) -> tuple[bytes, asyncpg.Record | None]:
-    """A piece of a locked month's file, and the line that it ended with; None: that was all. UTF-8, CSV with commas."""
+    """A piece of a locked month's file, and its last line; None: this was the last piece. UTF-8, CSV with commas."""
     place = (NONE, "", "", "", "") if after is None else tuple(after)[:5]
     rows = await conn.fetch(LINES, month, *place, PAGE)
     out = io.StringIO()
@@ -282,7 +282,7 @@ async def parts(conn: Connection, *, month: date) -> AsyncIterator[bytes]:
 
 
 async def verify(conn: Connection, *, month: date) -> bool:
-    """Whether the file of a locked month still has its checksum. Raises NotFound."""
+    """True if the file of a locked month still has its checksum. Raises NotFound."""
     found = await _locked(conn, month)
     if not found:
         raise NotFound("This month is not locked.", month=f"{month:%Y-%m}")

@@ -1,6 +1,6 @@
-"""Money and quota of all organizations, for operators: renewals ahead, wallets that add up, and which prices hold when.
+"""Money and quota of all organizations, for operators: upcoming renewals, wallet totals, and which prices apply when.
 
-The rule nobody may break: amounts of two currencies are never added.
+The rule nobody may break: amounts in different currencies are never added.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
 
-#: Rows of a page; organizations whose renewal is told of ahead; destinations that are named of a tariff.
+#: Rows per page; upcoming renewals listed; destinations named per tariff.
 PAGE, AHEAD, NAMED = 50, 50, 12
 
 
 class Renewal(msgspec.Struct, frozen=True):
-    """A period that ends, and the quota that the next one brings (None: it leaves it alone)."""
+    """A period that ends, and the quota that the next one brings (None: the quota is unchanged)."""
 
     id: UUID
     name: str
@@ -30,7 +30,7 @@ class Renewal(msgspec.Struct, frozen=True):
     total: int
 
 
-# By the index of periods that end; at most AHEAD of them look their quota up.
+# Uses the index on the ends of periods; at most AHEAD quotas are looked up.
 RENEWALS = """
 SELECT o.id, o.name, o.state, o.plan, o.allowance, o.period_end, q.total - q.used AS remaining, q.total
   FROM (SELECT * FROM organizations WHERE period_anchor IS NOT NULL AND state <> 'closed'
@@ -41,7 +41,7 @@ SELECT o.id, o.name, o.state, o.plan, o.allowance, o.period_end, q.total - q.use
 
 
 async def renewals(conn: Connection) -> list[Renewal]:
-    """The next AHEAD renewals, the nearest first."""
+    """The next AHEAD renewals, earliest first."""
     return [Renewal(**row) for row in await conn.fetch(RENEWALS, AHEAD)]
 
 
@@ -60,7 +60,7 @@ class Balance(msgspec.Struct, frozen=True):
 
     @property
     def difference(self) -> int:
-        """What the parts are apart from the total: nothing."""
+        """The difference between the total and the sum of its parts: should be 0."""
         return self.total - self.available - self.reserved - self.consumed
 
 
@@ -75,12 +75,13 @@ SELECT w.organization_id, o.name, w.currency, w.available, w.reserved, w.consume
 
 
 async def wallets(conn: Connection, *, after: UUID | None = None, limit: int = PAGE) -> list[Balance]:
-    """Wallets, those of the newest organizations first."""
+    """Wallets, newest organizations first."""
     return [Balance(**row) for row in await conn.fetch(WALLETS, after, limit)]
 
 
 class Sum(msgspec.Struct, frozen=True):
-    """All wallets of a currency. `booked`: what was topped up and adjusted, by the ledgers, which is the total too."""
+    """All wallets of a currency. `booked`: top-ups and adjustments according to the ledgers, which must equal the
+    total."""
 
     currency: str
     wallets: int
@@ -92,11 +93,11 @@ class Sum(msgspec.Struct, frozen=True):
 
     @property
     def difference(self) -> int:
-        """What the parts are apart from the total, and the total from the ledgers: nothing."""
+        """The difference between the total, its parts and the ledgers: should be 0."""
         return abs(self.total - self.available - self.reserved - self.consumed) + abs(self.total - self.booked)
 
 
-# Changes by operators are few; messages only move what is there from one part to the other.
+# Operators make few changes; messages only move amounts from one part to another.
 SUMS = """
 SELECT w.currency, count(*) AS wallets, sum(w.available)::bigint AS available, sum(w.reserved)::bigint AS reserved,
        sum(w.consumed)::bigint AS consumed, sum(w.total)::bigint AS total, coalesce(sum(l.booked), 0)::bigint AS booked
@@ -108,26 +109,26 @@ SELECT w.currency, count(*) AS wallets, sum(w.available)::bigint AS available, s
 
 
 async def sums(conn: Connection) -> list[Sum]:
-    """The sums of all wallets, by currency."""
+    """Totals of all wallets, by currency."""
     return [Sum(**row) for row in await conn.fetch(SUMS)]
 
 
 class Validity(msgspec.Struct, frozen=True):
-    """Rates of WhatsApp of one currency and category: how many hold, and what changes when."""
+    """WhatsApp rates of one currency and category: how many are in effect, and when they change."""
 
     currency: str
     category: str
-    #: Countries with a rate of their own that holds now, and rates that begin later.
+    #: Countries with their own rate in effect now, and rates that begin later.
     holding: int
     coming: int
-    #: When the next one begins, and since when the latest ones hold.
+    #: When the next one begins, and when the latest ones took effect.
     next_at: datetime | None
     latest_at: datetime | None
-    #: The rate for all other countries, millionths; None: there is none, and sends there are refused.
+    #: The rate for all other countries, in millionths; None: there is none, and sends there are refused.
     elsewhere: int | None
 
 
-# A currency that a wallet or an account uses needs every category; one that only has rates is shown as it is.
+# A currency used by a wallet or account needs every category; a currency that only has rates is shown as is.
 VALIDITY = f"""
 WITH wanted AS (
     SELECT currency, category
@@ -153,12 +154,12 @@ SELECT w.currency, w.category,
 
 
 async def validity(conn: Connection) -> list[Validity]:
-    """Which rates of WhatsApp hold, by currency and category: also where there is none, of currencies in use."""
+    """The WhatsApp rates in effect, by currency and category; includes missing ones for currencies in use."""
     return [Validity(**row) for row in await conn.fetch(VALIDITY, list(CATEGORIES))]
 
 
 class Card(msgspec.Struct, frozen=True):
-    """A supplier's rate card or a price list for SMS: what holds, comes, and ends."""
+    """A supplier's rate card or a price list for SMS: current, upcoming, and ended rates."""
 
     id: UUID
     kind: str
@@ -169,7 +170,7 @@ class Card(msgspec.Struct, frozen=True):
     holding: int
     coming: int
     next_at: datetime | None
-    #: Countries and networks of rates that ended, and that nothing follows: at most NAMED.
+    #: Destinations without a rate now: at most NAMED.
     gaps: list[str]
 
 
@@ -191,5 +192,5 @@ SELECT t.id, t.kind, t.name, t.currency, t.is_default,
 
 
 async def cards(conn: Connection) -> list[Card]:
-    """Rate cards of suppliers and price lists of organizations, with what holds now."""
+    """Suppliers' rate cards and organizations' price lists, with what is in effect now."""
     return [Card(**row) for row in await conn.fetch(CARDS)]

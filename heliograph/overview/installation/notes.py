@@ -1,6 +1,6 @@
-"""What operators write down about an organization, for each other.
+"""Operators' notes about an organization, for each other.
 
-The rule nobody may break: an organization never reads them. They stand in no page, answer or export of its own, and
+The rule nobody may break: an organization never reads them. They appear in none of its pages, responses or exports, and
 their entries in the audit log belong to the installation.
 """
 
@@ -18,7 +18,7 @@ from heliograph.base.database.text import storable
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 
-#: Characters of a note, and notes of an organization.
+#: Maximum characters per note, and notes per organization.
 LONGEST, MOST = 2_000, 200
 
 
@@ -26,7 +26,7 @@ class Note(msgspec.Struct, frozen=True):
     """One of them."""
 
     id: UUID
-    #: Who wrote it, as they were called then.
+    #: The author's name at that time.
     author: str
     body: str
     created_at: datetime
@@ -42,7 +42,7 @@ async def listed(conn: Connection, *, organization_id: UUID, limit: int = MOST) 
     return [Note(*row.values()) for row in await conn.fetch(LIST, organization_id, limit)]
 
 
-# The row lock comes first: two operators must not both write the last one that there is room for.
+# The row lock comes first: two operators must not both write the last note that there is room for.
 LOCK_ORGANIZATION = "SELECT name FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 COUNT = "SELECT count(*) FROM organization_notes WHERE organization_id = $1"
 INSERT = """
@@ -52,7 +52,7 @@ RETURNING id, author, body, created_at
 
 
 async def add(conn: Connection, *, organization_id: UUID, body: str, by: Who = SYSTEM) -> Note:
-    """Write one. Raises NotFound, Invalid (`body`)."""
+    """Write a note. Raises NotFound, Invalid (`body`)."""
     body = storable(body.replace("\r\n", "\n").strip(), LONGEST + 1)
     if not 1 <= len(body) <= LONGEST:
         raise Invalid(("body", "length", "A note has 1 to 2,000 characters."))

@@ -1,7 +1,7 @@
-"""What an operator looks at first: how much goes through, what waits and for how long, who carries it.
+"""What an operator looks at first: throughput, what is waiting and for how long, and which suppliers carry it.
 
-Rates come from PostgreSQL's own counters of rows, which cost nothing to read, so that nobody counts messages: a reading
-is compared with one a few seconds older. What is asked beside them is bounded.
+Rates come from PostgreSQL's own row counters, which cost nothing to read, so messages are not counted: a reading is
+compared with one a few seconds older. All other queries are bounded.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from heliograph.overview.installation.steps import Facts
 from heliograph.queue import holds
 from heliograph.traffic.reconciliation import hour_of
 
-#: A rate is over this long at least, seconds, as far as there are readings; and readings are kept for so long.
+#: Minimum span of a rate if there are enough readings, and how long readings are kept, in seconds.
 SPAN, KEPT = 8.0, 30.0
 #: Rows of a list, and how far rows are counted: one more says that there are more.
 MOST, COUNTED = 100, 10_000
-#: What changes seldom is looked at after so long, seconds; while something is missing, each time.
+#: What rarely changes is queried at this interval, in seconds; while something is missing, every time.
 SELDOM = 30.0
 
 
@@ -44,10 +44,10 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Worker(Process, frozen=True):
-    """One that was seen within a minute."""
+    """A worker seen within a minute."""
 
-    #: What an operator told it to do once it holds nothing more ("end" or "stay"; None: nothing), and since when it
-    #: stays.
+    #: What an operator told it to do once it holds nothing more ("end" or "stay"; None: nothing), and since when it has
+    #: been staying.
     drain: str | None
     drained_at: datetime | None
     #: Sessions at suppliers that it holds.
@@ -55,7 +55,7 @@ class Worker(Process, frozen=True):
 
     @property
     def state(self) -> str:
-        """In a word: works, draining, drained, gone."""
+        """Its state in a word: works, draining, drained, gone."""
         if self.drain is not None:
             return "draining" if self.drained_at is None else "drained"
         return "gone" if self.is_gone else "works"
@@ -72,9 +72,9 @@ class Supplier(msgspec.Struct, frozen=True):
     allowed: int
     leased: int
     bound: int
-    #: Submits without an answer, as workers last said.
+    #: Submits without a response, as last reported by workers.
     in_flight: int
-    #: Segments a second that are handed over to it, as workers last said.
+    #: Segments per second handed over to it, as last reported by workers.
     rate: float
     waiting: int
     #: Why it does not carry, or not all that it could; empty: nothing is known against it.
@@ -86,35 +86,36 @@ class Now(msgspec.Struct, frozen=True):
 
     #: None: too soon to say.
     rates: Rates | None
-    #: By kind of work, how long the oldest that could go out is overdue, seconds.
+    #: By kind of work, how long the oldest item that could be sent is overdue, in seconds.
     late: dict[str, float]
     #: By kind, rows in the queue, counted as far as COUNTED.
     queued: dict[str, int]
     workers: list[Worker]
     suppliers: list[Supplier]
     holds: list[Held]
-    #: Callbacks that are stored and not processed, of both channels; receipts that match nothing, of the last day.
+    #: Callbacks stored but not processed, of both channels; receipts of the last day that match nothing.
     callbacks: int
     orphaned: int
-    #: What waits for an operator's decision.
+    #: Sender IDs that wait for an operator's decision.
     approvals: int
     database_bytes: int
-    #: Seconds for which the oldest snapshot is open, and rows of the queue that vacuum has not removed.
+    #: Age of the oldest open snapshot in seconds, and rows of the queue that vacuum has not removed.
     snapshot: float
     dead_rows: int
     at: datetime
     facts: Facts
-    #: Seconds within which 95 of 100 live messages arrived, of both channels, this hour and the one before; None: none
-    #: did.
+    #: 95th percentile of the delivery time of live messages of both channels, in seconds, over this hour and the
+    #: previous one; None: none arrived.
     delivered_within: float | None
 
 
 def only_simulated(suppliers: Sequence[Supplier]) -> bool:
-    """Live messages are given to a simulator: there is no other supplier."""
+    """True if live messages go to a simulator, because there is no other supplier."""
     return bool(suppliers) and all(one.is_simulated for one in suppliers)
 
 
-# Counters of rows since the statistics began. A first webhook success is written into its event, others are attempts.
+# Row counters since the last reset of statistics. A webhook's first success is written to its event, others are
+# attempts.
 COUNTERS = """
 SELECT coalesce(sum(n_tup_ins) FILTER (WHERE relname ~ '^(whatsapp_)?messages_'), 0)::bigint AS accepted,
        coalesce(sum(n_tup_ins) FILTER (WHERE relname ~ '^attempts'), 0)::bigint AS handed_over,
@@ -165,18 +166,18 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED + 1}
 
 
 async def workers(conn: Connection) -> list[Worker]:
-    """Those seen within a minute."""
+    """Workers seen within a minute."""
     return [Worker(**row) for row in await conn.fetch(WORKERS, MOST)]
 
 
 async def suppliers(conn: Connection) -> list[Supplier]:
-    """All that were not removed, with what waits for each."""
+    """All suppliers that were not removed, with what is waiting for each."""
     rows = await conn.fetch(SUPPLIERS, MOST)
     return [Supplier(**dict(row) | {"error": unpacked(row["error"])}) for row in rows]
 
 
 class Watch:
-    """One per process: it remembers what the counters said."""
+    """One per process: keeps earlier readings of the counters."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
@@ -218,7 +219,7 @@ class Watch:
         at = self._now()
         while self._seen and at - self._seen[0][0] > KEPT:
             self._seen.popleft()
-        # Counters that went back were reset: what was seen before says nothing.
+        # Counters that decreased were reset: earlier readings are meaningless.
         if self._seen and any(now < before for now, before in zip(counters, self._seen[-1][1], strict=True)):
             self._seen.clear()
         old = next((one for one in reversed(self._seen) if at - one[0] >= SPAN), self._seen[0] if self._seen else None)

@@ -1,6 +1,6 @@
-"""All organizations, for operators: what each has left, how its messages fare, and who belongs to it.
+"""All organizations, for operators: remaining quota, delivery of their messages, and members.
 
-The rule nobody may break: no message is counted here; figures come from sums that the roll-ups keep.
+The rule nobody may break: no message is counted here; figures come from sums maintained by the roll-ups.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.traffic import LOST
 
-#: Of one page.
+#: Organizations per page.
 MOST = 50
-#: Days of delivery and opt-outs, the present one (UTC) included; more opt-outs of one organization are not counted.
+#: Days of delivery and opt-outs, including today (UTC), and where counting an organization's opt-outs stops.
 DAYS, MOST_OPT_OUTS = 7, 1000
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """One of a list."""
+    """An organization in the list."""
 
     id: UUID
     name: str
@@ -34,38 +34,38 @@ class Listed(msgspec.Struct, frozen=True):
     resets_at: datetime | None
     members: int
     keys: int
-    #: Live messages that were accepted today (UTC), and in the last DAYS; of these, how they fared so far.
+    #: Live messages accepted today (UTC) and in the last DAYS, and the outcome of the latter so far.
     today: int
     accepted: int
     delivered: int
     failed: int
-    #: Recipients who asked for no more in these days, counted up to MOST_OPT_OUTS.
+    #: Recipients who opted out in these days, counted up to MOST_OPT_OUTS.
     opt_outs: int
-    #: When a key was used, a member looked or a message was accepted (to the hour); None: never.
+    #: When a key was last used, a member active or a message accepted (to the hour); None: never.
     active_at: datetime | None
 
     @property
     def remaining(self) -> int:
-        """Messages that are left."""
+        """Messages left in the quota."""
         return self.total - self.used
 
     @property
     def share_used(self) -> float:
-        """Of the quota, 0 to 1; without any, all of it."""
+        """The fraction of the quota used, 0 to 1; 1 without a quota."""
         return self.used / self.total if self.total > 0 else 1.0
 
     def percent(self, count: int) -> float | None:
-        """Of the messages of DAYS; None: there was none."""
+        """`count` as a percentage of the messages of DAYS; None: there were none."""
         return 100 * count / self.accepted if self.accepted else None
 
     @property
     def opted_out(self) -> float | None:
-        """Opt-outs of a thousand messages of DAYS; None: there was none."""
+        """Opt-outs per thousand messages of DAYS; None: there were none."""
         return 1000 * self.opt_outs / self.accepted if self.accepted else None
 
 
-# Newest first. Everything beside the organization is looked up for the rows of one page alone: traffic in the sums that
-# are kept for this, the last hour by its key, opt-outs by the index of their list, whose order this is.
+# Newest first. Everything except the organization itself is looked up only for the rows of one page: traffic in sums
+# maintained for this, the last hour by its key, opt-outs by the index of their list, in its order.
 TODAY = "(now() AT TIME ZONE 'UTC')::date"
 SINCE = f"{TODAY} - {DAYS - 1}"
 LIST = f"""
@@ -100,8 +100,8 @@ SELECT o.id, o.name, o.state, o.plan, o.country, o.created_at, q.total, q.used, 
 async def listed(
     conn: Connection, *, after: UUID | None = None, search: str = "", state: str = "", limit: int = MOST
 ) -> list[Listed]:
-    """Organizations, newest first. `search`: how a name begins, or an id; `state`: organizations.state, "" for all;
-    `after`: the last one of the page before."""
+    """Organizations, newest first. `search`: the beginning of a name, or an id; `state`: organizations.state, "" for
+    all; `after`: the last one of the previous page."""
     typed = search.strip().lower()[:200].replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return [Listed(**row) for row in await conn.fetch(LIST, after, typed, state, limit, LOST)]
 
@@ -117,7 +117,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM api_keys WHERE organization_id = $1 AN
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """What a suspension stops: keys that could send, messages on their way out, campaigns under way."""
+    """What a suspension stops: keys that could send, queued messages, running campaigns."""
 
     keys: int
     waiting: int
@@ -135,5 +135,5 @@ NAMES = "SELECT id, name FROM organizations WHERE id = ANY ($1)"
 
 
 async def names(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, str]:
-    """What organizations are called."""
+    """Names of organizations, by id."""
     return {row["id"]: row["name"] for row in await conn.fetch(NAMES, list(set(ids)))}

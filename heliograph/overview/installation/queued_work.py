@@ -1,8 +1,8 @@
-"""Work of the queue as operators see it: how much waits; what they hold back, by the names of what it is about; and
-what they take out for good: messages are canceled and refunded, deliveries dropped.
+"""Queued work as operators see it: how much is waiting; what they hold back, with the names of what it concerns; and
+what they withdraw permanently: messages are canceled and refunded, deliveries dropped.
 
-Some thousand rows are taken out at a time, each in a transaction of its own. The rule nobody may break: what a worker
-has, or what was tried and may have gone out, is left alone unless the operator says otherwise.
+Work is withdrawn in batches of some thousand rows, each in its own transaction. The rule nobody may break: work that a
+worker has, or that was tried and may have been sent, is left alone unless the operator says otherwise.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from heliograph.sms.dispatch import outcomes
 from heliograph.whatsapp.accepting import withdrawal as whatsapp
 from heliograph.whatsapp.dispatch import claimed
 
-#: Rows taken out in one transaction.
+#: Rows withdrawn per transaction.
 BATCH = 1_000
-#: Times that a batch is tried again when workers were quicker.
+#: How often a batch is retried when workers were faster.
 TRIES = 5
-#: An SQL condition on a row of `queue`: its message is past its validity, which its channel knows. Webhooks have none.
+#: An SQL condition on a row of `queue`: its message has expired, as defined by its channel. Webhooks do not expire.
 EXPIRED = f"CASE queue.kind WHEN 'sms' THEN {outcomes.EXPIRED} WHEN 'whatsapp' THEN {claimed.EXPIRED} END"
 
 
@@ -32,19 +32,19 @@ async def backlog(
     conn: Connection, which: Selection, *, limit: int, look: int = waiting.LOOK, places: int = waiting.PLACES
 ) -> waiting.Found:
     """Queued work by kind, line and organization, largest first: at most `limit` entries. Messages are looked up for
-    rows that are counted, at most `look`."""
+    the rows counted, at most `look`."""
     return await waiting.summary(conn, which, expired=EXPIRED, limit=limit, look=look, places=places)
 
 
 class Held(Hold, frozen=True):
-    """A hold, and what it is about by name; None: it holds that of all of them."""
+    """A hold, with the names of what it concerns; None: it applies to all."""
 
     supplier: str | None
     organization: str | None
 
     @classmethod
     def of(cls, hold: Hold, names: dict[UUID, str]) -> Self:
-        """With its names; what has none any more has its id."""
+        """A hold with its names; what no longer has a name is shown by its id."""
         values = {name: getattr(hold, name) for name in hold.__struct_fields__}
         supplier, organization = (id and names.get(id, str(id)) for id in (hold.line, hold.organization_id))
         return cls(**values, supplier=supplier or None, organization=organization or None)
@@ -56,14 +56,14 @@ SELECT id, name FROM suppliers WHERE id = ANY ($1) UNION ALL SELECT id, name FRO
 
 
 async def named(conn: Connection, held: Sequence[Hold]) -> list[Held]:
-    """These holds with their names."""
+    """The given holds, with names."""
     wanted = [id for one in held for id in (one.line, one.organization_id) if id is not None]
     names = {row["id"]: row["name"] for row in await conn.fetch(NAMES, wanted)} if wanted else {}
     return [Held.of(one, names) for one in held]
 
 
 async def listed(conn: Connection) -> list[Held]:
-    """All that is held, oldest first."""
+    """All holds, oldest first."""
     return await named(conn, await holds.list_all(conn))
 
 
@@ -76,8 +76,8 @@ async def withdraw(
     on_progress: Callable[[str, Withdrawn], None] = lambda kind, done: None,
     most: int | None = None,
 ) -> dict[str, Withdrawn]:
-    """Withdraw this work; by kind, what became of it. `tried`: also messages that were attempted, which end as
-    `unknown`. `most`: batches of a kind that are taken, None: all. `conn` is in no transaction."""
+    """Withdraw the selected work; returns the result by kind. `tried`: include messages that were attempted, which end
+    as `unknown`. `most`: maximum batches per kind, None: all. `conn` must not be in a transaction."""
     await holds.begin_withdrawal(conn, which, tried=tried, by=by)
     found = {}
     for kind in which.kinds:

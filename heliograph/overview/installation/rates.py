@@ -1,6 +1,6 @@
-"""How many requests an organization makes, and what share of its limits that is.
+"""How many requests an organization makes, compared with its limits.
 
-The rule nobody may break: nothing is counted for this. Rate windows and hourly counts are there anyway, and only read.
+The rule nobody may break: nothing is counted for this. Rate windows and hourly counts exist anyway, and are only read.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from heliograph.accounts import rate_limits
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 
-#: Windows that are listed: those with the largest share of their limit.
+#: Windows listed: those with the largest share of their limit.
 MOST = 20
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What a key took of one of its limits in the present minute."""
+    """How much a key used of one of its limits in the current minute."""
 
     key_id: UUID
-    #: Empty: the key is not there any more.
+    #: Empty: the key no longer exists.
     key: str
-    #: Of `accounts.rate_limits`, as the limit is: the organization's own, or else the installation's.
+    #: As in `accounts.rate_limits`, like the limit: the organization's own, or else the installation's.
     bucket: str
     taken: int
     limit: int
 
     @property
     def share(self) -> float:
-        """Of its limit; above 1 once requests are turned away."""
+        """The fraction of the limit used; above 1 once requests are refused."""
         return self.taken / self.limit
 
 
 class Day(msgspec.Struct, frozen=True):
-    """Requests with its keys in the last 24 hours, the present one included. `refused`: beyond a limit of a minute."""
+    """Requests with its keys in the last 24 hours, including the current one. `refused`: over a per-minute limit."""
 
     count: int
     refused: int
-    #: Of the busiest hour.
+    #: Requests in the busiest hour.
     busiest: int
 
     @property
     def busiest_minute(self) -> float:
-        """A minute of the busiest hour, on average."""
+        """Average requests per minute in the busiest hour."""
         return self.busiest / 60
 
 
@@ -55,7 +55,7 @@ class Rates(msgspec.Struct, frozen=True):
     day: Day
 
 
-# A key whose window is of an earlier minute has made no request in this one.
+# A key whose window belongs to an earlier minute has made no request in this one.
 NOW = """
 SELECT w.key_id, coalesce(k.name, '') AS key, w.bucket, w.taken, allowed.most AS limit
   FROM rate_windows w JOIN unnest($2::text[], $3::int[]) AS allowed (bucket, most) ON allowed.bucket = w.bucket
@@ -63,7 +63,7 @@ SELECT w.key_id, coalesce(k.name, '') AS key, w.bucket, w.taken, allowed.most AS
  WHERE w.organization_id = $1 AND w.window_start = date_trunc('minute', now())
  ORDER BY w.taken::float8 / allowed.most DESC, w.key_id, w.bucket LIMIT $4
 """
-# What people did on the dashboard is counted with the route in the operation's place, and has no limit.
+# People's requests to the dashboard are counted with the route as the operation, and have no limit.
 DAY = """
 SELECT coalesce(sum(count), 0)::bigint AS count, coalesce(sum(refused), 0)::bigint AS refused,
        coalesce(max(count), 0)::bigint AS busiest
@@ -75,7 +75,7 @@ SELECT coalesce(sum(count), 0)::bigint AS count, coalesce(sum(refused), 0)::bigi
 
 
 async def read(conn: Connection, settings: Settings, organization_id: UUID) -> Rates:
-    """Of one organization. Raises NotFound."""
+    """The request rates of one organization. Raises NotFound."""
     limits = rate_limits.in_force(settings, await rate_limits.get(conn, organization_id=organization_id))
     rows = await conn.fetch(NOW, organization_id, list(limits), list(limits.values()), MOST)
     day = await conn.fetchrow(DAY, organization_id)

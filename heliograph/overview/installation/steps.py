@@ -1,4 +1,4 @@
-"""What an installation still lacks before others may rely on it, and whose quota ends soon."""
+"""What an installation still lacks before it can be relied on, and which quotas are nearly exhausted."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 
-#: Organizations near the end of their quota that are named.
+#: How many organizations near the end of their quota are named.
 NAMED = 5
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What is there, of what an installation needs."""
+    """Which of the things that an installation needs exist."""
 
-    #: A supplier that is no simulator.
+    #: A supplier that is not a simulator.
     supplier: bool
     organization: bool
-    #: A sender ID that was approved.
+    #: An approved sender ID.
     sender: bool
-    #: A backup that was finished.
+    #: A finished backup.
     backup: bool
     second_operator: bool
 
@@ -31,7 +31,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Near(msgspec.Struct, frozen=True):
-    """An organization that has used nine tenths of its quota, or all of it."""
+    """An organization that has used at least nine tenths of its quota."""
 
     id: UUID
     name: str
@@ -40,8 +40,8 @@ class Near(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """All of it. `held`: accounts and numbers of WhatsApp that nothing is sent from now, counted up to 1,000; `near`:
-    NAMED at most, the fullest first; `is_cut`: there are more of them."""
+    """All of these facts. `held`: WhatsApp accounts and numbers that are currently not sent from, counted up to 1,000
+    each; `near`: at most NAMED, most used first; `is_cut`: there are more of them."""
 
     setup: Setup
     near: list[Near]
@@ -71,7 +71,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_accounts WHERE state = 'activ
 
 
 async def look(conn: Connection) -> Facts:
-    """What is there and what is near its end."""
+    """Read the facts."""
     row = await conn.fetchrow(SETUP)
     assert row is not None
     near = [Near(*one) for one in await conn.fetch(NEAR, NAMED + 1)]

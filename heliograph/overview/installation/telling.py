@@ -1,6 +1,6 @@
-"""Mails to operators about what is not well, and about what waits for a decision.
+"""Mails to operators about problems, and about what waits for a decision.
 
-A worker tells what its look has found, once (`people/operators/noticing.py`).
+A worker reports what its checks have found, once (`people/operators/noticing.py`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from heliograph.overview.installation import approvals
 from heliograph.people.operators import noticing
 from heliograph.sms import checks as sms
 
-#: The mails' kind, and how long they are tried.
+#: Kind of the mails, and how long they are retried.
 KIND, WITHIN = "notices", timedelta(hours=12)
-#: News of one look that are told; what is left is told by the next one.
+#: Maximum causes reported at once; the rest is reported next time.
 MOST = 50
-#: What stands for sender IDs that wait.
+#: The cause that stands for pending sender IDs.
 APPROVALS = "approvals"
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """What is told. `check`: what is not well; None: so many sender IDs (`count`) wait for a decision."""
+    """A cause to report. `check`: the problem; None: `count` sender IDs wait for a decision."""
 
     kind: str
     key: str
@@ -40,19 +40,19 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """Whom a mail goes to, and how they read. None: not chosen."""
+    """The recipient of a mail, with their language and time zone (None: not chosen)."""
 
     email: str
     language: str | None
     zone: str | None
 
 
-#: Writes a mail: to whom, what the installation is called, what is told.
+#: Writes a mail: (recipient, name of the installation, causes) → letter.
 Writes = Callable[[Reader, str, Sequence[Cause]], Letter]
 
 
 def kind_of(check: Check) -> str:
-    """As which kind of notice a check that is not well is told."""
+    """The kind of notice under which a failed check is reported."""
     subject = sms.subject(check)
     if subject == "supplier" and check.state == "failed":
         return "supplier.lost"
@@ -69,8 +69,8 @@ SELECT o.user_id, o.role, o.notice_ways, u.email, u.language, u.time_zone AS zon
 
 
 async def tell(conn: Connection, checks: Sequence[Check], *, box: Outbox | None, writes: Writes) -> int:
-    """Put in mails about what the checks found and what waits, as far as that is news, in the caller's transaction; how
-    many. `box`: None where no mails are sent. Only one worker at a time may run this."""
+    """Queue mails about new problems and pending decisions, in the caller's transaction; returns how many. `box`: None
+    if no mails are sent. Only one worker at a time may run this."""
     if box is None:
         return 0
     causes = await _causes(conn, checks)
@@ -91,7 +91,7 @@ async def tell(conn: Connection, checks: Sequence[Check], *, box: Outbox | None,
 
 
 async def _causes(conn: Connection, checks: Sequence[Check]) -> list[Cause]:
-    """What waits, and what is not well, failures first."""
+    """Pending decisions and problems, failures first."""
     since = await findings.since(conn)
     found: dict[str, Cause] = {}
     waits = await approvals.waits(conn)

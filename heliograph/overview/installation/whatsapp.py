@@ -1,4 +1,4 @@
-"""WhatsApp accounts of all organizations, for operators, and callbacks from Meta that wait or could not be applied."""
+"""For operators: WhatsApp accounts of all organizations, and callbacks from Meta that wait or could not be applied."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import Sentence, kept
 from heliograph.whatsapp.callbacks import dead_letters
 
-#: Callbacks that are counted, and items that are shown.
+#: Maximum callbacks counted, and items shown.
 COUNTED, LETTERS = 10_000, 100
-#: What of an item is shown as it is: kinds, states, codes, ids of accounts and times. The rest may be what people
-#: wrote, or hold a number, as Meta's ids of messages do.
+#: Fields of an item that are shown as is: kinds, states, codes, account ids and times. Others may contain what people
+#: wrote, or a number, as Meta's message ids do.
 _SAFE = frozenset(
     {
         *("type", "status", "event", "kind", "category", "previous_category", "future_category", "language", "quality"),
         *("waba_id", "phone_number_id", "template_id", "opaque", "at"),
     }
 )
-#: Characters of an item that are shown, and digits that are too few for a number.
+#: Characters of an item shown, and the digit count below which a value cannot be a phone number.
 SHOWN, SHORT = 20_000, 6
 _NAME = re.compile(r"[A-Za-z_]{1,60}")
 
@@ -57,20 +57,20 @@ class Letter(msgspec.Struct, frozen=True):
     id: str
     received_at: datetime
     reason: Sentence
-    #: What kind of item it is; "": it could not be parsed.
+    #: The kind of item; "": it could not be parsed.
     kind: str
     facts: list[tuple[str, str]]
-    #: Bytes of the whole.
+    #: Size of the whole item in bytes.
     size: int
 
 
 async def letters(conn: Connection, key: Key) -> list[Letter]:
-    """The newest LETTERS. Raises Unsealable."""
+    """The newest LETTERS items. Raises Unsealable."""
     return [_letter(one) for one in await dead_letters.list_all(conn, key, limit=LETTERS)]
 
 
 class OpenLetter(msgspec.Struct, frozen=True):
-    """One of them with what it consists of. `masked`: as JSON, see `masked`; "": it is none."""
+    """One item with its content. `masked`: as JSON, see `masked`; "": it is not JSON."""
 
     letter: Letter
     app: UUID
@@ -78,7 +78,7 @@ class OpenLetter(msgspec.Struct, frozen=True):
 
 
 async def letter(conn: Connection, key: Key, *, id: UUID) -> OpenLetter:
-    """One of them. Raises NotFound, Unsealable."""
+    """One item. Raises NotFound, Unsealable."""
     one = await dead_letters.get(conn, key, id=id)
     try:
         shown = json.dumps(masked(json.loads(one.raw)), indent=2, ensure_ascii=False)[:SHOWN]
@@ -88,8 +88,8 @@ async def letter(conn: Connection, key: Key, *, id: UUID) -> OpenLetter:
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """What came, with its names: plain values under names that hold nobody's words stay, digits are cut to the last
-    four, and of every other text its length remains, in brackets."""
+    """A received item, masked: values under names that never contain what people wrote are kept, numbers are cut to
+    the last four digits, and every other text is replaced with its length in brackets."""
     if isinstance(value, dict):
         return {_name(each): masked(one, each) for each, one in value.items()}
     if isinstance(value, list):
@@ -104,7 +104,7 @@ def masked(value: Any, name: str = "") -> Any:
 
 
 def _name(text: str) -> str:
-    """The name of a field, as Meta writes them; of any other text its length."""
+    """A field's name if it looks like one of Meta's; any other text is replaced with its length."""
     return text if _NAME.fullmatch(text) else f"[{len(text)}]"
 
 
@@ -116,5 +116,5 @@ def _letter(one: dead_letters.StoredDeadLetter) -> Letter:
 
 
 def _facts(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """What of an item can be shown: plain values under names that hold nobody's words."""
+    """The facts of an item that can be shown: plain values under names that never contain what people wrote."""
     return [(name, str(value)[:200]) for name, value in values.items() if name in _SAFE and value not in ("", None)]

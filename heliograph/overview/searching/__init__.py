@@ -1,1 +1,1 @@
-"""How operators find what they are asked about: what an id or a name stands for, and messages of all organizations."""
+"""Search for operators: what an id or a name stands for, and messages across all organizations."""

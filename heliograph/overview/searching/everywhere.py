@@ -1,10 +1,10 @@
-"""Messages of all organizations that went to a number, or have a reference or a request's id.
+"""Finds messages of all organizations by number, reference or request id.
 
-No index finds them: each message would pay for it when it is accepted (docs/decisions/0017). The roll-ups of traffic
-know which organizations sent something in which hour, how many, and to which country, so a look goes through the
-messages of those organizations alone, by their keys, over as much time as holds about LOOK of them.
+There is no index for this: every message would pay for it when it is accepted (docs/decisions/0017). The traffic
+roll-ups know which organizations sent how many messages in which hour and to which country, so a search scans the
+messages of those organizations only, by their keys, over a period that contains about LOOK of them.
 
-The rule nobody may break: a look is bounded, and says how far it came.
+The rule nobody may break: a search is bounded, and says how far it got.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from heliograph.whatsapp.messages import QUEUED
 
 HOUR = timedelta(hours=1)
 _FIRST = UUID(int=0)
-#: Rows of the roll-ups that are read for one look, unless one hour has more.
+#: Rows of the roll-ups read per search, unless a single hour has more.
 ROWS = 20_000
-#: Organizations that know a number.
+#: Maximum organizations listed that know a number.
 KNOWING = 20
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages; None: whichever. One of the first three is given."""
+    """Which messages; None matches any. One of the first three is given."""
 
     #: E.164 with `+`.
     recipient: str | None = None
@@ -44,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message of whichever organization."""
+    """A message of any organization."""
 
     id: UUID
     organization_id: UUID
@@ -65,7 +65,7 @@ class Knowing(msgspec.Struct, frozen=True):
 
 
 class Hour(msgspec.Struct, frozen=True):
-    """What was sent in an hour by organizations that sent something to the country: who, and about how many."""
+    """An hour's traffic of organizations that sent something to the country: which, and about how many messages."""
 
     begins: datetime
     organizations: list[UUID]
@@ -73,18 +73,18 @@ class Hour(msgspec.Struct, frozen=True):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """What the roll-ups say of the time before a look. `hours`: the newest first, each of them whole."""
+    """What the roll-ups say about the time before a given id. `hours`: newest first, each complete."""
 
     hours: list[Hour]
-    #: From which hour on they were read; None: there is nothing before.
+    #: The earliest hour that was read; None: there is nothing before it.
     since: datetime | None = None
-    #: Organizations of which not all was folded that could be read: they may have sent whenever.
+    #: Organizations with more unfolded deltas than could be read: they may have sent at any time.
     behind: list[UUID] = []
 
 
-# Hours are read whole: the newest that have about so many rows together, at least down to one that begins before the
-# look ends, so that each look gets further than the one before it. Of the last seconds only the deltas know, whoever
-# folds them and when; where they are more than can be read, all organizations that have some are named instead.
+# Hours are read completely: the newest ones that together have about this many rows, at least down to one that begins
+# before the search's end, so that each search gets further than the previous one. The last seconds are only in the
+# deltas; if there are more of these than can be read, all organizations that have some are listed instead.
 HOURS = """
 WITH RECURSIVE behind AS (
     (SELECT organization_id FROM traffic_deltas
@@ -131,7 +131,7 @@ def _scan(table: str, channel: str, under_way: str) -> str:
     )
 
 
-# Each organization's messages by their key, from the newest backwards.
+# Each organization's messages by key, from the newest backward.
 SCAN = f"""
 SELECT found.* FROM organizations o CROSS JOIN LATERAL (
     ({_scan("messages", "sms", SENDING)}) UNION ALL ({_scan("whatsapp_messages", "whatsapp", QUEUED)})) found
@@ -148,13 +148,13 @@ async def look(
     most: int = LOOK,
     rows: int = ROWS,
 ) -> Found[Message]:
-    """Messages older than `after`, newest first, up to `limit` + 1, among about `most`, and about so many rows of the
-    roll-ups. `seen`: down to which id was looked, if there is more behind it."""
+    """Messages older than `after`, newest first, up to `limit` + 1, searched among about `most` messages and about
+    `rows` rows of the roll-ups. `seen`: the id down to which it searched, if there is more beyond it."""
     now = clock.now()
     upper = after or uuid7_floor(now + SLACK)
     until = min(time_of(upper), now)
     country = None if wanted.recipient is None else phones.country(wanted.recipient)
-    # A row's id may be a little older than the hour in which its message counts.
+    # A row's id may be slightly older than the hour in which its message is counted.
     first, *hours = await conn.fetch(HOURS, until + SLACK, until - AHEAD, country, wanted.channel, rows)
     counted = Counted(
         [Hour(row["hour"], row["organizations"], row["count"]) for row in hours], first["hour"], first["organizations"]
@@ -174,7 +174,8 @@ async def look(
         wanted.request_id,
         wanted.channel,
     )
-    # One that has more of that time than a look holds ends it for all, as with several lists of one page.
+    # An organization with more messages in that time than can be scanned ends the search for all, as with several lists
+    # on one page.
     edges = [row["id"] for row in scanned if not row["fits"]]
     found = [_message(row) for row in scanned if row["fits"]]
     listed, seen = bounded_scan.merged([(found, max(edges, default=lower))], limit=limit)
@@ -182,9 +183,9 @@ async def look(
 
 
 def window(counted: Counted, *, until: datetime, now: datetime, most: int) -> tuple[list[UUID], UUID | None]:
-    """Whose messages are looked at, and from which id on (None: from the first), so that it is about `most` of those
-    before `until`: within an hour, as if they had come evenly. That id is below `until`, and whoever may have sent a
-    message from there on is named."""
+    """The organizations to scan, and the id to scan from (None: the first), so that there are about `most` messages
+    before `until`, assuming an even distribution within an hour. The id is below `until`, and every organization that
+    may have sent a message from there on is included."""
     who = dict.fromkeys(counted.behind)
     left, hours = float(most), counted.hours
     for at, one in enumerate(hours):
@@ -194,7 +195,7 @@ def window(counted: Counted, *, until: datetime, now: datetime, most: int) -> tu
         count = one.count * (came / whole)
         if count > left:
             begins = min(one.begins + max(came * (1 - left / count), AHEAD), until - AHEAD)
-            # A message's id may be a little newer than the hour before, in which it counts.
+            # A message's id may be slightly newer than the hour before it, in which the message is counted.
             is_last = at + 1 == len(hours) and counted.since is None
             if begins >= one.begins + AHEAD or is_last:
                 return list(who), uuid7_floor(begins)
@@ -202,7 +203,7 @@ def window(counted: Counted, *, until: datetime, now: datetime, most: int) -> tu
     return list(who), None if counted.since is None else uuid7_floor(counted.since + AHEAD)
 
 
-# An index finds contacts and opt-outs of one organization: each is asked in turn.
+# The indexes find contacts and opt-outs of one organization, so each is queried in turn.
 KNOWING_IT = f"""
 SELECT o.id, o.name FROM organizations o CROSS JOIN LATERAL (
     SELECT FROM (
@@ -214,7 +215,7 @@ SELECT o.id, o.name FROM organizations o CROSS JOIN LATERAL (
 
 
 async def knowing(conn: Connection, *, number: str) -> list[Knowing]:
-    """Organizations that have a number among their contacts or opt-outs, the newest first, at most KNOWING."""
+    """Organizations that have a number among their contacts or opt-outs, newest first, at most KNOWING."""
     return [Knowing(*row) for row in await conn.fetch(KNOWING_IT, number)]
 
 
