@@ -1,4 +1,4 @@
-"""The kit of web pages: routes, sessions' door, forms, templates, static files, languages. It knows no screen.
+"""The web framework of both apps: routes, sessions, forms, templates, static files, languages. It knows no screens.
 
 `serving/application.py` is where to begin; screens are in `dashboard/`.
 """

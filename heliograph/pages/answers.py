@@ -1,4 +1,4 @@
-"""What a screen answers: a page made of a template, another address, or a file. `serving` makes bytes of it."""
+"""What a screen returns: a page rendered from a template, a redirect, or a file. `serving` turns it into bytes."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from heliograph.base.errors import Invalid
 
 
 class Shown(msgspec.Struct, kw_only=True):
-    """A page. `values` are its template's."""
+    """A page. `values`: those of its template."""
 
     template: str
     values: dict[str, Any]
     status: int = 200
-    #: What was wrong with a form: shown above it and at its fields.
+    #: What was wrong with a form: shown above it and next to its fields.
     refusal: Invalid | None = None
     cookies: list[str] = []
 
 
 class Region(msgspec.Struct, frozen=True):
-    """What renews itself of a page, made for all who see the same: (`live.regions`)."""
+    """A self-refreshing region of a page, shared by all who see the same (`live.regions`)."""
 
-    #: When it was begun, ms since 1970.
+    #: When its rendering began, ms since 1970.
     made: int
     etag: bytes
     body: bytes
-    #: It has forms, with placeholders for what each reader's own are to have.
+    #: It has forms, with placeholders for what is specific to each reader.
     is_open: bool
-    #: By gzip, if that is worth it and the same for all.
+    #: Compressed with gzip, if that is worthwhile and the same for all.
     packed: bytes | None
 
 
 class Elsewhere(msgspec.Struct, kw_only=True):
-    """Go and look there (303). `notice` is said on the next page, in the reader's language already; with `undo`, an
-    address that takes a POST without fields, a button "Undo" stands beside it."""
+    """A redirect (303). `notice` is shown on the next page, already in the reader's language; with `undo`, an address
+    that accepts a POST without fields, it has a button "Undo"."""
 
     location: str
     notice: str = ""
@@ -46,7 +46,7 @@ class Elsewhere(msgspec.Struct, kw_only=True):
 
 
 class Download(msgspec.Struct, kw_only=True):
-    """A file to keep."""
+    """A file to download."""
 
     name: str
     kind: str
@@ -54,7 +54,7 @@ class Download(msgspec.Struct, kw_only=True):
 
 
 class Stream(msgspec.Struct, kw_only=True):
-    """A file to keep that goes out while it is made; one that breaks off ends the connection."""
+    """A file to download that is sent while it is generated; an error closes the connection."""
 
     name: str
     kind: str
@@ -65,8 +65,8 @@ Answer = Shown | Region | Elsewhere | Download | Stream
 
 
 def worded(refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, str] = MappingProxyType({})) -> Invalid:
-    """A rule's refusals as a form says them. `said`: by field, or by field and issue; what it does not have stays.
-    `fields`: those that the form calls otherwise."""
+    """A rule's refusals in the words of a form. `said`: texts by field, or by field and issue; others are unchanged.
+    `fields`: the form's names of fields that it calls differently."""
     listed = [
         (fields.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"]
     ]
@@ -76,12 +76,12 @@ def worded(refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, st
 
 
 def refused(template: str, refusal: Invalid, values: Mapping[str, Any]) -> Shown:
-    """A form that comes back with all that was typed, and what was wrong with it."""
+    """A form shown again with everything that was typed, and what was wrong with it."""
     return Shown(template=template, values=dict(values), status=422, refusal=refusal)
 
 
 def own_address(text: str) -> str:
-    """An address below our own that somebody may be sent to; the front page for everything else."""
+    """A path on this site that is safe to redirect to; the front page for everything else."""
     if text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and len(text) <= 2_000:
         return text
     return "/"

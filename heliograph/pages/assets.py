@@ -1,5 +1,5 @@
-"""Static files: own and vendored ones, under an address that holds the digest of all of them, so they are kept for
-ever and may name each other.
+"""Static files, our own and vendored ones, under an address that contains the digest of all of them, so they can be
+cached forever and can refer to each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TYPES = {
 
 
 class Assets:
-    """All that stands below PREFIX."""
+    """Everything below PREFIX."""
 
     def __init__(self, headers: Headers) -> None:
         files = {
@@ -35,7 +35,7 @@ class Assets:
         }
 
     def address(self, name: str) -> str:
-        """Where a file is; one that is missing is a fault of the template."""
+        """The address of a file; a missing one is an error in the template."""
         address = self.base + name
         if address not in self.pages:
             raise LookupError(name)

@@ -1,4 +1,4 @@
-"""Cookies: the session's, and those that make the first paint right without a script."""
+"""Cookies: the session's, and those that make the first paint correct without scripts."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import base64
 import binascii
 from collections.abc import Mapping
 
-#: By https the name itself makes browsers refuse a cookie that another host or plain http set (RFC 6265bis §4.1.3.2).
+#: Over https, this prefix makes browsers refuse a cookie set by another host or plain http (RFC 6265bis §4.1.3.2).
 SECURE = "__Host-"
-#: A notice too: the button that it may have writes in the reader's name.
+#: Notices as well, because their button, if any, acts in the reader's name.
 NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
-#: The token of an invitation, from its page through the sign-in of whoever it is for, and seconds that it is kept.
+#: Carries the token of an invitation from its page through the sign-in of the invited person; kept for these seconds.
 INVITATION, INVITED = "hg-invitation", 3_600
-#: That of a browser in which somebody has signed in before (`people.signing_in.mark`).
+#: The mark of a browser in which somebody has signed in before (`people.signing_in.mark`).
 BROWSER = "hg-browser"
 THEME, DENSITY, LANGUAGE, RAIL = "hg-theme", "hg-density", "hg-language", "hg-rail"
 CHECKLIST, ROWS, KEYS = "hg-checklist", "hg-rows", "hg-keys"
 THEMES, DENSITIES = ("system", "light", "dark"), ("comfortable", "compact")
 YEAR = 31_536_000
-#: Seconds for which "keep me signed in" keeps.
+#: Lifetime of "keep me signed in", in seconds.
 MONTH = 2_592_000
 _LONGEST = 8_192
 
 
 def read(header: bytes) -> Mapping[str, str]:
-    """The cookies of a request; of two with one name the first counts."""
+    """The cookies of a request; of two with the same name, the first counts."""
     found: dict[str, str] = {}
     for part in header[:_LONGEST].decode("latin-1").split(";"):
         name, equals, value = part.strip().partition("=")
@@ -34,43 +34,43 @@ def read(header: bytes) -> Mapping[str, str]:
 
 
 def session(name: str, token: str, *, is_secure: bool, is_kept: bool = False) -> str:
-    """That of a session in the realm whose cookie has this name; without `is_kept` it goes with the browser."""
+    """The cookie of a session in the realm whose cookie has this name; without `is_kept`, it ends with the browser."""
     return _set(session_name(name, is_secure), token, is_secure=is_secure, age=MONTH if is_kept else None)
 
 
 def no_session(name: str, *, is_secure: bool) -> str:
-    """Ends it in the browser."""
+    """Deletes the session's cookie in the browser."""
     return _set(session_name(name, is_secure), "", is_secure=is_secure, age=0)
 
 
 def session_name(name: str, is_secure: bool) -> str:
-    """By https or not."""
+    """The name of a session's cookie, with or without https."""
     return SECURE + name if is_secure else name
 
 
 def invitation(token: str, *, is_secure: bool) -> str:
-    """That of an invitation that was opened; or with "" that it is over."""
+    """The cookie of an opened invitation; "" deletes it."""
     return _set(session_name(INVITATION, is_secure), token, is_secure=is_secure, age=INVITED if token else 0)
 
 
 def preference(name: str, value: str, *, is_secure: bool) -> str:
-    """One that is kept for a year."""
+    """A cookie kept for a year."""
     return _set(name, value, is_secure=is_secure, age=YEAR)
 
 
 def notice(text: str, undo: str = "", *, is_secure: bool) -> str:
-    """What the next page says, and where it can be undone; or with "" that it was said."""
+    """What the next page says, and the address to undo it; "" deletes the cookie."""
     value = base64.urlsafe_b64encode(f"{undo} {text}".encode()).decode().rstrip("=")
     return _set(notice_name(is_secure), value if text else "", is_secure=is_secure, age=60 if text else 0)
 
 
 def notice_name(is_secure: bool) -> str:
-    """By https or not."""
+    """The name of the notice's cookie, with or without https."""
     return SECURE_NOTICE if is_secure else NOTICE
 
 
 def read_notice(value: str) -> tuple[str, str]:
-    """(text, undo) that `notice` was given."""
+    """(text, undo) from a cookie made by `notice`."""
     try:
         said = base64.urlsafe_b64decode(value[:2_000] + "=" * (-len(value[:2_000]) % 4)).decode()
     except (binascii.Error, ValueError):

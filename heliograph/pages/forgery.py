@@ -1,6 +1,7 @@
-"""Writes come from our own pages: `Origin` and `Sec-Fetch-Site` say so, and a token of the session stands in each form.
+"""Protection against cross-site request forgery: `Origin` and `Sec-Fetch-Site` are checked, and each form contains a
+token of the session.
 
-The token differs with each page though it says the same, so that nothing is learnt of it from how well a page packs.
+The token is masked differently on each page, so that compression reveals nothing about it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from uuid import UUID
 from heliograph.base.crypto import Key, is_mac, mac
 from heliograph.base.errors import Refusal
 
-#: The field of each form, and the header of requests that scripts make.
+#: The field in each form, and the header of requests made by scripts.
 FIELD, HEADER = "_token", b"x-form-token"
 _NONCE = 16
 
@@ -31,7 +32,7 @@ class PlainHttp(Refusal):
 
 
 def token(key: Key, session_id: UUID) -> str:
-    """A fresh token for the forms of a page."""
+    """A new token for the forms of a page."""
     nonce = os.urandom(_NONCE)
     return (nonce + mac(key, nonce + session_id.bytes)).hex()
 
@@ -48,12 +49,12 @@ def check_token(key: Key, session_id: UUID, given: str) -> None:
 
 
 def check_origin(headers: dict[bytes, bytes], *, host: str, public_url: str, is_secure: bool) -> None:
-    """Raises ForeignForm unless the browser says that a page of this very address made the request; PlainHttp if that
-    page came over plain http where pages come by https (`is_secure`): anybody on the way could have written it, and no
-    browser keeps a session of ours that comes so.
+    """Raises ForeignForm unless the browser says that a page of this very origin made the request; PlainHttp if that
+    page was loaded over plain http although pages are served over https (`is_secure`): it could have been tampered with
+    in transit, and browsers would not store our session cookie.
 
-    Browsers send `Origin` with every POST, and most of them `Sec-Fetch-Site` (W3C Fetch Metadata); a program that
-    sends neither has the API.
+    Browsers send `Origin` with every POST, and most of them `Sec-Fetch-Site` (W3C Fetch Metadata); programs that send
+    neither should use the API.
     """
     site, origin = headers.get(b"sec-fetch-site"), headers.get(b"origin")
     if site not in (None, b"same-origin") or origin is None:
@@ -69,10 +70,10 @@ def check_origin(headers: dict[bytes, bytes], *, host: str, public_url: str, is_
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a Host header names this machine, as seen from the browser on it: `localhost` or an address written out,
-    for any other name may lead anywhere. One that names nothing does not."""
+    """True if a Host header names this machine from a local browser's point of view: `localhost` or a loopback address,
+    since any other name may resolve to anything. False for an empty one."""
     try:
         name = urllib.parse.urlsplit(f"//{host}").hostname or ""
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:  # a bracket without its twin, or a name
+    except ValueError:  # an unbalanced bracket, or a name
         return False

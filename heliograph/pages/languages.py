@@ -1,7 +1,7 @@
-"""Languages: catalogues of texts, and numbers and times as the reader writes them.
+"""Languages: catalogues of texts, and numbers and times in the reader's notation.
 
-A text is written in English where it is used and looked up here. The rule nobody may break: a catalogue is complete, so
-no page is half in one language; a test extracts every text and looks for its twin.
+Texts are written in English where they are used, and looked up here. The rule nobody may break: a catalogue is
+complete, so that no page mixes languages; a test extracts every text and checks for its translation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from babel.messages.pofile import read_po
 from heliograph.base.database import clock
 from heliograph.base.sentences import Sentence, Value
 
-#: Code and own name of each language, the first being that of the texts themselves.
+#: Code and native name of each language; the first is that of the texts themselves.
 LANGUAGES = {"en": "English", "pt": "Português"}
 DEFAULT = "en"
 FOLDER = Path(__file__).with_name("locale")
@@ -30,15 +30,15 @@ _OFFERED = re.compile(r"([a-zA-Z]{1,8})(?:-[a-zA-Z0-9-]{1,32})?(?:;q=([0-9.]{1,6
 
 @cache
 def catalogue(language: str) -> dict[str, str | tuple[str, ...]]:
-    """Texts by their English; a plural form is a tuple. Empty for English."""
+    """Translations by English text; plural forms are a tuple. Empty for English."""
     if language == DEFAULT:
         return {}
     return {text: twin for path in files(language) for text, twin in read(path, language).items()}
 
 
 def learn() -> None:
-    """Read what the first page would wait for otherwise, and all that is accepted beside it: catalogues and time zones
-    take 0.1 s and more."""
+    """Load catalogues and time zones, which take 0.1 s or more, so that the first page and concurrent requests do not
+    wait for them."""
     known()
     for language in LANGUAGES:
         speech(language)
@@ -46,12 +46,12 @@ def learn() -> None:
 
 @cache
 def known() -> frozenset[str]:
-    """Every text of ours, in English."""
+    """All of our texts, in English."""
     return frozenset(text for language in LANGUAGES for text in catalogue(language))
 
 
 def files(language: str) -> list[Path]:
-    """The files of a catalogue: one a room, and the kit's, which has what several rooms say."""
+    """The files of a catalogue: one per package, and one of texts that several packages share."""
     return sorted((FOLDER / language).glob("*.po"))
 
 
@@ -68,7 +68,7 @@ def read(path: Path, language: str) -> dict[str, str | tuple[str, ...]]:
 
 
 class Speech:
-    """How a page speaks to its reader: in a language, with times of a zone."""
+    """A page's texts and formats for one reader: in a language, with times in a zone."""
 
     def __init__(self, language: str, zone: str | None = None) -> None:
         self.language = language if language in LANGUAGES else DEFAULT
@@ -86,13 +86,13 @@ class Speech:
         return found % values if values else found
 
     def told(self, sentence: str) -> str:
-        """A sentence for operators in the reader's language; what is none, and the words of others, as they are."""
+        """A sentence for operators in the reader's language; anything else, and quoted words, are unchanged."""
         if not isinstance(sentence, Sentence) or not sentence.english:
             return sentence
         return self.text(sentence.english, **{name: self._value(value) for name, value in sentence.values.items()})
 
     def worded(self, message: str) -> str:
-        """What is wrong with a field: a sentence, or a text that has its twin."""
+        """The message of an invalid field: a Sentence, or a text that has a translation."""
         return self.told(message) if isinstance(message, Sentence) else self.text(message)
 
     def _value(self, value: Value) -> str:
@@ -103,41 +103,41 @@ class Speech:
         return self.number(value, len(str(value).partition(".")[2]))
 
     def form(self, one: str, many: str, number: int) -> str:
-        """`one` or `many` as the number wants it, with `%(num)s` still to be filled in."""
+        """`one` or `many`, depending on the number, with `%(num)s` still to be filled in."""
         known = self._texts.get(one)
         forms = known if isinstance(known, tuple) else (one, many)
         # English and Portuguese alike: one thing is singular, everything else plural.
         return forms[0 if number == 1 else -1]
 
     def count(self, one: str, many: str, number: int) -> str:
-        """As `form`, with the number in it."""
+        """Like `form`, with the number filled in."""
         return self.form(one, many, number) % {"num": self.number(number)}
 
     def number(self, value: float, digits: int = 0) -> str:
-        """With the separators of the language."""
+        """A number with the separators of the language."""
         return _number(self.language, value, digits)
 
     def money(self, millionths: int, currency: str) -> str:
-        """An amount with its currency: `€12.50`, with as many places as it needs, two at least."""
+        """An amount with its currency: `€12.50`, with as many decimal places as needed, at least two."""
         amount = Decimal(millionths) / 1_000_000
         return self._money.apply(amount, self._locale, currency=currency, currency_digits=False)
 
     def moment(self, at: datetime) -> str:
-        """A day and time of day: `12 May 2026, 10:02`."""
+        """A date and time: `12 May 2026, 10:02`."""
         return f"{self.day(at)}, {self.hour(at)}"
 
     def instant(self, at: datetime) -> str:
-        """The same to the millisecond, for what follows one another within a second: `12 May 2026, 10:02:41.123`."""
+        """A date and time in milliseconds, for events within the same second: `12 May 2026, 10:02:41.123`."""
         local = at.astimezone(self._zone)
         return f"{_day(self.language, local.date())}, {local.time().isoformat('milliseconds')}"
 
     def exact(self, at: datetime) -> str:
-        """To the millisecond, with the zone."""
+        """A time in milliseconds, with the zone."""
         local = at.astimezone(self._zone).replace(tzinfo=None)
         return f"{local.isoformat(' ', 'milliseconds')} {self.zone}"
 
     def country(self, region: str) -> str:
-        """The name of an ISO region; `001` is a number of no country."""
+        """The name of an ISO region; `001` stands for numbers without a country."""
         return self.text("No country") if region == "001" else self._locale.territories.get(region, region)
 
     def day(self, at: datetime) -> str:
@@ -145,7 +145,7 @@ class Speech:
         return _day(self.language, at.astimezone(self._zone).date())
 
     def whole_day(self, day: date) -> str:
-        """A day of the calendar: `12 May 2026`."""
+        """A calendar date: `12 May 2026`."""
         return _day(self.language, day)
 
     def month(self, day: date) -> str:
@@ -158,7 +158,7 @@ class Speech:
         return f"{local.hour:02}:{local.minute:02}"
 
     def ago(self, at: datetime) -> str:
-        """How long ago, roughly: `4 minutes ago`; a moment to come is `in 4 minutes`. Older than a day: the day."""
+        """A relative time: `4 minutes ago`, or `in 4 minutes` for a future one. Beyond a day: the date."""
         gap = at - clock.now()
         if abs(gap.total_seconds()) < 10:
             return self.text("just now")
@@ -179,14 +179,14 @@ class Speech:
         return self.count("%(num)s day", "%(num)s days", hours // 24)
 
 
-# A page of figures has hundreds, most of them small and the same; each takes 20 µs to be made.
+# A page of figures has hundreds, mostly the same small ones; formatting each takes 20 µs.
 @lru_cache(4096)
 def _number(language: str, value: float, digits: int) -> str:
     pattern = "#,##0" + ("." + "0" * digits if digits else "")
     return numbers.format_decimal(value, format=pattern, locale=_LOCALES[language])
 
 
-# The same for times: a list shows some fifty moments of a few days.
+# The same for times: a list shows some fifty times on a few days.
 @lru_cache(4096)
 def _day(language: str, day: date) -> str:
     return dates.format_date(day, "d MMM y", locale=_LOCALES[language])
@@ -199,18 +199,18 @@ def _gap(language: str, seconds: int) -> str:
 
 @cache
 def speech(language: str, zone: str | None = None) -> Speech:
-    """The one for a language and a zone."""
+    """The Speech for a language and zone."""
     return Speech(language, zone)
 
 
 @cache
 def zones() -> frozenset[str]:
-    """Names of time zones that may be chosen."""
+    """Names of time zones that can be chosen."""
     return frozenset(available_timezones()) | {"UTC"}
 
 
 def accepted(header: str) -> str:
-    """The language that Accept-Language likes best of ours (RFC 9110 §12.5.4)."""
+    """Our language that Accept-Language prefers (RFC 9110 §12.5.4)."""
     best, weight = DEFAULT, 0.0
     for part in header[:200].split(","):
         match = _OFFERED.fullmatch(part.strip().replace(" ", ""))

@@ -1,7 +1,7 @@
-"""Realms: whose pages they are. The dashboard's people and the console's operators share the kit, and nothing else.
+"""Realms: the dashboard for people and the console for operators. They share the kit, and nothing else.
 
-The rule nobody may break: a realm has a cookie of its own and sessions in a table of its own, so that nothing that a
-browser brings for one of them opens the other.
+The rule nobody may break: each realm has its own cookie and its own table of sessions, so that nothing that a browser
+sends for one gives access to the other.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from heliograph.people.operators import sessions as operator_sessions
 class Realm(msgspec.Struct, frozen=True, kw_only=True):
     """One of them."""
 
-    #: Also the door that failures to sign in name, and the realm of links (`people.links`).
+    #: Also recorded with failed sign-ins, and used as the realm of links (`people.links`).
     name: str
-    #: Of its session's cookie.
+    #: Name of its session's cookie.
     cookie: str
-    #: Before the paths of its door; the front page is this, or `/`.
+    #: Prefix of its sign-in paths; the front page is this, or `/`.
     prefix: str
-    #: Of the page where a second factor is set up.
+    #: Path of the page where a second factor is set up.
     factor: str
-    #: Writes that the person of a session authenticated again, and ends one that signs out.
+    #: Functions that record a repeated authentication, and that end a session on signing out.
     prove: Callable[..., Awaitable[None]]
     end: Callable[..., Awaitable[None]]
     #: Names of the roles that hold a scope, a permission, or both, in a mode.
@@ -39,7 +39,7 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sign_in(self) -> str:
-        """Where visitors are sent."""
+        """Where visitors are redirected."""
         return f"{self.prefix}/login"
 
 

@@ -1,4 +1,4 @@
-"""A request of a page: who asks, what for, in which mode and language, and the fields that were sent."""
+"""A request for a page: the person, the address, mode and language, and submitted fields."""
 
 from __future__ import annotations
 
@@ -35,49 +35,49 @@ from heliograph.sms.accepting.accept import Acceptor as SmsAcceptor
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 
 MODES = ("live", "test")
-#: Fields of a form, and characters of an address, that are looked at.
+#: Maximum fields of a form or query.
 MOST_FIELDS = 260
-#: Hours for which a form that was sent is known, seconds that its twin waits for it.
+#: Hours for which a submitted form is remembered, and seconds that a duplicate waits for it.
 REMEMBERED, TWIN_WAITS = 24, 2.0
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """What screens need of the process."""
+    """What screens need from the process."""
 
-    #: For what changes something; the same that the API uses.
+    #: For writes; the same pool that the API uses.
     pool: Pool
-    #: For what only reads: small, and quick to give up, so that pages never slow the product.
+    #: For reads: small, with short timeouts, so that pages never slow down the product.
     reads: Pool
-    #: The standby that answers instead of it.
+    #: The standby used in place of it.
     readers: Readers
     settings: Settings
-    #: Of its realm.
+    #: Sessions of its realm.
     sessions: SessionBook[Any]
-    #: Counts who did not prove who they are, for the audit log.
+    #: Counts failed authentications, for the audit log.
     failures: Failures
-    #: Tells those of whom many tries to sign in failed.
+    #: Notifies people about repeated failed attempts to sign in as them.
     guesses: Guesses
-    #: What is remembered of requests.
+    #: The request log.
     log: requests.Log
-    #: Signs tokens of forms and the tickets of half a sign-in.
+    #: Signs form tokens and the tickets of half-finished sign-ins.
     form_key: Key
-    #: Seals answers that hold a secret, as the API's are.
+    #: Seals responses that contain a secret, like the API's.
     answer_key: Key
-    #: Authenticates where the next page of a list begins.
+    #: Authenticates cursors of lists.
     cursor_key: Key
     #: Seals secrets of authenticator apps.
     factor_key: Key
-    #: Take sends, in batches with those of the API.
+    #: Accept sends, in batches together with the API's.
     sms: SmsAcceptor
     whatsapp: WhatsAppAcceptor
-    #: What operators set for the installation.
+    #: Settings of the installation made by operators.
     installation: Current
-    #: In a word, how the service is ("ok", "slow", "waiting" for a worker, "down"), and for how many minutes the oldest
-    #: work is overdue.
+    #: The state of the service in a word ("ok", "slow", "waiting" for a worker, "down"), and for how many minutes the
+    #: oldest work is overdue.
     status: Callable[[], Awaitable[tuple[str, int]]]
-    #: Makes of any error what is said of it, and logs surprises.
+    #: Converts any error to a refusal, and logs unexpected ones.
     refusal_of: Callable[..., Refusal]
-    #: The turn of files that go out while they are read: one of them at a time uses a connection.
+    #: Lock for files that are streamed while they are read: only one at a time uses a connection.
     turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
@@ -118,7 +118,7 @@ class Request:
     services: Services
     method: str
     path: str
-    #: The path of what is shown: of a form that is answered at an address of its own, the nearest page above it.
+    #: The path of the page shown: for a form that is submitted to an address of its own, the nearest page above it.
     page: str
     request_id: str
     headers: dict[bytes, bytes]
@@ -126,17 +126,17 @@ class Request:
     query: dict[str, str]
     form: dict[str, str]
     parameters: Mapping[str, str]
-    #: The path of its route, with `{name}` for parameters, if that is one of the organization's; else "".
+    #: The path of its route, with `{name}` for parameters, if the route belongs to the organization; otherwise "".
     route: str
-    #: When it came, ms since 1970: what its page shows is at least as new.
+    #: When it arrived, ms since 1970: what its page shows is at least as recent.
     began: int
-    #: Of the client, and what it says it is.
+    #: The client's address and User-Agent.
     address: str
     agent: str
     host: str
-    #: The browser came by https.
+    #: The browser uses https.
     is_secure: bool
-    #: Only what changes of the page is wanted.
+    #: Only the part of the page that changes is wanted.
     is_fragment: bool
     mode: str
     theme: str
@@ -146,17 +146,17 @@ class Request:
     session: Known | Operator | None
     #: None: it is not traced.
     span: Span | None
-    #: The session's, as the browser sent it.
+    #: The session's token, as the browser sent it.
     token: str
-    #: The file that the form brings, on routes that take one.
+    #: The file submitted with the form, on routes that accept one.
     upload: Upload
     notice: str
-    #: Where the form behind the notice's "Undo" goes to; "": there is none.
+    #: Where the form of the notice's "Undo" is submitted; "": there is none.
     undo: str
 
     @property
     def trace(self) -> Context | None:
-        """Where what follows on a form continues its trace."""
+        """The context in which work caused by a form continues its trace."""
         return None if self.span is None else self.span.context
 
     @property
@@ -179,17 +179,17 @@ class Request:
 
     @property
     def role(self) -> Role | None:
-        """The person's role where they look; None without an organization."""
+        """The person's role in the current organization; None without one."""
         person = self.session
         return person.held if isinstance(person, Known) else None
 
     @property
     def actor(self) -> Actor:
-        """The person, for rules, in the mode of the address. Raises NotFound for one who belongs to no organization."""
+        """The person as an actor, in the mode of the address. Raises NotFound without an organization."""
         return self.acting(self.mode)
 
     def acting(self, mode: str) -> Actor:
-        """The person, for rules, in a mode: "live" for what both modes share. Raises NotFound."""
+        """The person as an actor in a mode: "live" for what both modes share. Raises NotFound."""
         person, role = self.person, self.role
         if person.organization_id is None or role is None:
             raise NotFound("You belong to no organization.")
@@ -224,11 +224,11 @@ class Request:
         )
 
     def may(self, scope: str | None = None, permission: str | None = None, *, mode: str | None = None) -> bool:
-        """Whether the person's role has a scope, in a mode or else in that of the address, and a page permission."""
+        """True if the person's role has a scope in `mode` (default: that of the address), and a page permission."""
         return self.session is not None and self.session.may(scope, permission, mode or self.mode)
 
     def text(self, english: str, **values: object) -> str:
-        """In the reader's language."""
+        """A text in the reader's language."""
         return self.speech.text(english, **values)
 
     def id(self, name: str = "id") -> UUID:
@@ -239,32 +239,32 @@ class Request:
             raise NotFound from None
 
     def to(self, path: str, /, **query: object) -> str:
-        """The address of a page in the same mode; what is None or empty is left out."""
+        """The address of a page in the same mode; None and empty values are omitted."""
         wanted = {name: str(value) for name, value in query.items() if value not in (None, "")}
         if self.mode == "test" and "mode" not in wanted:
             wanted["mode"] = "test"
         return path + ("?" + urllib.parse.urlencode(wanted) if wanted else "")
 
     def again(self, /, **changes: object) -> str:
-        """This very page with some values of its query changed; those that become None or empty are left out."""
+        """The address of this page with some query values changed; None and empty values are omitted."""
         return self.to(self.page, **(self.query | changes))
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:
-        """A connection for what only reads: it may be a standby's."""
+        """A connection for reads: it may be to a standby."""
         async with self.services.readers.lend(self.services.reads) as conn:
             yield conn
 
     @contextlib.asynccontextmanager
     async def reading_in_turn(self) -> AsyncIterator[Connection]:
-        """A connection for one piece of a file that goes out while it is read. Files take turns, piece by piece: twenty
-        that are asked for at once leave all other pages a connection, and none breaks off for want of one."""
+        """A connection for one piece of a file that is streamed while it is read. Files take turns, piece by piece:
+        twenty downloads at once leave connections for all other pages, and none fails for lack of one."""
         async with self.services.turn, self.reading() as conn:
             yield conn
 
     @contextlib.asynccontextmanager
     async def writing(self) -> AsyncIterator[Connection]:
-        """A connection for what changes something."""
+        """A connection for writes."""
         async with self.services.pool.acquire() as conn:
             yield conn
 
@@ -272,10 +272,10 @@ class Request:
         self, run: Callable[[Connection], Awaitable[Any]], *, has_secret: bool = False, actor: Actor | None = None
     ) -> Any:
         """Run `run` in a transaction, once for this form: a double click, a reload or Back gets the same result again.
-        `actor`: in whose organization it is remembered; None: in that of the person.
+        `actor`: in whose organization the result is stored; None: in that of the person.
 
-        `run` returns what JSON can say. Raises what it raises, IdempotencyConflict for a form that was sent with other
-        values before, and IdempotencyInProgress.
+        `run` returns a JSON value. Raises what it raises, IdempotencyConflict for a form that was submitted before with
+        other values, and IdempotencyInProgress.
         """
         key = self.form.get("_once", "")
         if not key or len(key) > idempotency.MAX_LENGTH:
@@ -303,13 +303,13 @@ class Request:
 
 
 def new_once() -> str:
-    """What makes a form one that was not sent yet."""
+    """A new unique mark for a form, by which duplicates are recognized."""
     return uuid7_text()
 
 
 def pairs(raw: bytes, *, most: int = MOST_FIELDS) -> dict[str, str]:
-    """The fields of a query string or a form (application/x-www-form-urlencoded); of one that comes twice, all, by
-    commas. Raises Invalid."""
+    """The fields of a query string or form (application/x-www-form-urlencoded); repeated ones are joined by commas.
+    Raises Invalid."""
     try:
         listed = urllib.parse.parse_qsl(
             raw.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=most

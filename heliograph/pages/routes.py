@@ -1,6 +1,6 @@
-"""Which screen answers which address, and who may come in: declared, so that a test can walk it.
+"""Which screen serves which address, and who has access: declared, so that a test can enumerate it.
 
-A path is fixed, or has `{name}` for one part of it. The first part of a path decides which of them are looked at.
+A path is fixed, or has `{name}` for one segment. The first segment selects the routes that are considered.
 """
 
 from __future__ import annotations
@@ -13,71 +13,71 @@ from heliograph.pages.answers import Answer
 from heliograph.pages.live import sharing
 from heliograph.pages.requests import Request
 
-#: Seconds for which what a wall screen shows is good: less than it waits between two looks.
+#: Validity in seconds of what a wall screen shows: less than its polling interval.
 WALL = 1.0
 
 Handler = Callable[[Request], Awaitable[Answer]]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One address. Without scope and permission, it is there for everybody who is signed in."""
+    """One address. Without scope and permission, it is open to everybody who is signed in."""
 
     method: str
     path: str
     handler: Handler
-    #: A scope of the contract, judged in the mode of the address.
+    #: A scope of the contract, checked in the mode of the address.
     scope: str | None = None
     #: A page permission of `people.roles`.
     permission: str | None = None
-    #: Nobody has to be signed in.
+    #: No sign-in is required.
     is_public: bool = False
-    #: A person who belongs to no organization may come too.
+    #: Also open to a person who belongs to no organization.
     is_personal: bool = False
-    #: What live and test mode share: the scope is judged as for live things, whatever the address says.
+    #: For what live and test mode share: the scope is checked in live mode, whatever the address says.
     is_shared: bool = False
-    #: Its form brings a file, which the handler takes as it comes (`pages.uploads`).
+    #: Its form contains a file, which the handler reads as it arrives (`pages.uploads`).
     takes_file: bool = False
-    #: Its form may be of hundreds of fields.
+    #: Its form may have hundreds of fields.
     is_long: bool = False
-    #: The password must have been given within the last ten minutes.
+    #: The person must have authenticated within the last ten minutes.
     is_proved: bool = False
-    #: It changes nothing but what a browser keeps: who views as an organization may send it.
+    #: It only changes what the browser stores: allowed while viewing as an organization.
     is_harmless: bool = False
-    #: What its page shows in the region that renews itself is the same for all of a role that sees everything, in one
-    #: language and zone.
+    #: Its self-refreshing region is the same for everybody with the same role (one that sees everything), language and
+    #: time zone.
     is_alike: bool = False
-    #: Seconds for which what its region shows is good at most, however busy the process is.
+    #: Maximum validity of its region in seconds, however busy the process is.
     good_for: float = sharing.MOST
 
 
 def get(
     path: str, handler: Handler, scope: str | None = None, permission: str | None = None, *, is_proved: bool = False
 ) -> Route:
-    """A page of the organization, for who holds scope and permission."""
+    """A page of the organization, for roles that hold scope and permission."""
     return Route(method="GET", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
 
 
 def wall(path: str, handler: Handler, permission: str) -> Route:
-    """A page that is looked at during outages: it shows what is so now, however long it takes to make."""
+    """A page that is watched during outages: it shows the current state, however long rendering takes."""
     return Route(method="GET", path=path, handler=handler, permission=permission, good_for=WALL)
 
 
 def post(
     path: str, handler: Handler, scope: str | None = None, permission: str | None = None, *, is_proved: bool = False
 ) -> Route:
-    """A write of the organization, for who holds scope and permission."""
+    """A write in the organization, for roles that hold scope and permission."""
     return Route(method="POST", path=path, handler=handler, scope=scope, permission=permission, is_proved=is_proved)
 
 
 def alike(path: str, handler: Handler, scope: str) -> Route:
-    """A page, for who holds the scope, whose region is the same for all of a role (`Route.is_alike`)."""
+    """A page, for roles that hold the scope, whose region is the same for all of a role (`Route.is_alike`)."""
     return Route(method="GET", path=path, handler=handler, scope=scope, is_alike=True)
 
 
 def upload(
     path: str, handler: Handler, scope: str | None = None, permission: str | None = None, *, is_proved: bool = False
 ) -> Route:
-    """A form that brings a file, for who holds scope and permission."""
+    """A form that contains a file, for roles that hold scope and permission."""
     return Route(
         method="POST",
         path=path,
@@ -90,17 +90,17 @@ def upload(
 
 
 def table(path: str, handler: Handler, scope: str) -> Route:
-    """A form that is a table, for who holds the scope."""
+    """A form that is a table, for roles that hold the scope."""
     return Route(method="POST", path=path, handler=handler, scope=scope, is_long=True)
 
 
 def public(method: str, path: str, handler: Handler, *, is_alike: bool = False, is_harmless: bool = False) -> Route:
-    """For everybody, signed in or not."""
+    """A route for everybody, signed in or not."""
     return Route(method=method, path=path, handler=handler, is_public=True, is_alike=is_alike, is_harmless=is_harmless)
 
 
 def own(method: str, path: str, handler: Handler, *, is_proved: bool = False, is_harmless: bool = False) -> Route:
-    """Of the person, whichever organization they belong to."""
+    """A route that concerns the person, independent of organizations."""
     return Route(
         method=method,
         path=path,
@@ -114,7 +114,7 @@ def own(method: str, path: str, handler: Handler, *, is_proved: bool = False, is
 def shared(
     method: str, path: str, handler: Handler, scope: str, permission: str | None = None, *, is_proved: bool = False
 ) -> Route:
-    """Of what live and test mode share."""
+    """A route for what live and test mode share."""
     return Route(
         method=method,
         path=path,
@@ -143,11 +143,11 @@ class Table:
             if methods is None:
                 known.append((parts, methods := {}))
             methods[route.method] = route
-        #: First parts of all paths, save the front page's.
+        #: First segments of all paths except the front page's.
         self.places = frozenset(route.path.split("/")[1] for route in routes) - {""}
 
     def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]]:
-        """(routes by method, path parameters); no routes if there is nothing."""
+        """(routes by method, path parameters); empty if there are none."""
         exact = self._exact.get(path)
         if exact is not None:
             return exact, {}
@@ -165,7 +165,7 @@ class Table:
         return {}, {}
 
     def above(self, path: str) -> Iterator[str]:
-        """Pages above a path, the nearest first."""
+        """Pages above a path, nearest first."""
         parts = path.split("/")
         for length in range(len(parts) - 1, 1, -1):
             higher = "/".join(parts[:length])
@@ -173,6 +173,6 @@ class Table:
                 yield higher
 
     def page(self, path: str) -> str:
-        """The path itself, or of one that only answers a form, the nearest page above it."""
+        """The path itself, or for one that only accepts a form, the nearest page above it."""
         methods, _ = self.find(path)
         return path if "GET" in methods or not methods else next(self.above(path), path)

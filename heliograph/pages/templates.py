@@ -1,5 +1,5 @@
-"""Templates: Jinja2, escaping everything, refusing names that are not there. What is compiled is kept beside the
-templates, as Python keeps what it compiles; a process has in memory those that somebody asked for.
+"""Templates: Jinja2, escaping everything, refusing undefined names. Compiled templates are stored next to their
+sources, like Python's bytecode; a process loads only those that are used.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from heliograph.why.words import Kind, why
 
 FOLDER = Path(__file__).with_name("templates")
 
-#: Seconds for which making a page may hold the loop, and pieces of a page between two looks at the clock: a row
-#: of a list, about.
+#: Maximum seconds for which rendering may block the event loop, and pieces of a page between two looks at the clock:
+#: about one row of a list.
 BREATH, PIECES = 0.003, 8
 
-#: Signs in a User-Agent header, the more particular ones first.
+#: Substrings of User-Agent headers, more specific ones first.
 _BROWSERS = (
     ("Edg/", "Edge"),
     ("OPR/", "Opera"),
@@ -58,11 +58,11 @@ _SYSTEMS = (
 
 
 class Compiled(BytecodeCache):
-    """Templates as they were compiled once, in `__pycache__` beside each: compiling all of them takes 2 s of a web
-    process's start. Where nothing may be written, or Python is told not to, each process compiles for itself."""
+    """Compiled templates in `__pycache__` next to the sources: compiling all of them takes 2 s of a web process's
+    start. If the directory is read-only, or Python is told not to write, each process compiles for itself."""
 
     def __init__(self) -> None:
-        #: What decides, besides a template's text, what is made of it.
+        #: What determines the compiled code in addition to a template's text.
         ours = b"".join(Path(file).read_bytes() for file in (__file__, rendering.__file__))
         self._of = f"{jinja2.__version__} {hashlib.sha256(ours).hexdigest()}"
 
@@ -76,13 +76,13 @@ class Compiled(BytecodeCache):
         return hashlib.sha256(f"{self._of} {source}".encode()).hexdigest()
 
     def has(self, template: str) -> bool:
-        """Whether something was made of the template in this file; whether of what it says today, loading it tells."""
+        """True if there is compiled code of a template; whether it is up to date is checked on loading."""
         return Path(self.get_cache_key(template, template)).exists()
 
     def load_bytecode(self, bucket: Bucket) -> None:
         try:
             bucket.bytecode_from_string(Path(bucket.key).read_bytes())
-        except Exception:  # not there, not to be read, or half of it written when the power went: it is made anew
+        except Exception:  # missing, unreadable, or truncated by a power failure: it is compiled again
             bucket.reset()
 
     def dump_bytecode(self, bucket: Bucket) -> None:
@@ -94,7 +94,7 @@ class Compiled(BytecodeCache):
             made.parent.mkdir(exist_ok=True)
             try:
                 part.write_bytes(bucket.bytecode_to_string())
-                part.replace(made)  # nobody reads half of it
+                part.replace(made)  # atomic, so that nobody reads half of it
             finally:
                 part.unlink(missing_ok=True)
 
@@ -105,10 +105,10 @@ class _Environment(Environment):
 
 
 def environment(folders: Sequence[Path], assets: Assets) -> Environment:
-    """With all templates compiled, so that no request waits for a compiler. None is loaded: all of them take 0.3 s
-    and 7 MB, and a process that accepts messages need not have shown a page.
+    """An environment with all templates compiled, so that no request waits for the compiler. None is loaded: all of
+    them take 0.3 s and 7 MB, and a process that accepts messages may never show a page.
 
-    `folders`: of the screens; the kit's own is looked into last.
+    `folders`: those of the screens; the kit's own is searched last.
     """
     compiled = Compiled()
     made = _Environment(
@@ -177,8 +177,8 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
 
 
 async def render(templates: Environment, name: str, values: Mapping[str, Any]) -> str:
-    """A page's text. The loop is let go in between: whoever has a message accepted meanwhile waits for a piece of a
-    page, and not for all of it."""
+    """A page's text. Yields to the event loop in between, so that messages being accepted meanwhile wait for a piece of
+    a page, not for all of it."""
     made: list[str] = []
     pieces = templates.get_template(name).generate(values)
     began = time.perf_counter()
@@ -187,25 +187,25 @@ async def render(templates: Environment, name: str, values: Mapping[str, Any]) -
         if time.perf_counter() - began > BREATH:
             await asyncio.sleep(0)
             began = time.perf_counter()
-    # What a page leaves refers to itself. Left to the collector, which a web process wakes late (`serve.GC_THRESHOLD`),
-    # that of several pages together would hold the loop for as long as all of them take.
+    # Rendering leaves reference cycles. Left to the garbage collector, which a web process runs late
+    # (`serve.GC_THRESHOLD`), those of several pages together would block the loop for as long as all of them take.
     gc.collect(0)
     return "".join(made)
 
 
 def short(id: object) -> str:
-    """An id as it is shown: both ends of it."""
+    """An id as shown: its beginning and its end."""
     text = str(id)
     return f"{text[:8]}…{text[-4:]}"
 
 
 def tail(phone: str) -> str:
-    """A phone number for who may not see it: its last four digits."""
+    """A phone number for those who may not see it: its last four digits."""
     return f"••• {phone[-4:]}"
 
 
 def device(agent: str) -> str:
-    """What a User-Agent header says, in two words: `Firefox, Linux`."""
+    """A User-Agent header in two words: `Firefox, Linux`."""
     browser = next((name for sign, name in _BROWSERS if sign in agent), agent.partition("/")[0][:40] or "?")
     system = next((name for sign, name in _SYSTEMS if sign in agent), "")
     return f"{browser}, {system}" if system else browser
@@ -221,7 +221,7 @@ def _country(context: Context, region: str) -> str:
 def _why(
     context: Context, code: str, kind: Kind, part: Literal["customer", "cause", "remedy", "address"] = "customer"
 ) -> str:
-    """What a status or failure means to a customer, or where to read on; nothing for a code that needs no words."""
+    """What a status or failure means to a customer, or where to read more; empty for a code without an explanation."""
     found = why(kind, code)
     if found is not None and part == "address":
         return found.address
@@ -238,7 +238,7 @@ def _named(known: Mapping[str, str]) -> Callable[[Context, str], str]:
 
 
 def _text(long: Any) -> Callable[..., str]:
-    """`_` of templates: a text without values is looked up ready; for another, `long` is the extension's way."""
+    """`_` of templates: a text without values is looked up ready-made; for others, `long` is the extension's own."""
 
     @pass_context
     def text(context: Context, english: str, **values: Any) -> str:
@@ -254,7 +254,7 @@ def _text(long: Any) -> Callable[..., str]:
 # A table has hundreds of texts.
 @cache
 def _ready(language: str) -> dict[str, Markup]:
-    """Our texts that have no place for a value, as they stand in a page."""
+    """Our texts without placeholders, as written into a page."""
     speech, found = languages.speech(language), {}
     for english in languages.known():
         with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -264,8 +264,8 @@ def _ready(language: str) -> dict[str, Markup]:
 
 @pass_context
 def _gettext(context: Context, text: str) -> str:
-    """A text of a template. What comes back is taken for markup, into which values are filled, so what is none of our
-    texts is escaped, and has no place for a value."""
+    """A text of a template. The result is treated as markup into which values are filled, so a text that is not ours is
+    escaped, and its placeholders are disabled."""
     if text not in languages.known():
         return escape(text).replace("%", "%%")
     found: str = context["speech"].text(text)
@@ -335,7 +335,7 @@ def _ago(context: Context, at: datetime) -> Markup:
 
 
 def _time(context: Context, at: datetime, shown: str) -> Markup:
-    """The exact time is on hover and for whoever copies it."""
-    # Figures and the name of a zone need no escaping, and formatting Markup takes longer than all that is in it.
+    """A time as shown, with the exact time on hover and for copying."""
+    # Digits and the name of a zone need no escaping, and Markup's formatting takes longer than everything in it.
     markup = f'<time datetime="{iso(at)}" title="{context["speech"].exact(at)}">{escape(shown)}</time>'
     return Markup(markup)  # noqa: S704 # see above

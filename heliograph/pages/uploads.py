@@ -1,8 +1,8 @@
-"""Files that a form brings (multipart/form-data, RFC 7578): read as they come, in pieces of one size.
+"""Files submitted with a form (multipart/form-data, RFC 7578): read as they arrive, in pieces of equal size.
 
-The form's other fields come first, as browsers send them in the order of the page; so the token is looked at before a
-byte of the file is kept. The rule nobody may break: memory does not grow with the file, and whoever sends slower than
-`PIECE` in the time that a body has is given up.
+The form's other fields come first, since browsers send them in the order of the page; so the token is checked before a
+byte of the file is kept. The rule nobody may break: memory does not grow with the file, and a client that sends less
+than `PIECE` in the time allowed for a body is disconnected.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from heliograph.base.errors import Invalid
 
-#: Bytes of a body for which it gets its time anew.
+#: Bytes after which a body's time limit is renewed.
 PIECE = 65_536
-#: What the fields beside the file may have together, and how many there may be.
+#: Maximum bytes of all fields other than the file, and their number.
 LONGEST_FIELDS, MOST_FIELDS = 65_536, 50
-#: Parts that are the file: chosen, or pasted.
+#: Names of the parts that can be the file: chosen, or pasted.
 CONTENT = ("file", "text")
 
 _UNREADABLE = "What was sent could not be read."
 
 
 class Disconnected(Exception):
-    """The client went away while it was sending."""
+    """The client disconnected while sending."""
 
 
 class Upload:
-    """A form with a file, which is read once, from its beginning."""
+    """A form with a file, which can be read once, from the beginning."""
 
     def __init__(
         self, content_type: str, receive: Callable[[], Awaitable[dict[str, Any]]], more_time: Callable[[], None]
     ) -> None:
-        """Raises Invalid for what is no such form."""
+        """Raises Invalid if it is not such a form."""
         kind, options = parse_options_header(content_type)
         boundary = options.get(b"boundary", b"")
         if kind != b"multipart/form-data" or not 1 <= len(boundary) <= 200:
@@ -44,14 +44,14 @@ class Upload:
         self._taken, self._is_over = 0, False
         #: The other fields, once `begin` has run.
         self.fields: dict[str, str] = {}
-        #: Of the file, as its sender calls it; empty for what was pasted.
+        #: The file's name as given by its sender; empty if it was pasted.
         self.name = ""
         self._header, self._value = b"", b""
         self._part: str | None = None
         self._part_file = ""
         self._field = bytearray()
         self._fields_size = 0
-        #: Which part is the file: the first that holds something.
+        #: The part that is the file: the first that is not empty.
         self._chosen: str | None = None
         self._content = bytearray()
         self._parser = MultipartParser(
@@ -84,7 +84,7 @@ class Upload:
             yield piece
 
     async def drain(self, most: int) -> None:
-        """Read what is left and keep none of it, up to so many bytes: a browser listens only when it has sent all."""
+        """Read and discard the rest, up to `most` bytes: a browser reads the response only after sending everything."""
         while not self._is_over and self._taken < most:
             await self._more()
             self._content.clear()
@@ -106,7 +106,7 @@ class Upload:
         if not message["more_body"]:
             self._is_over = True
 
-    # ── What the parser tells ─────────────────────────────────────────────────────────────────────────────────────
+    # ── Parser callbacks ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_part_begin(self) -> None:
         self._part, self._part_file, self._field = None, "", bytearray()

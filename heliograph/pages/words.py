@@ -1,6 +1,6 @@
-"""Words for what the code names: roles, statuses, modes. Each is looked up in the reader's language.
+"""Labels for the code's identifiers: roles, statuses, modes. Each is looked up in the reader's language.
 
-It has over 400 lines because whoever translates, or renames, finds all of them in one place.
+It has over 400 lines because translators, and whoever renames something, find all of them in one place.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ ROLES_EXPLAINED: Mapping[str, str] = {
     "viewer": "Reads messages without texts or full numbers.",
     "billing": "Usage and wallet, nothing else.",
 }
-#: What limits of a minute count.
+#: What per-minute limits count.
 BUCKETS: Mapping[str, str] = {
     "sms_send": "Sends",
     "campaigns": "Campaigns",
     "mutations": "Other changes",
     "reads": "Reads",
 }
-#: Kinds of notices as they are chosen, and ways of telling them.
+#: Kinds of notices as offered in settings, and ways of delivering them.
 NOTICES: Mapping[str, str] = {
     "campaign.completed": "A campaign is finished",
     "campaign.paused": "A campaign is stalled",
@@ -82,7 +82,7 @@ OPERATOR_NOTICES: Mapping[str, str] = {
     "approval.waiting": "A sender ID waits for a decision",
 }
 NOTICE_WAYS: Mapping[str, str] = {"bell": "Bell", "mail": "Mail", "webhook": "Webhook"}
-#: Why a mail did not go out, by a word of `base/network/smtp.py`.
+#: Why a mail was not sent, by the reason given by `base/network/smtp.py`.
 MAIL_REASONS: Mapping[str, str] = {
     "address": "Mail cannot be sent to an address of this form.",
     "unreachable": "The mail server could not be reached.",
@@ -95,25 +95,25 @@ MAIL_REASONS: Mapping[str, str] = {
     "late": "It could not go out in time.",
     "unreadable": "It could not go out in time.",
 }
-#: What becomes of an attempt whose outcome is unknown.
+#: What to do after an attempt whose outcome is unknown.
 GUARANTEES = (
     ("at_least_once", "Send again: it may arrive twice", "For codes and reminders, which must arrive."),
     ("at_most_once", "Do not send again: it may not arrive", "For what must not be read twice."),
 )
-#: When marketing waits: value, name, what follows.
+#: When marketing waits: value, label, explanation.
 QUIET_HOURS = (
     ("country", "As the recipient's country has it", "From 20:00 to 08:00 where nothing else is known."),
     ("own", "The same everywhere", "By the time of the recipient's country, from and to:"),
     ("off", "It does not wait", "Marketing may arrive at night."),
 )
-#: How far a sender ID is registered in a country.
+#: States of a sender ID's registration in a country.
 REGISTRATIONS: Mapping[str, str] = {
     "asked": "Registration asked for",
     "pending": "Being registered",
     "registered": "Registered",
     "refused": "Registration refused",
 }
-#: What a file holds, and how far it is.
+#: Contents of an export, and its state.
 EXPORT_KINDS: Mapping[str, str] = {
     "messages": "Messages",
     "contacts": "Contacts",
@@ -154,7 +154,7 @@ KEY_FORM: Mapping[str, str] = {
     "profile": "Choose one of the profiles.",
     "expires": "Choose one of the dates that are offered.",
 }
-#: Entries of the usage list, and what usage is split by.
+#: Entries in the usage list, and what usage can be split by.
 USAGE_ENTRIES: Mapping[str, str] = {
     "usage": "Message",
     "refund": "Refund",
@@ -171,7 +171,7 @@ USAGE_SPLITS: Mapping[str, str] = {
     "day": "By day",
     "reference": "By prefix of the reference",
 }
-#: Movements of a wallet, and what messages are charged as.
+#: Movements of a wallet, and categories of charges.
 MOVEMENTS: Mapping[str, str] = {
     "top_up": "Top-up",
     "adjustment": "Adjustment",
@@ -192,13 +192,13 @@ USAGE_FORM: Mapping[str, str] = {
     "month": "Write a month as 2026-11.",
     "by": "Choose one of the splits. A split by reference can use its first 1 to 99 characters.",
 }
-#: How texts are written, as the settings offer it: (value, name, what it means).
+#: Choices for the encoding of texts: (value, label, explanation).
 ENCODINGS: tuple[tuple[str, str, str], ...] = (
     ("off", "Off", "Texts go out letter by letter as they are written."),
     ("smart", "Typographic characters", "Curly quotes and long dashes become plain ones, so that more fits a segment."),
     ("accents", "Accents too", "Letters such as á become a where that makes a text fit half the segments."),
 )
-#: What is done with messages to numbers that are sent unusually many.
+#: What to do with messages to numbers that get unusually many.
 GUARD_POLICIES: tuple[tuple[str, str, str], ...] = (
     ("", "The usual", "For the first two weeks they are sent and noted; from then on they wait for the operator."),
     ("monitor", "Only note it", "They are sent."),
@@ -206,7 +206,7 @@ GUARD_POLICIES: tuple[tuple[str, str, str], ...] = (
     ("refuse", "Refuse them", "Whoever sends is told, and nothing is accepted."),
     ("ask", "Ask first", "They are refused until whoever sends has made sure that a person asked for them."),
 )
-#: The classes of messages, as the limits name them.
+#: Message classes, as labeled in the limits.
 GUARD_CLASSES: Mapping[str, str] = {
     "otp": "One-time codes",
     "transactional": "Transactional messages",
@@ -231,7 +231,7 @@ SETTINGS_FORM: Mapping[tuple[str, str], str] = {
     ("approval_above", "range"): "Write a number from 0 to 1,000,000, or nothing.",
     ("quiet_hours", "pattern"): "Write two different times, such as 20:00 and 08:00.",
 }
-#: Who acted, where no name is known.
+#: Who acted, if no name is known.
 AUTHORS: Mapping[str, str] = {
     "person": "a person",
     "key": "an API key",
@@ -244,7 +244,7 @@ AUTHORS: Mapping[str, str] = {
 SENDER_FORM: Mapping[str, str] = {
     "value": "Use 3 to 11 letters, digits, spaces or . - _ & with at least one letter, or 3 to 15 digits.",
 }
-#: What becomes of a name as a sender, by `senders.places.Standing`.
+#: What happens to a name as a sender, by `senders.places.Standing`.
 NAME_PLACES: Mapping[str, str] = {
     "free": "Shown as it is",
     "register": "Shown once it is registered with the networks",
@@ -281,7 +281,7 @@ SAVED_TEXT_FORM: Mapping[str, str] = {
     "name": "A name has 1 to 100 characters, all of which can be seen.",
     "body": "A text has 1 to 1,600 characters.",
 }
-#: Where a refusal of a send leads, by its code.
+#: Labels of links shown with a refused send, by error code.
 SEND_WAYS: Mapping[str, str] = {
     "quota_exceeded": "See the usage",
     "sender_id_not_approved": "See the sender IDs",
@@ -310,7 +310,7 @@ WHATSAPP_OUTCOMES: Mapping[str, str] = {
     "0006": "Every status comes twice",
     "0007": "A status comes early, before the answer",
 }
-#: How a webhook endpoint does, and what may be wrong with the form for one.
+#: States of a webhook endpoint, and what may be wrong with its form.
 ENDPOINT_STATES: Mapping[str, str] = {
     "well": "Working",
     "failing": "Failing",
@@ -322,7 +322,7 @@ ENDPOINT_FORM: Mapping[str, str] = {
     "subscribed_events": "Choose at least one event.",
     "description": "A description has at most 200 characters.",
 }
-#: How far back something is sent again, and how that goes.
+#: How far back to resend, and the state of that.
 SINCE: Mapping[str, str] = {
     "1h": "The last hour",
     "24h": "The last 24 hours",
@@ -332,7 +332,7 @@ SINCE: Mapping[str, str] = {
     "custom": "Choose times",
 }
 REPLAYS: Mapping[str, str] = {"running": "Running", "completed": "Completed", "canceled": "Canceled"}
-#: What came of an attempt to deliver an event.
+#: Results of attempts to deliver an event.
 RESULTS: Mapping[str, str] = {
     "delivered": "Delivered",
     "refused": "Refused",
@@ -347,7 +347,7 @@ RESULTS: Mapping[str, str] = {
     "protocol": "No HTTP",
     "secret": "Not signed",
 }
-#: What the rule says of an address that is no destination, for whoever typed it.
+#: Texts for people who typed an invalid address, by the rule's message.
 URL_PROBLEMS: Mapping[str, str] = {
     "the URL has more than 2048 characters": "An address has at most 2,048 characters.",
     "the URL must be ASCII: write the host in its xn-- form and percent-encode the path": (
@@ -377,7 +377,7 @@ EVENT_GROUPS: Mapping[str, str] = {
     "notice": "Notifications",
     "webhook": "Tests",
 }
-#: What people send by WhatsApp that is no text.
+#: What people send by WhatsApp other than text.
 CONTENTS: Mapping[str, str] = {
     "image": "Picture",
     "video": "Video",
@@ -404,7 +404,7 @@ CATEGORIES: Mapping[str, str] = {
     "authentication": "One-time code",
     "marketing": "Marketing",
 }
-#: How WhatsApp rates a number or a template by what people do with its messages.
+#: WhatsApp's quality ratings of a number or template, by how people react to its messages.
 QUALITIES: Mapping[str, str] = {
     "green": "good",
     "yellow": "medium: people block or report it",
@@ -419,7 +419,7 @@ TEMPLATE_STATUSES: Mapping[str, str] = {
     "disabled": "Disabled",
     "in_appeal": "In appeal",
 }
-#: What each of them means for sending.
+#: What each template status means for sending.
 TEMPLATE_MEANINGS: Mapping[str, str] = {
     "approved": "WhatsApp has approved it: it can be sent.",
     "pending": "WhatsApp is looking at it, mostly for minutes, at most for a day or two.",
@@ -428,8 +428,7 @@ TEMPLATE_MEANINGS: Mapping[str, str] = {
     "disabled": "WhatsApp has disabled it for good. Make another one.",
     "in_appeal": "Its rejection is being reviewed.",
 }
-#: Why a template was rejected, and what to do.
-#: Kinds of work that go out.
+#: Kinds of outgoing work.
 WORK: Mapping[str, str] = {"sms": "SMS", "whatsapp": "WhatsApp", "webhook": "Webhooks"}
 #: organizations.state
 ORGANIZATION_STATES: Mapping[str, str] = {
@@ -439,13 +438,14 @@ ORGANIZATION_STATES: Mapping[str, str] = {
     "suspended": "Suspended",
     "closed": "Closed",
 }
-#: Reasons for which a sender ID is rejected most often, as its organization reads them.
+#: The most frequent reasons for rejecting a sender ID, as shown to its organization.
 REJECTED_SENDER: Mapping[str, str] = {
     "proof": "There is no proof that this name is yours.",
     "imitates": "This name could be mistaken for another company's.",
     "generic": "This name says nothing about who writes: networks do not carry such names.",
     "content": "What would be sent under it is not allowed.",
 }
+#: Why a template was rejected, and what to do.
 REJECTIONS: Mapping[str, str] = {
     "abusive_content": "It reads as abusive or threatening. Say the same without pressure.",
     "incorrect_category": "It is of another category than it says. Take out what promotes something, or change it.",
@@ -471,9 +471,9 @@ CREDENTIALS: Mapping[str, str] = {
     "invalid": "does not work: the operator has to renew it",
     "unknown": "not checked yet",
 }
-#: Words that people send to be left alone, to be written to, and to be helped.
+#: Keywords that people send to opt out, to opt in, and to get help.
 KEYWORDS: Mapping[str, str] = {"stop": "STOP", "start": "START", "help": "HELP"}
-#: What a network reports of a message, by a name of `suppliers.contract.ReceiptState`.
+#: What a network reports about a message, by a name of `suppliers.contract.ReceiptState`.
 REPORTS: Mapping[str, str] = {
     "delivered": "it arrived",
     "expired": "it could not be delivered in time",
@@ -503,7 +503,7 @@ STATUSES: Mapping[str, str] = {
     "pending": "Pending",
     "approved": "Approved",
 }
-#: What a campaign is.
+#: Statuses of campaigns.
 CAMPAIGN_STATUSES: Mapping[str, str] = {
     "scheduled": "Scheduled",
     "staging": "Gathering",

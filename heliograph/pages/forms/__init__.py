@@ -1,1 +1,1 @@
-"""What forms of both apps have in common: figures as people type them."""
+"""What the forms of both apps have in common: parsing numbers as people type them."""

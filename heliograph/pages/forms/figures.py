@@ -1,8 +1,8 @@
-"""Numbers and amounts of money as people type them, wherever they are from: "1 500", "1.500", "1,500", "12,50".
+"""Parses numbers and amounts of money as people type them, in any locale: "1 500", "1.500", "1,500", "12,50".
 
-The rule nobody may break: what can be read in two ways is refused, and never read in the likelier one. A number of
-messages has no decimals, so in "1.500" the point can only separate thousands, and "1.5" is none; of an amount of money
-"1.500" may be either.
+The rule nobody may break: ambiguous input is refused, never interpreted in the likelier way. A number of messages has
+no decimals, so in "1.500" the point can only separate thousands, and "1.5" is invalid; as an amount of money, "1.500"
+could be either.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from heliograph.base.errors import Invalid
 from heliograph.base.money import decimal, micros
 from heliograph.base.sentences import said
 
-#: Digits of the longest number.
+#: Maximum digits of a number.
 LONGEST = 15
-#: Spaces of all widths, and apostrophes, only separate thousands.
+#: Spaces of any width and apostrophes can only separate thousands.
 _APART = "[ \u00a0\u2007\u2009\u202f'’]"
 _WHOLE = re.compile(rf"[0-9]{{1,{LONGEST}}}|(?!0)[0-9]{{1,3}}(?:{_APART}[0-9]{{3}})+")
-#: By one sign, always the same.
+#: Grouped by a single kind of separator.
 _GROUPED = re.compile(r"(?!0)[0-9]{1,3}(?:([.,])[0-9]{3})(?:\1[0-9]{3})*")
 
 
 def whole(text: str, wrong: Invalid, *, is_signed: bool = False) -> int | None:
-    """A whole number; None for nothing. Raises `wrong`."""
+    """A whole number; None for an empty text. Raises `wrong`."""
     text = text.strip()
     if not text:
         return None
@@ -37,7 +37,7 @@ def whole(text: str, wrong: Invalid, *, is_signed: bool = False) -> int | None:
 
 
 def within(text: str, wrong: Invalid, *, least: int = 0, most: int) -> int | None:
-    """A whole number from `least` to `most`; None for nothing. Raises `wrong`."""
+    """A whole number from `least` to `most`; None for an empty text. Raises `wrong`."""
     found = whole(text, wrong)
     if found is not None and not least <= found <= most:
         raise wrong
@@ -45,7 +45,7 @@ def within(text: str, wrong: Invalid, *, least: int = 0, most: int) -> int | Non
 
 
 def money(text: str, wrong: Invalid) -> int | None:
-    """An amount in millionths; None for nothing. Raises `wrong`, or Invalid that says which two ways there are."""
+    """An amount in millionths; None for an empty text. Raises `wrong`, or an Invalid that names both readings."""
     text = text.strip()
     if not text:
         return None
@@ -57,13 +57,13 @@ def money(text: str, wrong: Invalid) -> int | None:
 
 
 def written(amount: int) -> str:
-    """Millionths as `money` reads them again."""
+    """Millionths in the form that `money` parses."""
     text = decimal(amount).rstrip("0").rstrip(".")
     return f"{text}0" if len(text.partition(".")[2]) == 3 else text
 
 
 def _plain(digits: str, wrong: Invalid) -> str:
-    """With a point before the decimals, and nothing else between digits."""
+    """The number with a point before decimals, and no other separators."""
     if _WHOLE.fullmatch(digits):
         return _digits(digits)
     if (grouped := _GROUPED.fullmatch(digits)) is not None:

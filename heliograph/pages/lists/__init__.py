@@ -1,1 +1,1 @@
-"""Lists: which columns a person wants to see of one, of which time, and how its pages follow each other."""
+"""Lists: chosen columns, time ranges, and pagination."""

@@ -1,4 +1,4 @@
-"""What an entry of the audit log changed, in the reader's words: value by value, and never as it is stored."""
+"""What an entry of the audit log changed, in the reader's words: value by value, never as stored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.pages.requests import Request
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One value of what was changed, before and after; None: there was none, or there is none any more."""
+    """One changed value, before and after; None: there was no value, or there no longer is."""
 
     name: str
     before: str | None
@@ -27,12 +27,12 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(request: Request, entries: list[Recorded]) -> list[Told]:
-    """Entries with what each changed."""
+    """Entries with the changes of each."""
     return [Told(one, changes(request, one)) for one in entries]
 
 
 def changes(request: Request, one: Recorded) -> list[Change]:
-    """What an entry says was changed."""
+    """The changes recorded in an entry."""
     shown = reading.shown(one)
     before, after = shown["before"] or {}, shown["after"] or {}
     return [

@@ -1,8 +1,8 @@
-"""Columns of a list: which of them a person wants to see, and in which order; remembered with the person.
+"""Columns of a list: which ones a person wants to see, and in which order; stored with the person.
 
-A list names its columns in a table (`Column`), its template has a cell for each of them. The first cell of a row leads
-to what the row is about and always stands. The rule nobody may break: a name that a list does not know, or that is new
-to whoever chose earlier, changes nothing: what was chosen is a wish, not a shape.
+A list declares its columns in a table (`Column`), and its template has a cell for each. The first cell of a row links
+to the row's object and is always shown. The rule nobody may break: unknown names, and columns added since the person
+chose, cause no error: a choice is a preference, not a schema.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from heliograph.pages.answers import Answer, Elsewhere, own_address
 from heliograph.pages.requests import Request
 from heliograph.people import users
 
-#: In the address: the menu is open, as somebody is still moving columns in it.
+#: Query parameter: the menu is open, because somebody is still moving columns.
 OPEN = "columns"
 _read = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column that may be chosen. `label`: its heading in English."""
+    """A column that can be chosen. `label`: its heading in English."""
 
     name: str
     label: str
-    #: It stands there for whoever chose nothing.
+    #: It is shown by default.
     is_usual: bool = True
-    #: Figures and times: they stand at the end of their cell.
+    #: Figures and times: aligned to the end of the cell.
     is_end: bool = False
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """The columns of a list as a person has them, for `kit.columns`."""
+    """The columns of a list for one person, for `kit.columns`."""
 
     list: str
     chosen: Sequence[Column]
-    #: Those that are left out, in the list's own order.
+    #: Hidden columns, in the list's own order.
     others: Sequence[Column]
-    #: The person chose them.
+    #: True if the person chose them.
     is_chosen: bool
     is_open: bool
 
 
 def read(request: Request, list: str, offered: Sequence[Column]) -> Columns:
-    """The columns of this list, as the person chose them."""
+    """The columns of this list as chosen by the person."""
     known = {one.name: one for one in offered}
     kept = _read(request.person.columns).get(list, [])
     wanted = [known[name] for name in kept if name in known]
@@ -55,8 +55,8 @@ def read(request: Request, list: str, offered: Sequence[Column]) -> Columns:
 
 
 def keeper(lists: Mapping[str, Sequence[Column]]) -> Callable[[Request], Awaitable[Answer]]:
-    """The screen that keeps what was chosen: the boxes that are ticked, in the order in which they stand; with `up` or
-    `down`, one of them has changed places with its neighbour; with `usual`, nothing is chosen any more."""
+    """The screen that stores a choice: the checked boxes, in their order; with `up` or `down`, one of them swaps places
+    with its neighbour; with `usual`, the choice is reset."""
 
     async def keep(request: Request) -> Answer:
         name, form = request.parameters["list"], request.form

@@ -1,8 +1,8 @@
-"""Leafing through a list by key: older, newer, newest, and how many rows a page has. There are no page numbers.
+"""Keyset pagination of lists: older, newer, newest, and rows per page. There are no page numbers.
 
-Reading older rows is a look by key from the last row of a page. Newer ones need no look in the other direction: the
-address (`after`) names where the pages that lead here ended, so "Newer" shows the very page that was there before. Only
-positions stand in it; which rows may be seen is decided by the query that reads them.
+Older rows are read by key from the last row of a page. Newer ones need no reverse query: the address (`after`) contains
+where the pages that led here ended, so "Newer" shows exactly the previous page. It contains positions only; which rows
+may be seen is decided by the query that reads them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from heliograph.base.errors import NotFound
 from heliograph.pages import cookies
 from heliograph.pages.requests import Request
 
-#: Rows of a page that may be chosen; the choice is remembered in a cookie.
+#: Choices of rows per page, and the default; the choice is stored in a cookie.
 SIZES, USUAL = (25, 50, 100, 200), 50
-#: Pages that "Newer" leads back through, one by one; from there it leads to the newest.
+#: Pages that "Newer" steps back through one by one; beyond that it leads to the newest.
 MOST_BACK = 30
-#: New rows that are counted above a list.
+#: Where counting new rows above a list stops.
 MOST_NEWER = 99
 _HIGHEST = 2**128 - 1
 
 
 class Pages(msgspec.Struct, frozen=True):
-    """Where a page's neighbours are (None: there is none), for `kit.pager`."""
+    """Addresses of a page's neighbours (None: there is none), for `kit.pager`."""
 
     newest: str | None
     newer: str | None
@@ -38,7 +38,7 @@ class Pages(msgspec.Struct, frozen=True):
 
 
 def size(request: Request) -> int:
-    """Rows of a page: as the address says, else as was chosen last."""
+    """Rows per page: as given in the address, or else as last chosen."""
     for chosen in (request.query.get("limit", ""), request.cookies.get(cookies.ROWS, "")):
         if chosen in map(str, SIZES):
             return int(chosen)
@@ -46,13 +46,13 @@ def size(request: Request) -> int:
 
 
 def after(request: Request) -> UUID | None:
-    """The id that the page before this one ended with; None: this is the newest page."""
+    """The last id of the previous page; None: this is the newest page."""
     return next(reversed(trail_of(request)), None)
 
 
 def top(request: Request) -> UUID | None:
-    """The first row that the reader sees: a list that renews itself names it, so that nothing moves in above. None:
-    this is no such region, or an empty one."""
+    """The first row that the reader sees: a self-refreshing list sends it, so that no rows are inserted above. None:
+    this is not such a region, or it is empty."""
     try:
         return UUID(request.query["top"]) if request.is_fragment and request.query.get("top") else None
     except ValueError:
@@ -60,8 +60,8 @@ def top(request: Request) -> UUID | None:
 
 
 def start(request: Request) -> UUID | None:
-    """The id that the rows of this page lie below: a list that renews itself begins with the first row that the reader
-    sees, any other one behind the page before it. None: with the newest row."""
+    """The id below which this page's rows lie: a self-refreshing list begins with the first row that the reader sees,
+    any other list after the previous page. None: with the newest row."""
     first = top(request)
     if first is None:
         return after(request)
@@ -69,14 +69,14 @@ def start(request: Request) -> UUID | None:
 
 
 def newer(places: Sequence[Any], first: Any) -> int:
-    """How many of a list's newest rows stand above the first one that the reader sees, each named by its place; at most
+    """How many of a list's newest rows, given by their places, are above the first one that the reader sees; at most
     MOST_NEWER are counted."""
     return sum(one > first for one in places[:MOST_NEWER])
 
 
 def opened(request: Request) -> UUID | None:
-    """The row that is open beside the list (`kit.panel`), as the address says; None: none is, or the list alone renews
-    itself. Raises NotFound."""
+    """The row open in the panel next to the list (`kit.panel`), according to the address; None: none, or only the list
+    is being refreshed. Raises NotFound."""
     if not request.query.get("open") or request.is_fragment:
         return None
     try:
@@ -86,7 +86,7 @@ def opened(request: Request) -> UUID | None:
 
 
 def pages(request: Request, last: UUID | None) -> Pages:
-    """The neighbours of a page. `last`: the id of its last row if there are more behind it."""
+    """The neighbours of a page. `last`: the id of its last row if there are more rows after it."""
     trail = trail_of(request)
     back = trail[:-1]
     return Pages(
@@ -99,7 +99,7 @@ def pages(request: Request, last: UUID | None) -> Pages:
 
 
 def trail_of(request: Request) -> list[UUID]:
-    """Where the pages that lead here ended, the last one being the one before this; nothing if it is not ours."""
+    """Where the pages that led here ended, the previous one last; empty if the parameter is invalid."""
     text = request.query.get("after", "")
     try:
         return [UUID(hex=one) for one in text.split(".")][-MOST_BACK:] if text else []
@@ -108,5 +108,5 @@ def trail_of(request: Request) -> list[UUID]:
 
 
 def joined(trail: list[UUID]) -> str:
-    """A trail as it stands in an address."""
+    """A trail as written in an address."""
     return ".".join(one.hex for one in trail)

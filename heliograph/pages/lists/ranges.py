@@ -1,8 +1,8 @@
-"""Ranges of time that a list or a chart is about: 1h, 24h, 7d, 30d, or times of one's own, as the address says.
+"""The time range of a list or chart: 1h, 24h, 7d, 30d, or custom times, as given in the address.
 
 range=24h                                     the last 24 hours, whenever that is
 from=2027-01-31&to=2027-02-01T12:00           times in the reader's zone; a day without a time is the whole day
-from=2027-01-31T10:00:00Z                     a moment, for links that are handed on
+from=2027-01-31T10:00:00Z                     an absolute time, for links that are shared
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from heliograph.pages.requests import Request
 
 LENGTHS = {"1h": timedelta(hours=1), "24h": timedelta(hours=24), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 CUSTOM = "custom"
-#: Years that a time may be of.
+#: Years allowed in a time.
 YEARS = range(2000, 3000)
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True):
-    """[since, until); None: without an end on that side."""
+    """[since, until); None: unbounded on that side."""
 
-    #: Of LENGTHS, CUSTOM, or "" for all time.
+    #: One of LENGTHS, CUSTOM, or "" for all time.
     name: str
     since: datetime | None = None
     until: datetime | None = None
-    #: As the fields for it show them: times in the reader's zone.
+    #: Values of the form's fields: times in the reader's zone.
     typed_since: str = ""
     typed_until: str = ""
-    #: What of it could not be understood, by field, in the reader's language; that side is left open.
+    #: What could not be parsed, by field, in the reader's language; that side is left open.
     problems: dict[str, str] = {}
-    #: The same range in times that stay, to be handed on, and its neighbours of the same length; nothing of one that is
-    #: open on a side, or that has not begun.
+    #: The same range in absolute times, for sharing, and its neighbours of the same length; empty if the range is
+    #: unbounded, or has not begun.
     fixed: dict[str, str] = {}
     earlier: dict[str, str] = {}
     later: dict[str, str] = {}
 
     @property
     def query(self) -> dict[str, str]:
-        """What of an address names this range."""
+        """The query parameters of this range."""
         if self.name == CUSTOM:
             return {"from": self.typed_since, "to": self.typed_until}
         return {"range": self.name}
 
 
 def read(request: Request, *, usual: str = "", given: Mapping[str, str] | None = None) -> Range:
-    """The range of the address. `usual`: if it names none. `given`: fields of a form instead."""
+    """The range given in the address. `usual`: the default. `given`: fields of a form to use instead."""
     query = request.query if given is None else given
     name = query.get("range", "")
     typed = {field: query.get(field, "").strip() for field in ("from", "to")}
@@ -89,7 +89,7 @@ def read(request: Request, *, usual: str = "", given: Mapping[str, str] | None =
 
 
 def _moved(since: datetime, until: datetime, *, now: datetime) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """`fixed`, `earlier` and `later` of [since, until). What ends `now` has nothing after it."""
+    """`fixed`, `earlier` and `later` of [since, until). A range that ends `now` has no later one."""
     length = until - since
     is_first = since.year - length.days // 365 <= YEARS.start + 1
     earlier = {} if is_first else _query(since - length, since)
@@ -102,8 +102,8 @@ def _query(since: datetime, until: datetime) -> dict[str, str]:
 
 
 def moment(text: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
-    """A time as a field for it has it, in the reader's zone unless it names one; a day without a time begins then, or
-    ends. Raises ValueError and OverflowError."""
+    """A time from a form field, in the reader's zone unless it names one; a date without a time means its beginning or
+    its end. Raises ValueError and OverflowError."""
     if len(text) == len("2027-01-31"):
         day = date.fromisoformat(text)
         if day.year not in YEARS:
@@ -116,6 +116,6 @@ def moment(text: str, zone: ZoneInfo, *, is_end: bool) -> datetime:
 
 
 def _local(at: datetime, zone: ZoneInfo) -> str:
-    """As a field for a time takes it; seconds only where there are some."""
+    """A time in the format of a form field; with seconds only if they are not zero."""
     local = at.astimezone(zone).replace(tzinfo=None)
     return local.isoformat(timespec="minutes" if local.second == 0 and local.microsecond == 0 else "seconds")

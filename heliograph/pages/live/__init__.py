@@ -1,1 +1,1 @@
-"""Regions of pages that renew themselves: made once for all who see the same, as often as the process can bear."""
+"""Self-refreshing regions of pages: rendered once for all who see the same, as often as the process can afford."""

@@ -1,7 +1,7 @@
-"""A region as it is kept for all who see the same, and as each of them gets it.
+"""A region as cached for all who see the same, and as delivered to each of them.
 
-Forms need a token of the session and a mark of their own, so what is kept has placeholders for both. The rule nobody
-may break: whatever decides what a region shows is part of its key.
+Forms need a token of the session and a unique mark, so the cached text has placeholders for both. The rule nobody may
+break: everything that affects what a region shows is part of its key.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from heliograph.pages.routes import Route
 from heliograph.people import roles
 from heliograph.people.operators.sessions import Operator
 
-#: The header with which `live.js` asks: when that was begun which it shows, ms since 1970; and that of the answer.
+#: Headers with the time when a region's rendering began, ms since 1970: of what `live.js` shows, and of the response.
 SEEN, MADE = b"x-seen", b"x-made"
-#: From which size on a page is packed.
+#: Minimum size in bytes for a page to be compressed.
 WORTH_PACKING = 1_024
-#: What stands for the token and the mark of a form. Nobody can write them into a field.
+#: Placeholders for the token and the mark of a form. Random, so that nobody can enter them into a field.
 TOKEN, ONCE = f"token-{os.urandom(16).hex()}", f"once-{os.urandom(16).hex()}"
 
 
 def seen(request: Request) -> int | None:
-    """When that was begun which the page shows, if it is a region of it that asks."""
+    """When the rendering of what the page shows began, if one of its regions asks; otherwise None."""
     given = request.headers.get(SEEN, b"")
     return int(given) if request.is_fragment and given.isdigit() and len(given) < 16 else None
 
 
 def key(request: Request, route: Route, query: bytes) -> Hashable:
-    """What decides what a region shows."""
+    """The cache key: everything that affects what a region shows."""
     person = request.session
     assert person is not None
     if isinstance(person, Operator):
         return (request.realm.name, person.id, request.path, query, *_shown(request, person.zone))
     who: Hashable = person.id
-    # A role that does not see everybody's texts and names sees those of what is its person's own (`dashboard.seeing`).
+    # A role that may not see all texts and names still sees those of the person's own objects (`dashboard.seeing`).
     if route.is_alike and request.may(permission=roles.CONTENT) and request.may(permission=roles.TEAM):
         who = (person.role, person.reveals, person.has_totp, request.cookies.get(cookies.CHECKLIST))
     return (
@@ -54,13 +54,13 @@ def key(request: Request, route: Route, query: bytes) -> Hashable:
 
 
 def _shown(request: Request, zone: str | None) -> tuple[Hashable, ...]:
-    """How it is shown: in which language and zone, how many rows, under which address."""
+    """How it is shown: language, time zone, number of rows, address."""
     rows = request.cookies.get(cookies.ROWS)
     return (request.speech.language, zone, rows, request.host, request.is_secure)
 
 
 def region(text: str, *, made: int) -> Region:
-    """What was made with TOKEN and ONCE, as it is kept."""
+    """A text rendered with TOKEN and ONCE, in the form in which it is cached."""
     body = text.encode()
     is_open = TOKEN in text or ONCE in text
     return Region(
@@ -73,7 +73,7 @@ def region(text: str, *, made: int) -> Region:
 
 
 def filled(kept: Region, request: Request) -> bytes:
-    """What one reader gets."""
+    """The region's body for one reader."""
     if not kept.is_open:
         return kept.body
     assert request.session is not None
@@ -82,7 +82,7 @@ def filled(kept: Region, request: Request) -> bytes:
 
 
 def etag(body: bytes, *fleeting: str) -> bytes:
-    """The same for what says the same. `fleeting`: what differs with each showing, the token and mark of its forms."""
+    """Equal for equal content. `fleeting`: what differs each time, the token and mark of the forms."""
     for one in fleeting:
         body = body.replace(one.encode(), b"") if one else body
     return b'W/"%b"' % hashlib.sha256(body).hexdigest()[:24].encode()

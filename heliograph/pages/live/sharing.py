@@ -1,12 +1,12 @@
-"""One making of a region for all open pages that show the same.
+"""Renders a region once for all open pages that show the same.
 
-Every open page looks again after two seconds, and what that costs must not grow with the number of pages: a region is
-made by whoever asks first, and the others get the same. How long it stays good follows from what all regions together
-took lately and from how busy the process is, so that open pages take a share of the time that is left over and next to
-nothing of what accepting messages needs: half a second on an idle machine, up to ten on a busy one.
+Every open page polls every two seconds, and the cost must not grow with the number of pages: the first request renders
+a region, and the others get the same result. How long it stays valid depends on the recent cost of all regions and on
+how busy the process is, so that open pages use a share of idle time and almost none of the time needed for accepting
+messages: half a second on an idle machine, up to ten on a busy one.
 
 The rule nobody may break: nobody gets anything older than what they have seen, so a page never goes back in time, and
-the outcome of one's own act is never hidden by what somebody else was shown before it.
+the result of one's own action is never hidden by what somebody else was shown before it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ import msgspec
 
 Value = TypeVar("Value")
 
-#: All regions together may take one part in SHARE of the time in which the process has nothing to do, and one in BUSY
-#: of the time in which it has; a region is good for at least and at most so many seconds.
+#: All regions together may use 1/SHARE of the process's idle time, and 1/BUSY of its busy time; a region is valid for
+#: at least LEAST and at most MOST seconds.
 SHARE, BUSY, LEAST, MOST = 20, 500, 0.5, 10.0
-#: Seconds over which it is measured how busy the process is, at least.
+#: Minimum interval over which the process's load is measured, in seconds.
 MEASURED = 1.0
-#: Regions that are kept, and seconds without a reader after which one no longer counts.
+#: Maximum regions cached, and seconds without a reader after which one no longer counts.
 CAPACITY, FORGOTTEN = 256, 30.0
 
 
 class _Kept(msgspec.Struct, Generic[Value]):
-    #: When it was begun: of the caller's clock, and of this process.
+    #: When its rendering began: by the caller's clock, and by this process's.
     made: int
     began: float
-    #: Seconds that making took.
+    #: Duration of its rendering in seconds.
     took: float
     read: float
     value: Value
 
 
 class Sharing(Generic[Value]):
-    """What is shown in regions, by what decides it. One per process."""
+    """Cached regions, by key. One per process."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Sharing(Generic[Value]):
         """`processor`: seconds of processor time that the process has used."""
         self._now = monotonic
         self._processor = processor
-        #: When it was last measured how busy the process is, what it had used then, and what came out, 0 to 1.
+        #: The last measurement of the load: its time, the processor time used by then, and the result, 0 to 1.
         self._measured, self._used, self._busy = monotonic(), processor(), 0.0
         self._kept: dict[Hashable, _Kept[Value]] = {}
         self._making: dict[Hashable, tuple[int, asyncio.Task[Value]]] = {}
@@ -65,8 +65,8 @@ class Sharing(Generic[Value]):
         make: Callable[[int], Awaitable[Value]],
         most: float = MOST,
     ) -> Value:
-        """A region that was begun at `seen` or later by `clock`, which `make` is told, and at most `most` seconds ago.
-        Raises what `make` raises."""
+        """A region whose rendering began no earlier than `seen` by `clock`, and at most `most` seconds ago. `make` gets
+        the time at which it begins. Raises what `make` raises."""
         now = self._now()
         self._measure(now)
         kept = self._kept.get(key)
@@ -77,14 +77,14 @@ class Sharing(Generic[Value]):
         if under_way is not None and under_way[0] >= seen:
             return await asyncio.shield(under_way[1])
         made = clock()
-        # Its own task: the one who asked first may go, and others still wait for it.
+        # A task of its own: the first requester may disconnect while others are still waiting for it.
         task = asyncio.create_task(self._make(key, made, make))
         self._making[key] = (made, task)
         task.add_done_callback(lambda _: self._over(key, task))
         return await asyncio.shield(task)
 
     def good_for(self) -> float:
-        """Seconds for which a region is good: what all of them cost, by the share that they may take."""
+        """How long a region is valid, in seconds: the cost of all regions divided by the share that they may use."""
         share = (1 - self._busy) / SHARE + self._busy / BUSY
         return min(max(sum(one.took for one in self._kept.values()) / share, LEAST), MOST)
 
@@ -111,4 +111,4 @@ class Sharing(Generic[Value]):
         if self._making.get(key, (0, None))[1] is task:
             del self._making[key]
         if not task.cancelled():
-            task.exception()  # whoever waited has it; nobody may be left
+            task.exception()  # marked as retrieved: those who waited have it, but perhaps nobody did

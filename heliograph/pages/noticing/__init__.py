@@ -1,1 +1,1 @@
-"""Notices in the reader's words: `lines` says them, on pages and in a `mail`."""
+"""Notices in the reader's words: `lines` writes them, for pages and for a `mail`."""

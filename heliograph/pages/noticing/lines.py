@@ -1,5 +1,5 @@
-"""Notices in the reader's words: what happened, what else is to be said of it, and where more is
-seen. Several of a kind, one soon after the other, are one line.
+"""Notices in the reader's words: what happened, details, and a link. Several of a kind in quick succession are merged
+into one line.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from heliograph.pages import words
 from heliograph.pages.languages import Speech
 from heliograph.why.words import Kind, why
 
-#: Notices of a kind are one line if each came within this of the next.
+#: Notices of a kind are merged into one line if each came within this time of the next.
 FOLDED = timedelta(hours=1)
-#: Names that a line of several says.
+#: Names listed in a merged line.
 NAMED = 3
-#: What the object of these is tells the difference, so each is said.
+#: Notices of these kinds differ by their object, so they are never merged.
 _NEVER_FOLDED = frozenset({"quota.used", "usage.day", "wallet.low"})
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What is told at once: the newest notice, what happened, what else is to be said, and where more is seen."""
+    """One line: the newest notice, what happened, details, and where to see more."""
 
     newest: Noticed
     title: str
@@ -35,7 +35,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 def lines(known: Speech, notices: Sequence[Noticed]) -> list[Line]:
-    """Notices, newest first, as they are told."""
+    """Notices, newest first, as lines."""
     groups: list[list[Noticed]] = []
     for one in notices:
         last = groups[-1][-1] if groups else None
@@ -52,7 +52,7 @@ def lines(known: Speech, notices: Sequence[Noticed]) -> list[Line]:
 
 
 def _alike(one: Noticed) -> tuple[object, ...]:
-    """What is told in the same sentence. That a password was right already is said as such."""
+    """The key by which notices are merged. Guessed codes, after a correct password, are kept separate."""
     return one.kind, one.mode, one.facts.get("step")
 
 
@@ -200,7 +200,7 @@ def several(known: Speech, kind: str, number: int) -> str:
 
 
 def more(known: Speech, one: Noticed) -> str:
-    """What else is to be said of a notice; empty: nothing."""
+    """The details of a notice; empty: none."""
     text, number, facts = known.text, known.number, one.facts
     reason = str(facts.get("reason") or "")
     if one.kind.startswith("campaign."):

@@ -1,4 +1,4 @@
-"""A mail about notices: plain text, what happened line by line, with where more is seen."""
+"""A mail about notices: plain text, one line per event, with links to more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.people.noticing.telling import Told
 
 
 def letter(to: Told, notices: Sequence[Noticed], base_url: str) -> Letter:
-    """What a mail about notices says. Kinds stand together, in the order of their newest."""
+    """A mail about notices. Those of a kind are grouped, in the order of their newest."""
     known = speech(to.language or DEFAULT, to.zone)
     kinds = list(dict.fromkeys((one.kind, one.mode) for one in notices))
     said = lines(known, sorted(notices, key=lambda one: kinds.index((one.kind, one.mode))))

@@ -1,4 +1,4 @@
-"""A mail to an operator about what is not well and what waits: plain text, several of a kind together."""
+"""A mail to an operator about problems and pending work: plain text, grouped by kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.people.operators.noticing import KINDS
 
 
 def letter(to: Reader, name: str, causes: Sequence[Cause], *, console: str) -> Letter:
-    """What it says. `console`: the address of the console, "" where it is not known."""
+    """The mail. `console`: the address of the console, "" if it is not known."""
     known = speech(to.language or DEFAULT, to.zone)
     order = list(KINDS)
     groups = [
@@ -30,7 +30,7 @@ def letter(to: Reader, name: str, causes: Sequence[Cause], *, console: str) -> L
 
 
 def _title(known: Speech, kind: str, group: Sequence[Cause]) -> str:
-    """What happened, in a sentence: the one thing, or how many there are."""
+    """What happened, in a sentence: the single cause, or the number of them."""
     one, count = group[0], known.count
     if kind == "approval.waiting":
         return count("%(num)s sender ID waits for a decision.", "%(num)s sender IDs wait for a decision.", one.count)

@@ -1,4 +1,4 @@
-"""The mail about a day's receipts: plain text, a paragraph for each supplier."""
+"""The mail about a day's receipts: plain text, one paragraph per supplier."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.sms.reports.reconciliation import Reconciled
 
 
 def letter(to: Reader, name: str, day: date, lines: Sequence[Reconciled], *, console: str) -> Letter:
-    """What it says. `console`: the address of the console, "" where it is not known."""
+    """The mail. `console`: the address of the console, "" if it is not known."""
     known = speech(to.language or DEFAULT, to.zone)
     title = known.text("Receipts of %(day)s", day=known.whole_day(day))
     parts = [title + " (UTC)", *(_supplier(known, one) for one in lines)]

@@ -1,2 +1,2 @@
-"""People on the pages of both apps: what their doors share, one's own account, factors and passkeys, and who belongs to
-an organization."""
+"""People on the pages of both apps: signing in, one's own account, second factors and passkeys, and members of
+organizations."""

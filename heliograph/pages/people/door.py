@@ -1,4 +1,4 @@
-"""What the doors of both realms share: sessions, words for what was refused, and the keys that sign."""
+"""What signing in to both realms has in common: sessions, texts of refusals, and signing keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.people.tries import TooManyTries
 
 
 async def end_former(request: Request) -> None:
-    """Whoever signs in where somebody was signed in takes their place."""
+    """End the session of whoever was signed in before in this browser."""
     if request.session is not None:
         async with request.writing() as conn:
             await request.realm.end(conn, token=request.token)
@@ -22,7 +22,7 @@ async def end_former(request: Request) -> None:
 
 
 def signed_in(request: Request, user_id: UUID, token: str, following: str, *, is_kept: bool = False) -> Answer:
-    """To a page of ours, as whoever the session is of, in a browser that is known from now on."""
+    """Redirect to one of our pages, with the new session, and mark the browser as known."""
     session = cookies.session(request.realm.cookie, token, is_secure=request.is_secure, is_kept=is_kept)
     mark = signing_in.mark(mark_key(request), user_id=user_id)
     kept = cookies.preference(cookies.BROWSER, mark, is_secure=request.is_secure)
@@ -39,7 +39,7 @@ async def signed_out(request: Request) -> Answer:
 
 
 async def tell_session(request: Request) -> Answer:
-    """Whether somebody is signed in, and what their forms carry: a page asks before it sends one."""
+    """Says whether somebody is signed in, and with which form token: a page asks before it submits a form."""
     return Shown(template="session.html", values={}, status=200 if request.session is not None else 401)
 
 
@@ -51,16 +51,16 @@ def said(request: Request, refusal: Refusal) -> str:
 
 
 def mark_key(request: Request) -> Key:
-    """Signs the marks of browsers in which somebody has signed in."""
+    """The key that signs the marks of browsers in which somebody has signed in."""
     return derive_key(request.services.settings.secret_keys, "known browsers")
 
 
 def is_known(request: Request, user_id: UUID) -> bool:
-    """Whether this person has signed in before in this browser."""
+    """True if this person has signed in before in this browser."""
     browser = request.cookies.get(cookies.BROWSER, "")
     return signing_in.is_known(mark_key(request), user_id=user_id, browser=browser)
 
 
 def ticket_key(request: Request) -> Key:
-    """Signs the tickets of half a sign-in, which are good in their realm alone."""
+    """The key that signs the tickets of half-finished sign-ins, which are valid in their realm only."""
     return derive_key(request.services.settings.secret_keys, f"half a sign-in to the {request.realm.name}")

@@ -1,4 +1,4 @@
-"""Offering an authenticator app: the key as a QR code and as text, sealed in the form until its first code is right.
+"""Setting up an authenticator app: the key as QR code and text, sealed in the form until its first code is correct.
 
 The rule nobody may break: an operator sets up factors in the console alone. The dashboard takes a password by itself
 from who has no app, and what it let them set up would open the console.
@@ -21,7 +21,7 @@ from heliograph.people.operators import accounts
 
 
 def offer(request: Request, secret: str) -> dict[str, Any]:
-    """Values of the form."""
+    """Values for the form."""
     person = request.session
     assert person is not None
     drawn = io.BytesIO()
@@ -33,7 +33,7 @@ def offer(request: Request, secret: str) -> dict[str, Any]:
 
 
 def offered(request: Request) -> str | None:
-    """The key that the form was made with; None if it is not ours."""
+    """The key contained in the form; None if it is not ours."""
     assert request.session is not None
     try:
         sealed = bytes.fromhex(request.form.get("sealed", ""))
@@ -43,10 +43,10 @@ def offered(request: Request) -> str | None:
 
 
 async def refused_here(request: Request) -> Answer | None:
-    """Back to the account, for an operator outside of the console; None for everybody else."""
+    """A redirect to the account for an operator outside the console; None for everybody else."""
     if request.realm is CONSOLE:
         return None
-    async with request.writing() as conn:  # a standby may not know yet who became one
+    async with request.writing() as conn:  # a standby may not know about a new operator yet
         if not await accounts.is_one(conn, user_id=request.user_id):
             return None
     said = request.text("You are an operator: set up authenticator apps and passkeys in the console.")

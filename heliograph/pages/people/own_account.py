@@ -1,4 +1,4 @@
-"""S5 My account: what is the person's in both realms: name, language and time zone."""
+"""S5 My account: what belongs to the person in both realms: name, language and time zone."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ def here(request: Request) -> str:
 
 
 def self_of(request: Request) -> Actor | Who:
-    """The person, for what is theirs: in the audit log of the organization where they look, if they do."""
+    """Who changes their own account: recorded in the audit log of their current organization, if any."""
     session = request.session
     return request.acting("live") if isinstance(session, Known) and session.organization_id else request.who
 
 
 def zones() -> list[str]:
-    """Time zones that are offered."""
+    """The time zones offered."""
     return sorted(zone for zone in languages.zones() if "/" in zone and not zone.startswith("Etc/"))
 
 
 def typed(request: Request) -> dict[str, str]:
-    """What the form said."""
+    """The values of the form."""
     return {name: request.form.get(name, "").strip() for name in ("name", "time_zone", "language")}
 
 
 async def keep(request: Request) -> Answer:
-    """Keep name, language and time zone. Raises Invalid."""
+    """Save name, language and time zone. Raises Invalid."""
     given = typed(request)
     if given["time_zone"] and given["time_zone"] not in languages.zones():
         raise Invalid(("time_zone", "enum", "There is no such time zone. They look like Africa/Maputo."))

@@ -1,4 +1,4 @@
-"""S5 My account: another e-mail address, confirmed by who reads its mail; in both realms, for it is the person's."""
+"""S5 My account: changing the e-mail address, confirmed through its mailbox; in both realms, since it is personal."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ async def ask(request: Request) -> Answer:
 
 
 async def withdraw(request: Request) -> Answer:
-    """Stay with the present address."""
+    """Keep the current address."""
     async with request.writing() as conn:
         await email_change.withdraw(conn, user_id=request.user_id)
     return Elsewhere(location=own_account.here(request), notice=request.text("The e-mail address stays as it is."))
 
 
 async def show_confirm(request: Request) -> Answer:
-    """Where the mailed link leads: the token stands after `#`."""
+    """Where the mailed link leads: the token comes after `#`."""
     return Shown(template="account_email_confirm.html", values={})
 
 
 async def confirm(request: Request) -> Answer:
     """Change it."""
-    # The whole link may be pasted as well.
+    # People may paste the whole link as well.
     token = request.form.get("link", "").strip().rpartition("#")[2]
     browser = Who("unknown", address=request.address, device=request.agent, request_id=request.request_id)
     try:
@@ -80,7 +80,7 @@ async def confirm(request: Request) -> Answer:
         request.services.sessions.forget(request.token)
         told = request.text("Your e-mail address is %(email)s now. Your other sessions were ended.", email=user.email)
         return Elsewhere(location=own_account.here(request), notice=told)
-    # Whoever opened the link is signed in as somebody else here, or as nobody.
+    # The person who opened the link is signed in here as somebody else, or not at all.
     told = request.text("The e-mail address is confirmed: from now on one signs in with %(email)s.", email=user.email)
     return Elsewhere(location=request.realm.front if request.session else request.realm.sign_in, notice=told)
 

@@ -1,4 +1,4 @@
-"""S5 My account: passkeys, several with names; in both realms, for they are the person's."""
+"""S5 My account: passkeys, several with names; in both realms, since they are personal."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from heliograph.people.passkeys.challenges import PasskeyRefused
 
 
 async def show_new(request: Request) -> Answer:
-    """The form for a passkey, and what the browser is told."""
+    """The form for a passkey, with options for the browser."""
     elsewhere = await factor.refused_here(request)
     return elsewhere or Shown(template="account_passkey.html", values=await _values(request))
 
 
 async def add(request: Request) -> Answer:
-    """Keep the passkey that the browser made."""
+    """Store the passkey that the browser created."""
     form, where = request.form, passkeys.site_of(request)
     elsewhere = await factor.refused_here(request)
     if elsewhere is not None:

@@ -1,7 +1,7 @@
-"""What pages need to ask for a passkey: where it is good, a challenge, and what the browser is told.
+"""What pages need to ask for a passkey: its site, a challenge, and options for the browser.
 
-A form carries the challenge; `static/passkeys.js` puts into it what the browser says. Without scripts, or where
-browsers keep no passkeys, a page offers none.
+A form carries the challenge; `static/passkeys.js` adds the browser's response. Without scripts, or where browsers do
+not support passkeys, a page offers none.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from heliograph.people.passkeys.challenges import Site
 
 
 def site_of(request: Request) -> Site | None:
-    """Where passkeys of this address are good; None: browsers keep none for it."""
+    """The site where passkeys of this address are valid; None: browsers do not support them there."""
     public = request.services.settings.public_url
     scheme = "https" if request.is_secure else "http"
     return challenges.site(public.rstrip("/") if public else f"{scheme}://{request.host}")
 
 
 def key(request: Request) -> Key:
-    """What challenges are signed with."""
+    """The key that signs challenges."""
     return derive_key(request.services.settings.secret_keys, "passkey challenges")
 
 
 def asking(request: Request) -> dict[str, Any]:
-    """Values of a page that asks for a passkey; `passkey` is None where there can be none."""
+    """Values for a page that asks for a passkey; `passkey` is None if passkeys are not possible."""
     where = site_of(request)
     if where is None:
         return {"passkey": None}

@@ -1,6 +1,6 @@
-"""Inviting people and removing them, as the dashboard does in its own organization and the console in any.
+"""Inviting and removing people, for the dashboard in its own organization and for the console in any.
 
-The rule nobody may break: whose team it is, and what whoever asks may do there, is for the screen to say.
+The rule nobody may break: which team it is, and what the caller may do there, is decided by the screen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.people.memberships import Colleague
 
 
 async def invite(request: Request, actor: Actor) -> dict[str, Any]:
-    """Make the invitation that the form asks for; returns what `team_link.html` shows. Raises Invalid."""
+    """Create the invitation requested by the form; returns the values for `team_link.html`. Raises Invalid."""
     form = request.form
     email = form.get("email", "")
 
@@ -44,7 +44,7 @@ async def invite(request: Request, actor: Actor) -> dict[str, Any]:
 
 
 async def renew(request: Request, actor: Actor, *, id: UUID) -> dict[str, Any]:
-    """Another link for three days more; returns what `team_link.html` shows. Raises NotFound."""
+    """Create another link for three more days; returns the values for `team_link.html`. Raises NotFound."""
 
     async def work(conn: Connection) -> dict[str, Any]:
         email, token, is_mailed = await invitations.renew(
@@ -73,7 +73,7 @@ async def member(request: Request, actor: Actor, *, id: UUID) -> Colleague:
 
 
 async def remove(request: Request, actor: Actor, one: Colleague) -> str:
-    """End a membership, with the keys that they made if the form says so; returns what is said of it. Raises
+    """End a membership, and revoke the keys that they created if the form says so; returns the notice to show. Raises
     LastOwner."""
     async with request.writing() as conn:
         revoked = await memberships.remove(
@@ -86,12 +86,12 @@ async def remove(request: Request, actor: Actor, one: Colleague) -> str:
 
 
 def offered(request: Request, roles: Iterable[str]) -> list[tuple[str, str, str]]:
-    """(name, what it is called, what it may do) of these roles."""
+    """(name, label, description) of these roles."""
     return [(name, request.text(words.ROLES[name]), request.text(words.ROLES_EXPLAINED[name])) for name in roles]
 
 
 def typed(request: Request, roles: Iterable[str], *, chosen: str) -> dict[str, Any]:
-    """The form of an invitation as it was typed. `chosen`: the role that it begins with."""
+    """The values typed into an invitation's form. `chosen`: the role selected initially."""
     form = request.form
     return {
         "roles": offered(request, roles),
@@ -103,7 +103,7 @@ def typed(request: Request, roles: Iterable[str], *, chosen: str) -> dict[str, A
 
 
 def base(request: Request) -> str:
-    """The address of the dashboard, as far as it is known."""
+    """The address of the dashboard, as far as known."""
     return request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
 
 

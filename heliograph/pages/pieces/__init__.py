@@ -1,1 +1,1 @@
-"""Pieces of many screens: charts, parts that fail alone, forms of both apps, confirmations. `kit.html` draws them."""
+"""Pieces of many screens: charts, parts that fail independently, forms, confirmations. `kit.html` renders them."""

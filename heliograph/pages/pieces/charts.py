@@ -1,7 +1,7 @@
-"""Charts: what one shows, as the template draws it (`kit.chart`), as a table beside it, and as a file.
+"""Charts: their data, for the template (`kit.chart`), for the accompanying table, and for a file.
 
-A screen makes a `Chart`, hands it to its template, and answers `charts.download(request, [chart, …])` where that is not
-None. The rule nobody may break: whatever a chart shows stands in its table too, for those who cannot see it.
+A screen creates a `Chart`, passes it to its template, and returns `charts.download(request, [chart, …])` if that is not
+None. The rule nobody may break: everything that a chart shows is also in its table, for those who cannot see it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from heliograph.pages.requests import Request
 
 Tone = Literal["good", "bad", "warn", "way", "calm"]
 DAY = 86_400
-#: Characters of a campaign's name on a chart.
+#: Maximum characters of a campaign's name on a chart.
 LONGEST_NAME = 30
-#: What separates cells where spreadsheets read a comma as a decimal sign.
+#: Cell separators for languages whose spreadsheets use decimal commas.
 SEPARATORS = {"pt": ";"}
-#: By this mark spreadsheets know that a file is UTF-8.
+#: The byte order mark by which spreadsheets recognize UTF-8.
 MARK = "\ufeff"
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A value for each time of the chart; None: there is none."""
+    """One value per interval of the chart; None: there is none."""
 
     name: str
     tone: Tone
@@ -47,41 +47,41 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """Bars: a small plot for each series on one scale, none above another. Lines: all series in one plot."""
+    """Bars: a small plot per series on a common scale, not stacked. Lines: all series in one plot."""
 
-    #: Of letters and `-`, one of its kind on the page.
+    #: Letters and `-`, unique on the page.
     id: str
-    #: A sentence that says what is to be seen, such as "98.2 % were delivered, 0.6 less than before."
+    #: A sentence that summarizes the chart, such as "98.2 % were delivered, 0.6 less than before."
     title: str
-    #: What the values are, such as "messages" or "seconds".
+    #: The unit of the values, such as "messages" or "seconds".
     unit: str
     kind: Literal["bars", "lines"]
     speech: Speech
-    #: When each interval begins, and how many seconds it lasts.
+    #: The beginning of each interval, and its length in seconds.
     times: Sequence[datetime]
     step: int
     series: Sequence[Series]
-    #: Digits behind the point.
+    #: Decimal places.
     digits: int = 0
     marks: Sequence[Mark] = ()
-    #: Where an interval leads to, one for each; or none at all.
+    #: The address that each interval links to; or empty.
     links: Sequence[str] = ()
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing to draw."""
+        """True if there is nothing to draw."""
         return not any(value for one in self.series for value in one.values)
 
     @property
     def range(self) -> str:
-        """From when until when."""
+        """The period covered, as text."""
         if not self.times:
             return ""
         return f"{self._label(self.times[0])} – {self._label(self.times[-1])}"
 
     @property
     def rows(self) -> list[tuple[str, str, list[str]]]:
-        """The table: (interval, where it leads to, a figure for each series); intervals without any are left out."""
+        """The table: (interval, link, a figure per series); intervals without any are omitted."""
         found = []
         for number, at in enumerate(self.times):
             values = [one.values[number] for one in self.series]
@@ -92,7 +92,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What `charts.js` draws from."""
+        """The data for `charts.js`."""
         return {
             "kind": self.kind,
             "unit": self.unit,
@@ -121,7 +121,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pictured(request: Request, picture: Picture, links: Sequence[str] = (), marks: Sequence[Mark] = ()) -> list[Chart]:
-    """What became of messages, and how long they took, by hour or day. `links`: where each interval leads to."""
+    """Charts of the outcome of messages, and of delivery times, by hour or day. `links`: the address of each
+    interval."""
     text, speech = request.text, request.speech
     figures = [one for _, one in picture.intervals]
     common: dict[str, Any] = {
@@ -172,7 +173,7 @@ def pictured(request: Request, picture: Picture, links: Sequence[str] = (), mark
 
 
 def of_campaigns(request: Request, happened: Iterable[Happening]) -> list[Mark]:
-    """When campaigns began, were paused and went on, as marks."""
+    """When campaigns began, were paused and resumed, as marks."""
     marks = []
     for one in happened:
         name = one.name if len(one.name) <= LONGEST_NAME else f"{one.name[:LONGEST_NAME]}…"
@@ -184,7 +185,7 @@ def of_campaigns(request: Request, happened: Iterable[Happening]) -> list[Mark]:
 
 
 def download(request: Request, charts: Iterable[Chart]) -> Download | None:
-    """The file of the chart that the address names by `csv`; None: it names none."""
+    """The file of the chart named by `csv` in the address; None: it names none."""
     wanted = request.query.get("csv")
     found = next((one for one in charts if one.id == wanted), None) if wanted else None
     if found is None:

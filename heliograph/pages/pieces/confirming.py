@@ -1,4 +1,4 @@
-"""Confirming what ends a thing for everybody: its name has to be typed (`kit.confirm`)."""
+"""Confirmation of destructive actions that affect everybody: the name has to be typed (`kit.confirm`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ FIELD = "typed"
 
 
 def check(request: Request, word: str) -> None:
-    """Whether the form says `word`. Raises Invalid."""
+    """Check that the form contains `word`. Raises Invalid."""
     if " ".join(request.form.get(FIELD, "").split()).casefold() != " ".join(word.split()).casefold():
         raise Invalid((FIELD, "differs", "This is not the text that has to be typed."))

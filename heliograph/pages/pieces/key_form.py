@@ -1,17 +1,17 @@
-"""What the forms for API keys of both apps offer: profiles, and how long a rotated key goes on working."""
+"""Choices in both apps' forms for API keys: profiles, and how long a rotated key keeps working."""
 
 from __future__ import annotations
 
 from heliograph.pages.requests import Request
 
-#: Profiles as they are offered: the least that sends comes first.
+#: Profiles in the order offered: the most limited one that sends comes first.
 OFFERED = ("sms_only", "sms", "whatsapp", "read_only", "full_access")
-#: Hours that a rotated key may go on working.
+#: Choices of hours for which a rotated key keeps working.
 OVERLAPS = (1, 24, 168, 720)
 
 
 def overlaps(request: Request) -> list[tuple[str, str]]:
-    """OVERLAPS as a form has them: (value, in the reader's language)."""
+    """OVERLAPS for a form: (value, label in the reader's language)."""
     count = request.speech.count
     return [
         (

@@ -1,12 +1,12 @@
-"""Parts of a page that fail alone: a look that takes too long, or stumbles, leaves the others standing.
+"""Parts of a page that fail independently: a query that takes too long, or fails, does not affect the others.
 
     parts = Parts(request)
     latest = await parts.look("latest", messages.list_page(conn, …), otherwise=None)
 
-and where its card stands: `{% if "latest" in parts.failed %}{{ kit.failed_part(parts, "latest", _("Latest")) }}…`.
+and in the template: `{% if "latest" in parts.failed %}{{ kit.failed_part(parts, "latest", _("Latest")) }}…`.
 
-A database that is away is the whole page's affair, and so is a refusal. A file is whole or not at all: one that is
-asked for by `csv` takes its page with it, and has as much time as its looks take.
+An unavailable database fails the whole page, and so does a refusal. A file is complete or not sent at all: when `csv`
+asks for one, any failure fails the page, and there is no time limit.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from heliograph.pages.requests import Request
 
 Found = TypeVar("Found")
 
-#: Seconds for all looks of a page: parts that were not looked for by then fail, too.
+#: Seconds for all queries of a page: parts not queried by then fail as well.
 LONGEST = 6.0
 
 
 class Parts:
-    """Those of one page."""
+    """The parts of one page."""
 
     def __init__(self, request: Request, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._request, self._now = request, monotonic
         self._ends = monotonic() + LONGEST
-        #: Names of those that failed; whether it was for want of time.
+        #: Failed parts by name; True: for lack of time.
         self.failed: dict[str, bool] = {}
 
     async def look(self, name: str, look: Coroutine[Any, Any, Found], *, otherwise: Found) -> Found:
-        """What `look` finds; `otherwise` for a part that fails. Raises refusals, and what ends the whole page."""
+        """The result of `look`, or `otherwise` if the part fails. Raises refusals, and errors that fail the whole
+        page."""
         is_file = bool(self._request.query.get("csv"))
         if self._now() > self._ends and not is_file:
             look.close()

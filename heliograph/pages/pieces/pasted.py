@@ -1,16 +1,16 @@
-"""A text file that a form brought, chosen or pasted."""
+"""A text file submitted with a form, chosen or pasted."""
 
 from __future__ import annotations
 
 from heliograph.base.errors import Invalid
 from heliograph.pages.requests import Request
 
-#: Bytes of a file, and of the pieces in which it comes.
+#: Maximum bytes of a file, and of the pieces in which it is read.
 LONGEST, PIECE = 2_000_000, 65_536
 
 
 async def text(request: Request) -> str:
-    """All of it. Raises Invalid (file)."""
+    """The whole file as text. Raises Invalid (file)."""
     raw = b""
     async for piece in request.upload.chunks(PIECE):
         raw += piece

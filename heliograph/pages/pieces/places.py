@@ -1,4 +1,4 @@
-"""Where one can go from every screen: the rail, what the palette offers, and the keys; of either app, by role."""
+"""Navigation available on every screen: the rail, the command palette, and keyboard shortcuts; per app, by role."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from heliograph.pages.requests import Request
 
 
 class Place(msgspec.Struct, frozen=True):
-    """An entry of the rail, for who holds its scope and permission."""
+    """An entry in the rail, for roles that hold its scope and permission."""
 
     path: str
     label: str
     icon: str
     scope: str | None = None
     permission: str | None = None
-    #: The letter that leads there after `g`.
+    #: The letter that goes there after `g`.
     key: str = ""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What needs somebody at a place: how much it is, and in words, in the reader's language."""
+    """What needs attention at a place: the number, and a description in the reader's language."""
 
     path: str
     count: int
@@ -33,8 +33,8 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What the palette offers beside the places, for who holds scope and permission. `mode`: in which the scope is
-    judged; None: that of the page."""
+    """A palette command in addition to the places, for roles that hold scope and permission. `mode`: in which the scope
+    is checked; None: that of the page."""
 
     label: str
     path: str
@@ -44,8 +44,8 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A line of the palette, in the reader's language. `post`: the fields of a form that goes there; None: it is a
-    place."""
+    """A line in the palette, in the reader's language. `post`: the fields of a form to submit there; None: it is a
+    link."""
 
     label: str
     path: str
@@ -87,8 +87,8 @@ def frame(
     source: str = "",
     has_search: bool = True,
 ) -> dict[str, Any]:
-    """What `shell.html` needs: what of these places, actions and keys is the reader's. `source`: where the palette asks
-    for more; `has_search`: the reader may look for things, without a script too."""
+    """Values for `shell.html`: the places, actions and keys available to the reader. `source`: where the palette gets
+    more; `has_search`: the reader may search, also without scripts."""
     rail = [(heading, [one for one in places if request.may(one.scope, one.permission)]) for heading, places in groups]
     places = [one for _, listed in rail for one in listed]
     offered = [one for one in actions if request.may(one.scope, one.permission, mode=one.mode)]

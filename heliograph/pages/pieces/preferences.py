@@ -1,4 +1,4 @@
-"""Preferences that a browser keeps: theme, density, language, the folded rail, keys and rows; for visitors too."""
+"""Preferences stored in the browser: theme, density, language, collapsed rail, keys and rows; for visitors, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from heliograph.pages.requests import Request
 
 
 async def set_preferences(request: Request) -> Answer:
-    """Keep what was chosen, and back to the page."""
+    """Store the choices, and return to the page."""
     kept = []
     for field, name, allowed in (
         ("theme", cookies.THEME, cookies.THEMES),

@@ -1,7 +1,7 @@
-"""How templates run: Jinja2's own way, without what it does for templates that are not ours.
+"""How templates run: like in Jinja2, but without features that our templates do not use.
 
-A list of fifty rows calls a thousand macros and texts and writes two thousand values; most of a page's time goes there.
-The rule nobody may break: what a template writes is escaped unless it is Markup.
+A list of fifty rows calls a thousand macros and texts and writes two thousand values; that is where most of a page's
+time is spent. The rule nobody may break: everything that a template writes is escaped unless it is Markup.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from jinja2.runtime import Context, Macro
 from markupsafe import Markup, escape
 
 _PLAIN = frozenset((FunctionType, MethodType, BuiltinMethodType))
-#: The attribute of a function that reads nothing from the context that a loop or block of a template may set: for it,
-#: nothing is copied.
+#: The attribute of functions that read nothing from the context that a template's loop or block may set: for those, the
+#: context is not copied.
 OUTER = "is_outer"
 
 
 def written(value: Any) -> str:
-    """A value as it is written into a page. `markupsafe.escape` copies what is Markup already, which is most of it."""
+    """A value as written into a page. `markupsafe.escape` would copy existing Markup, which most values are."""
     kind = type(value)
     if kind is Markup:
         return value
@@ -32,10 +32,10 @@ def written(value: Any) -> str:
 
 
 class Generator(CodeGenerator):
-    """Has templates write by `written`."""
+    """Generates templates that write with `written`."""
 
     def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:
-        """As Jinja2's, with an import before it."""
+        """Like Jinja2's, preceded by an import."""
         self.writeline(f"from {__name__} import {written.__name__}")
         super().visit_Template(node, frame)
 
@@ -48,14 +48,14 @@ class Generator(CodeGenerator):
 
 @pass_context
 def _wants_context(context: Context) -> None:
-    """What Jinja2 knows such a function by."""
+    """Carries the mark by which Jinja2 recognizes such a function."""
 
 
 _CONTEXT = _wants_context.jinja_pass_arg  # type: ignore[attr-defined]
 
 
 class Running(Context):
-    """Calls what it knows how to call without Jinja2's search for what that wants."""
+    """Calls known kinds of functions directly, without Jinja2's inspection of what to pass."""
 
     def call(__self, __obj: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """As Jinja2's."""
@@ -63,7 +63,7 @@ class Running(Context):
         if kind in _PLAIN:
             wanted = getattr(__obj, "jinja_pass_arg", None)
         elif kind is Macro:
-            wanted = None  # it escapes, as everything here does
+            wanted = None  # it escapes, like everything here
         else:
             return super().call(__obj, *args, **kwargs)
         if kwargs:

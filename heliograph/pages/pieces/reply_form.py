@@ -1,10 +1,10 @@
-"""What the forms for an organization's own words and replies have in common, in both apps."""
+"""What both apps' forms for an organization's own keywords and replies have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Words that are answered.
+#: Keywords that get a reply.
 KINDS = ("stop", "start", "help")
 #: Languages of the standard replies.
 REPLY_LANGUAGES: Mapping[str, str] = {
@@ -17,11 +17,12 @@ REPLY_LANGUAGES: Mapping[str, str] = {
 
 
 def reply_of(typed: Mapping[str, str], kind: str) -> str | None:
-    """The reply to a word as `KIND_how` and `KIND_reply` say: its own, "" for none, None for the standard one."""
+    """The reply to a keyword according to `KIND_how` and `KIND_reply`: custom, "" for none, None for the standard
+    one."""
     how = typed[f"{kind}_how"]
     return typed[f"{kind}_reply"] or None if how == "own" else "" if how == "none" else None
 
 
 def words_of(text: str) -> list[str]:
-    """Words, one a line or separated by commas."""
+    """Words, one per line or separated by commas."""
     return [word for line in text.splitlines() for word in line.split(",") if word.strip()]

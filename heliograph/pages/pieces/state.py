@@ -1,4 +1,4 @@
-"""How the service is, in the words that stand at the foot of every page."""
+"""The state of the service, as shown in the footer of every page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from heliograph.pages.requests import Request
 
 
 async def said(request: Request) -> str:
-    """In the reader's language."""
+    """The state, in the reader's language."""
     name, minutes = await request.services.status()
     match name:
         case "ok":

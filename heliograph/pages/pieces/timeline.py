@@ -1,4 +1,4 @@
-"""What happened, step by step, each with the time since the one before (`kit.step` draws them)."""
+"""A timeline of steps, each with the time since the previous one (`kit.step` renders them)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Step = TypeVar("Step", bound=Dated)
 
 
 class Line(msgspec.Struct, Generic[Step], frozen=True):
-    """A step. `gap`: seconds since the one before; `share`: of the longest gap, 0 to 10."""
+    """A step. `gap`: seconds since the previous one; `share`: of the longest gap, 0 to 10."""
 
     step: Step
     gap: float | None
@@ -29,8 +29,8 @@ class Line(msgspec.Struct, Generic[Step], frozen=True):
 
 
 def lines(steps: Sequence[Step]) -> list[Line[Step]]:
-    """Steps in order, with their gaps. A step whose time lies before that of its cause, such as a supplier's in whole
-    seconds, came at once."""
+    """Steps in order, with their gaps. A step with a time before that of its cause, such as a supplier's in whole
+    seconds, is treated as immediate."""
     reached = accumulate((step.at for step in steps), max)
     gaps = [(late - early).total_seconds() for early, late in pairwise(reached)]
     longest = max(gaps, default=0.0)

@@ -1,3 +1,3 @@
-"""How a request becomes a page: read (`receiving`), proved (`proving`), answered step by step (`application`), made
-into bytes (`rendering`), written down (`recording`).
+"""How a request becomes a page: parsed (`receiving`), authenticated again (`proving`), processed step by step
+(`application`), rendered (`rendering`), recorded (`recording`).
 """

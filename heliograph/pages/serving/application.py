@@ -1,9 +1,9 @@
-"""The pages as an ASGI application: from bytes to a screen's answer and back.
+"""The pages as an ASGI application: from bytes to a screen's result and back.
 
     address → session → may they? → proved? → form, origin and token → the screen → a page
 
-The rule nobody may break: every answer goes out through `_send`, so each one carries the policy, says `no-store` and
-has a request id; and nothing is written for a request that did not come from a page of ours.
+The rule nobody may break: every response goes out through `_send`, so each one carries the policy, `no-store` and a
+request id; and nothing is written for a request that did not come from one of our pages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from heliograph.people.signing_in import WrongSignIn
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-#: People that a refusal names.
+#: Maximum people named in a refusal.
 NAMED = 5
 
 
@@ -66,7 +66,7 @@ class ViewingOnly(Refusal):
 
 
 class Pages:
-    """The screens of a table. `frame`: values that every template gets beyond the kit's own."""
+    """The screens of a table of routes. `frame`: values that every template gets in addition to the kit's own."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Pages:
         frame: Frame,
         admit: Callable[[str], None],
     ) -> None:
-        """`admit` counts a request by its address and refuses too many."""
+        """`admit` counts requests by address and refuses too many."""
         self.table = table
         self.realm = realm
         self.services = services
@@ -89,7 +89,7 @@ class Pages:
         self._places = table.places | {ASSETS.strip("/")}
 
     def owns(self, path: str) -> bool:
-        """Whether a path, other than that of the front page, is answered here."""
+        """True if a path, other than the front page's, is served here."""
         return path.partition("/")[2].partition("/")[0] in self._places
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -137,7 +137,7 @@ class Pages:
         request.is_fragment = b"hx-request" in headers
         request.query, request.form, request.parameters = {}, {}, {}
         request.session, request.mode, request.route = None, "live", ""
-        # Only forms cause something that goes on.
+        # Only forms cause further work.
         request.span = spans.incoming(headers.get(b"traceparent")) if request.method == "POST" else None
         request.token = request.cookies.get(cookies.session_name(self.realm.cookie, request.is_secure), "")
         theme = request.cookies.get(cookies.THEME, "")
@@ -177,7 +177,7 @@ class Pages:
             request.route = route.path
         self._demand(request, route)
         person = request.session
-        # The front page is everybody's, and home for who is signed in.
+        # The front page is public, but is the home page for those who are signed in.
         is_open = route.is_personal or (route.is_public and route.path != "/")
         if not is_open and person is not None and person.lacks_factor:
             said = request.text("This organization requires a second factor. Turn one on to go on.")
@@ -247,7 +247,7 @@ class Pages:
             now = await self._now(request, refusal)
             status, headers, body = now or await self._rendering.page(request, shown)
         except Exception as again:
-            # The page of an error must not fail with the error: without session and frame it is plain.
+            # The error page must not fail with the same error: without session and frame it is plain.
             self.services.refusal_of(again, request_id=request.request_id, operation="error page")
             request.session = None
             status, headers, body = await self._rendering.page(request, shown)
@@ -255,8 +255,8 @@ class Pages:
         return status, headers, body, refusal.code
 
     async def _now(self, request: Request, refusal: Refusal) -> tuple[int, Headers, bytes] | None:
-        """What somebody wanted to change, as it stands now, with what can be done with it: for a form that came too
-        late. None if there is no page of it that the person may see."""
+        """For a form that came too late: the current state of what it wanted to change, and what can be done with it.
+        None if there is no page of it that the person may see."""
         if refusal.status != 409 or request.method != "POST" or request.is_fragment or not request.route:
             return None
         for path in self.table.above(request.path):
@@ -279,7 +279,7 @@ class Pages:
         return None
 
     async def _whom(self, request: Request, refusal: Refusal) -> list[str]:
-        """Names of those in the organization who may what was refused."""
+        """Names of those in the organization who may do what was refused."""
         person, roles = request.session, refusal.details.get("required")
         if not isinstance(person, Known) or person.organization_id is None or not isinstance(roles, list):
             return []
@@ -287,7 +287,7 @@ class Pages:
             async with request.reading() as conn:
                 return await memberships.holders(conn, person.organization_id, roles, limit=NAMED)
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            return []  # the page of an error says what it can
+            return []  # the error page says what it can
 
     async def _send(
         self, request: Request, send: Send, status: int, headers: Headers, body: bytes | AsyncIterator[bytes]

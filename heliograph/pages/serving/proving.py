@@ -1,4 +1,4 @@
-"""Asking once more who somebody is, before what matters: by the password or a passkey, without losing the form."""
+"""Authenticating again before critical actions: by password or passkey, without losing the form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD = "_password", "_challenge", "_cr
 
 
 async def prove(request: Request, *, takes_file: bool) -> Answer | None:
-    """A page that asks for the password, with the form that was on its way; None once it is proved."""
+    """A page that asks for the password, carrying the form being submitted; None once authenticated."""
     person = request.session
     assert person is not None
     given = request.form.get(PROVE_FIELD) if request.method == "POST" else None
@@ -37,7 +37,7 @@ async def prove(request: Request, *, takes_file: bool) -> Answer | None:
                 await request.realm.prove(conn, id=person.id, user_id=person.user_id)
             request.services.sessions.forget(request.token)
             return None
-        except (WrongSignIn, TooManyTries, TooManySignIns) as wrong:  # what was typed is kept, whichever it is
+        except (WrongSignIn, TooManyTries, TooManySignIns) as wrong:  # in any case, what was typed is kept
             refusal = Invalid((PROVE_FIELD, wrong.code, wrong.message))
     challenge = request.form.get(CHALLENGE_FIELD) if request.method == "POST" else None
     where = passkeys.site_of(request)
@@ -55,7 +55,7 @@ async def prove(request: Request, *, takes_file: bool) -> Answer | None:
     ours = (PROVE_FIELD, CHALLENGE_FIELD, CREDENTIAL_FIELD, forgery.FIELD)
     kept = {name: value for name, value in request.form.items() if name not in ours}
     action = request.to(request.path, **{name: value for name, value in request.query.items() if name != "mode"})
-    # A file that was on its way is kept in the page, as text.
+    # A file being submitted is kept in the page, as text.
     file = await pasted.text(request) if takes_file and request.method == "POST" else None
     is_write = request.method == "POST"
     return Shown(

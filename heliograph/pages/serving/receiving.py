@@ -1,4 +1,4 @@
-"""What a browser sends along with a request: the fields of a form, or a file that is read as it comes."""
+"""What a browser submits with a request: the fields of a form, or a file that is read as it arrives."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from heliograph.pages.uploads import Disconnected, Upload
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
-#: Bytes of a form.
+#: Maximum bytes of a form.
 LONGEST_FORM = 65_536
-#: Bytes and fields of a form that is a table.
+#: Maximum bytes and fields of a form that is a table.
 LONGEST_OF_ALL, MOST_OF_ALL = 1_048_576, 3_000
 
 
@@ -45,7 +45,7 @@ async def form(request: Request, receive: Receive, *, is_long: bool = False) -> 
 
 
 async def upload(request: Request, scope: dict[str, Any], receive: Receive) -> dict[str, str]:
-    """The fields before the file, of which nothing has been kept yet."""
+    """The fields before the file, none of which has been read yet."""
     extension = scope.get("extensions", {}).get(MORE_TIME)
     kind = request.headers.get(b"content-type", b"").decode("latin-1")
     request.upload = Upload(kind, receive, extension["allow"] if extension else lambda: None)

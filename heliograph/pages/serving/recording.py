@@ -1,4 +1,4 @@
-"""What is written down of a request: the end of its span, and an act of the dashboard in the log of requests."""
+"""What is recorded of a request: the end of its span, and actions on the dashboard in the request log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def end_span(request: Request, status: int, code: str) -> None:
 
 
 def remember(request: Request, status: int, code: str, began: float) -> None:
-    """An act of the dashboard stands in the log of requests beside those of programs; what was typed does not."""
+    """Add an action on the dashboard to the request log, alongside programs' requests, without what was typed."""
     if request.person.organization_id is None:
         return
     request.services.log.note(

@@ -1,4 +1,4 @@
-"""From a screen's answer to status, headers and body: a page or a part of it, a file, or the way to another page."""
+"""From a screen's result to status, headers and body: a page or a part of it, a file, or a redirect."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from heliograph.pages.assets import Assets
 from heliograph.pages.live import regions
 from heliograph.pages.requests import Request
 
-#: Values that every template gets beyond the kit's own.
+#: Values that every template gets in addition to the kit's own.
 Frame = Callable[[Request], dict[str, Any]]
 
-#: Nothing is loaded from elsewhere, and no script or style stands in a page.
+#: Nothing is loaded from other origins, and pages contain no inline scripts or styles.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-# `same-origin`, not `no-referrer`: with that, browsers say `Origin: null` of our own forms.
+# `same-origin`, not `no-referrer`: with the latter, browsers send `Origin: null` for our own forms.
 ALWAYS: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),
@@ -34,27 +34,27 @@ ALWAYS: Headers = [
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
 _NO_STORE = (b"cache-control", b"no-store")
-#: What stands in an address as it is (RFC 3986 §2.2, 2.3, and what is quoted already).
+#: Characters not quoted in an address (RFC 3986 §2.2, 2.3, and `%` of what is already quoted).
 _IN_ADDRESS = "/?#%&=+:;,@!$'()*~-._"
 _VARY = (b"vary", b"accept, hx-request, cookie, accept-language, accept-encoding")
 
 
 @functools.cache
 def kit(folders: tuple[Path, ...]) -> tuple[Assets, Environment]:
-    """Files and templates, which are the same for every server of a process."""
+    """Files and templates, shared by all servers in a process."""
     assets = Assets(ALWAYS)
     return assets, templates.environment(folders, assets)
 
 
 class Rendering:
-    """Answers in the frame of one app."""
+    """Renders results in the frame of one app."""
 
     def __init__(self, made: Environment, frame: Frame) -> None:
         """`made`: the app's templates."""
         self._templates, self._frame = made, frame
 
     async def made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes | AsyncIterator[bytes]]:
-        """Status, headers and body of any answer."""
+        """Status, headers and body of any result."""
         headers: Headers = []
         if isinstance(answer, Download | Stream):
             disposition = f'attachment; filename="{answer.name}"'.encode()
@@ -82,7 +82,7 @@ class Rendering:
         return status, headers + more, body
 
     async def page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
-        """The same of a page, with forms of its reader's own. A part that renews itself and is unchanged is a 304."""
+        """The same for a page, with the reader's own form tokens. An unchanged self-refreshing part is a 304."""
         token = forgery.token(request.services.form_key, request.session.id) if request.session else ""
         once = requests.new_once()
         body = (await self.text(request, answer, token=token, once=once)).encode()
@@ -95,7 +95,7 @@ class Rendering:
         return answer.status, headers, self._packed(request, headers, body, None)
 
     async def text(self, request: Request, answer: Shown, *, token: str, once: str) -> str:
-        """The page's HTML; `token` and `once` stand in its forms."""
+        """The page's HTML; `token` and `once` are put into its forms."""
         person, refusal = request.session, answer.refusal
         values: dict[str, Any] = {
             "request": request,
@@ -121,7 +121,7 @@ class Rendering:
         return await templates.render(self._templates, answer.template, values)
 
     def _packed(self, request: Request, headers: Headers, body: bytes, packed: bytes | None) -> bytes:
-        """The body as the browser takes it, with the headers that say how."""
+        """The body in an encoding that the browser accepts; adds the corresponding headers."""
         headers.append((b"content-type", b"text/html; charset=utf-8"))
         if len(body) > regions.WORTH_PACKING and b"gzip" in request.headers.get(b"accept-encoding", b""):
             body = packed or regions.packed(body)
