@@ -1,9 +1,9 @@
-"""The bell: what needs somebody's attention, told by the code that knows it, in the transaction in which it happened.
+"""The bell: what needs somebody's attention, recorded by the code that knows it, in the transaction where it happens.
 
     campaign, endpoint, import, sender, template, number ── recording ──► notices ── reading ──► the bell, its page
     quota, keys, wallets ── standing, every five minutes ──────┘
 
-The rule nobody may break: one cause rings once (`recording`), and nobody is told what their role does not see
+The rule nobody may break: one cause rings once (`recording`), and nobody is notified of what their role may not see
 (`kinds`).
 """
 

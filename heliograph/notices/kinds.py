@@ -1,4 +1,4 @@
-"""What the bell rings for, who is told, and how."""
+"""What the bell rings for, who is notified, and how."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from typing import Literal, get_args
 
 import msgspec
 
-#: How somebody can be told. An event of a webhook goes to the organization's endpoints, not to a person.
+#: How somebody can be notified. Webhook events go to the organization's endpoints, not to a person.
 Way = Literal["bell", "mail", "webhook"]
 WAYS: tuple[Way, ...] = get_args(Way)
-#: Those that a person chooses among.
+#: The ways that a person can choose from.
 OWN_WAYS: tuple[Way, ...] = ("bell", "mail")
 
 _QUIETLY: tuple[Way, ...] = ("bell", "webhook")
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Who is told: holders of a scope of the contract, or of a page permission. Where: the page that shows more, with
-    the object's id for `{object}`; of several, the page that lists them. How: unless somebody chose another way."""
+    """Who is notified: holders of a scope of the contract, or of a page permission. Where: the page that shows more,
+    with the object's id for `{object}`; for several, the page that lists them. How: by default."""
 
     path: str
     scope: str | None = None
     permission: str | None = None
     ways: tuple[Way, ...] = _QUIETLY
-    #: Told to a person alone, of an account, so no event tells of it.
+    #: Concerns a person's account and is for that person only, so there is no event for it.
     is_personal: bool = False
 
     @property
     def folded_path(self) -> str:
-        """Where several of them are seen."""
+        """The page that lists several of them."""
         return self.path.removesuffix("/{object}")
 
 
-#: All kinds. What their facts hold is said beside those that have some.
+#: All kinds. A comment lists the facts of those that have some.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "campaign.completed": Kind("/campaigns/{object}", scope="campaigns:read"),
-        # reason: as `campaigns` says it
+        # reason: as given by `campaigns`
         "campaign.paused": Kind("/campaigns/{object}", scope="campaigns:read", ways=WAYS),
         "campaign.approval": Kind("/campaigns/{object}", scope="campaigns:write", ways=WAYS),
         "campaign.failed": Kind("/campaigns/{object}", scope="campaigns:read", ways=WAYS),
         "webhook.failing": Kind("/webhooks/{object}", scope="webhooks:read"),
-        # reason: as `webhooks` says it
+        # reason: as given by `webhooks`
         "webhook.disabled": Kind("/webhooks/{object}", scope="webhooks:read", ways=WAYS),
         # created, updated, rejected: rows
         "import.finished": Kind("/contacts/imports/{object}", scope="contacts:write"),
@@ -58,23 +58,23 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "template.disabled": Kind("/templates", scope="whatsapp:read"),
         # rating: yellow or red
         "number.quality": Kind("/numbers", scope="whatsapp:read"),
-        # left, total: messages; the object is the share that is used, in percent
+        # left, total: messages; the object is the percentage used
         "quota.used": Kind("/usage", permission="usage", ways=WAYS),
         # messages, above: of the day, which is the object
         "usage.day": Kind("/usage", permission="usage"),
         # until: when, ISO 8601
         "key.ending": Kind("/keys", scope="api_keys:read", ways=WAYS),
-        # network: from where it had not been used before
+        # network: the new one
         "key.network": Kind("/keys", scope="api_keys:read", ways=WAYS),
-        # of the person alone; address, device
+        # for the person only; address, device
         "sign_in.new": Kind("/account", ways=OWN_WAYS, is_personal=True),
-        # of the person alone; address, tries, step: "password", or "code" after a password that was right
+        # for the person only; address, tries, step: "password", or "code" after a correct password
         "sign_in.failed": Kind("/account", ways=("bell",), is_personal=True),
-        # to each owner but the one concerned; as above
+        # for each owner except the person concerned; as above
         "member.sign_in_failed": Kind("/team", permission="team", ways=("bell",), is_personal=True),
         # role
         "member.joined": Kind("/team", permission="team"),
-        # of whoever asked for it; rows
+        # for the requester; rows
         "export.ready": Kind("/exports", scope="account:read"),
         "export.failed": Kind("/exports", scope="account:read"),
         # left, below: decimals in `currency`

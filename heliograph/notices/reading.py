@@ -1,4 +1,4 @@
-"""What an organization was told, and how far each person has read."""
+"""An organization's notices, and how far each person has read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 
-#: Days for which they are kept.
+#: Days for which notices are kept.
 DAYS = 90
 
 
@@ -42,7 +42,8 @@ LAST = UUID(int=2**128 - 1)
 async def list_page(
     conn: Connection, actor: Actor, *, user_id: UUID, kinds: Collection[str], after: UUID | None = None, limit: int = 50
 ) -> list[Noticed]:
-    """Notices of these kinds older than `after`, newest first: up to `limit` + 1. `user_id`: for whom some are new."""
+    """Notices of these kinds older than `after`, newest first: up to `limit` + 1. `user_id`: the reader, for whom some
+    are new."""
     rows = await conn.fetch(LIST, actor.organization_id, user_id, after or LAST, list(kinds), limit + 1)
     return [
         Noticed(**{**row, "facts": msgspec.json.decode(row["facts"], type=dict[str, str | int])})
@@ -57,7 +58,7 @@ ON CONFLICT (organization_id, user_id) DO UPDATE SET read_to = greatest(known.re
 
 
 async def read(conn: Connection, actor: Actor, *, user_id: UUID, up_to: UUID) -> None:
-    """The person has read what is not newer than this one."""
+    """Record that a person has read everything up to this notice."""
     await conn.execute(READ, actor.organization_id, user_id, up_to)
 
 

@@ -12,15 +12,15 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.notices.kinds import KINDS
 
-#: Of one cause nothing is said again for this long.
+#: A cause is not reported again for this long.
 QUIET = timedelta(hours=1)
-#: Characters of a name that are kept.
+#: Characters kept of a name.
 LONGEST = 200
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something that needs an eye. `object`: the id of what it is about; `name`: what people call that; `facts`: as
-    `kinds` says."""
+    """Something that needs attention. `object`: the id of what it concerns; `name`: its display name; `facts`: as
+    listed in `kinds`."""
 
     organization_id: UUID
     kind: str
@@ -28,7 +28,7 @@ class Notice(msgspec.Struct, frozen=True):
     name: str = ""
     mode: str = "live"
     facts: Mapping[str, str | int] = {}
-    #: Whom alone it is for; None: everybody who may see what it is about.
+    #: The only person it is for; None: everybody who may see what it concerns.
     user_id: UUID | None = None
 
 
@@ -44,7 +44,7 @@ SELECT item.* FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::te
 
 
 async def record_many(conn: Connection, notices: Sequence[Notice], *, quiet: timedelta = QUIET) -> None:
-    """Tell of these, but for what was told within `quiet`."""
+    """Record notices, except for causes reported within `quiet`."""
     if not notices:
         return
     assert all(one.kind in KINDS for one in notices), notices
@@ -63,5 +63,5 @@ async def record_many(conn: Connection, notices: Sequence[Notice], *, quiet: tim
 
 
 async def record(conn: Connection, notice: Notice) -> None:
-    """Tell of one thing."""
+    """Record one notice."""
     await record_many(conn, [notice])

@@ -1,5 +1,5 @@
-"""What nobody does, and what comes by itself: quotas and wallets that run low, days with more
-messages than somebody wants, keys that end. Looked for every five minutes, for all organizations at once.
+"""Notices that no action triggers: quotas and wallets that run low, days above their alert, keys that expire soon.
+Checked every five minutes, for all organizations at once.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from heliograph.base.money import decimal
 from heliograph.notices.recording import QUIET as AGAIN
 from heliograph.notices.recording import Notice, record_many
 
-#: Seconds.
+#: The timer, and its interval in seconds.
 TIMER, EVERY = "notices", 300.0
-#: For how long the same is not said again: a quota refilled and used up once more within it rings once.
+#: How long a cause is not reported again: a quota refilled and used up again within it rings once.
 QUIET = timedelta(days=7)
-#: A key that ends within this time is told of, once.
+#: A key that expires within SOON is reported, once per ONCE.
 SOON, ONCE = timedelta(days=7), timedelta(days=30)
 
 QUOTAS = """
@@ -29,7 +29,7 @@ KEYS = """
 SELECT organization_id, id, name, mode, expires_at FROM api_keys
  WHERE status = 'active' AND expires_at > now() AND expires_at <= now() + $1::interval
 """
-# Days are those of UTC, as on bills.
+# Days are in UTC, as on bills.
 DAYS = """
 SELECT q.organization_id, q.alert_above, used.messages, (now() AT TIME ZONE 'UTC')::date AS day
   FROM quotas q CROSS JOIN LATERAL (
@@ -37,8 +37,8 @@ SELECT q.organization_id, q.alert_above, used.messages, (now() AT TIME ZONE 'UTC
         WHERE organization_id = q.organization_id AND day = (now() AT TIME ZONE 'UTC')::date) used
  WHERE q.alert_above IS NOT NULL AND used.messages > q.alert_above
 """
-# Told once as the balance falls below its alert, and again only after it was above. What was told within the hour is
-# told later, and not forgotten. Wallets are locked in the order in which sends lock them.
+# Reported once when the balance falls below its alert, and again only after it was above. If another was reported
+# within the hour, it is reported later, not dropped. Wallets are locked in the same order as by sends.
 WALLETS = """
 WITH crossed AS (
     SELECT organization_id FROM wallets w
@@ -56,8 +56,8 @@ RETURNING w.organization_id, w.is_alerted, w.currency, w.available, w.alert_belo
 
 
 async def look(conn: Connection) -> None:
-    """Tell of quotas that are used by 80, 95 or 100 %, of wallets below and days above their alert, and of keys that
-    end."""
+    """Report quotas of which 80, 95 or 100 % are used, wallets below and days above their alert, and keys that expire
+    soon."""
     low = [
         Notice(
             row["organization_id"],

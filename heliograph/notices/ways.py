@@ -1,4 +1,4 @@
-"""What somebody chose of how they are told, by kind of notice: only what differs from what holds anyway is kept."""
+"""Somebody's choices of how to be notified, by kind of notice: only deviations from the defaults are stored."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import msgspec
 from heliograph.base.errors import Invalid
 from heliograph.notices.kinds import WAYS, Way
 
-#: Ways by kind, of those kinds for which something was chosen.
+#: Ways by kind, for kinds with a choice.
 Chosen = Mapping[str, Sequence[Way]]
 
 
 def checked(
     ways: Mapping[str, Collection[str] | None], offered: Mapping[str, Sequence[Way]]
 ) -> dict[str, tuple[Way, ...] | None]:
-    """What was asked for; None: as it is anyway. `offered`: the ways of each kind. Raises Invalid."""
+    """Check requested choices; None: the default. `offered`: the ways of each kind. Raises Invalid."""
     wrong = [
-        (f"ways.{kind}"[:80], "enum", f"`{kind[:60]}` is no kind of notice; they are {', '.join(offered)}")
+        (f"ways.{kind}"[:80], "enum", f"`{kind[:60]}` is not a kind of notice; they are {', '.join(offered)}")
         for kind in ways
         if kind not in offered
     ]
@@ -36,7 +36,7 @@ def checked(
 
 
 def merged(before: Chosen, changes: Mapping[str, tuple[Way, ...] | None], usual: Chosen) -> dict[str, tuple[Way, ...]]:
-    """What is chosen then; what is as usual anyway is not kept."""
+    """The resulting choices, without those equal to the default."""
     found = {kind: tuple(chosen) for kind, chosen in before.items()}
     for kind, chosen in changes.items():
         if chosen is None or (kind in usual and set(chosen) == set(usual[kind])):
@@ -47,7 +47,7 @@ def merged(before: Chosen, changes: Mapping[str, tuple[Way, ...] | None], usual:
 
 
 def decoded(text: str, kinds: Collection[str]) -> dict[str, tuple[Way, ...]]:
-    """Of a column `notice_ways`."""
+    """Choices from a column `notice_ways`."""
     found = msgspec.json.decode(text, type=dict[str, tuple[str, ...]])
     return {kind: cast("tuple[Way, ...]", ways) for kind, ways in found.items() if kind in kinds}
 
@@ -58,5 +58,5 @@ def encoded(chosen: Chosen) -> str:
 
 
 def told(chosen: Chosen) -> dict[str, list[str]]:
-    """For the audit log."""
+    """Choices for the audit log."""
     return {kind: list(ways) for kind, ways in chosen.items()}
