@@ -1,4 +1,4 @@
-"""Mails to people: an outbox that is written with what a mail tells of, and the part of a worker that empties it.
+"""Mails to people: an outbox, written in the transaction of the event, and the work that empties it.
 
-`outbox` is the table and its rules; `work` sends. What a mail says stands with what it tells of (`people/mailing`).
+`outbox` is the table and its rules; `work` sends. The texts of mails are kept with their subject (`people/mailing`).
 """

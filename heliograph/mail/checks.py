@@ -1,4 +1,4 @@
-"""What can be wrong with mails, by what became of the latest ones: no server is asked."""
+"""Detects problems with mails from the outcome of the latest ones: no server is contacted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from heliograph.base.network import smtp
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, kept, said
 
-#: Why a mail does not go out that is the server's affair, or this service's, and not that of one mail.
+#: Reasons for failures that lie with the server or this service, not with a single mail.
 OF_SERVER = ("unreachable", "tls", "credentials", "sender", "busy", "slow")
-# Since the last one that went out: from then on the server was dead.
+# Counted since the last mail that was sent: from then on the server was unusable.
 UNSENT = """
 SELECT count(*) AS count, min(created_at) AS since, (array_agg(reason ORDER BY created_at DESC))[1] AS reason
   FROM (SELECT created_at, reason FROM mails
@@ -21,7 +21,7 @@ SELECT count(*) AS count, min(created_at) AS since, (array_agg(reason ORDER BY c
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
-    """Whether mails go out, since the last one that went out."""
+    """Checks whether mails have been failing since the last one that was sent."""
     row = await conn.fetchrow(UNSENT, OF_SERVER) if settings.smtp_url else None
     if row is None or not row["count"]:
         return [Check(said("mails"), "ok", said("none is held up"))]

@@ -1,10 +1,11 @@
-"""The outbox: a mail is a row, committed with what it tells of, and sent by a worker afterwards.
+"""The outbox: a mail is a row, committed together with the event that it reports, and sent by a worker afterwards.
 
-The rules nobody may break: what a mail says is sealed while it waits, and erased once it was sent, given up or taken
-back; no transaction is open while a server is talked to. A row without its text stays for a week, for whoever asks
-whether the mail went out.
+The rules nobody may break: a mail's content is sealed while it waits, and erased once it is sent, given up or
+withdrawn; no transaction is open while talking to a server. The row without its content stays for a week, to show
+whether the mail was sent.
 
-Sending is at-least-once: a worker that is killed after the server took a mail sends it again, with the same Message-ID.
+Sending is at-least-once: if a worker is killed after the server accepted a mail, it is sent again with the same
+Message-ID.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Letter
 from heliograph.base.process.settings import Settings
 
-#: Mails that may wait in an installation, and that an organization may send of one kind in a day.
+#: Maximum mails waiting in an installation, and per organization and kind in a day.
 MOST_WAITING, MOST_A_DAY = 1000, 200
-#: Taken at once, and for how long; a mail takes at most 40 s.
+#: Mails taken at once, and for how long; sending one takes at most 40 s.
 TAKEN, LEASE = 4, timedelta(seconds=120)
-#: Seconds to the next try; the last one repeats until the deadline.
+#: Seconds until the next try; the last value repeats until the deadline.
 RETRIES = (10, 30, 60, 300, 900)
 #: How long a row is kept.
 KEPT = timedelta(days=7)
 
 
 class Outbox(msgspec.Struct, frozen=True):
-    """What putting mails in needs. `base_url`: of the dashboard, for the links in them."""
+    """What is needed to queue mails. `base_url`: the dashboard's, for links in them."""
 
     key: Key
     base_url: str
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """A mail that this worker has until its lease ends. `attempts` is its fencing token."""
+    """A mail that this worker holds until its lease ends. `attempts` is its fencing token."""
 
     id: UUID
     kind: str
@@ -48,16 +49,16 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 def of(settings: Settings) -> Outbox | None:
-    """None: this installation sends no mails."""
+    """The outbox of an installation; None: it sends no mails."""
     return Outbox(seal_key(settings), settings.public_url) if settings.smtp_url else None
 
 
 def seal_key(settings: Settings) -> Key:
-    """What seals the mails that wait."""
+    """The key that seals waiting mails."""
     return derive_key(settings.secret_keys, "mails")
 
 
-# Both counts stop at their bound.
+# Both counts stop at their limit.
 PUT = """
 INSERT INTO mails (id, kind, organization_id, subject_id, sealed, created_at, due_at, deadline)
 SELECT $1, $2, $3, $4, $5, now(), now(), now() + $6::interval
@@ -67,7 +68,7 @@ SELECT $1, $2, $3, $4, $5, now(), now(), now() + $6::interval
          LIMIT $8) o) < $8)
 RETURNING true
 """
-# Of each organization, as many as it may still send today.
+# Per organization, as many as it may still send today.
 PUT_MANY = """
 INSERT INTO mails (id, kind, organization_id, subject_id, sealed, created_at, due_at, deadline)
 SELECT item.id, $1, item.organization_id, item.subject_id, item.sealed, now(), now(), now() + $6::interval
@@ -92,8 +93,8 @@ async def put(
     organization_id: UUID | None = None,
     subject_id: UUID | None = None,
 ) -> bool:
-    """Have a mail sent once the caller's transaction commits, in place of one that waits for the same subject. False:
-    too many wait, or the organization has sent too many today. `within`: it is given up after this."""
+    """Queue a mail, to be sent once the caller's transaction commits; replaces one that waits for the same subject.
+    False: too many are waiting, or the organization has sent too many today. `within`: it is given up after this."""
     id = uuid7()
     if subject_id is not None:
         await drop(conn, subject_id=subject_id)
@@ -110,9 +111,9 @@ async def put_many(
     kind: str,
     within: timedelta,
 ) -> int:
-    """Have mails of one kind sent once the caller's transaction commits: (organization, or None for the installation's;
-    subject; what it says). Returns how many; the others are too many, in the installation or in their organization's
-    day. What waits for the same subjects stays."""
+    """Queue mails of one kind, to be sent once the caller's transaction commits: (organization, or None for the
+    installation; subject; letter). Returns how many; the others exceed the limits of the installation or of their
+    organization's day. Mails already waiting for the same subjects stay."""
     ids = [uuid7() for _ in letters]
     done = await conn.execute(
         PUT_MANY,
@@ -132,12 +133,12 @@ async def put_many(
 
 
 def letter(key: Key, taken: Taken) -> Letter:
-    """What a mail says. Raises Unsealable."""
+    """A mail's letter. Raises Unsealable."""
     return msgspec.json.decode(content(key, taken), type=Letter)
 
 
 def content(key: Key, taken: Taken) -> bytes:
-    """What was put in, as JSON. Raises Unsealable."""
+    """A row's content as JSON. Raises Unsealable."""
     return unseal(key, taken.sealed, context(taken.id))
 
 
@@ -145,7 +146,7 @@ DROP = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE subject_id = $1 
 
 
 async def drop(conn: Connection, *, subject_id: UUID) -> None:
-    """Take back what waits for a subject: what it would tell of is no more."""
+    """Withdraw what is waiting for a subject, because it no longer applies."""
     await conn.execute(DROP, subject_id)
 
 
@@ -156,11 +157,11 @@ SELECT EXISTS (SELECT FROM mails
 
 
 async def is_recent(conn: Connection, *, subject_id: UUID, within: timedelta) -> bool:
-    """Whether a mail to a subject waits, or was sent, that is not older than this."""
+    """True if a mail for a subject that is no older than `within` is waiting or was sent."""
     return bool(await conn.fetchval(RECENT, subject_id, within))
 
 
-#: For the watch: with a server to send through, and without.
+#: SQL conditions for the watch: with an SMTP server, and without.
 DUE = "EXISTS (SELECT FROM mails WHERE state = 'waiting' AND due_at <= now())"
 LATE = "EXISTS (SELECT FROM mails WHERE state = 'waiting' AND deadline <= now())"
 TAKE = """
@@ -184,7 +185,7 @@ RETURNING id, kind, reason
 
 
 async def give_up(conn: Connection) -> list[tuple[UUID, str, str]]:
-    """(id, kind, reason) of mails that are too late, and are given up."""
+    """Give up mails past their deadline; returns (id, kind, reason) of each."""
     return [(row["id"], row["kind"], row["reason"]) for row in await conn.fetch(GIVE_UP)]
 
 
@@ -194,7 +195,7 @@ UPDATE mails SET state = 'sent', sealed = NULL, reason = '' WHERE id = $1 AND at
 
 
 async def sent(conn: Connection, taken: Taken) -> None:
-    """The server took it."""
+    """Record that the server accepted a mail."""
     await conn.execute(SENT, taken.id, taken.attempts)
 
 
@@ -204,7 +205,7 @@ UPDATE mails SET state = 'failed', sealed = NULL, reason = $3 WHERE id = $1 AND 
 
 
 async def failed(conn: Connection, taken: Taken, *, reason: str) -> None:
-    """Trying again is of no use."""
+    """Record a permanent failure."""
     await conn.execute(FAILED, taken.id, taken.attempts, reason)
 
 
@@ -215,7 +216,7 @@ UPDATE mails SET due_at = least(now() + make_interval(secs => $4), deadline), re
 
 
 async def again(conn: Connection, taken: Taken, *, reason: str) -> None:
-    """It is tried again later."""
+    """Schedule another try."""
     wait = RETRIES[min(taken.attempts, len(RETRIES)) - 1]
     await conn.execute(AGAIN, taken.id, taken.attempts, reason, float(wait))
 
@@ -224,11 +225,11 @@ DONE = "DELETE FROM mails WHERE id = $1 AND attempts = $2 AND state = 'waiting' 
 
 
 async def done(conn: Connection, taken: Taken) -> bool:
-    """Remove a row that was a request and no mail; False: another worker has it."""
+    """Delete a row that was a request, not a mail; False: another worker has it."""
     return bool(await conn.fetchval(DONE, taken.id, taken.attempts))
 
 
-# Of retention: $1 is when KEPT began, $2 how many at once.
+# For retention: $1 is when KEPT began, $2 the batch size.
 FORGET = "DELETE FROM mails WHERE id IN (SELECT id FROM mails WHERE created_at < $1 ORDER BY created_at LIMIT $2)"
 
 

@@ -1,6 +1,6 @@
-"""What a worker does for mails: it takes those that are due and hands them to the SMTP server.
+"""The work of mails: a worker takes those that are due and hands them to the SMTP server.
 
-The rule nobody may break: nobody learns from a log to whom a mail went, or what it says.
+The rule nobody may break: no log reveals a mail's recipient or content.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from heliograph.queue.work import Loop, Work
 
 log = structlog.get_logger()
 
-#: Answers a request, a row of the outbox that is no mail yet: (connection, outbox, what it says), in a transaction.
+#: Handles a request, a row in the outbox that is not a mail yet: (connection, outbox, content), in a transaction.
 Answers = Callable[[Connection, Outbox, bytes], Awaitable[None]]
 
 
 def sender_of(settings: Settings) -> Sender | None:
-    """None: this installation sends no mails."""
+    """The sender of an installation; None: it sends no mails."""
     if not settings.smtp_url:
         return None
     return Sender(smtp.parse(settings.smtp_url), smtp.parse_sender(settings.mail_from))
 
 
 class MailWork(Work):
-    """Mails within one worker. Without an SMTP server it only gives up what is late."""
+    """The mails processed by one worker. Without an SMTP server it only gives up those past their deadline."""
 
     def __init__(self, pool: Pool, settings: Settings, answers: Mapping[str, Answers]) -> None:
-        """`answers`: by kind, of rows that are requests."""
+        """`answers`: handlers of requests, by kind."""
         self._pool = pool
         self._answers = answers
         self._key = outbox.seal_key(settings)
@@ -51,14 +51,14 @@ class MailWork(Work):
         return (Loop("mails", self.round, self._wake, when=when),)
 
     async def round(self) -> int:
-        """Send what is due; how many mails were taken."""
+        """Send what is due; returns how many mails were taken."""
         async with self._pool.acquire() as conn:
             for id, kind, reason in await outbox.give_up(conn):
                 log.error("mail given up", mail=str(id), kind=kind, reason=reason)
             if self._sender is None or self._is_stopping:
                 return 0
             taken = await outbox.take(conn)
-        # Tasks of their own: what the server has taken is recorded even if the loop is cancelled meanwhile.
+        # Separate tasks: what the server has accepted is recorded even if this loop is cancelled meanwhile.
         tasks = {asyncio.create_task(self._one(one)) for one in taken}
         for task in tasks:
             self._open.add(task)
