@@ -1,2 +1,2 @@
-"""Texts sealed at rest, for whoever stores or shows what somebody wrote: the key of each organization that wants it
-(`text_keys.py`)."""
+"""Encryption of texts at rest, for all code that stores or shows what somebody wrote: a key per organization that
+enables it (`text_keys.py`)."""

@@ -1,12 +1,12 @@
-"""Texts sealed at rest: each organization that wants it has a data key, which is thrown away when it is closed.
+"""Encryption of texts at rest: each organization that enables it has a data key, destroyed when it is closed.
 
-A data key is 32 random bytes, kept sealed by the installation's secret key. A sealed text is SEALED and the base64 of
-what `crypto.seal` returns for the table and id of its row, so columns keep their types, and rows from before and after
-the switch stand side by side; an open one that happens to begin with MARK is stored behind OPEN. PostgreSQL never sees
-a key. A text whose key is gone reads as one that was erased: None.
+A data key is 32 random bytes, stored sealed under the installation's secret key. A sealed text is SEALED followed by
+the base64 of what `crypto.seal` returns for the table and id of its row, so columns keep their types, and sealed and
+open rows can coexist; an open text that happens to begin with MARK is stored with the prefix OPEN. PostgreSQL never
+sees a key. A text whose key has been destroyed reads as erased: None.
 
 The rule nobody may break: while an organization has a key in use, a text is stored sealed or not at all; and a text
-that does not open because this process lacks the secret key is never taken for an erased one by whoever sends it.
+that cannot be opened because this process lacks the secret key is never treated as erased by the code that sends it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from heliograph.base.process.settings import Settings
 
 log = structlog.get_logger()
 
-#: What a stored text begins with that is not what it says: a sealed one, and an open one that begins so itself.
+#: The beginning of stored texts that differ from their content: sealed ones, and open ones that begin with MARK.
 MARK = "sealed:"
 SEALED, OPEN = f"{MARK}1:", f"{MARK}0:"
-#: Of a data key.
+#: Length of a data key.
 BYTES = 32
 
-#: What seals the data keys of this process, once it is armed.
+#: The key that seals data keys in this process, once it is armed.
 _armed: list[Key] = []
 
 
 class Locked(Exception):
-    """A data key cannot be opened: this process has no secret key, or another one than the key was sealed with."""
+    """A data key cannot be opened: this process has no secret key, or not the one that the key was sealed with."""
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """A text as it is stored, with its row."""
+    """A text as stored, with its row."""
 
     organization_id: UUID
     id: UUID
@@ -60,14 +60,14 @@ class Sealed(msgspec.Struct, frozen=True):
 
     #: New texts are sealed.
     seals_texts: bool
-    #: Whether there is a key: "none" before the first switch, "kept", or "destroyed" by closing.
+    #: State of the key: "none" before it was first enabled, "kept", or "destroyed" by closing.
     key: str
-    #: When the key was made.
+    #: When the key was created.
     since: datetime | None
 
 
 def seal_key(settings: Settings) -> Key:
-    """The key that data keys are sealed under."""
+    """The key that seals data keys."""
     return derive_key(settings.secret_keys, "text keys")
 
 
@@ -77,8 +77,8 @@ def context(organization_id: UUID) -> str:
 
 
 def arm(settings: Settings) -> None:
-    """Let this process open and seal texts: texts are read in thirty places that hold a connection and an actor, and
-    none of them should know secrets. A process without a secret key stays as it is."""
+    """Let this process open and seal texts. Global, because texts are read in thirty places that have a connection and
+    an actor, and none of them should know secrets. Without a secret key, does nothing."""
     if settings.secret_key:
         _armed[:] = [seal_key(settings)]
 
@@ -95,7 +95,7 @@ async def get(conn: Connection, *, organization_id: UUID) -> Sealed:
 
 
 LOCK = "SELECT name, state FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
-# A key that is there is used again: what it sealed stays readable.
+# An existing key is used again: what it sealed stays readable.
 SWITCH_ON = """
 INSERT INTO text_keys AS known (organization_id, sealed, is_used, created_at) VALUES ($1, $2, true, now())
 ON CONFLICT (organization_id) DO UPDATE
@@ -106,8 +106,8 @@ SWITCH_OFF = "UPDATE text_keys SET is_used = false WHERE organization_id = $1"
 
 
 async def switch(conn: Connection, *, organization_id: UUID, on: bool, by: Who = SYSTEM) -> Sealed:
-    """Seal an organization's new texts from now on, or no longer; every process knows within three seconds. What is
-    stored stays as it is. Raises NotFound, and Invalid for a closed organization and without a secret key."""
+    """Start or stop sealing an organization's new texts; every process knows within three seconds. Stored texts are
+    unchanged. Raises NotFound, and Invalid for a closed organization or without a secret key."""
     async with conn.transaction():
         found = await conn.fetchrow(LOCK, organization_id)
         if found is None:
@@ -138,12 +138,12 @@ DESTROY = "UPDATE text_keys SET sealed = NULL WHERE organization_id = $1 AND sea
 
 
 async def destroy(conn: Connection, organization_id: UUID) -> bool:
-    """Throw an organization's key away, for good; whether there was one. In the transaction that closes it."""
+    """Permanently destroy an organization's key, in the transaction that closes it; returns whether there was one."""
     return bool(await conn.fetchval(DESTROY, organization_id))
 
 
 async def renew(conn: Connection, organization_id: UUID) -> None:
-    """A new key for an organization that is no longer closed, if it seals texts. Raises Invalid."""
+    """Create a new key for a reopened organization, if it seals texts. Raises Invalid."""
     known = await get(conn, organization_id=organization_id)
     if known.seals_texts and known.key == "destroyed":
         await conn.execute(SWITCH_ON, organization_id, _new(organization_id))
@@ -160,17 +160,17 @@ USED_BY = f"{USED} AND organization_id = ANY ($1)"
 
 
 class Sealing:
-    """The keys in use, as a process that stores texts holds them. Costs whoever seals nothing one look at an empty
-    dictionary."""
+    """The keys in use, held by a process that stores texts. For organizations that seal nothing, the cost is one
+    look-up in a dictionary."""
 
     def __init__(self) -> None:
-        #: None: it cannot be opened here.
+        #: None: the key cannot be opened here.
         self._keys: dict[UUID, Key | None] = {}
         self._refreshed_at = float("-inf")
 
     @classmethod
     async def of(cls, conn: Connection, organizations: Collection[UUID]) -> Sealing:
-        """The keys that these organizations use now, for a transaction that stores texts of them."""
+        """The current keys of these organizations, for a transaction that stores their texts."""
         made = cls()
         made._take(await conn.fetch(USED_BY, list(organizations)) if organizations else ())
         return made
@@ -181,7 +181,7 @@ class Sealing:
         return monotonic() - self._refreshed_at
 
     async def refresh(self, conn: Connection | Pool) -> None:
-        """Take up what has changed, if that was not done within EVERY."""
+        """Reload the keys, unless that was done within EVERY."""
         if self.age < EVERY:
             return
         at = monotonic()
@@ -193,37 +193,37 @@ class Sealing:
 
     def _key(self, organization_id: UUID, sealed: bytes | None) -> Key | None:
         try:
-            # Closed just now: nobody can read what is stored under a key that nobody keeps.
+            # Just closed: what is sealed under a key that nobody keeps can never be read.
             return Key([os.urandom(BYTES)]) if sealed is None else _unsealed(organization_id, sealed)
         except Locked:
             log.error("the key of an organization's texts does not open", organization=str(organization_id))
             return self._keys.get(organization_id)
 
     def sealed(self, organization_id: UUID, table: str, id: UUID, text: str) -> str:
-        """The text as it is to be stored in this row. Raises Unavailable if its key cannot be opened here."""
+        """The text in the form to be stored in this row. Raises Unavailable if its key cannot be opened here."""
         if organization_id not in self._keys:
             return kept_open(text)
         return SEALED + base64.b64encode(self.sealed_octets(organization_id, table, id, text.encode())).decode()
 
     def sealed_octets(self, organization_id: UUID, table: str, id: UUID, octets: bytes) -> bytes:
-        """The same of octets, whose row says that they are sealed; for an organization that seals its texts."""
+        """The same for octets, whose row records that they are sealed; for an organization that seals its texts."""
         key = self._keys[organization_id]
         if key is None:
             raise Unavailable
         return seal(key, octets, f"{table}/{id}")
 
     def seals(self, organization_id: UUID) -> bool:
-        """Whether its texts are sealed."""
+        """True if its texts are sealed."""
         return organization_id in self._keys
 
     def is_locked(self, organization_id: UUID) -> bool:
-        """Whether its texts are to be sealed and cannot be: its key does not open here."""
+        """True if its texts should be sealed but cannot be, because its key does not open here."""
         return organization_id in self._keys and self._keys[organization_id] is None
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What texts say, in order; None: erased, or its key was thrown away. Those of `locked` are None as well, and are
-    there: the key of these organizations does not open here, or its row is missing."""
+    """Opened texts, in order; None: erased, or its key was destroyed. Texts of the organizations in `locked` are None
+    as well, but still exist: the key does not open here, or its row is missing."""
 
     texts: list[str | None]
     locked: frozenset[UUID]
@@ -233,8 +233,8 @@ KEYS = "SELECT organization_id, sealed FROM text_keys WHERE organization_id = AN
 
 
 async def read(conn: Connection, table: str, items: Sequence[Item]) -> Opened:
-    """Open texts of a table, for whoever must not take a text that does not open for an erased one. One query, if any
-    is sealed."""
+    """Open texts of a table, for callers that must distinguish unreadable texts from erased ones. One query, if any is
+    sealed."""
     if not any(is_marked(item.text) for item in items):
         return Opened([item.text for item in items], frozenset())
     wanted = {item.organization_id for item in items if item.text is not None and item.text.startswith(SEALED)}
@@ -245,7 +245,7 @@ async def read(conn: Connection, table: str, items: Sequence[Item]) -> Opened:
 async def read_octets(
     conn: Connection, table: str, items: Sequence[tuple[UUID, UUID, bytes]]
 ) -> tuple[list[bytes | None], frozenset[UUID]]:
-    """The same of what `Sealing.sealed_octets` made, as (organization, id, octets). Nothing stays nothing."""
+    """The same for results of `Sealing.sealed_octets`, as (organization, id, octets). Empty octets stay empty."""
     keys, locked = await _keys(conn, {whose for whose, _, octets in items if octets})
     found: list[bytes | None] = []
     for whose, id, octets in items:
@@ -265,7 +265,7 @@ async def _keys(conn: Connection, wanted: set[UUID]) -> tuple[dict[UUID, Key], f
     locked = wanted - stored.keys()
     for id, sealed in stored.items():
         if sealed is None:
-            continue  # thrown away
+            continue  # destroyed
         try:
             keys[id] = _unsealed(id, sealed)
         except Locked:
@@ -276,7 +276,7 @@ async def _keys(conn: Connection, wanted: set[UUID]) -> tuple[dict[UUID, Key], f
 
 
 async def opens(conn: Connection, organization_id: UUID) -> bool:
-    """Whether an organization's texts can be read here, as far as it has sealed any."""
+    """True if an organization's sealed texts, if any, can be read here."""
     row = await conn.fetchrow(KEYS, [organization_id])
     return row is None or row["sealed"] is None or _opens(organization_id, row["sealed"])
 
@@ -290,7 +290,7 @@ def _opens(organization_id: UUID, sealed: bytes) -> bool:
 
 
 async def opened(conn: Connection, table: str, items: Sequence[Item]) -> list[str | None]:
-    """What texts of a table say, in order, for whoever shows them: one that cannot be read is None."""
+    """Open texts of a table, in order, for display: those that cannot be read are None."""
     return (await read(conn, table, items)).texts
 
 
@@ -303,12 +303,12 @@ async def opened_of(
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How the keys are: how many organizations have one, and the names of those whose texts wait for theirs."""
+    """The state of all keys: how many organizations have one, and names of those whose texts cannot be read."""
 
     keys: int
-    #: It does not open with this process's secret key.
+    #: Their key does not open with this process's secret key.
     locked: list[str]
-    #: Messages that were sealed are waiting, and it is not there.
+    #: Sealed messages are waiting, but the key is missing.
     missing: list[str]
 
 
@@ -316,9 +316,9 @@ ALL = """
 SELECT k.organization_id, k.sealed, o.name FROM text_keys k JOIN organizations o ON o.id = k.organization_id
  WHERE k.sealed IS NOT NULL ORDER BY lower(o.name)
 """
-#: Where texts are that wait in the queue, by the kind of its rows.
+#: Tables and columns of texts waiting in the queue, by kind.
 WAITING = {"sms": ("messages", "body"), "whatsapp": ("whatsapp_messages", "content")}
-# Skips through the queue from organization to organization; of one without a key it reads some of what waits.
+# Skips through the queue from organization to organization; for one without a key, it reads some of its waiting texts.
 _MISSING = """
 WITH RECURSIVE found (line, lane, organization_id) AS (
     (SELECT line, lane, organization_id FROM queue WHERE kind = '{kind}' ORDER BY line, lane, organization_id LIMIT 1)
@@ -344,7 +344,7 @@ MISSING = [
 
 
 async def standing(conn: Connection) -> Standing:
-    """How the keys of all organizations are."""
+    """The state of all organizations' keys."""
     rows = await conn.fetch(ALL)
     locked = [row["name"] for row in rows if not _opens(row["organization_id"], row["sealed"])]
     missing = {row["name"] for sql in MISSING for row in await conn.fetch(sql)}
@@ -352,12 +352,12 @@ async def standing(conn: Connection) -> Standing:
 
 
 def kept_open(text: str) -> str:
-    """An open text as it is to be stored."""
+    """An open text in the form to be stored."""
     return OPEN + text if text.startswith(MARK) else text
 
 
 def is_marked(text: str | None) -> bool:
-    """Whether a stored text is not what it says, so that it has to go through `opened`."""
+    """True if a stored text differs from its content, so that it has to go through `opened`."""
     return text is not None and text.startswith(MARK)
 
 
@@ -372,7 +372,7 @@ def _opened(item: Item, table: str, keys: dict[UUID, Key]) -> str | None:
     try:
         return unseal(key, base64.b64decode(item.text.removeprefix(SEALED)), f"{table}/{item.id}").decode()
     except (Unsealable, binascii.Error):
-        # Of a key that was thrown away, altered, or of another row.
+        # Its key was destroyed, or it was altered or belongs to another row.
         return None
 
 
