@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: what a process counted, what its parts hold, and what the database says of the whole.
+"""Metrics for Prometheus: a process's counters, the state of its parts, and the state of the whole from the database.
 
-`exporting` serves them on a port of the process's own, `database` asks what no process knows alone.
+`exporting` serves them on a port of each process, `database` queries what no process knows by itself.
 """

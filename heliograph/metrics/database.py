@@ -1,6 +1,6 @@
-"""What no process knows alone: queue, holds, campaigns, snapshots, partitions, retention, backups.
+"""Metrics that no process knows by itself: queue, holds, campaigns, snapshots, partitions, retention, backups.
 
-Every worker asks once every 15 s, in one read-only transaction of bounded statements: counts stop at `MOST`.
+Every worker queries them every 15 s, in one read-only transaction of bounded statements: counts stop at `MOST`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from heliograph.base.process.measures import Gauge, database_up
 from heliograph.queue import holds, timers
 from heliograph.queue.workers import WORKS
 
-#: Rows that are counted of a kind of work.
+#: Where counting the rows of a kind of work stops.
 MOST = 100_000
-#: Rows whose last attempt is looked at.
+#: Rows whose last attempt is examined.
 PUT_BACK = 10_000
 KINDS = (*holds.OUTGOING, "reply")
 QUEUED = f"""
@@ -28,8 +28,8 @@ SELECT s.id, s.name,
        (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {MOST}) counted)
   FROM suppliers s WHERE s.state <> 'removed' ORDER BY s.name LIMIT 200
 """
-# What was put back with an unknown outcome waits for the end of its grace, beside what waits for another try: of both
-# together the first PUT_BACK are looked into.
+# Work put back with an unknown outcome waits for the end of its grace period, among work waiting for another try: the
+# first PUT_BACK of both together are examined.
 UNKNOWN = f"""
 SELECT (SELECT count(*) FROM (SELECT FROM queue WHERE begun_at < now() - interval '1 minute' LIMIT {MOST}) silent)
      + (SELECT count(*) FROM (SELECT organization_id, id, attempt FROM queue
@@ -38,7 +38,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM queue WHERE begun_at < now() - interva
                         WHERE a.organization_id = back.organization_id AND a.message_id = back.id
                           AND a.attempt = back.attempt AND a.state = 'unknown'))
 """
-# Where there is none there is a zero: a series that ends looks like an exporter that failed.
+# Without any there is a zero: a series that ends looks like a failed exporter.
 HELD = """
 SELECT kind, (SELECT count(*) FROM queue_holds h WHERE h.kind = asked.kind) FROM unnest($1::text[]) AS asked (kind)
 """
@@ -64,7 +64,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiti
 
 
 async def read(pool: Pool) -> Sequence[Gauge]:
-    """What the database says now. Raises what asyncpg raises."""
+    """The current metrics from the database. Raises what asyncpg raises."""
     async with pool.acquire() as conn, conn.transaction(readonly=True):
         await conn.execute(RANGED)
         return await _read(conn)

@@ -1,7 +1,8 @@
-"""Serving metrics: a port of each process's own, in Prometheus's text format, by `prometheus-client`.
+"""Serves metrics on a port of each process, in Prometheus's text format, with `prometheus-client`.
 
 The server is a thread of that library, so a scrape never waits for the event loop, nor the loop for a scrape: it reads
-what the loop wrote down. The rule nobody may break: nothing here can end the process; without metrics messages go on.
+what the loop has recorded. The rule nobody may break: nothing here can end the process; messages continue without
+metrics.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from heliograph.base.process.measures import Gauge
 
 log = structlog.get_logger()
 
-#: Ports that are tried, from the one in the settings on: processes of one machine share a setting.
+#: How many ports are tried, beginning with the one in the settings: processes on one machine share a setting.
 PORTS = 32
-#: Seconds between two readings of what the database says, and between two looks at how late the loop is.
+#: Seconds between two queries of the database, and between two measurements of the loop's lag.
 DATABASE_EVERY, LAG_EVERY = 15.0, 0.25
-#: Seconds for which the loop's longest delay is shown, and for which what the database said is the present.
+#: Seconds for which the loop's longest delay is shown, and for which results from the database count as current.
 LAG_WITHIN, DATABASE_WITHIN = 15.0, 3 * DATABASE_EVERY
 
 
@@ -41,15 +42,15 @@ class Exporter(Collector):
         parts: Callable[[], Iterable[Gauge]] = lambda: (),
         database: Callable[[], Awaitable[Sequence[Gauge]]] | None = None,
     ) -> None:
-        """`parts`: what the process holds now, from the scraping thread. `database`: what the database says, asked on
-        the event loop every 15 s."""
+        """`parts`: the current state of the process, read in the scraping thread. `database`: metrics from the
+        database, queried on the event loop every 15 s."""
         self._parts = parts
         self._database = database
         self._said: Sequence[Gauge] = ()
         self._said_at = 0.0
-        #: When the loop was late, and how late it was, seconds.
+        #: When the loop was late, and by how many seconds.
         self._late: deque[tuple[float, float]] = deque(maxlen=round(LAG_WITHIN / LAG_EVERY))
-        #: When it looks next; None: nothing runs yet.
+        #: When the next measurement is due; None: not running yet.
         self._due: float | None = None
 
     def collect(self) -> Iterator[Any]:
@@ -67,9 +68,9 @@ class Exporter(Collector):
         gauges = [
             Gauge("heliograph_event_loop_lag_seconds", f"The loop's longest delay in {LAG_WITHIN:g} s", self._lag())
         ]
-        with contextlib.suppress(RuntimeError):  # the loop changed it at this moment: the next scrape has it
+        with contextlib.suppress(RuntimeError):  # changed by the loop at this moment: the next scrape has it
             gauges += self._parts()
-        # A loop that hangs says nothing new: what was true before would look like the present.
+        # A hanging loop reports nothing new: old results would look current.
         if time.monotonic() - self._said_at < DATABASE_WITHIN:
             gauges += self._said
         found: dict[str, GaugeMetricFamily] = {}
@@ -80,7 +81,7 @@ class Exporter(Collector):
         yield from found.values()
 
     async def run(self) -> None:
-        """Watch the loop, and ask the database, until cancelled."""
+        """Measure the loop's lag and query the database, until cancelled."""
         loop = asyncio.get_running_loop()
         ask_at = loop.time()
         while True:
@@ -92,13 +93,13 @@ class Exporter(Collector):
                 try:
                     self._said = await self._database()
                 except Exception as error:
-                    # What was true before the outage would look like the present.
+                    # Results from before the outage would look current.
                     self._said = (measures.database_up(False),)
                     log.info("metrics not read from the database", error=type(error).__name__)
                 self._said_at = time.monotonic()
 
     def _lag(self) -> float:
-        """The longest delay of the last seconds, that of a loop which hangs right now included."""
+        """The longest delay of the last seconds, including that of a loop that is hanging right now."""
         now = time.monotonic()
         now_late = now - self._due if self._due is not None else 0.0
         return max([now_late, *(late for at, late in list(self._late) if now - at <= LAG_WITHIN + late)])
@@ -122,14 +123,14 @@ async def exported(listen: str, exporter: Exporter) -> Any:
         yield bound
     finally:
         running.cancel()
-        # `shutdown` waits for the thread's next look.
+        # `shutdown` waits for the thread's next poll.
         await asyncio.to_thread(server.shutdown)
         server.server_close()
         thread.join()
 
 
 def _started(host: str, port: int, registry: CollectorRegistry) -> tuple[Any, threading.Thread, int]:
-    """Raises OSError if no port is free."""
+    """The running server, its thread and port. Raises OSError if no port is free."""
     last: OSError | None = None
     for candidate in range(port, port + PORTS) if port else (0,):
         try:
