@@ -1,1 +1,1 @@
-"""What is kept of how the installation does: findings of its checks, sizes of its database, its web processes."""
+"""Records of the installation's health: findings of checks, sizes of the database, web processes."""

@@ -1,4 +1,4 @@
-"""Whether backups are taken, and whether the WAL that continues them is archived."""
+"""Checks that backups are taken, and that the WAL that continues them is archived."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from heliograph.base.embedded import archive as archives
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, said
 
-#: A backup that is older than this is worth a warning.
+#: A backup older than this causes a warning.
 BACKUP_AGE = timedelta(hours=26)
-# With the traffic that makes a backup matter.
+# Includes the traffic that makes a backup necessary.
 BACKUPS = """
 SELECT max(taken_at), now() - max(taken_at), max(taken_at) FILTER (WHERE verified_at IS NOT NULL),
        EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active'),
@@ -26,7 +26,7 @@ SELECT max(taken_at), now() - max(taken_at), max(taken_at) FILTER (WHERE verifie
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:
-    """The checks of both."""
+    """Both checks."""
     return [*await _backups(conn, settings), *await _archive(conn, settings)]
 
 
@@ -34,7 +34,7 @@ async def _backups(conn: Connection, settings: Settings) -> list[Check]:
     row = await conn.fetchrow(BACKUPS)
     assert row is not None
     last, age, verified, matters, earlier = row
-    # Whoever runs a database on another machine may have it backed up by other means.
+    # A database on another machine may be backed up by other means.
     matters = matters and all(
         database_url.is_local(one.name) for one in database_url.parse(settings.database_url).hosts
     )
@@ -57,7 +57,7 @@ async def _backups(conn: Connection, settings: Settings) -> list[Check]:
     return [Check(name, "ok", detail)]
 
 
-# A segment that failed is tried again until it succeeds: a later success is the end of a failure.
+# A failed segment is retried until it succeeds, so a later success ends a failure.
 ARCHIVER = """
 SELECT current_setting('archive_mode') AS mode, last_archived_time AS archived_at, last_archived_wal AS archived,
        CASE WHEN last_failed_time > coalesce(last_archived_time, '-infinity') THEN last_failed_time END AS failed_at,
@@ -77,8 +77,8 @@ async def _archive(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def missing(conn: Connection, settings: Settings, last: str | None) -> str | None:
-    """The segment that the archive lacks of those that continue the newest backup, up to `last`, which was archived.
-    None as well where nobody here can look: on another machine, or as another user."""
+    """The segment missing from the archive among those that continue the newest backup, up to `last`, which was
+    archived. Also None if the archive cannot be examined: on another machine, or as another user."""
     if not settings.wal_archive or last is None:
         return None
     backup = await conn.fetchrow(CONTINUED)
@@ -94,7 +94,7 @@ async def missing(conn: Connection, settings: Settings, last: str | None) -> str
 
 
 def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None = None) -> list[Check]:
-    """Of what PostgreSQL says of its archiver, and of a segment that is not there any more; nothing where it archives
+    """The check of the archive, from PostgreSQL's report on its archiver and a missing segment; empty if it archives
     nothing and is not meant to."""
     name = said("archive of WAL")
     if found["mode"] == "off":

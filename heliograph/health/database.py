@@ -1,4 +1,4 @@
-"""The database's durability, and the file system that it lies on, where that is this machine's."""
+"""The database's durability, and its file system if that is on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
 
 class Room(msgspec.Struct, frozen=True):
-    """Of a file system, in bytes."""
+    """Space of a file system, in bytes."""
 
     place: str
     free: int
@@ -23,26 +23,26 @@ class Room(msgspec.Struct, frozen=True):
 
     @property
     def percent(self) -> float:
-        """How much of it is free."""
+        """Free space in percent."""
         return 100 * self.free / self.total
 
 
 class Unseen(msgspec.Struct, frozen=True):
-    """This machine has the database's files, and cannot look at where they are, for the system's reason."""
+    """The database's files are on this machine, but their location cannot be examined, for the system's reason."""
 
     place: str
     reason: str
 
 
 class Safety(msgspec.Struct, frozen=True):
-    """How safe the database is. `off`: settings of DURABLE that are; `disk`: None where it is another machine's."""
+    """The safety of the database. `off`: settings of DURABLE that are off; `disk`: None if on another machine."""
 
     off: list[str]
     disk: Room | Unseen | None
 
     @property
     def room(self) -> Room | None:
-        """On its disk; None where that is not seen from here."""
+        """Space on its disk; None if it cannot be examined from here."""
         return self.disk if isinstance(self.disk, Room) else None
 
 
@@ -53,20 +53,20 @@ SELECT name FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
 
 
 async def safety(conn: Connection, settings: Settings) -> Safety:
-    """Whether it is durable, and how much room it has."""
+    """Whether the database is durable, and how much space it has."""
     off = [name for (name,) in await conn.fetch(OFF, list(DURABLE))]
     return Safety(off, await disk(conn, settings))
 
 
-# Only some roles may ask where the data is, and a refusal would fill the server's log.
+# Only some roles may query the data directory, and refusals would fill the server's log.
 PLACE = """
 SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'MEMBER') THEN current_setting('data_directory') END
 """
 
 
 async def disk(conn: Connection, settings: Settings) -> Room | Unseen | None:
-    """How much of the database's file system is free: by its data directory, else by that of its socket, else by the
-    root of this machine's files; None where it is another machine's."""
+    """Free space on the database's file system: that of its data directory, or else of its socket, or else this
+    machine's root; None if the database is on another machine."""
     names = [host.name for host in database_url.parse(settings.database_url).hosts]
     if not all(database_url.is_local(name) for name in names):
         return None

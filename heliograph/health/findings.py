@@ -1,8 +1,8 @@
-"""Findings of the checks: what was not well, from when until when. Every minute a worker looks, or, while none does, a
-web process; whoever looks writes down what came and what went.
+"""Findings of the checks: which problems existed, and from when until when. Every minute a worker runs the checks, or a
+web process if no worker does, and records which problems began and ended.
 
-The rule nobody may break: a finding is open from the first look that finds it to the first that does not, whoever
-looks.
+The rule nobody may break: a finding is open from the first run that finds it to the first that does not, whichever
+process runs it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.sentences import Check, Sentence, State, packed, unpacked
 
-#: The timer of the looks, seconds between two, and seconds after which a web process looks because no worker did.
+#: The timer of the checks, its interval in seconds, and the delay after which a web process takes over from workers.
 TIMER, EVERY, OVERDUE = "findings", 60.0, 30.0
-#: For how long one that is over is kept.
+#: How long a closed finding is kept.
 KEPT = timedelta(days=30)
-#: Findings of a look that are kept, the failures first, and of the history that are read.
+#: Maximum findings recorded per run, failures first, and read from the history.
 MOST, SHOWN = 200, 200
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A check that was not well."""
+    """A failed check or warning."""
 
     check: Sentence
     state: State
     detail: Sentence
     since: datetime
-    #: None: it is still so.
+    #: None: it still exists.
     over_at: datetime | None
 
 
-# What came is inserted, what is still so is told as it is now, and what went is over, in one commit.
+# New findings are inserted, current ones updated, and past ones closed, in one commit.
 KEEP = """
 WITH seen AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[])
@@ -52,9 +52,9 @@ SELECT id, name, state, told, detail, now() FROM seen ORDER BY name, state
 
 
 async def keep(conn: Connection, checks: Sequence[Check]) -> None:
-    """Write down what a look found."""
+    """Record the results of a run."""
     wrong = sorted((one for one in checks if one.state != "ok"), key=lambda one: one.state != "failed")
-    # Several of one name and state are one finding, told by the first.
+    # Several of one name and state are one finding, described by the first.
     first = {(str(one.check), one.state): one for one in reversed(wrong[:MOST])}
     rows = [
         (uuid7(), name, state, packed(one.check), packed(one.detail)) for (name, state), one in sorted(first.items())
@@ -66,7 +66,7 @@ OVERDUE_NOW = "SELECT FROM timers WHERE name = $1 AND next_at < now() - make_int
 
 
 async def is_overdue(conn: Connection) -> bool:
-    """No worker has looked when it was time."""
+    """True if no worker has run the checks when they were due."""
     return await conn.fetchrow(OVERDUE_NOW, TIMER, OVERDUE) is not None
 
 
@@ -78,7 +78,7 @@ SELECT told, state, detail, since, over_at FROM findings
 
 
 async def history(conn: Connection, *, limit: int = SHOWN) -> list[Finding]:
-    """What is not well, and what was not within KEPT; the latest first."""
+    """Current problems, and those within KEPT; latest first."""
     rows = await conn.fetch(HISTORY, KEPT, limit)
     return [Finding(unpacked(told), state, unpacked(detail), *times) for told, state, detail, *times in rows]
 
@@ -87,7 +87,7 @@ OPEN = "SELECT name, state, since FROM findings WHERE over_at IS NULL"
 
 
 async def since(conn: Connection) -> dict[tuple[str, str], datetime]:
-    """By name and state of what is not well, since when."""
+    """When current problems began, by name and state."""
     return {(row["name"], row["state"]): row["since"] for row in await conn.fetch(OPEN)}
 
 

@@ -1,7 +1,7 @@
-"""Who answers: the row that each web process writes of itself every few seconds, as workers do, with how long accepting
-took in it.
+"""Web processes: each writes a row about itself every few seconds, as workers do, including its times for accepting
+messages.
 
-The rule nobody may break: a message pays nothing for it; what is written was counted by the batch.
+The rule nobody may break: it costs a message nothing; times are counted per batch.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from heliograph.base.process.heartbeat import Process
 
 log = structlog.get_logger()
 
-#: How long accepting took is that of so many seconds.
+#: Seconds covered by the times for accepting.
 SPAN = 60.0
-#: Processes that are listed.
+#: Maximum processes listed.
 MOST = 100
 
 
 class Web(Process, frozen=True):
-    """A web process that was seen within a minute."""
+    """A web process seen within a minute."""
 
-    #: Where Prometheus finds its metrics; "": nowhere.
+    #: Address of its metrics for Prometheus; "": none.
     metrics: str
-    #: How many messages it accepted or refused within SPAN, by how long that took at most.
+    #: Histogram of messages accepted or refused within SPAN, by the time that took.
     accepting: list[int]
 
 
@@ -49,7 +49,7 @@ SELECT {heartbeat.COLUMNS}, metrics, accepting
 
 
 async def listed(conn: Connection) -> list[Web]:
-    """Those seen within a minute."""
+    """Web processes seen within a minute."""
     return [Web(**row) for row in await conn.fetch(LIST, MOST)]
 
 
@@ -60,13 +60,13 @@ def accepted_within(webs: Sequence[Web], share: float) -> float | None:
 
 
 class Recent:
-    """What of counts that only grow was added within the last SPAN seconds."""
+    """The increase of monotonic counts within the last SPAN seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, list[int]]] = deque()
 
     def added(self, counts: Sequence[int], at: float) -> list[int]:
-        """Since the last look that is SPAN old, or else since the first."""
+        """The increase since the last reading that is SPAN old, or else since the first one."""
         self._seen.append((at, list(counts)))
         while len(self._seen) > 1 and at - self._seen[1][0] >= SPAN:
             self._seen.popleft()
@@ -74,7 +74,7 @@ class Recent:
 
 
 async def attend(pool: Pool, *, metrics: str) -> None:
-    """Say every few seconds that this process lives, until cancelled. `metrics`: where its metrics are."""
+    """Report every few seconds that this process is alive, until cancelled. `metrics`: the address of its metrics."""
     id, name, recent = uuid7(), heartbeat.name(), Recent()
     try:
         while True:
