@@ -1,4 +1,4 @@
-"""The processes that `up` supervises: what each one is told, and that it is started again whenever it ends.
+"""The processes that `up` supervises: their arguments and environment, and their restart whenever one ends.
 
 They are the same as in production, and end with the supervisor (Linux: PDEATHSIG), so that `kill -9` leaves nothing
 behind but PostgreSQL, which the next start adopts.
@@ -19,13 +19,13 @@ from heliograph.base.process.signals import end_with_parent
 from heliograph.demo.credentials import LOOPBACK, Credentials, Smsc
 from heliograph.up import ports
 
-#: Pause before a part that ended is started again, seconds: first, and at most.
+#: Initial and maximum pause before a part that ended is restarted, in seconds.
 PAUSE, LONGEST_PAUSE = 0.1, 5.0
-#: A part that ran this long is considered healthy: its next pause is the first one again.
+#: A part that ran this long is considered healthy: its next pause is the initial one again.
 WELL = 10.0
-#: How long a part may take to end after SIGTERM; the worker drains for `drain_seconds` in it.
+#: How long a part may take to end after SIGTERM; the worker drains for `drain_seconds` within it.
 PATIENCE = 30.0
-#: For migrations, which no part runs.
+#: Used for migrations only, which no part runs.
 OWNER_URL = "HELIOGRAPH_OWNER_DATABASE_URL"
 
 
@@ -44,7 +44,7 @@ class Part:
         self._stopping = False
 
     def start(self) -> None:
-        """Run it, and run it again whenever it ends."""
+        """Start the process, and restart it whenever it ends."""
         self._task = asyncio.create_task(self._keep())
 
     async def stop(self) -> None:
@@ -76,7 +76,8 @@ class Part:
                 *self._arguments,
                 env=dict(self._environment),
                 stdin=asyncio.subprocess.DEVNULL,
-                # A session of its own keeps the terminal's Ctrl-C from reaching it: the order of stopping is ours.
+                # A separate session keeps the terminal's Ctrl-C from reaching it, so that we control the order of
+                # stopping.
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
@@ -108,8 +109,8 @@ def graph(credentials: Credentials, app: UUID, config: Path) -> list[str]:
 def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
     """The environment of the API and the worker: what this start determined, and ours, which overrides defaults.
 
-    Webhooks may go to loopback only while the API listens there: then whoever can register one is on this machine
-    already. Listening elsewhere, it would lend others a way to what listens on loopback.
+    Webhooks may go to loopback only while the API listens there: then anybody who can register one is already on this
+    machine. If it listened elsewhere, it would give others access to services on loopback.
     """
     usual = {
         "HELIOGRAPH_LOG_LEVEL": "warning",
@@ -121,12 +122,12 @@ def part_environment(settings: Settings, *, host: str) -> dict[str, str]:
     found = {"HELIOGRAPH_DATABASE_URL": settings.database_url, "HELIOGRAPH_SECRET_KEY": settings.secret_key}
     if settings.other_secret_key:
         found["HELIOGRAPH_OTHER_SECRET_KEY"] = settings.other_secret_key
-    # This process has already reported misspelt ones.
+    # This process has already reported misspelled ones.
     unknown = unknown_names()
     given = {name: value for name, value in os.environ.items() if name not in unknown and name != OWNER_URL}
     return usual | given | found
 
 
 def outside_environment() -> dict[str, str]:
-    """The environment of the simulators: they represent the outside world, so they learn nothing about this one."""
+    """The environment of the simulators: they represent the outside world, so they get none of our settings."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("HELIOGRAPH_", "PG"))}

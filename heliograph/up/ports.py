@@ -1,4 +1,4 @@
-"""Where the parts listen: ports that are free, how they are reached, and waiting until somebody answers there."""
+"""Where the parts listen: free ports, addresses to connect to, and waiting until something answers there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 
 from heliograph.up.errors import UpError
 
-#: How long to wait for a part that another one needs, seconds.
+#: How long to wait for a part that another one needs, in seconds.
 SOON = 5.0
 
 
@@ -29,7 +29,7 @@ def demand_free(host: str, port: int) -> None:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether one may listen there. Raises UpError if the host is no address of this machine."""
+    """True if it is possible to listen there. Raises UpError if the host is not an address of this machine."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -46,8 +46,8 @@ def is_free(host: str, port: int) -> bool:
 
 def free_port(host: str) -> int:
     """A port on which nothing listens. Raises UpError."""
-    # Below the range of outgoing connections, as PostgreSQL's port: a worker that keeps trying the simulator's while
-    # that is away could be given the same port as its own, connect to itself, and keep the simulator out.
+    # Below the range of outgoing connections, like PostgreSQL's port: a worker that keeps trying the simulator's port
+    # while that is down could be assigned it as its own, connect to itself, and lock out the simulator.
     for port in random.sample(range(20_000, 32_000), 100):
         if is_free(host, port):
             return port
@@ -55,7 +55,7 @@ def free_port(host: str) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """True if only this machine can reach what listens there."""
     try:
         found = socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror:
@@ -64,7 +64,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def listens(host: str, port: int) -> None:
-    """Return once somebody listens there, or when waiting longer would help nobody."""
+    """Return once something listens there, or when waiting longer is pointless."""
     deadline = asyncio.get_running_loop().time() + SOON
     while asyncio.get_running_loop().time() < deadline:
         try:
@@ -77,7 +77,7 @@ async def listens(host: str, port: int) -> None:
 
 
 async def answers(host: str, port: int, stop: asyncio.Event) -> None:
-    """Return once the API reports that it is healthy, including a worker, or when it is time to stop."""
+    """Return once the API reports that it is healthy, including a worker, or once `stop` is set."""
     request = b"GET /v1/health HTTP/1.1\r\nhost: heliograph\r\nconnection: close\r\n\r\n"
     while not stop.is_set():
         try:

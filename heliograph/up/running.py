@@ -47,11 +47,11 @@ class UpOptions(msgspec.Struct, frozen=True):
     """The command line of `heliograph up`."""
 
     host: str = "127.0.0.1"
-    #: 0: any free port.
+    #: 0 means any free port.
     port: int = 8080
     data_dir: Path | None = None
     api_processes: int = 1
-    #: Where the credentials go as JSON; None: `credentials.json` in the data directory.
+    #: Where to write the credentials as JSON; None: `credentials.json` in the data directory.
     credentials_file: Path | None = None
 
 
@@ -71,7 +71,7 @@ async def up(
     for number in KINDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stop.set)
-    # Before anything is made that a start which is refused would leave behind.
+    # Checked before anything is created that a refused start would leave behind.
     if options.credentials_file is not None:
         _demand_writable(options.credentials_file.absolute())
     port = options.port or ports.free_port(options.host)
@@ -108,7 +108,7 @@ async def up(
         ]
         for part in (*running[:2], *running[3:]):
             part.start()
-        # The worker asks the simulated Cloud API for its numbers as soon as it runs; if that were not there yet, it
+        # The worker queries the simulated Cloud API for its numbers as soon as it runs; if that were not up yet, it
         # would retry only seconds later.
         await ports.listens(credentials.whatsapp.host, credentials.whatsapp.port)
         running[2].start()
@@ -170,7 +170,7 @@ async def _migrate(settings: Settings) -> None:
 async def _prepare(
     settings: Settings, data_dir: Path, base_url: str, *, is_local: bool
 ) -> tuple[Credentials, UUID, bool, str, str]:
-    """Credentials, the id of the simulated app, whether a key is new, and the URLs of the dashboard and the console."""
+    """Credentials, the id of the simulated app, whether a key is new, and the URLs of dashboard and console."""
     kept = data_dir / "credentials.json"
     known = read_credentials(kept)
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
@@ -219,14 +219,14 @@ async def _number(url: str, credentials: Credentials, stop: asyncio.Event) -> st
 
 
 def _demand_writable(file: Path) -> None:
-    """Raises UpError if the credentials could not be put there."""
+    """Raises UpError if the credentials cannot be written there."""
     nearest = next(folder for folder in file.parents if folder.exists())
     if file.is_dir() or not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise UpError(f"the credentials cannot be written to {file}: choose another file with --credentials-file")
 
 
 def _demand_outside(settings: Settings, data_dir: Path) -> None:
-    """Raises SettingsError if WAL would be archived beside the data that it is to bring back."""
+    """Raises SettingsError if WAL would be archived next to the data that it is meant to restore."""
     if settings.wal_archive and Path(settings.wal_archive).resolve().is_relative_to(data_dir.resolve()):
         raise SettingsError(
             f"HELIOGRAPH_WAL_ARCHIVE is {settings.wal_archive}, in the data directory {data_dir}: choose a directory"

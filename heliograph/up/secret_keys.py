@@ -1,6 +1,6 @@
-"""The secret keys of an installation, in its data directory: the one in force and, while it is changed, the other one.
+"""The secret keys of an installation, in its data directory: the current one and, while it is being changed, the other.
 
-The rule nobody may break: no new key for a database that exists. It opens nothing of what is encrypted there.
+The rule nobody may break: no new key is created for an existing database. It could not open what is encrypted there.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from heliograph.base.process import private_files
 from heliograph.base.process.settings import Settings
 from heliograph.up.errors import UpError
 
-#: Of the two, in the data directory.
+#: Names of both files in the data directory.
 FILE, OTHER_FILE = "secret_key", "other_secret_key"
-# Whoever migrated before the first start has nothing yet that a key sealed; organizations come with keys.
+# A database migrated before the first start contains nothing sealed yet; organizations do.
 IS_USED = "SELECT EXISTS (SELECT FROM organizations)"
 
 
 def completed(settings: Settings, data_dir: Path) -> Settings:
-    """`settings` with the keys that the data directory holds, unless they name one. Raises UpError."""
+    """`settings` with the keys from the data directory, unless they specify one. Raises UpError."""
     if settings.secret_key:
         return settings
     kept, other = _kept(data_dir / FILE), _kept(data_dir / OTHER_FILE)
@@ -33,15 +33,15 @@ def completed(settings: Settings, data_dir: Path) -> Settings:
 
 
 async def ensured(settings: Settings, data_dir: Path) -> Settings:
-    """The same, where the first start creates the key with its database, readable only by the owner. Raises UpError if
-    there is no key, but a database already."""
+    """The same, but the first start creates the key, readable only by the owner. Raises UpError if there is no key but
+    a database already exists."""
     found = completed(settings, data_dir)
     if found.secret_key:
         return found
     path = data_dir / FILE
     if settings.database_url:
         where = database_url.shown(settings.database_url)
-        # The application's own role may be yet to be made, by the first migration.
+        # The application's own role may not exist yet: the first migration creates it.
         exists = await _is_used(settings.owner_database_url or settings.database_url)
     else:
         layout = Layout(data_dir / "postgres")
@@ -59,7 +59,7 @@ async def ensured(settings: Settings, data_dir: Path) -> Settings:
 
 
 async def _is_used(url: str) -> bool:
-    """Whether a database is an installation's already. Raises UpError if it cannot be reached."""
+    """True if a database already belongs to an installation. Raises UpError if it cannot be reached."""
     try:
         conn = await connect(url)
         try:
@@ -73,7 +73,7 @@ async def _is_used(url: str) -> bool:
 
 
 def _kept(path: Path) -> str:
-    """A key in a file; "": there is none. Raises UpError."""
+    """The key in a file; "" if there is none. Raises UpError."""
     try:
         return path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a person is told once everything runs: where it is, the keys if they are new, how to send a first message."""
+"""What a person is shown once everything runs: addresses, the keys if they are new, how to send a first message."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from heliograph.demo.credentials import Credentials
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """What a start found or created, to be shown."""
+    """What a start found or created, for display."""
 
     credentials: Credentials
-    #: The file that holds them.
+    #: The file that contains them.
     path: Path
-    #: Whether this start created a key: only then is it shown on the terminal, where logs may keep it.
+    #: True if this start created a key: only then is it shown on the terminal, where logs may keep it.
     keys_are_new: bool
-    #: The URL of the dashboard; with a link that signs its owner in once, as long as they have no password.
+    #: The URL of the dashboard, or a link that signs its owner in once while they have no password.
     dashboard: str = ""
-    #: The URL of the console; with a link to its setup, as long as no operator has finished theirs.
+    #: The URL of the console, or a link to its setup while no operator has finished theirs.
     console: str = ""
 
 
@@ -38,7 +38,7 @@ def _text(ready: Welcome) -> str:
         keys = f"\n  Live key      {credentials.live_key}\n  Test key      {credentials.test_key}"
         bearer = f"'authorization: Bearer {credentials.live_key}'"
     else:
-        # Shown once; from then on the lines below read the key where it is kept.
+        # Shown once; from then on the command below reads the key from the file.
         keys = "\n  Keys          in the credentials file"
         bearer = f'"authorization: Bearer $(sed -n \'s/.*"live_key": "\\(.*\\)".*/\\1/p\' {file})"'
     return f"""
