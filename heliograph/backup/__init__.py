@@ -1,4 +1,4 @@
-"""Backups: taken while everything runs, verified by bringing them up, restored into an empty place with all work held.
+"""Backups: taken while everything runs, verified by starting them, restored into an empty place with all work held.
 
-`store` is what a backup is on disk, `taking` makes one, `restoring` brings one up (also to verify it).
+`store` defines a backup on disk, `taking` creates one, `restoring` starts one (also to verify it).
 """

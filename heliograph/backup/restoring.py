@@ -1,7 +1,7 @@
-"""Bringing a backup up: to restore it into an empty place, or in a scratch directory to verify it.
+"""Starting a backup: to restore it into an empty place, or in a scratch directory to verify it.
 
-What was sent after the backup was taken is unknown to it. The rule nobody may break: the hold on all outgoing work is
-committed before anything else can connect to what was restored, so nothing leaves until an operator releases it.
+It does not know what was sent after it was taken. The rule nobody may break: the hold on all outgoing work is committed
+before anything else can connect to what was restored, so nothing is sent until an operator releases it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from heliograph.base.network.connecting import connect
 from heliograph.queue import holds
 
 TABLES = ("organizations", "contacts", "messages", "whatsapp_messages", "events", "queue")
-# What each organization has left must be what its entries add up to.
+# Each organization's balance must equal the sum of its entries.
 UNBALANCED = """
 SELECT (SELECT count(*) FROM quotas q
          WHERE q.total - q.used <> coalesce((SELECT sum(quantity) FROM usage_entries e
@@ -41,7 +41,7 @@ SELECT (SELECT count(*) FROM quotas q
                (SELECT coalesce(sum(available), 0), coalesce(sum(reserved), 0), coalesce(sum(consumed), 0)
                   FROM wallet_entries e WHERE e.organization_id = w.organization_id))
 """
-# Their links and invitations may have gone out since, and may have been used.
+# Their links and invitations may have been sent since, and may have been used.
 DROP_MAILS = "UPDATE mails SET state = 'dropped', sealed = NULL WHERE state = 'waiting'"
 REPLAYED = """
 SELECT pg_last_xact_replay_timestamp() AS until, (pg_last_wal_replay_lsn() - '0/0')::bigint AS bytes
@@ -54,17 +54,17 @@ class Unreachable(BackupError):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What is in a backup that was brought up."""
+    """The content of a backup that was started."""
 
     #: Table → rows.
     rows: dict[str, int]
-    #: Organizations whose quota or wallet is not what its entries add up to: 0 in a good backup.
+    #: Organizations whose quota or wallet differs from the sum of its entries: 0 in a good backup.
     unbalanced: int
-    #: Invitations and links that were waiting to be mailed; they were dropped.
+    #: Dropped invitations and links that were waiting to be mailed.
     mails: int = 0
-    #: When the last transaction committed that the archive had; None: it had none after the backup, or was not asked.
+    #: Commit time of the last transaction in the archive; None: it had none after the backup, or was not used.
     until: datetime | None = None
-    #: The segment of the archive that ended the replay although there are later ones: missing or damaged.
+    #: The segment at which the replay ended although there are later ones: missing or damaged.
     unreplayed: str | None = None
 
 
@@ -79,10 +79,10 @@ async def into_directory(
     before: Callable[[], None] = lambda: None,
 ) -> Restored:
     """Restore a copy of the embedded PostgreSQL below `home`, where there must be no database yet. `before` is called
-    when everything has succeeded, before the database is there for others.
+    once everything has succeeded, before the database becomes available to others.
 
-    `archive`: replay the WAL that is archived there and continues it as well, to its end or up to `until`. Raises
-    BackupError; nothing is left then.
+    `archive`: also replay the archived WAL that continues the backup, to its end or up to `until`. Raises BackupError,
+    and then leaves nothing behind.
     """
     _demand(backup, "cluster", "an embedded PostgreSQL: give --data-dir")
     if until is not None and archive is None:
@@ -93,7 +93,7 @@ async def into_directory(
             f" earlier backup{_shown(store.serving(backup, until, other_archive=False))}"
         )
     if archive is not None:
-        # PostgreSQL looks for it from its own directory.
+        # PostgreSQL resolves it relative to its own directory.
         archive = archive.absolute() / backup.manifest.archive
         if not archive.is_dir():
             raise BackupError(f"there is no {archive}, which would hold the WAL that continues this backup")
@@ -118,7 +118,7 @@ async def into_directory(
 
 
 async def into_database(backup: Backup, owner_url: str, *, by: Who) -> Restored:
-    """Restore a dump into an empty database, as the role that shall own the tables: all of it, or nothing.
+    """Restore a dump into an empty database, as the role that will own the tables: all of it, or nothing.
 
     Raises BackupError, and Unreachable.
     """
@@ -140,9 +140,9 @@ async def into_database(backup: Backup, owner_url: str, *, by: Who) -> Restored:
 
 
 async def verify(backup: Backup, *, scratch: Path | None, say: Callable[[str], None]) -> Restored:
-    """Compare all checksums, bring the backup up in a scratch directory, count, and remove it again.
+    """Compare all checksums, start the backup in a scratch directory, count rows, and remove it again.
 
-    Raises BackupError if it is damaged or cannot be brought up.
+    Raises BackupError if it is damaged or cannot be started.
     """
     await asyncio.to_thread(store.check, backup)
     try:
@@ -168,7 +168,7 @@ async def verify(backup: Backup, *, scratch: Path | None, say: Callable[[str], N
 
 
 def _why(error: Exception, place: Path) -> str:
-    """An error with where it happened: a full disk does not name the file."""
+    """An error with its location: a full disk does not name the file."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else f"cannot write to {place}: {error.strerror}"
@@ -182,7 +182,7 @@ async def _replayed(conn: Connection, restored: Restored, archive: Path, *, to_i
 
 
 def _too_late(backup: Backup, until: datetime, archive: Path, end: str) -> str:
-    """What to do where the WAL that continues a backup ends before the point in time."""
+    """What to do if the WAL that continues a backup ends before the point in time."""
     last = clock.iso(datetime.fromisoformat(end)) if end else f"{clock.iso(backup.manifest.finished_at)}, with the copy"
     other = store.serving(backup, until, other_archive=True)
     missing = archives.gap(archive, first=backup.manifest.first_wal)
@@ -218,7 +218,7 @@ async def _load(backup: Backup, url: str) -> None:
 
 
 async def _settle(conn: Connection, backup: Backup, by: Who) -> Restored:
-    """Hold everything that would leave, and note where the data come from: one transaction."""
+    """Hold all outgoing work, and record where the data came from, in one transaction."""
     await follow_clock(conn)
     async with conn.transaction():
         await holds.hold(conn, holds.Selection(), reason=_reason(backup), by=by)

@@ -1,9 +1,9 @@
 """A backup on disk: a directory named by its time, with a manifest that is written last.
 
     <to>/heliograph-20261122T181000Z/
-      manifest.json      what it is, and the checksum of each file beside it
-      cluster/           of the embedded PostgreSQL: as `pg_basebackup` writes it
-      database.dump      of any other PostgreSQL: as `pg_dump` writes it
+      manifest.json      its description, and the checksum of every other file
+      cluster/           for the embedded PostgreSQL: as written by `pg_basebackup`
+      database.dump      for any other PostgreSQL: as written by `pg_dump`
       secrets.sealed     the secret key and `credentials.json` under a passphrase; absent if none was given
 
 The rule nobody may break: a directory of that name is complete. It is written under another name, synced and renamed.
@@ -30,12 +30,12 @@ from heliograph.base.crypto import Key, Unsealable, seal, unseal
 MANIFEST, SECRETS, CLUSTER, DUMP = "manifest.json", "secrets.sealed", "cluster", "database.dump"
 PREFIX, UNFINISHED = "heliograph-", ".unfinished-"
 FORMAT = 1
-#: scrypt (RFC 7914): 128 MB and a quarter of a second for each guess at the passphrase.
+#: scrypt (RFC 7914): 128 MB and a quarter of a second per guess at the passphrase.
 _SCRYPT_N, _SCRYPT_R, _SCRYPT_P, _SALT = 2**17, 8, 1, 16
 SHORTEST_PASSPHRASE = 12
 
 
-#: Of the embedded PostgreSQL; of any other one.
+#: For the embedded PostgreSQL; for any other one.
 Kind = Literal["cluster", "dump"]
 
 
@@ -44,11 +44,11 @@ class BackupError(Exception):
 
 
 class NotABackup(BackupError):
-    """There is no manifest."""
+    """The directory has no manifest."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup is. Times are the database's."""
+    """The description of a backup. Times are by the database's clock."""
 
     format: int = FORMAT
     id: str
@@ -60,29 +60,29 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     postgres: str
     #: Path below the backup → SHA-256, hex.
     files: dict[str, str]
-    #: Of all files.
+    #: Total size of all files.
     bytes: int
     has_secrets: bool
     #: The directory of archived WAL that continues it, below HELIOGRAPH_WAL_ARCHIVE, and the first segment there that
-    #: bringing it up needs. Empty: none does.
+    #: is needed to start it. Empty: there is no archive.
     archive: Annotated[str, msgspec.Meta(pattern="^[0-9a-f-]*$")] = ""
     first_wal: str = ""
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """A complete backup and where it is."""
+    """A complete backup and its location."""
 
     path: Path
     manifest: Manifest
 
 
 class Secrets(msgspec.Struct, frozen=True):
-    """What belongs apart from the database: together they open every supplier's password."""
+    """What must be kept separate from the database: together they reveal every supplier's password."""
 
     secret_key: str
     #: `credentials.json` of `heliograph up`, as text; empty: there is none.
     credentials: str = ""
-    #: While the secret key is being changed; empty: it is not.
+    #: The other key while the secret key is being changed; empty: it is not.
     other_secret_key: str = ""
 
 
@@ -102,8 +102,8 @@ def read(path: Path) -> Backup:
 
 
 def listed(directory: Path, *, damaged: Callable[[str], None] = lambda text: None) -> list[Backup]:
-    """The complete backups in a directory, newest first. Passes over what is not ours, and over what cannot be read,
-    which `damaged` is told. Raises BackupError if the directory cannot be read."""
+    """The complete backups in a directory, newest first. Skips everything that is not ours, and everything unreadable,
+    which is reported to `damaged`. Raises BackupError if the directory cannot be read."""
     try:
         paths = sorted((path for path in directory.iterdir() if path.name.startswith(PREFIX)), reverse=True)
     except OSError as error:
@@ -120,8 +120,8 @@ def listed(directory: Path, *, damaged: Callable[[str], None] = lambda text: Non
 
 
 def serving(backup: Backup, until: datetime, *, other_archive: bool) -> Backup | None:
-    """The newest copy beside a backup that another point in time can be restored from. `other_archive`: not with the
-    WAL that continues this one."""
+    """The newest copy in the same directory as a backup from which another point in time can be restored.
+    `other_archive`: one that is not continued by the same WAL."""
     try:
         beside = listed(backup.path.parent)
     except BackupError:
@@ -149,8 +149,8 @@ def oldest_wal(backups: Iterable[Backup]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def unfinished(to: Path) -> Iterator[Path]:
-    """A new directory in `to` for a backup that is being taken. It is held, so that nobody takes it for the remains of
-    an interrupted one, and what is still there at the end is removed. Raises OSError."""
+    """A new directory in `to` for a backup that is being taken. It is locked, so that nobody mistakes it for the
+    remains of an interrupted one, and is removed at the end if it still exists. Raises OSError."""
     place, lock = _begin(to)
     try:
         yield place
@@ -160,12 +160,12 @@ def unfinished(to: Path) -> Iterator[Path]:
 
 
 def prune(directory: Path, *, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` backups, and the remains of those that were interrupted. Returns those that
-    went. Raises BackupError."""
+    """Remove all but the newest `keep` backups, and the remains of interrupted ones. Returns the removed backups.
+    Raises BackupError."""
     gone = [one.path for one in listed(directory)[keep:]]
     for path in gone:
         try:
-            # What is removed by halves must neither look complete nor be left behind: the next time finishes it.
+            # A partly removed backup must neither look complete nor be left behind: the next run finishes the removal.
             path.rename(directory / f"{UNFINISHED}{secrets.token_hex(4)}")
         except OSError as error:
             raise BackupError(f"{path} cannot be removed: {error.strerror}") from None
@@ -180,7 +180,7 @@ def prune(directory: Path, *, keep: int) -> list[Path]:
 
 
 def checksums(directory: Path) -> dict[str, str]:
-    """SHA-256 of each file below a directory, but for the manifest."""
+    """SHA-256 of each file below a directory, except the manifest."""
     return {
         str(path.relative_to(directory)): _digest(path)
         for path in sorted(directory.rglob("*"))
@@ -214,11 +214,11 @@ def seal_secrets(secrets: Secrets, passphrase: str) -> bytes:
 
 
 def open_secrets(backup: Backup, passphrase: str) -> Secrets:
-    """Open what a backup holds sealed. Raises BackupError."""
+    """Open the sealed secrets of a backup. Raises BackupError."""
     try:
         sealed = (backup.path / SECRETS).read_bytes()
     except OSError as error:
-        # Of one that lost it before it was complete, the rest is good.
+        # If it was lost before the backup was complete, the rest is good.
         way = "" if SECRETS in backup.manifest.files else "; it never was in this backup: omit the passphrase"
         raise BackupError(
             f"{backup.path / SECRETS}, which holds the secret key, cannot be read: {error.strerror}{way}"
@@ -231,18 +231,18 @@ def open_secrets(backup: Backup, passphrase: str) -> Secrets:
 
 
 def _begin(to: Path) -> tuple[Path, int]:
-    """A new directory and what holds it."""
+    """A new directory and its lock."""
     while True:
         place = to / f"{UNFINISHED}{secrets.token_hex(4)}"
         place.mkdir(mode=0o700)
-        # Between the two, `prune` may have taken it for what an interrupted backup left.
+        # In between, `prune` may have removed it as the remains of an interrupted backup.
         lock = _hold(place)
         if lock is not None:
             return place, lock
 
 
 def _hold(place: Path) -> int | None:
-    """Lock a directory: the kernel releases it however its holder ends. None if somebody holds it, or removed it."""
+    """Lock a directory: the kernel releases the lock however its holder ends. None if it is locked, or was removed."""
     try:
         lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
 """Taking a backup while everything runs: a copy of the embedded cluster, or a dump of any other PostgreSQL.
 
-The rule nobody may break: what was answered before the backup began is in it. A copy of the cluster holds all that was
-committed until it ended; a dump holds one snapshot, taken after `taken_at`.
+The rule nobody may break: everything answered before the backup began is in it. A copy of the cluster contains all that
+was committed before it ended; a dump contains one snapshot, taken after `taken_at`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from heliograph.base.embedded import copies
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.ids import uuid7
 
-# The embedded PostgreSQL is called like the archive of its WAL; another one has a name of its own, or none.
+# The embedded PostgreSQL has the same name as the archive of its WAL; any other one has some other name, or none.
 NOW = """
 SELECT now(), current_setting('server_version'), current_setting('cluster_name'),
        pg_walfile_name(pg_current_wal_lsn())
 """
-#: Seconds without a new segment after which an archive belongs to no cluster that runs.
+#: Seconds without a new segment after which an archive is assumed to belong to no running cluster.
 LEFT_AFTER = 86400.0
 RECORD = """
 INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal)
@@ -50,8 +50,9 @@ async def take(
 ) -> Backup:
     """Take a backup into a new directory below `to`, and record it in the database.
 
-    `home`: of the embedded PostgreSQL that `conn` is connected to; None: another one, which `owner_url` may read whole.
-    `sealed`: what to keep under `passphrase`. Raises BackupError, and then leaves nothing that looks complete.
+    `home`: that of the embedded PostgreSQL that `conn` is connected to; None: another PostgreSQL, which `owner_url` can
+    read completely. `sealed`: secrets to seal under `passphrase`. Raises BackupError, and then leaves nothing that
+    looks complete.
     """
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -117,19 +118,19 @@ VERIFIED = "UPDATE backups SET verified_at = now() WHERE id = $1 RETURNING true"
 
 
 async def record_verified(conn: Connection, id: UUID) -> bool:
-    """Note that a backup was brought up successfully. False: this database does not know it."""
+    """Record that a backup was verified successfully. False: this database does not know it."""
     return bool(await conn.fetchval(VERIFIED, id))
 
 
-# Of clusters that this one was upgraded from, or restored from a copy of.
+# Archives of clusters that this one was upgraded from, or of whose copy it was restored.
 EARLIER = """
 SELECT DISTINCT archive FROM backups WHERE archive <> '' AND archive <> current_setting('cluster_name')
 """
 
 
 async def prune_archives(conn: Connection, wal: Path, remaining: list[Backup]) -> list[Path]:
-    """Remove archived WAL that none of the remaining backups needs: the oldest segments, and the archives of earlier
-    clusters of which no backup remains and to which nothing is archived any more. Returns those. Raises BackupError."""
+    """Remove archived WAL that none of the remaining backups needs: the oldest segments, and whole archives of earlier
+    clusters that have no remaining backup and no new segments. Returns those archives. Raises BackupError."""
     needed = store.oldest_wal(remaining)
     earlier = [wal / row["archive"] for row in await conn.fetch(EARLIER) if row["archive"] not in needed]
     gone = [directory for directory in earlier if directory.is_dir() and _is_left(directory)]
@@ -145,6 +146,6 @@ async def prune_archives(conn: Connection, wal: Path, remaining: list[Backup]) -
 
 
 def _is_left(archive: Path) -> bool:
-    """Whether the cluster that archived there is gone. What was restored for a trial knows the archive of the original,
-    which goes on."""
+    """True if the cluster that archived there is gone. A trial restore knows the archive of the original, which is
+    still running."""
     return clock.now().timestamp() - archive.stat().st_mtime > LEFT_AFTER
