@@ -1,4 +1,4 @@
-"""What is kept of a person: shown whole to whoever asks for it, and erased with a receipt.
+"""Data held about a person: complete disclosure, and erasure with a receipt.
 
-A person is meant under every spelling of a number, and every number and user id that Meta says is theirs.
+A person is found under every spelling of a number, and every number and user id that, according to Meta, is theirs.
 """

@@ -1,9 +1,9 @@
 """Erasing a person: what they wrote, what was written to them, and what an organization recorded about them.
 
 By person, not by spelling: under every spelling of the number, and every number and user id linked to it. Rows that
-bills refer to stay, and so does an opt-out, without which the person would be written to again.
+bills refer to are kept, and so is an opt-out, without which the person would be written to again.
 
-The rule nobody may break: nothing here runs in a transaction of the caller's. Each step is its own transaction, over a
+The rule nobody may break: nothing here runs in the caller's transaction. Each step is a transaction of its own, over a
 bounded number of rows, and can be repeated.
 """
 
@@ -28,7 +28,7 @@ from heliograph.networks import asked, learned
 from heliograph.privacy import naming
 from heliograph.sms import timeline
 
-#: How many messages, or typed texts, one step scans: they have no index by recipient.
+#: How many messages or typed texts are scanned per step: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
 #: How many answers of receivers one step looks at: they have up to some kilobytes each.
@@ -40,9 +40,9 @@ AROUND = timedelta(days=2)
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """What an erasure did, as the audit log keeps it: nothing in it names the person.
+    """What an erasure did, as stored in the audit log: nothing in it identifies the person.
 
-    `names`: how many spellings, numbers and user ids it went by. `erased`: rows or texts by kind. `kept`: what stays,
+    `names`: how many spellings, numbers and user ids it covered. `erased`: rows or texts by kind. `kept`: what remains,
     without any text: messages that bills refer to, and the opt-out.
     """
 
@@ -77,7 +77,7 @@ WITH gone AS (
 ), converted AS (
     DELETE FROM guard_conversions WHERE organization_id = $1 AND recipient = ANY ($2) RETURNING 1
 ), seen AS (
-    -- A second of the windows is forgotten with it.
+    -- The whole second of the windows that contains it is deleted.
     DELETE FROM guard_seen
      WHERE organization_id = $1
        AND numbers && ARRAY(SELECT CASE WHEN one ~ '^[+][0-9]+$' THEN substr(one, 2)::bigint END
@@ -88,7 +88,7 @@ WITH gone AS (
                          WHERE '+' || one <> ALL ($2::text[]) ORDER BY n)
      WHERE organization_id = $1
 ), drafted AS (
-    -- One that nobody could read yet may lack its plus.
+    -- A number that has not been parsed yet may lack its plus.
     UPDATE campaign_drafts
        SET numbers = ARRAY(SELECT one FROM unnest(numbers) WITH ORDINALITY AS item (one, n)
                             WHERE '+' || ltrim(one, '+') <> ALL ($2::text[]) ORDER BY n)
@@ -99,7 +99,7 @@ WITH gone AS (
     DELETE FROM consent_history
      WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one)) RETURNING 1
 ), unlinked AS (
-    -- The opt-out that stays is no file's any more: what else was said, which would outlive an undo, has gone.
+    -- The remaining opt-out no longer belongs to a file: other statements, which would outlive an undo, are gone.
     UPDATE opt_outs SET import_id = NULL
      WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one))
        AND import_id IS NOT NULL
@@ -164,7 +164,7 @@ SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT coun
        (SELECT count(*) FROM theirs)::int AS seen, (SELECT count(*) FROM told)::int AS told,
        ARRAY(SELECT id FROM theirs) AS theirs
 """
-# A listed text that is no number is kept as it was typed, by an index of its own.
+# A listed text that is not a number is stored as typed, with an index of its own.
 SKIPPED = f"""
 WITH looked_at AS MATERIALIZED (
     SELECT ctid AS place, id, recipient FROM campaign_skipped
@@ -262,14 +262,15 @@ SELECT (SELECT count(*) FROM gone)::int AS gone, (SELECT count(*) FROM told)::in
 
 
 async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
-    """Erase what is kept of a person, under all names; `address`: E.164, or a user id. `conn` plans by key from then.
+    """Erase the data held about a person, under all names; `address`: E.164, or a user id. `conn` plans by key from
+    then on.
 
-    A message that is still waiting to be sent loses its text and ends as expired. The receipt is in the audit log, too.
+    A message still waiting to be sent loses its text and ends as expired. The receipt is also in the audit log.
     """
     await plan_by_key(conn)
     organization_id, begun = actor.organization_id, clock.now()
     names = await naming.names(conn, actor, address)
-    # The first step's own: whoever repeats an erasure that was broken off is told of again.
+    # Committed with the first step: repeating an interrupted erasure records it again.
     await audit.record(conn, actor, "person.erasing", object_id=phones.masked(address))
     row = await conn.fetchrow(CONTACTS, organization_id, names)
     assert row is not None

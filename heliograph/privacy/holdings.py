@@ -1,6 +1,6 @@
-"""What is held of a person, as one list: what somebody is shown who asks what an organization knows of them.
+"""All data held about a person, as one list: for a person who asks what an organization knows about them.
 
-The rule nobody may break: what `erasure` erases stands here, by the same names, and a test compares them.
+The rule nobody may break: everything that `erasure` erases is listed here, by the same names; a test compares them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from heliograph.consent import skipped
 from heliograph.privacy import naming
 from heliograph.sealing import text_keys
 
-#: How many messages, or typed texts, one step scans.
+#: How many messages or typed texts are scanned per step.
 STEP = 20_000
 _FIRST = UUID(int=0)
 
-#: $1: the organization; $2: the person's names. Each is bounded by how often a person can be in it.
+#: $1: the organization; $2: the person's names. Each is bounded by how often a person can occur in it.
 LISTS = {
     "contact": """
 SELECT c.id, c.mode, c.phone, c.name, c.first_name, c.last_name, c.tags,
@@ -98,8 +98,8 @@ SELECT number, state, network, asked_at, answered_at FROM number_lookups
  ORDER BY asked_at
 """,
 }
-#: The same, of what has no index by recipient: $3: the id to begin after, $4: how many to scan. The last row says how
-#: far it came.
+#: The same for tables without an index by recipient: $3: the id to begin after, $4: how many to scan. `LAST` says how
+#: far that goes.
 SCANS = {
     "message": """
 WITH looked_at AS MATERIALIZED (
@@ -118,7 +118,7 @@ SELECT id, sender, recipient, segments, missing, keyword, body, received_at
   FROM received_messages WHERE organization_id = $1
    AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE sender = ANY ($2))) ORDER BY id
 """,
-    # As they were typed.
+    # Numbers as they were typed.
     "skipped_by_campaign": f"""
 WITH looked_at AS MATERIALIZED (
     SELECT campaign_id, id, recipient, reason FROM campaign_skipped
@@ -129,13 +129,13 @@ SELECT s.campaign_id, c.name, s.recipient, s.reason FROM looked_at s CROSS JOIN 
  WHERE {naming.typed_in("s.recipient")} ORDER BY s.id
 """,
 }
-#: Rows that are scanned.
+#: The rows scanned.
 _SCANNED = {
     "message": "messages WHERE",
     "message_received": "received_messages WHERE",
     "skipped_by_campaign": f"campaign_skipped WHERE reason = '{skipped.NO_NUMBER}' AND",
 }
-#: Tables of those whose `body` is sealed.
+#: Tables of kinds whose `body` may be sealed.
 _SEALED = {"message": "messages", "message_received": "received_messages"}
 LAST = """
 WITH looked_at AS (SELECT id FROM {} organization_id = $1 AND id > $2 ORDER BY id LIMIT $3)
@@ -144,8 +144,8 @@ SELECT id FROM looked_at ORDER BY id DESC LIMIT 1
 
 
 async def held(conn: Connection, actor: Actor, *, address: str) -> AsyncIterator[dict[str, Any]]:
-    """All that is held of a person, a row at a time: `what` names its kind, the rest are its columns; times are ISO
-    8601. `address`: E.164, or a user id. The audit log says that it was asked for. `conn` plans by key from then."""
+    """All data held about a person, row by row: `what` names the kind, the rest are its columns; times are ISO 8601.
+    `address`: E.164, or a user id. The request is recorded in the audit log. `conn` plans by key from then on."""
     await plan_by_key(conn)
     names = await naming.names(conn, actor, address)
     await audit.record(conn, actor, "person.exported", object_id=phones.masked(address))

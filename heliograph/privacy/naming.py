@@ -1,4 +1,4 @@
-"""A person's names, in the forms in which tables hold them."""
+"""A person's names, in the forms in which tables store them."""
 
 from __future__ import annotations
 
