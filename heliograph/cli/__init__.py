@@ -1,7 +1,7 @@
-"""The command line: one module for each noun. It holds no rules: each command calls the function that the API calls.
+"""The command line: one module per noun. It contains no rules: each command calls the same function as the API.
 
-A noun's module is loaded when it is called: all of them together cost 0.3 s, which each worker, each web process and
-each operator's command would pay at its start.
+A noun's module is loaded when it is used: all of them together take 0.3 s, which every worker, web process and
+operator's command would pay at its start.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from heliograph import __version__
 from heliograph.cli.terminal.console import run
 from heliograph.cli.terminal.printing import group, single
 
-#: Commands in the order of the help text, each with the room of its module, which has `app` (the commands of a noun) or
-#: `command` (one command).
+#: Commands in the order of the help text, each with the package of its module, which has `app` (the commands of a noun)
+#: or `command` (a single command).
 ROOMS = {
     "up": "running",
     "api": "running",
@@ -89,8 +89,8 @@ class Nouns(TyperGroup):
         return list(ROOMS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the words name. A misspelt one is refused with similar names."""
-        # While completing (`resilient_parsing`), a message would stand in the middle of the line that is typed.
+        """Find the command named by the arguments. A misspelled one is refused with similar names."""
+        # During completion (`resilient_parsing`), a message would appear in the middle of the line being typed.
         if args and args[0] not in ROOMS and not args[0].startswith("-") and not ctx.resilient_parsing:
             near = get_close_matches(args[0], list(ROOMS), cutoff=0.5)
             hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
@@ -132,11 +132,11 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Nothing to do before the command's turn."""
+    """Does nothing itself: the command follows."""
 
 
 def main() -> None:
-    """Run the command that `sys.argv` names; ends the process."""
+    """Run the command named by `sys.argv`; ends the process."""
     if "_HELIOGRAPH_COMPLETE" in os.environ:
         completion_init()
     run(app)

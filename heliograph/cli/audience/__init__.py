@@ -1,1 +1,1 @@
-"""Commands on those an organization writes to: contacts and their tags, opt-outs, campaigns, one person."""
+"""Commands about the people an organization writes to: contacts and tags, opt-outs, campaigns, a single person."""

@@ -151,7 +151,7 @@ def export(
         with contextlib.ExitStack() as stack:
             out: TextIO = sys.stdout
             if file is not None:
-                # The mark at the beginning is what spreadsheets know UTF-8 by.
+                # Spreadsheets recognize UTF-8 by the byte order mark.
                 encoding = "utf-8" if json else "utf-8-sig"
                 out = stack.enter_context(writing(file, encoding=encoding))
             advance = stack.enter_context(_bar("Exporting"))
@@ -279,7 +279,8 @@ def undo(
 
 
 def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
-    """Print the countries of a file's numbers, and ask about a second one. Raises Problem if nobody can be asked."""
+    """Print the countries of a file's numbers, and ask for confirmation of a second one. Raises Problem if nobody can
+    be asked."""
     total = found.countries.total()
     listed = ", ".join(f"{country} {count:,} ({count / total:.1%})" for country, count in found.countries.most_common())
     if not json or found.strangers:

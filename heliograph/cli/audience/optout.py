@@ -1,4 +1,4 @@
-"""`heliograph optout`: numbers that an organization may not write to."""
+"""`heliograph optout`: numbers that an organization must not write to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph person`: what is held of one person, shown whole and erased."""
+"""`heliograph person`: export or erase all data held about one person."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def export(
     json: JsonOnly = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Export what an organization holds of a person: contact, consent, campaigns, conversations and all messages with
-    their texts, under every linked number and user id. One JSON object per line. The audit log records the export.
+    """Export what an organization holds about a person: contact, consent, campaigns, conversations and all messages
+    with their texts, under every linked number and user id. One JSON object per line. The audit log records the export.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def export(
         found = await organization(conn, org)
         address, count = _address(who, found), 0
         if not await text_keys.opens(conn, found.id):
-            # What somebody is shown of themselves must not be short and look whole.
+            # A person's disclosure must not be incomplete without saying so.
             raise Problem(
                 f"the secret key does not open the texts of {found.name}: give the one they were sealed under"
             )

@@ -73,7 +73,7 @@ async def _change(conn: Connection, org: str | None, tag: str, becomes: str | No
     actor = await operator(conn, org)
     async with conn.transaction():
         id = await tags.begin(conn, actor, tag=records.tag(tag, "tag"), becomes=becomes)
-    # A worker may help; whoever comes second finds nothing to do.
+    # A worker may be doing the same; whichever comes second finds nothing to do.
     while (change := await tags.get(conn, actor, id=id)).finished_at is None:
         async with conn.transaction():
             await tags.go_on(conn, actor, id=id)

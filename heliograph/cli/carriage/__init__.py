@@ -1,1 +1,1 @@
-"""Commands that follow a message: looking up, queueing and holding, suppliers, inbound."""
+"""Commands about the path of messages: look-ups, queue and holds, suppliers, inbound."""

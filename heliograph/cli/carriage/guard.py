@@ -1,4 +1,4 @@
-"""`heliograph guard`: suspicious ranges of numbers, what is held for them, and each organization's rules."""
+"""`heliograph guard`: suspicious ranges of numbers, messages held because of them, and each organization's rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def list_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List suspicious ranges of the last month, newest first, with the messages that wait and the rules that added up.
+    """List suspicious ranges of the last month, newest first, with the messages held and the rules that matched.
 
     \b
     Examples:
@@ -166,7 +166,7 @@ def rules_(
 
 
 def _limits(given: Sequence[str]) -> dict[str, int | None]:
-    """`otp=500`, `otp=none`. Raises typer.BadParameter."""
+    """Limits by class, from texts such as `otp=500` or `otp=none`. Raises typer.BadParameter."""
     limits: dict[str, int | None] = {}
     for one in given:
         name, _, value = one.partition("=")
@@ -177,6 +177,6 @@ def _limits(given: Sequence[str]) -> dict[str, int | None]:
 
 
 def _told(one: Hold) -> dict[str, Any]:
-    """As it is shown: the rules in words, and of a whole number only its end."""
+    """A hold for display: rules in words, and only the end of a whole number."""
     because = "; ".join(RULES[rule] for rule in one.rules)
     return as_plain(one) | {"because": because} | ({"range": f"…{one.range[-4:]}"} if one.kind == "number" else {})

@@ -211,10 +211,10 @@ def elsewhere(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Send an SMS that waits for a supplier by another one now.
+    """Send an SMS that is waiting for a supplier through another one now.
 
-    The supplier it waits for is asked again only if no other one takes it. If that supplier may have it already, say
-    --may-arrive-twice; an SMS sent with the guarantee at_most_once is never sent again.
+    The supplier it is waiting for is asked again only if no other one accepts it. If that supplier may already have it,
+    give --may-arrive-twice; an SMS sent with the guarantee at_most_once is never sent again.
 
     \b
     Examples:
@@ -239,10 +239,10 @@ def decide(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Say how a message ended that a supplier has, or may have, and of which no receipt comes.
+    """Set the outcome of a message that a supplier has, or may have, and for which no receipt arrives.
 
-    It is refunded or charged, and its event sent, as after a receipt of this status. A receipt that comes later still
-    counts where it would have counted after that one.
+    It is refunded or charged, and its event sent, as after a receipt with this status. A receipt that arrives later
+    still counts if it would have counted after that one.
 
     \b
     Example:
@@ -256,7 +256,7 @@ def decide(
 
 
 def _in_units(message: dict[str, Any]) -> dict[str, Any]:
-    """An SMS with its price and its cost in units, and the margin where both are in one currency."""
+    """An SMS with its price and cost in units, and the margin if both are in the same currency."""
     if "cost" not in message or "price" not in message:
         return message
     price, cost = message["price"], message["cost"]
@@ -266,7 +266,7 @@ def _in_units(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _told(why: Why | None, evidence: str | None) -> dict[str, str]:
-    """Why it stands where it stands, what whoever carried it said of that, and what to do about it."""
+    """Why a message has its status, the evidence from its carrier, and what to do about it."""
     if why is None:
         return {}
     said = {} if evidence is None else {"evidence": str(evidence)}

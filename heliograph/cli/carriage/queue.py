@@ -48,11 +48,11 @@ def list_(
 ) -> None:
     """Show how much work is waiting, by kind, supplier (or number, or endpoint) and organization, and how much is held.
 
-    Of those that no worker has, `retrying` were tried before, and `expired` are past their validity: they end once a
-    worker takes them.
+    Of the rows that no worker has, `retrying` were tried before, and `expired` are past their validity: they end once
+    a worker takes them.
 
-    At most 10,000 rows are counted, divided among the lines. Of a longer line, `rows` is what there is at least, which
-    JSON and TSV say as `is_more`; the other figures are of the rows that were counted, those that go out first.
+    At most 10,000 rows are counted, divided among the lines. For a longer line, `rows` is a minimum, marked as `is_more`
+    in JSON and TSV; the other figures cover only the rows counted, which are those to be sent first.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def hurry(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Have a message or event that waits for its next try go out now. What is held stays held.
+    """Send a message or event that is waiting for its next try now. Held work stays held.
 
     \b
     Example:
@@ -144,7 +144,7 @@ def _told(kind: str, done: Withdrawn) -> None:
 async def selection(
     conn: Connection, kind: str | None, supplier: str | None, org: str | None, older_than: str | None
 ) -> Selection:
-    """Which work the options mean. Raises Invalid, NotFound."""
+    """The work selected by the options. Raises Invalid, NotFound."""
     if supplier is not None and kind not in (None, "sms"):
         raise Invalid(("supplier", "channel", "suppliers carry SMS only: omit --kind, or use --kind sms"))
     kinds = ("sms",) if supplier is not None else OUTGOING if kind is None else (kind,)

@@ -1,4 +1,4 @@
-"""`heliograph receipts`: what suppliers were handed, answered and reported, to be compared with their bills."""
+"""`heliograph receipts`: what suppliers were handed, accepted and reported, for comparison with their bills."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS = (
     *("waiting", "orphaned", "p50", "p95", "p99", "delivered_share", "week_before_delivered_share", "charged", "owed"),
     "due_back",
 )
-#: Lines of a report.
+#: Maximum lines of a report.
 MOST = 10_000
 
 
@@ -57,11 +57,11 @@ def report(
 ) -> None:
     """Show, by supplier, day and country, how many messages were submitted, answered, accepted and reported on.
 
-    A message counts in the hour in which the supplier accepted it. matched: a receipt told its end; late: it came after
-    the message's validity, or 24 hours; never: none came until it was given up; waiting: none came yet. orphaned:
-    receipts that match no message. Times to the receipt are in seconds. charged: what the supplier's rate cards said
-    for these messages when they were handed over, by currency. owed: accepted and not delivered; due_back: what of
-    charged was for those. A message that arrives late is taken off again.
+    A message counts in the hour in which the supplier accepted it. matched: a receipt reported the outcome; late: it
+    came after the message's validity, or 24 hours; never: none came until it was given up; waiting: none has come yet.
+    orphaned: receipts that match no message. Times to the receipt are in seconds. charged: what these messages cost
+    according to the supplier's rate cards when they were handed over, by currency. owed: accepted but not delivered;
+    due_back: the part of charged that was for those. A message that arrives late is subtracted again.
 
     \b
     Examples:
@@ -183,7 +183,7 @@ def match(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Assign a receipt to a message that its supplier was handed, whatever the receipt itself names.
+    """Assign a receipt to a message that was handed to its supplier, whatever the receipt itself names.
 
     \b
     Example:
@@ -249,12 +249,12 @@ def explain(
 
 
 def _written(place: Place) -> str:
-    """A receipt as operators name it."""
+    """A receipt's place in the form in which operators enter it."""
     return f"{place.received_on}:{place.supplier_id}:{place.fingerprint}"
 
 
 def _place(text: str) -> Place:
-    """The inverse. Raises typer.BadParameter."""
+    """The inverse of `_written`. Raises typer.BadParameter."""
     try:
         day, supplier, fingerprint = text.split(":")
         return Place(date.fromisoformat(day), UUID(supplier), UUID(fingerprint))
@@ -263,7 +263,7 @@ def _place(text: str) -> Place:
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
-    """A time, or a day, which begins at midnight of UTC."""
+    """A time, or a date, which means midnight UTC."""
     if text is None:
         return None
     if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):

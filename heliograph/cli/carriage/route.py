@@ -1,6 +1,6 @@
 """`heliograph route`: which messages go to which suppliers. Workers apply a change within a second.
 
-It has over 400 lines because each command says its options and examples where it stands.
+It has over 400 lines because each command contains its options and examples.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Suppliers = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Change nothing: say how much of yesterday's traffic it would move.")
 ]
-#: For `set`: what takes a condition away.
+#: For `set`: the value that removes a condition.
 ANY = "any"
 
 
@@ -87,7 +87,7 @@ def add(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Add a route. Without a destination it is for every number.
+    """Add a route. Without a destination it applies to every number.
 
     \b
     Examples:
@@ -119,7 +119,7 @@ def add(
 
 @app.command("list")
 def list_(json: Json = False, data_dir: DataDir = None) -> None:
-    """List routes, the most specific destinations first.
+    """List routes, most specific destinations first.
 
     \b
     Example:
@@ -193,8 +193,8 @@ def set_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Change a route. A destination takes the place of the one it had; `any` takes a condition away; suppliers that are
-    given take the place of all it had.
+    """Change a route. A destination replaces the previous one; `any` removes a condition; the given suppliers replace
+    all previous ones.
 
     \b
     Examples:
@@ -226,7 +226,7 @@ def set_(
 
 @app.command("pause")
 def pause(which: Which, dry_run: DryRun = False, json: Json = False, data_dir: DataDir = None) -> None:
-    """Pause a route: the next one that fits decides.
+    """Pause a route: the next one that matches applies.
 
     \b
     Example:
@@ -254,7 +254,7 @@ def remove(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove a route. Messages that wait are routed by those that are left.
+    """Remove a route. Waiting messages are routed by the remaining ones.
 
     \b
     Example:
@@ -281,7 +281,7 @@ def history(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List what was done to a route, or to all of them, newest first; removed ones are among all of them.
+    """List the changes to a route, or to all of them including removed ones, newest first.
 
     \b
     Examples:
@@ -302,7 +302,7 @@ def undo(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Undo a change of a route; one that was removed is added again.
+    """Undo a change of a route; a removed one is added again.
 
     \b
     Examples:
@@ -326,7 +326,7 @@ def explain(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Say which supplier a message would go to now, and why.
+    """Show which supplier a message would go to now, and why.
 
     \b
     Example:
@@ -367,7 +367,7 @@ def _set_state(which: str, state: str, dry_run: bool, json: bool, data_dir: Path
 def _change(
     work: Callable[[Connection], Awaitable[dict[str, Any]]], dry_run: bool, json: bool, data_dir: Path | None
 ) -> None:
-    """Do it in one transaction and show the route; or say what it would move."""
+    """Make a change in one transaction and show the route; or, on a dry run, show its effect."""
 
     async def done(conn: Connection) -> dict[str, Any]:
         if not dry_run:
@@ -396,7 +396,7 @@ async def _names(conn: Connection) -> dict[UUID, str]:
 
 
 async def _choices(conn: Connection, given: list[str]) -> tuple[Choice, ...]:
-    """Suppliers as `--supplier` names them. Raises typer.BadParameter."""
+    """Suppliers given with `--supplier`. Raises typer.BadParameter."""
     known = {name: id for id, name in (await _names(conn)).items()}
     chosen = []
     for place, one in enumerate(given, 1):

@@ -1,4 +1,4 @@
-"""`heliograph route history` and `undo`: what was done to routes, and how an earlier state comes back."""
+"""`heliograph route history` and `undo`: changes to routes, and restoring an earlier state."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def listed(conn: Connection, which: str | None, limit: int) -> list[dict[s
 
 
 async def undone(conn: Connection, entry_id: UUID) -> str:
-    """Bring back what a route had before a change. Returns its id. Raises NotFound, Invalid."""
+    """Restore a route to its state before a change. Returns its id. Raises NotFound, Invalid."""
     entry = await rerouting.entry_of(conn, entry_id=entry_id)
     return str(await rerouting.take_back(conn, entry, by=who()))
 

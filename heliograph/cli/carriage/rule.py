@@ -50,10 +50,10 @@ def sender(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Set what a supplier does with senders, in place of an earlier rule for the same ones.
+    """Set what a supplier does with senders, replacing an earlier rule for the same ones.
 
-    Of several rules the most specific decides: first by country, then by sender, then by kind. What no supplier of a
-    message sends is refused before it costs anything.
+    Among several rules the most specific applies: by country first, then by sender, then by kind. A message whose
+    sender no supplier would carry is refused before it costs anything.
 
     \b
     Examples:
@@ -94,10 +94,10 @@ def number(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Set how a supplier wants recipients' numbers written, in place of an earlier rule for the same prefix.
+    """Set the format in which a supplier expects recipients' numbers, replacing an earlier rule for the same prefix.
 
-    Of several rules the one with the longest prefix decides. Numbers that do not begin with what is to be stripped stay
-    as they are. Only what the supplier is told changes.
+    Among several rules the one with the longest prefix applies. Numbers that do not begin with the digits to strip are
+    unchanged. Only what is sent to the supplier changes.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
 """`heliograph supplier`: the accounts that carry messages. Workers apply a change within a second.
 
-It has over 400 lines because it is the list of a noun's commands, most of it their help.
+It has over 400 lines because it lists all commands of a noun, and most of it is their help.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COLUMNS = (
     "prefixes",
 )
 CHANGES = ("setting", "before", "after")
-#: Options of `add` that every kind has.
+#: Options of `add` that all kinds have.
 COMMON = ("name", "password", "sessions", "prefix", "priority", "weight", "simulator", "json", "data_dir")
 Which = Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")]
 
@@ -162,7 +162,7 @@ def _add(
 
 
 def _add_http(kind: HttpKind, values: dict[str, Any], secrets: dict[str, str], given: dict[str, Any]) -> None:
-    """What `add KIND` does once its settings have been read."""
+    """Add a supplier of an HTTP kind, once its settings have been parsed."""
     json, data_dir, first = given.pop("json"), given.pop("data_dir"), given.pop("password")
     sealed = msgspec.json.encode({SECRET: first or typed_secret(kind.secrets[SECRET])} | secrets).decode()
     _add(kind.name, values, sealed, given | {"parts": "all"}, json, data_dir)
@@ -178,10 +178,10 @@ def _common(command: Callable[..., None]) -> list[inspect.Parameter]:
     ]
 
 
-#: Settings that `add smpp` has options for. Its `--priority` is the supplier's; `priority_flag` goes by `--set`.
+#: Settings for which `add smpp` has options of its own. `--priority` is the supplier's; `priority_flag` needs `--set`.
 BY_HAND = ("host", "port", "system_id", "tls", "bind", "window", "submits_per_second", "priority")
 add.command("smpp")(supplier_kinds.completed(add_smpp, kinds.SMPP, BY_HAND))
-#: Commands of suppliers over HTTP.
+# The commands for suppliers over HTTP.
 supplier_kinds.register(add, _common(add_smpp), _add_http)
 
 
@@ -339,7 +339,7 @@ def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("drain")
 def drain(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Hand a supplier nothing more, and keep its sessions for answers and receipts, until it is resumed or paused.
+    """Send nothing more to a supplier, but keep its sessions for responses and receipts, until it is resumed or paused.
 
     \b
     Example:
@@ -417,7 +417,7 @@ async def _find(conn: Connection, which: str, settings: Settings) -> dict[str, A
 def _shown(
     one: Supplier, held: dict[UUID, tuple[int, int, Sentence]], serves: bool, settings: Settings
 ) -> dict[str, Any]:
-    """A supplier as operators see it: everything but its password. `live`: what happens to live messages there."""
+    """A supplier as operators see it: everything except its password. `live`: what happens to live messages there."""
     leased, bound, error = held.get(one.id, suppliers.UNHELD)
     row: dict[str, Any] = as_plain(one)
     del row["secret"], row["holds"]  # `hold list` shows holds, with what they mean

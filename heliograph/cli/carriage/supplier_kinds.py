@@ -1,4 +1,4 @@
-"""`heliograph supplier add KIND`: options generated from the settings of a kind; of suppliers over HTTP the whole
+"""`heliograph supplier add KIND`: options generated from the settings of a kind; for suppliers over HTTP, the whole
 command."""
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from heliograph.sms.management import options
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET, HttpKind
 
-#: Takes (kind, its settings, its secrets but the first, what belongs to any supplier) and adds it.
+#: Adds a supplier: (kind, settings, secrets except the first, options of any supplier).
 Add = Callable[[HttpKind, dict[str, Any], dict[str, str], dict[str, Any]], None]
 
 
 @contextlib.contextmanager
 def usage() -> Iterator[None]:
-    """What was given is wrong: said as of any other argument."""
+    """Reports invalid settings like any other invalid argument."""
     try:
         yield
     except Invalid as refusal:
@@ -31,14 +31,14 @@ def usage() -> Iterator[None]:
 
 
 def register(app: typer.Typer, common: list[inspect.Parameter], add: Add) -> None:
-    """One command for each kind. `common`: options that every supplier has, including `name`."""
+    """Register one command per kind. `common`: options that every supplier has, including `name`."""
     for kind in kinds.HTTP.values():
         app.command(kind.name)(_command(kind, common, add))
 
 
 def completed(command: Callable[..., None], kind: str, by_hand: Collection[str]) -> Callable[..., None]:
-    """A command with an option for each setting of a kind but those that it has `by_hand`; it is told of them in
-    `set_`, which it has for pairs of any setting."""
+    """A command with an option for each setting of a kind except those handled `by_hand`; it gets them in `set_`, its
+    parameter for pairs of any setting."""
     known = {name: one for name, one in options.fields(kind).items() if name not in by_hand}
 
     def whole(**given: Any) -> None:
@@ -77,7 +77,7 @@ def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Calla
     ordered = sorted([*common, *offered], key=lambda one: one.default is not inspect.Parameter.empty)
     command.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
     command.__annotations__ = {one.name: one.annotation for one in ordered}
-    # What it does stands there.
+    # Its behavior is defined there.
     command.__module__, command.__name__ = add.__module__, add.__name__
     needed = " ".join(f"--{_dashed(one.name)} ..." for one in offered if one.default is inspect.Parameter.empty)
     command.__doc__ = (
@@ -89,7 +89,7 @@ def _command(kind: HttpKind, common: list[inspect.Parameter], add: Add) -> Calla
 
 
 def _option(name: str, meaning: str, of: Any, settings: type[msgspec.Struct]) -> inspect.Parameter:
-    """Parse one setting. Errors name it."""
+    """The option of one setting. Parsing errors name it."""
     field = next(one for one in msgspec.structs.fields(settings) if one.name == name)
     is_required = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
     default = "" if is_required or field.default is msgspec.NODEFAULT else options.written(field.default)
@@ -108,7 +108,7 @@ def _option(name: str, meaning: str, of: Any, settings: type[msgspec.Struct]) ->
 
 
 def _further(kind: HttpKind) -> list[str]:
-    """Optional secrets."""
+    """Names of the optional secrets."""
     return [name for name in kind.secrets if name != SECRET]
 
 

@@ -1,5 +1,5 @@
-"""`heliograph supplier test`: one message through an account, and what was asked, answered and reported of it.
-`heliograph supplier watch`: what goes over its wire, masked, as it happens."""
+"""`heliograph supplier test`: one message through an account, with the request, response and receipt.
+`heliograph supplier watch`: its live traffic, masked."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Verdict
 from heliograph.suppliers.trial import Trial
 
-#: Seconds between two looks for the receipt.
+#: Seconds between two queries for the receipt.
 POLL = 0.2
-#: Of a watch: workers write once a second.
+#: The same for a watch: workers write once a second.
 WATCH_POLL = 0.5
 KEPT_COLUMNS = ("at", "direction", "command", "sequence", "status", "said")
-#: Stands in the request that is shown when there is nobody to send it to.
+#: The recipient in the request shown when there is nobody to send it to.
 EXAMPLE = "+12025550123"
 WITHOUT_WORKER = "no worker is running, so nobody takes its receipt: start `heliograph worker`"
 WITHOUT_URL = "HELIOGRAPH_PUBLIC_URL is not set, so the supplier knows no address for its receipt"
@@ -66,8 +66,8 @@ def command(
     """Send one message through a supplier, outside the queue, and show the request, the answer and the receipt.
 
     Secrets are hidden. Without --to nothing is sent: an SMPP account is bound; for any other kind, the request is only
-    shown. Nothing is stored but an entry in the audit log; no quota is used. The receipt stays among the unmatched
-    ones. Exit status 1 means that the supplier did not accept it.
+    shown. Nothing is stored except an entry in the audit log; no quota is used. The receipt remains among the unmatched
+    ones. Exit status 1 means that the supplier did not accept the message.
 
     \b
     Examples:
@@ -82,7 +82,7 @@ def command(
     if not sender.strip() or "\0" in sender or len(sender) > 16:
         raise typer.BadParameter("must have 1 to 16 characters", param_hint="--from")
     settings = settings_of(data_dir, needs_key=True)
-    # What the connector says of its session, on stderr.
+    # Shows the connector's log of its session on stderr.
     logs.configure(settings)
 
     async def work(conn: Connection) -> dict[str, Any]:
@@ -166,8 +166,8 @@ async def _receipt(
     wait: float,
     heard: Callable[[Sequence[str]], Awaitable[list[Heard]]],
 ) -> dict[str, Any]:
-    """The receipts that came for it, why there is none, and the setting with which those for its handset would name its
-    id."""
+    """The receipts that arrived for it, or why there is none, and the setting with which those for its recipient would
+    match its id."""
     found: dict[str, Any] = {"receipts": [], "note": "", "cure": {}}
     if done.outcome is None or done.outcome.verdict is not Verdict.ACCEPTED or not wait:
         return found
@@ -228,8 +228,8 @@ def watch(
     """Watch the PDUs of an SMPP account, or requests and answers over HTTP, oldest first, until the time is over or
     Ctrl-C.
 
-    Numbers are cut to their last four digits, texts and bodies are their length, and passwords are never shown. It is
-    recorded in the audit log. More than 200 a second are not all shown.
+    Numbers are cut to their last four digits, texts and bodies are replaced with their length, and passwords are never
+    shown. Watching is recorded in the audit log. Above 200 a second, some are not shown.
 
     \b
     Examples:

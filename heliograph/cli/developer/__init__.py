@@ -1,1 +1,1 @@
-"""Commands for developers: they use the API over HTTP with a key, as any client does, and never the database."""
+"""Commands for developers: they use the API over HTTP with a key, like any client, and never the database."""

@@ -1,4 +1,4 @@
-"""`heliograph call`: any operation of the API with a key, by its path or its name."""
+"""`heliograph call`: calls any operation of the API with a key, by path or name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heliograph.cli.terminal.console import WRONG, Problem, reason
 from heliograph.cli.terminal.printing import JsonOnly, line, show
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-#: Fields of a list's page: what of it are the items, and where the next one begins.
+#: Fields of a page of a list: its items, where the next page begins, and whether there is one.
 _ITEMS, _NEXT, _MORE = "items", "nextCursor", "hasMore"
 
 
@@ -66,9 +66,9 @@ def command(
     json: JsonOnly = False,
     data_dir: UpDir = None,
 ) -> None:
-    """Call any operation of the API with a key, and print its answer as JSON.
+    """Call any operation of the API with a key, and print its response as JSON.
 
-    What `heliograph login` keeps is used. A POST gets an idempotency key of its own. A refusal is printed, and the
+    Uses the profile stored by `heliograph login`. A POST gets a new idempotency key. A refusal is printed, and the exit
     status is 1.
 
     \b
@@ -111,7 +111,7 @@ def _all(api: Client, method: str, path: str, query: dict[str, Any]) -> None:
 
 
 def _operation(name: str, given: dict[str, Any]) -> tuple[str, str, dict[str, Any], bool]:
-    """Method and path of an operation, the fields that are not in its path, and whether they are a body."""
+    """Method and path of an operation, the fields that are not in its path, and whether they form a body."""
     known = {one.id: one for one in OPERATIONS}
     if name not in known:
         close = get_close_matches(name, known, n=3, cutoff=0.5)
@@ -129,7 +129,7 @@ def _operation(name: str, given: dict[str, Any]) -> tuple[str, str, dict[str, An
 
 
 def _path(text: str, given: dict[str, Any], method: str | None) -> tuple[str, str, dict[str, Any], bool]:
-    # Split by hand: what begins with two slashes is no host here.
+    # Split by hand, because two slashes at the beginning do not introduce a host here.
     path, _, query = (text.removeprefix(PREFIX) if text.startswith(f"{PREFIX}/") else text).partition("?")
     asked = (method or "GET").upper()
     if asked in ("GET", "DELETE"):
@@ -161,5 +161,5 @@ def _body(text: str) -> Any:
 
 
 def _plain(value: Any) -> str:
-    """A field as a path or a query has it."""
+    """A field as written in a path or query."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,4 +1,4 @@
-"""The API with a key, for commands: which installation, which key, and what a refusal says."""
+"""A client of the API with a key, for commands: finds the installation and the key, and reports refusals."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from heliograph.cli.terminal.console import WRONG, Problem, demand_directory
 from heliograph.cli.terminal.http import NOT_PRINTABLE, Transient, address, ask, foreign, is_final, retry_after
 from heliograph.cli.terminal.printing import say
 
-#: Between two questions while the API is away, and the longest pause that it may ask for, seconds.
+#: Pauses while the API is unavailable, and the longest pause that it may request, in seconds.
 AWAY, ASKED_MOST = Backoff(1.0, longest=30.0), 60.0
 
 
 def _unless_a_profile_is_named(ctx: typer.Context, key: str | None) -> str | None:
-    """HELIOGRAPH_API_KEY may be of another installation than --profile, or a live one where that one is for tests."""
+    """Ignores HELIOGRAPH_API_KEY if --profile is given: it may belong to another installation or mode."""
     came = {name: getattr(ctx.get_parameter_source(name), "name", "") for name in ("key", "profile")}
     return None if came == {"key": "ENVIRONMENT", "profile": "COMMANDLINE"} else key
 
@@ -51,7 +51,7 @@ UrlOption = Annotated[
         ),
     ),
 ]
-#: Where commands of the API take it.
+#: `--data-dir` of commands that use the API.
 UpDir = Annotated[
     Path | None,
     typer.Option(
@@ -75,19 +75,19 @@ ProfileOption = Annotated[
 
 
 class Client:
-    """One installation, asked with one key."""
+    """A client for one installation with one key."""
 
     def __init__(self, base_url: str, key: str) -> None:
         self.base_url, self._key = base_url, key
 
     @property
     def is_test(self) -> bool:
-        """Whether the key is a test key."""
+        """True if the key is a test key."""
         return self._key.startswith("hg_test_")
 
     @property
     def mark(self) -> str:
-        """Which key it is, for the name of a file."""
+        """Identifies the key, for use in a file's name."""
         return hashlib.sha256(self._key.encode()).hexdigest()
 
     def try_ask(
@@ -99,8 +99,8 @@ class Client:
         body: Any = None,
         idempotency_key: str | None = None,
     ) -> tuple[int, Mapping[str, str], Any]:
-        """Status, headers and body, whatever they are. `query`: without what is None. `idempotency_key`: of a POST,
-        which otherwise gets a new one. Raises Transient without an answer."""
+        """Status, headers and body of any response. `query`: None values are omitted. `idempotency_key`: for a POST,
+        which otherwise gets a new one. Raises Transient if there is no response."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         headers = {"authorization": f"Bearer {self._key}"}
         if method == "POST":
@@ -117,13 +117,13 @@ class Client:
         body: Any = None,
         has: Sequence[str] = (),
     ) -> Any:
-        """The body of a success. Raises Problem for what the API refuses, and as `succeeded`."""
+        """The body of a successful response. Raises Problem for a refusal, and the same as `succeeded`."""
         status, headers, answer = self.try_ask(method, path, query=query, body=body)
         self.succeeded(status, headers, answer, has=has)
         return answer
 
     def succeeded(self, status: int, headers: Mapping[str, str], answer: Any, *, has: Sequence[str] = ()) -> None:
-        """Raise Problem unless this answer is a success with the fields `has`; Transient if asking again may help."""
+        """Raise Problem unless the response is a success with the fields `has`; Transient if a retry may help."""
         if not 200 <= status < 300:
             text = refusal(status, answer)
             raise Problem(text) if is_final(status) else Transient(text, after=retry_after(headers))
@@ -131,7 +131,7 @@ class Client:
             raise Transient(foreign(self.base_url))
 
     def keep_asking(self, path: str, *, query: Mapping[str, Any], has: Sequence[str]) -> Any:
-        """As `ask` with GET, but asked again, with growing pauses, as long as that may help."""
+        """Like `ask` with GET, but retries, with growing pauses, for as long as that may help."""
         failures = 0
         while True:
             try:
@@ -147,7 +147,7 @@ class Client:
                 return answer
 
     def now(self) -> datetime:
-        """The installation's time. Waits for it as `keep_asking`."""
+        """The installation's current time. Retries like `keep_asking`."""
         try:
             return datetime.fromisoformat(self.keep_asking("/health", query={}, has=("time",))["time"]).astimezone(UTC)
         except (TypeError, ValueError):
@@ -155,20 +155,20 @@ class Client:
 
 
 def client(key: str | None, url: str | None, profile: str | None, data_dir: Path | None = None) -> Client:
-    """The installation and the key that were named, or those of a profile. Raises Problem, SettingsError."""
+    """A client for the given installation and key, or those of a profile. Raises Problem, SettingsError."""
     demand_directory(data_dir)
     known = profiles.get(profile) if profile is not None or key is None or url is None else None
     if key is None and known is None:
         raise Problem(_no_key(), WRONG)
-    # A key that was given by itself is for the profile's installation only if a profile was named.
+    # A key given alone is for the profile's installation only if a profile was named.
     if url is None and known is not None and (profile is not None or key is None):
         url = known.url
     return Client(address(url, data_dir), usable_key(key if key is not None else known.key if known else ""))
 
 
 def usable_key(text: str) -> str:
-    """The key without the spaces and the end of the line around it. Raises Problem, without the key, if it has
-    characters that no key has."""
+    """The key without surrounding whitespace. Raises Problem, without quoting the key, if it contains characters that
+    no key has."""
     key = text.strip()
     if not key or NOT_PRINTABLE.search(key):
         what = "has characters that no key has" if key else "is empty"
@@ -184,7 +184,7 @@ def _no_key() -> str:
 
 
 def refusal(status: int, answer: Any) -> str:
-    """The message of an answer that is not a success."""
+    """The message of an unsuccessful response."""
     try:
         error = answer["error"]
         return f"the API refused it: {status} {error['code']}: {error['message']}"

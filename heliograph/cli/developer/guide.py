@@ -1,4 +1,4 @@
-"""`heliograph guide`: the documentation as a site, on this machine."""
+"""`heliograph guide`: serves the documentation as a site on this machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8090,
     json: Json = False,
 ) -> None:
-    """Show the guide, the errors and the API reference in a browser: searched, and without a network or a database.
-    Every web process serves them too, at /guide.
+    """Show the guide, the errors and the API reference in a browser: searchable, without a network or a database.
+
+    Every web process serves them as well, at /guide.
 
     \b
     Examples:

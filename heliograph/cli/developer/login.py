@@ -1,4 +1,4 @@
-"""`heliograph login`: remember an installation and a key for it."""
+"""`heliograph login`: stores an installation and a key for it."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ def command(
 
 
 def _organization(api: Client) -> str | None:
-    """Whose key it is; None: it may not know. Raises Problem if it is refused, or by a server that is another one."""
+    """The organization of the key; None: the key may not read it. Raises Problem if the key is refused, or the server
+    is not Heliograph."""
     status, _, answer = api.try_ask("GET", "/account")
     match (status, answer):
         case (200, {"account": {"organization": {"name": str(name)}}}):
             return name
         case (403, {"error": {"code": ScopeRequired.code}}):
-            # A key without the scope for the account is a good one, too.
+            # A key without the scope for the account is valid, too.
             return None
         case (_, {"error": {"code": str(), "message": str()}}) if status >= 400:
             raise Problem(refusal(status, answer))
@@ -76,7 +77,7 @@ def _organization(api: Client) -> str | None:
 
 
 def _typed() -> str:
-    """From the terminal, without echo, or from the first line of stdin."""
+    """A key from the terminal, without echo, or from the first line of stdin."""
     if sys.stdin.isatty():
         return str(typer.prompt("API key", hide_input=True, err=True))
     return sys.stdin.readline()

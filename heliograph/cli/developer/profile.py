@@ -1,4 +1,4 @@
-"""`heliograph profile`: the installations that `heliograph login` remembers."""
+"""`heliograph profile`: the installations stored by `heliograph login`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the profile."
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List the profiles; keys are cut.
+    """List the profiles, with shortened keys.
 
     \b
     Example:

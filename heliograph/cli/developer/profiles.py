@@ -1,6 +1,6 @@
 """Profiles: installations that this person works with, each with its URL and a key, in a file that only they may read.
 
-The rule nobody may break: a key is never printed, and the file is never open to others.
+The rule nobody may break: a key is never printed, and the file is never readable by others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import WRONG, Problem
 
-#: The profile that is used when none is named.
+#: The profile used if none is named.
 DEFAULT = "default"
 
 
@@ -29,24 +29,24 @@ class Profile(msgspec.Struct, frozen=True):
 
     @property
     def shown_key(self) -> str:
-        """Which key it is, without letting anybody use it."""
+        """The key, shortened so that it can be recognized but not used."""
         return f"{self.key[:8]}…{self.key[-4:]}"
 
 
 class Profiles(msgspec.Struct, frozen=True):
-    """What the file holds. `current`: the profile that is used when none is named."""
+    """The content of the file. `current`: the profile used if none is named."""
 
     current: str = DEFAULT
     profiles: dict[str, Profile] = {}
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where what belongs to this person lies."""
+    """The directory for this person's files."""
     return Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "heliograph"
 
 
 def read() -> Profiles:
-    """What is there; nothing if the file is missing. Raises Problem."""
+    """The stored profiles; empty if the file is missing. Raises Problem."""
     path = folder() / "profiles.json"
     try:
         if path.stat().st_mode & 0o077:
@@ -70,7 +70,7 @@ def write(profiles: Profiles) -> None:
 
 
 def get(name: str | None) -> Profile | None:
-    """The profile of that name, or the current one; None: there is none. Raises Problem for a name that is unknown."""
+    """The profile of that name, or the current one; None if there is none. Raises Problem for an unknown name."""
     known = read()
     found = known.profiles.get(known.current if name is None else name)
     if found is None and name is not None:

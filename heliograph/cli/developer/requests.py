@@ -17,13 +17,13 @@ from heliograph.cli.terminal.printing import Json, group, line, say, show
 app = group("Requests that changed something or were refused, from the API's log. Uses the API with a key.")
 
 COLUMNS = ("at", "method", "path", "status", "errorCode", "durationMs", "requestId")
-#: Seconds between two looks, how many requests are looked at once, and how many are remembered.
+#: Seconds between two polls, requests read at once, and how many are remembered.
 POLL, LOOK, KNOWN = 1.0, 100, 1000
-#: Pages of which a look consists at most, however much came since the last one.
+#: Maximum pages per poll, however much has arrived since the last one.
 MOST_PAGES = 100
-#: Seconds that an entry may come into the log after others that are younger, and before `follow` begins.
+#: Seconds by which an entry may appear in the log after more recent ones, and how far before its start `follow` looks.
 LATE, LATE_AT_FIRST = 60.0, 5.0
-#: What a page of the list has, and the widths of a line's columns, so that those after them begin at the same place.
+#: Fields of a page of the list, and minimum widths of a line's columns, so that the following ones are aligned.
 PAGE, WIDTHS = ("items", "nextCursor", "hasMore"), {"method": 6, "status": 3}
 #: First digit of a status → its colour on a terminal: green, cyan, yellow, red.
 COLOURS = {2: 32, 3: 36, 4: 33, 5: 31}
@@ -77,7 +77,7 @@ def get(
     json: Json = False,
     data_dir: UpDir = None,
 ) -> None:
-    """Show a request with what is kept of its body and its response; texts and numbers are blanked.
+    """Show a request with what is kept of its body and its response; texts and numbers are redacted.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def tail(
     json: Json = False,
     data_dir: UpDir = None,
 ) -> None:
-    """Print requests as they come, until interrupted.
+    """Print requests as they arrive, until interrupted.
 
     \b
     Example:
@@ -111,7 +111,7 @@ def tail(
 
 
 def filters(status: str | None, method: str | None, path: str | None) -> dict[str, str | None]:
-    """The options as the API's query has them. Raises BadParameter."""
+    """The options as a query for the API. Raises BadParameter."""
     found: dict[str, str | None] = {"method": method}
     if status is not None:
         digit, rest = status[:1], status[1:].lower()
@@ -119,7 +119,7 @@ def filters(status: str | None, method: str | None, path: str | None) -> dict[st
             raise typer.BadParameter(f"{status} is neither a status, such as 409, nor a class, such as 4xx")
         found |= {"statusClass": f"{digit}xx"} if rest == "xx" else {"status": status}
     if path is not None:
-        # As it is written in a program: with the version, and whatever it ends with.
+        # A path as written in programs: possibly with the version, and with a trailing slash.
         found["path"] = "/" + path.removeprefix("/v1/").strip("/")
     return found
 
@@ -136,8 +136,8 @@ def put(one: dict[str, Any], json: bool) -> None:
 
 
 def follow(api: Client, wanted: Mapping[str, str | None], json: bool, *, first: int) -> None:
-    """Print the `first` latest requests, and then those that come, oldest first, until interrupted. A lost connection
-    is waited for."""
+    """Print the `first` latest requests, and then new ones, oldest first, until interrupted. Waits for a lost
+    connection to return."""
     known: dict[str, None] = {}
     try:
         began = since = api.now() - timedelta(seconds=LATE_AT_FIRST)
@@ -149,7 +149,7 @@ def follow(api: Client, wanted: Mapping[str, str | None], json: bool, *, first: 
         while True:
             time.sleep(POLL)
             looked = time.monotonic()
-            # Where hardly anything fits the filters, no known entry ends a look: it reaches back to this time.
+            # If hardly anything matches the filters, no known entry ends a poll: it reaches back to this time.
             for one in reversed(_new(api, {**wanted, "dateFrom": clock.iso(since)}, known, pages=MOST_PAGES)):
                 put(one, json)
                 known[one["id"]] = None
@@ -161,7 +161,7 @@ def follow(api: Client, wanted: Mapping[str, str | None], json: bool, *, first: 
 
 
 def _new(api: Client, wanted: Mapping[str, str | None], known: Container[str], *, pages: int) -> list[dict[str, Any]]:
-    """Requests that are not `known`, newest first: pages of them, up to the first with one that is."""
+    """Requests that are not `known`, newest first: page by page, up to the first that contains a known one."""
     found: list[dict[str, Any]] = []
     query: dict[str, Any] = {"limit": LOOK, **wanted}
     for _ in range(pages):

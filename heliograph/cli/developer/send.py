@@ -16,7 +16,7 @@ from heliograph.cli.terminal.http import NOT_PRINTABLE, Transient
 from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.sms.status import STATUSES
 
-#: Seconds between two looks at the message: with --wait, 120 of the 3,000 reads that a key may make in a minute.
+#: Seconds between two polls of the message: with --wait, 120 of a key's 3,000 reads per minute.
 POLL = 0.5
 
 
@@ -65,7 +65,7 @@ def command(
         raise typer.BadParameter("must be ASCII without spaces, and not empty", param_hint="--idempotency-key")
     api = client(key, url, profile, data_dir)
     if wait:
-        # A key that may not see the message is refused before there is one.
+        # A key that may not read the message is refused before it is created.
         api.ask("GET", "/sms/messages", query={"limit": 1}, has=("items",))
     say(f"idempotency key: {idempotency_key}")
     body = {"to": to, "message": message, "senderName": sender, "clientReference": reference, "class": traffic_class}
@@ -95,7 +95,7 @@ def command(
 
 
 def _wait(api: Client, id: str, timeout: float) -> str:
-    """Wait for the message's final status, also while the API is away. Raises Problem on timeout."""
+    """Wait for the message's final status, even while the API is unavailable. Raises Problem on timeout."""
     deadline, status = time.monotonic() + timeout, "accepted"
     while True:
         with contextlib.suppress(Transient):

@@ -1,4 +1,4 @@
-"""`heliograph trigger`: make an event happen in test mode, the whole way."""
+"""`heliograph trigger`: makes an event happen in test mode, end to end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, Up
 from heliograph.cli.terminal.console import WRONG, Problem
 from heliograph.cli.terminal.printing import Json, say, show
 
-#: What the last digits of a number make of a message of a test key: docs/api.md.
+#: Outcomes of test messages by the last digits of the number: docs/api.md.
 NUMBERS = {
     "message.sent": "+258840000004",
     "message.delivered": "+258840000000",
     "message.failed": "+258840000001",
 }
-#: Recorded only for an endpoint that subscribes to it: it would come with every message (`webhooks/recording`).
+#: Recorded only for endpoints that subscribe to it, since it would occur with every message (`webhooks/recording`).
 IF_SUBSCRIBED = "message.sent"
 TEST = "webhook.test"
 KINDS = (*NUMBERS, TEST)

@@ -1,4 +1,4 @@
-"""`heliograph billing`: a month of all organizations, locked once it is over, as a file that never changes."""
+"""`heliograph billing`: usage of all organizations in a month, locked once it is over, as a file that never changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Which = Annotated[str, typer.Argument(metavar="MONTH", help="The month, in UTC, 
 
 @app.command("list")
 def list_(json: Json = False, data_dir: DataDir = None) -> None:
-    """List months, the latest first: which are locked, with their sums and checksums.
+    """List months, latest first: which are locked, with their totals and checksums.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("lock")
 def lock(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Write the lines of a month down for good, an hour after its end or later. One that is locked stays as it is.
+    """Write a month's lines permanently, an hour after its end or later. A month that is already locked is unchanged.
 
     \b
     Example:
@@ -72,8 +72,8 @@ def export(
     json: JsonOrCsv = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Export a locked month as CSV: the same bytes each time. The quantities of the channel sms add up to what the
-    month changed of the quotas.
+    """Export a locked month as CSV: the same bytes each time. The quantities of the channel sms add up to the month's
+    change of the quotas.
 
     \b
     Examples:
@@ -108,7 +108,7 @@ def export(
 
 @app.command("verify")
 def verify(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Check that the file of a locked month still has its checksum, and its sums those of the usage lists.
+    """Check that the file of a locked month still has its checksum, and that its totals match the usage lists.
 
     \b
     Example:
@@ -131,7 +131,7 @@ def verify(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
 
 def _value(name: str, cell: str) -> int | str:
-    """A cell of the file, as it was before it was written for spreadsheets."""
+    """The value of a cell, as it was before it was escaped for spreadsheets."""
     return int(cell) if name in ("quantity", "segments") else unguarded(cell)
 
 

@@ -1,4 +1,4 @@
-"""`heliograph lookup`: suppliers that say to which network a number belongs. Workers apply a change within seconds."""
+"""`heliograph lookup`: suppliers that report the network of a number. Workers apply a change within seconds."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def try_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Look a number up now, and show what was answered. Nothing is stored; the supplier charges it.
+    """Look up a number now, and show the answer. Nothing is stored; the supplier charges for it.
 
     \b
     Example:
@@ -157,7 +157,7 @@ def try_(
 
 @app.command("pause")
 def pause(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Pause a look-up supplier: numbers are routed by what is known of them.
+    """Pause a look-up supplier: numbers are routed by what is already known about them.
 
     \b
     Example:
@@ -184,7 +184,7 @@ def remove(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove a look-up supplier and its API key permanently. What it told is kept for 90 days.
+    """Remove a look-up supplier and its API key permanently. Its answers are kept for 90 days.
 
     \b
     Example:

@@ -35,11 +35,11 @@ def command(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show prices, costs and margins of the live SMS that suppliers took, by the day on which they became due.
+    """Show prices, costs and margins of live SMS accepted by suppliers, by the day on which they became due.
 
     Amounts of different currencies are never added. Without a price or a cost, or with both in different currencies,
     there is no margin. Amounts are exact sums of messages that were never rounded; for an invoice, --places rounds the
-    lines. A route has the name that it had when it chose; empty: no route chose, or none is known to have.
+    lines. A route is listed under the name that it had at the time; empty: no route chose, or it is not known.
 
     \b
     Examples:
@@ -94,6 +94,6 @@ def _plain(one: Line, places: int, parts: list[str]) -> dict[str, Any]:
 
 
 def _decimal(amount: int, places: int) -> str:
-    """With so many decimal places, to which it is rounded."""
+    """An amount rounded to this many decimal places."""
     whole, _, rest = decimal(amount).partition(".")
     return f"{whole}.{rest[:places]}" if places else whole

@@ -41,8 +41,8 @@ def import_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Import a price list, which is created if there is none of that name: the whole file, or nothing if any line is
-    invalid or two prices overlap. Importing it again changes nothing.
+    """Import a price list, creating it if there is none of that name: the whole file, or nothing if any line is invalid
+    or two prices overlap. Importing it again changes nothing.
 
     \b
     Examples:
@@ -109,8 +109,8 @@ def assign(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Assign a price list to an organization, or to all that have none of their own. It counts for messages that are
-    accepted from then on.
+    """Assign a price list to an organization, or to all that have none of their own. It applies to messages accepted
+    from then on.
 
     \b
     Examples:

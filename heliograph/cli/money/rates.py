@@ -86,7 +86,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("show")
 def show_(supplier: Which, csv: Csv = False, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show a supplier's rates, past and future ones included.
+    """Show a supplier's rates, including past and future ones.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def draft(
     json: JsonOrCsv = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Print a price list made from a supplier's rates, as CSV for `heliograph prices import`.
+    """Print a price list derived from a supplier's rates, as CSV for `heliograph prices import`.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print CSV that can be imported
 
 
 def read_file(file: Path, *, decimal_comma: bool, json: bool) -> list[tuple[int, Rate]]:
-    """The rates of a file, each with its line. Ends the command with all errors if there are any."""
+    """The rates in a file, each with its line. Ends the command with all errors if there are any."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             return read(lines, decimal_comma=decimal_comma)
@@ -48,7 +48,7 @@ def read_file(file: Path, *, decimal_comma: bool, json: bool) -> list[tuple[int,
 
 
 def errors_of(refused: TariffInvalid, *, json: bool) -> Problem:
-    """Show what is wrong with a file, line by line; the problem that ends the command."""
+    """Show what is wrong with a file, line by line; returns the problem that ends the command."""
     errors: list[dict[str, Any]] = refused.details["errors"]
     if json:
         show({"errors": errors}, json)
@@ -72,7 +72,7 @@ def show_import(done: Imported, *, dry_run: bool, json: bool) -> None:
 
 
 def show_rates(rates: list[Rate], *, csv: bool, json: bool) -> None:
-    """Show rates in the form that was asked for, or as CSV. Raises BadParameter if both were."""
+    """Show rates in the requested form, or as CSV. Raises BadParameter if both were requested."""
     if csv and form(json) is not None:
         raise typer.BadParameter("it is CSV with --csv; give one of the two", param_hint="-o")
     if csv:
@@ -88,7 +88,7 @@ def listed(one: Listed) -> dict[str, Any]:
 
 
 def percent(text: str | None, option: str) -> Fraction | None:
-    """A percentage or a rate of exchange. Raises typer.BadParameter."""
+    """A percentage or an exchange rate. Raises typer.BadParameter."""
     if text is None:
         return None
     try:

@@ -1,2 +1,2 @@
-"""Commands about one organization and what belongs to it: keys, senders, quota, defaults, members,
-notes; and what holds for the whole installation."""
+"""Commands about one organization and what belongs to it: keys, senders, quota, defaults, members, notes; and settings
+of the whole installation."""

@@ -1,4 +1,4 @@
-"""`heliograph org configure`: an organization's own rules, and whether its texts are sealed."""
+"""`heliograph org configure`: an organization's own settings, and whether its texts are sealed."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def configure(
 
 
 def countries(given: list[str] | None) -> list[str] | msgspec.UnsetType | None:
-    """As `organizations` takes them; `any` is all. Raises BadParameter."""
+    """Countries in the form expected by `organizations`; `any` means all. Raises BadParameter."""
     if not given:
         return msgspec.UNSET
     return None if given == ["any"] else _regions(given)
@@ -194,7 +194,7 @@ def _regions(given: list[str]) -> list[str]:
 
 
 def _reply(given: str | None) -> str | msgspec.UnsetType | None:
-    """As `organizations.configure` takes it."""
+    """A reply in the form expected by `organizations.configure`."""
     if given is None:
         return msgspec.UNSET
     return None if given == "default" else given

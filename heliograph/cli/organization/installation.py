@@ -1,4 +1,4 @@
-"""`heliograph installation`: what holds for the whole installation."""
+"""`heliograph installation`: settings of the whole installation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def set_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Set what is given; an empty value restores the default. Every process has it within two seconds.
+    """Change the given settings; an empty value restores the default. Every process applies them within two seconds.
 
     \b
     Examples:

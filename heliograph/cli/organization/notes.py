@@ -1,4 +1,4 @@
-"""`heliograph org note`: what operators write down about an organization, which it never reads."""
+"""`heliograph org note`: operators' notes about an organization, which it never reads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Write down something about an organization, for operators.
+    """Add a note about an organization, for operators.
 
     \b
     Example:

@@ -109,7 +109,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("show")
 def show_(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Show an organization, with its quota and how many requests its keys make of those that they may.
+    """Show an organization, with its quota and its request rates compared with its limits.
 
     \b
     Example:
@@ -192,8 +192,8 @@ def state(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Set an organization's commercial state. In `suspended` and `closed` its keys can only read. `closed` throws away
-    the key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read from then on.
+    """Set an organization's commercial state. In `suspended` and `closed` its keys can only read. `closed` destroys the
+    key of its sealed texts (`heliograph org configure ORG --seal-texts`), which nobody can read from then on.
 
     \b
     Example:

@@ -74,7 +74,7 @@ def alert(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Tell an organization when a day has had more messages than this.
+    """Notify an organization when a day has more messages than this.
 
     \b
     Examples:
@@ -119,8 +119,8 @@ def refunds_(
     """Show, or change, which failures give an organization its message back.
 
     unsent: it was never handed to a supplier, which is always refunded. refused: every supplier that was asked refused
-    it. undelivered, failed, expired, rejected: according to a receipt. unknown: no receipt came. It holds for all
-    organizations, and for messages that fail from now on; a message that is delivered after its refund stays refunded.
+    it. undelivered, failed, expired, rejected: according to a receipt. unknown: no receipt came. This applies to all
+    organizations, and to messages that fail from now on; a message delivered after its refund stays refunded.
 
     \b
     Examples:
@@ -156,7 +156,7 @@ def limit(
 ) -> None:
     """Limit the SMS segments that an organization, or one of its API keys, may send in a day; or show the limits.
 
-    What would pass a limit is refused with `spend_limit_reached`; a campaign waits until the next day.
+    Messages that would exceed a limit are refused with `spend_limit_reached`; a campaign waits until the next day.
 
     \b
     Examples:

@@ -17,12 +17,12 @@ COLUMNS = ("bucket", "limit", "own")
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """A limit as it holds."""
+    """A limit in force."""
 
     bucket: str
-    #: Requests a minute and key.
+    #: Requests per minute and key.
     limit: int
-    #: The organization's, and not the installation's.
+    #: The organization's own, not the installation's.
     own: bool
 
 

@@ -1,4 +1,4 @@
-"""`heliograph sender`: sender IDs, which organizations ask for and operators decide on."""
+"""`heliograph sender`: sender IDs, which organizations request and operators decide on."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def ask(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Ask an organization about a sender ID that waits for a decision, in place of an earlier question.
+    """Ask an organization about a sender ID that is waiting for a decision, replacing an earlier question.
 
     \b
     Example:
@@ -206,8 +206,8 @@ def register(
 ) -> None:
     """Record the state of a sender ID's registration in a country.
 
-    The organization reads it on its page Sender IDs, without the supplier. What is refused is not sent there; what a
-    supplier wants registered (`rule sender SUPPLIER register`) is sent once it is.
+    The organization sees it on its page Sender IDs, without the supplier. A refused sender is not used there; a sender
+    that a supplier wants registered (`rule sender SUPPLIER register`) is used once it is.
 
     \b
     Examples:

@@ -73,7 +73,7 @@ def month(
         writable(file)
 
     async def work(conn: Connection) -> str:
-        # First what is wrong with any database.
+        # First check what is wrong whatever the database contains.
         wanted = usage.month_of(month)
         actor = await operator(conn, org)
         made = await references.bill(conn, actor, month=wanted, by=by)

@@ -65,7 +65,7 @@ def create(
     """Make a person a member of an organization or an operator, and print a one-time sign-in link.
 
     Somebody who already has an account becomes a member and gets no link: they sign in as before. An operator always
-    gets one: it leads to the setup of password and second factor, which the console demands.
+    gets one: it leads to the setup of password and second factor, which the console requires.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def invite(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Invite a person to an organization, and print the link. It is mailed, too, where mails are sent.
+    """Invite a person to an organization, and print the link. It is also mailed if mails are configured.
 
     The link is valid for three days and one use, and for this address only. An invitation to the same address ends the
     earlier one.
@@ -137,7 +137,7 @@ def invite(
 
 @app.command("invitations")
 def invitations_(org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
-    """List the invitations of an organization that were not accepted yet.
+    """List the invitations of an organization that have not been accepted yet.
 
     \b
     Example:
@@ -243,8 +243,8 @@ def remove(
 ) -> None:
     """Remove a person from one organization or, without --org, from the installation. Their sessions end at once.
 
-    API keys they created are kept, unless --revoke-keys is given with --org. With --operator, only the console is
-    taken from them.
+    API keys they created are kept, unless --revoke-keys is given with --org. With --operator, they only lose access to
+    the console.
 
     \b
     Examples:
@@ -287,7 +287,7 @@ def role_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give an operator, or with --org a member of an organization, another role, in all their sessions within a second.
+    """Change the role of an operator, or with --org of a member of an organization, effective within a second.
 
     \b
     Examples:

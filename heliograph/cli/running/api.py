@@ -1,4 +1,4 @@
-"""`heliograph api`: one web process."""
+"""`heliograph api`: runs one web process."""
 
 from __future__ import annotations
 

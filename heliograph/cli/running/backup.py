@@ -152,7 +152,7 @@ def verify(
 
 
 async def _prune(conn: Connection, to: Path, keep: int, wal: Path | None) -> None:
-    """Remove what is not to be kept, and tell which. Raises BackupError."""
+    """Remove what is not to be kept, and report it. Raises BackupError."""
     for path in store.prune(to, keep=keep):
         say(f"Removed {path}.")
     damaged: list[str] = []
@@ -186,7 +186,7 @@ def _note(id: UUID, data_dir: Path | None) -> bool:
 
 
 def _text(path: Path | None) -> str:
-    """What a file holds; empty: there is none. Raises Problem."""
+    """The content of a file; empty: none was given. Raises Problem."""
     if path is None or not path.exists():
         return ""
     try:
@@ -196,7 +196,7 @@ def _text(path: Path | None) -> str:
 
 
 def passphrase_of(path: Path | None) -> str:
-    """The first line of a file, or what the environment holds; empty: there is none. Raises Problem."""
+    """The first line of a file, or the value from the environment; empty: there is none. Raises Problem."""
     if path is None:
         return os.environ.get(PASSPHRASE, "")
     try:

@@ -1,4 +1,4 @@
-"""`heliograph doctor`: check that everything works, and say how to fix what does not."""
+"""`heliograph doctor`: checks that everything works, and says how to fix what does not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def command(
 ) -> None:
     """Check settings, database, backups, workers, suppliers, WhatsApp accounts, queue, inbox, callbacks and API.
 
-    Exits with status 1 if something is wrong. A worker looks every minute, and keeps what it found (--history).
+    Exits with status 1 if something is wrong. A worker runs the checks every minute and records the results
+    (--history).
 
     \b
     Examples:
@@ -100,7 +101,7 @@ async def _examine(url: str, data_dir: Path | None) -> list[Check]:
 
 
 def _up(data_dir: Path | None) -> str:
-    """The command that starts an embedded database, and the API."""
+    """The command that starts an embedded database and the API."""
     return "heliograph up" + ("" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}")
 
 

@@ -51,5 +51,5 @@ def send_test(
     say("The server accepted the mail. Check the mailbox to see whether it arrived.")
 
 
-# With one command alone the group would be that command.
+# With a single command, the group itself would become that command.
 app.callback()(lambda: None)

@@ -1,4 +1,4 @@
-"""`heliograph rekey`: encrypt everything that is stored under the present secret key."""
+"""`heliograph rekey`: encrypts everything stored under the current secret key."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def command(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Encrypt everything that is stored under the present secret key. Safe to repeat, to interrupt, and while the
-    service is running.
+    """Encrypt everything stored under the current secret key. Safe to repeat, to interrupt, and while the service is
+    running.
 
     To change the secret key, first give every process the new one as HELIOGRAPH_OTHER_SECRET_KEY and restart it; then
-    exchange the two, and restart again; then run this. Afterwards it says whether the old one may be removed.
+    swap the two, and restart again; then run this. Afterwards it says whether the old one can be removed.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`heliograph restore`: a backup into an empty place."""
+"""`heliograph restore`: restores a backup into an empty place."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def command(
                     until=at,
                     by=shell(),
                     say=say,
-                    # A database without its key is worth little; a key without its database harms nobody.
+                    # A database without its key is worth little; a key without its database does no harm.
                     before=partial(_keep, place, secrets),
                 )
             )
@@ -115,8 +115,8 @@ async def _into_database(found: store.Backup) -> Restored:
 
 
 def _demand_room(place: Path, secrets: Secrets | None) -> None:
-    """Refuse before anything is written what would be overwritten afterwards; not what a killed restore of the same
-    backup left."""
+    """Refuse, before anything is written, files that would be overwritten later, except those left by a killed restore
+    of the same backup."""
     files = _files(place, secrets)
     for name in (secret_keys.FILE, secret_keys.OTHER_FILE, "credentials.json") if secrets is not None else ():
         path = place / name
@@ -130,7 +130,7 @@ def _keep(place: Path, secrets: Secrets | None) -> None:
 
 
 def _files(place: Path, secrets: Secrets | None) -> dict[Path, bytes]:
-    """What belongs beside the database."""
+    """The files that belong next to the database."""
     if secrets is None:
         return {}
     end = os.linesep

@@ -249,4 +249,4 @@ async def _started(simulator: Smsc | GraphSimulator | receiver.Receiver, host: s
 
 
 def _print(line: str) -> None:
-    print(line, flush=True)  # a reader at the other end of a pipe wants it now
+    print(line, flush=True)  # a reader at the other end of a pipe needs it now

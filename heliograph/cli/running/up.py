@@ -1,4 +1,4 @@
-"""`heliograph up`: everything on this machine."""
+"""`heliograph up`: runs everything on this machine."""
 
 from __future__ import annotations
 

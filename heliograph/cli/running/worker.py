@@ -1,4 +1,4 @@
-"""`heliograph worker`: one background process."""
+"""`heliograph worker`: runs one background process."""
 
 from __future__ import annotations
 

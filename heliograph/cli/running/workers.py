@@ -1,4 +1,4 @@
-"""`heliograph workers`: which workers run, and draining one. `heliograph worker` runs one."""
+"""`heliograph workers`: lists and drains workers. `heliograph worker` runs one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or id of a worke
 
 @app.command("list")
 def list_(json: Json = False, data_dir: DataDir = None) -> None:
-    """Show the workers that were seen within a minute: works, draining, drained, or gone.
+    """List the workers seen within a minute: works, draining, drained, or gone.
 
     \b
     Example:

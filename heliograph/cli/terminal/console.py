@@ -1,7 +1,7 @@
 """What every command shares: finding the database, and exiting on an expected refusal.
 
-Exit status: 0 done, 1 refused or not found, 2 wrong usage or settings, 3 something that is needed (mostly the
-database) cannot be reached.
+Exit status: 0 done, 1 refused or not found, 2 wrong usage or settings, 3 something required (usually the database)
+cannot be reached.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from heliograph.up.errors import UpError
 Result = TypeVar("Result")
 
 FAILED, WRONG, UNREACHABLE = 1, 2, 3
-#: Issues of a value that is wrong whatever is stored: wrong usage, and not a refusal.
+#: Issues of values that are wrong whatever is stored: wrong usage, not a refusal.
 ALWAYS = frozenset({"count", "enum", "exclusive", "format", "length", "one_of", "pattern", "range", "type"})
 DataDir = Annotated[
     Path | None,
@@ -82,7 +82,7 @@ class Problem(Exception):
         self.exit_status = exit_status
 
 
-#: What says where webhooks may go.
+#: Variables that control where webhooks may be sent.
 WEBHOOK_RULES = {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS"}
 
 
@@ -95,11 +95,11 @@ def settings_of(
 ) -> Settings:
     """The settings of the environment, completed from a data directory. Raises SettingsError.
 
-    A data directory that is named wins over HELIOGRAPH_DATABASE_URL if it holds a database; the default one is looked
-    at only when that variable is not set. HELIOGRAPH_SECRET_KEY wins over the directory's file, and so do the
-    variables about webhooks' addresses over what its `up` allows.
+    A named data directory takes precedence over HELIOGRAPH_DATABASE_URL if it contains a database; the default one is
+    considered only if that variable is not set. HELIOGRAPH_SECRET_KEY takes precedence over the directory's file, as do
+    the variables about webhook addresses over what its `up` allows.
 
-    `direct`: commands go past a pooler, by HELIOGRAPH_DATABASE_DIRECT_URL.
+    `direct`: bypass a pooler with HELIOGRAPH_DATABASE_DIRECT_URL.
     """
     settings = from_environment(environment)
     demand_directory(data_dir)
@@ -131,7 +131,7 @@ def settings_of(
 
 
 def demand_directory(data_dir: Path | None) -> None:
-    """Raise SettingsError if a data directory was named that is none."""
+    """Raise SettingsError if the named data directory is not one."""
     if data_dir is not None and not os.path.isdir(data_dir):
         what = "is not a directory" if os.path.exists(data_dir) else "does not exist"
         raise SettingsError(
@@ -140,8 +140,8 @@ def demand_directory(data_dir: Path | None) -> None:
 
 
 def embedded_home(data_dir: Path | None, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Where the embedded PostgreSQL is that `settings_of` means; None if it means another database, whose URL may stand
-    in a file, too. Raises SettingsError."""
+    """The location of the embedded PostgreSQL that `settings_of` selects; None if it selects another database, whose
+    URL may also come from a file. Raises SettingsError."""
     if data_dir is None and not from_environment(environment).database_url:
         data_dir = default_data_dir(environment)
     home = None if data_dir is None else data_dir / "postgres"
@@ -171,19 +171,19 @@ async def connection(url: str) -> AsyncIterator[Connection]:
     try:
         yield conn
     finally:
-        # A connection that was lost meanwhile cannot say goodbye.
+        # A connection lost in the meantime cannot be closed properly.
         with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             await conn.close(timeout=2)
 
 
 def no_database(url: str, error: BaseException) -> Problem:
-    """Message about a database that cannot be reached."""
+    """The message about a database that cannot be reached."""
     why = reason(error) if str(error) else "it does not answer"
     return Problem(f"the database at {database_url.shown(url)} cannot be reached: {why}", UNREACHABLE)
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, in the system's plain words: no number, no path, nothing of the call that failed."""
+    """Why something failed, in the system's words: without error number, path, or details of the failed call."""
     if isinstance(error, UnicodeDecodeError):
         return "it is not UTF-8 text"
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -246,7 +246,7 @@ def moment(text: str, option: str) -> datetime:
 
 @contextlib.contextmanager
 def in_options(**names: str) -> Iterator[None]:
-    """Rules name the fields of the API. A refusal that is raised here names the options instead: field → option."""
+    """Rules name the API's fields. Refusals raised in this context name options instead: field → option."""
     try:
         yield
     except Invalid as refusal:
@@ -271,7 +271,7 @@ def typed_secret(called: str = "Password") -> str:
 def run(app: typer.Typer) -> None:
     """Run a command; ends the process."""
     for stream in (sys.stdout, sys.stderr):
-        # In an ASCII locale a name with an accent is no reason to end with a traceback.
+        # In an ASCII locale, a name with an accent must not cause a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     _demand_utf8(sys.argv)
@@ -305,7 +305,7 @@ def run(app: typer.Typer) -> None:
 
 
 def _demand_utf8(words: Sequence[str]) -> None:
-    """End the process if an argument holds other bytes: neither JSON nor a URL nor the database takes them."""
+    """End the process if an argument is not UTF-8: neither JSON nor URLs nor the database accept other bytes."""
     for at, word in enumerate(words[1:], 1):
         try:
             word.encode()
@@ -317,7 +317,7 @@ def _demand_utf8(words: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _printed() -> Iterator[None]:
-    """Write out what was printed. Raises Problem if that cannot be; if nobody reads it any more, ends quietly."""
+    """Flush what was printed. Raises Problem if that fails; if the reader is gone, ends silently."""
     try:
         try:
             yield
@@ -327,7 +327,7 @@ def _printed() -> Iterator[None]:
     except OSError as error:
         if not _is_of_stdout(error):
             raise
-        # What is still to be written would fail once more, with a traceback, when the interpreter ends.
+        # What is still buffered would fail again, with a traceback, when the interpreter exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:
             raise SystemExit(FAILED) from None
@@ -335,8 +335,8 @@ def _printed() -> Iterator[None]:
 
 
 def _is_of_stdout(error: OSError) -> bool:
-    """Whether stdout raised it, and not another file or a connection: then it still holds what it cannot write."""
-    if not isinstance(getattr(sys.stdout, "buffer", None), io.BufferedWriter):  # PYTHONUNBUFFERED: it holds nothing
+    """True if stdout raised it, not another file or a connection: stdout then still buffers what it cannot write."""
+    if not isinstance(getattr(sys.stdout, "buffer", None), io.BufferedWriter):  # PYTHONUNBUFFERED: no buffer
         return error.errno in (errno.ENOSPC, errno.EPIPE)
     try:
         sys.stdout.flush()
@@ -357,7 +357,7 @@ def _is_wrong_usage(refusal: Refusal) -> bool:
 
 def _refusal(refusal: Refusal) -> str:
     details = dict(refusal.details)
-    # One message may stand at several fields.
+    # Several fields may have the same message.
     fields = dict.fromkeys(field["message"] for field in details.pop("fields", []))
     text = "; ".join(fields) or refusal.message
     known = ", ".join(f"{name}: {cell(value)}" for name, value in as_plain(details).items() if value is not None)

@@ -1,4 +1,4 @@
-"""Files that commands write: readable only by their owner, and refused with their name where they cannot be written."""
+"""Files written by commands: readable only by their owner; errors name the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.cli.terminal.console import Problem
 
 def writable(path: Path) -> Path:
     """Check that a file can be created at the path. Raises Problem: better now than after a million rows, or after the
-    audit log says that it was exported."""
+    export was recorded in the audit log."""
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise Problem(f"{path} cannot be written: choose another path")
     return path
@@ -27,6 +27,6 @@ def writing(path: Path, *, encoding: str) -> Iterator[TextIO]:
         with private_files.open_text(path, encoding=encoding) as file:
             yield file
     except (ConnectionError, TimeoutError):
-        raise  # of the database, which is read meanwhile
+        raise  # an error of the database, which is read at the same time
     except OSError as error:
         raise Problem(f"{path} cannot be written: {error.strerror}") from None

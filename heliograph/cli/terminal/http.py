@@ -1,4 +1,4 @@
-"""An HTTP client for commands that use Heliograph's API as any client would."""
+"""An HTTP client for commands that use Heliograph's API like any client."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem,
 from heliograph.demo.credentials import read_credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-#: What no URL and no header has: spaces, control characters and what is not ASCII.
+#: Characters that URLs and headers must not contain: spaces, control characters and non-ASCII ones.
 NOT_PRINTABLE = re.compile(r"[^!-~]")
 
 
 class Transient(Problem):
-    """No answer, or one that may be another in a while: asking again may help."""
+    """No response, or a temporary failure: a retry may help."""
 
     def __init__(self, text: str, exit_status: int = FAILED, *, after: float | None = None) -> None:
-        """`after`: the seconds that the answer asks to wait."""
+        """`after`: the seconds that the response asks to wait."""
         super().__init__(text, exit_status)
         self.after = after
 
 
 def address(url: str | None, data_dir: Path | None) -> str:
-    """The API's URL: the one given, otherwise the one that `heliograph up` last served from the data
-    directory (or the default directory), otherwise port 8080 on this machine."""
+    """The API's URL: the one given, otherwise the one last served by `heliograph up` from the data directory (or the
+    default directory), otherwise port 8080 on this machine."""
     if url is not None:
         return url
     known = read_credentials((data_dir or default_data_dir()) / "credentials.json")
@@ -48,7 +48,7 @@ def ask(
     timeout: float = 30.0,
 ) -> tuple[int, Mapping[str, str], Any]:
     """Send one request below `/v1`; returns status, headers in lower case and decoded body. Raises Problem, and
-    Transient where asking again may help.
+    Transient if a retry may help.
 
     `base_url` is the address with or without `/v1`. `timeout` in seconds, for each step of the exchange.
     """
@@ -63,39 +63,39 @@ def ask(
         text = f"{foreign(base_url)}: {status} with something other than JSON"
         if is_final(status) and not 200 <= status < 300:
             raise Problem(text) from None
-        # What a proxy says while what is behind it is away.
+        # A proxy's response while the server behind it is down.
         code = UNREACHABLE if status >= 500 else FAILED
         raise Transient(text, code, after=retry_after(answered)) from None
     return status, answered, decoded
 
 
 def foreign(base_url: str) -> str:
-    """The message about a server that is another one."""
+    """The message about a server that is not Heliograph."""
     return f"{base_url} does not answer as Heliograph"
 
 
 def is_final(status: int) -> bool:
-    """Whether the same request would be answered with this status again."""
+    """True if repeating the request would give the same status."""
     return status < 500 and status not in (408, 429)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds of `Retry-After`; None without it, or if it is a date, which is another clock's."""
+    """The seconds in `Retry-After`; None without it, or if it is a date, which depends on another clock."""
     given = headers.get("retry-after", "")
     return float(given) if re.fullmatch(r"[0-9]{1,9}", given) else None
 
 
 def split(url: str) -> urllib.parse.SplitResult:
-    """The parts of an http:// or https:// URL. Raises Problem if it is none, or has characters that are to be
+    """The parts of an http:// or https:// URL. Raises Problem if it is not one, or has characters that must be
     encoded."""
     try:
         parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # raises what is no port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError as error:
         raise Problem(f"{url!r} is not a valid URL: {error}", WRONG) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise Problem(f"{url!r} is not an http:// or https:// URL", WRONG)
-    # A host name may be international: it has an encoding of its own.
+    # A host name may be international: it has its own encoding.
     if NOT_PRINTABLE.search("".join(one for one in url if one.isascii())):
         raise Problem(f"{url!r} is not a valid URL: it has a space or a control character", WRONG)
     _demand_encoded(parts.path + parts.query)
@@ -132,7 +132,7 @@ def exchange(
         answer = client.getresponse()
         raw = answer.read()
     except ValueError:
-        # The error's text may hold a header, and with it the key.
+        # The error's text may contain a header, and thereby the key.
         raise Problem(f"the request to {where} cannot be encoded", WRONG) from None
     except (OSError, http.client.HTTPException) as error:
         raise Transient(f"no answer from {where}: {reason(error)}", UNREACHABLE) from None

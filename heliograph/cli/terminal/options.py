@@ -19,7 +19,7 @@ import typer
 def options_of(
     struct: type[msgspec.Struct], *, names: Mapping[str, str], without: frozenset[str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: the command gets an option for each field of `struct`, before its own parameters, as a dict `given`.
+    """Decorator: adds an option per field of `struct`, before the command's own parameters, passed as a dict `given`.
 
     `names`: options named differently from their field ("--system" for "systems"). `without`: fields to omit.
     """

@@ -1,6 +1,6 @@
-"""What a command prints, and in which form: as a table for people, as JSON, or as TSV.
+"""Output of commands: as a table for people, as JSON, or as TSV.
 
-Data goes to stdout; what only people read goes to stderr.
+Data goes to stdout; messages for people go to stderr.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from typer.core import TyperGroup
 from heliograph.base.database.clock import iso
 from heliograph.base.sentences import Sentence
 
-#: What a cut column of a table keeps at least.
+#: Minimum width of a cut column in a table.
 NARROWEST = 12
-#: Of a command that prints by `show` or `line` alone: it has `-o` as well (`Commands`).
+#: For commands that print only with `show` or `line`: they also get `-o` (`Commands`).
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
-#: Of a command that prints CSV unless it is told otherwise: it has `-o` as well.
+#: For commands that print CSV by default: they also get `-o`.
 JsonOrCsv = Annotated[bool, typer.Option("--json", help="Print JSON instead of CSV.")]
-#: Of a command that prints no records: it has no `-o`.
+#: For commands that print no records: they have no `-o`.
 JsonOnly = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
 Form = Literal["table", "json", "tsv"]
 Output = Annotated[Form | None, typer.Option("--output", "-o", show_default="table", help="Form of the output.")]
 OutputOrCsv = Annotated[Form | None, typer.Option("--output", "-o", show_default="CSV", help="Form of the output.")]
-#: `-o` by how the parameter `json` is annotated, which may be by name.
+#: `-o` by the annotation of the parameter `json`, which may be a string.
 _OUTPUTS: tuple[tuple[Any, Any], ...] = (
     *((name, Output) for name in ("Json", Json)),
     *((name, OutputOrCsv) for name in ("JsonOrCsv", JsonOrCsv)),
 )
-#: Control characters and what turns the direction of a text, which a terminal obeys: an error of a supplier, or a text
-#: that somebody sent, could clear the screen or show other digits than it has. Ends of lines are left.
+#: Removes control characters and direction marks, which terminals interpret: a supplier's error, or a text that
+#: somebody sent, could clear the screen or display different digits. Line breaks are kept.
 HARMLESS = {
     **dict.fromkeys((*range(32), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
     ord("\t"): " ",
     ord("\n"): "\n",
 }
-#: What the command that runs was told with `-o`.
+#: The form given with `-o` to the running command.
 _output: ContextVar[Form | None] = ContextVar("output", default=None)
 
 
 class Commands(typer.Typer):
-    """Commands, of which each that takes `json: Json` or `json: JsonOrCsv` takes `-o` beside it."""
+    """Commands; those that take `json: Json` or `json: JsonOrCsv` also get `-o`."""
 
-    def command(  # type: ignore[override]  # its many options are handed on
+    def command(  # type: ignore[override]  # its many options are passed on
         self, name: str | None = None, **options: Any
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """As typer's."""
+        """Like typer's."""
         add = super().command(name, **options)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,14 +117,14 @@ def say(line: str) -> None:
 
 
 def form(json: bool) -> Form | None:
-    """The form that the command that runs was told to print in; None: its own."""
+    """The output form given to the running command; None: its default."""
     return "json" if json else _output.get()
 
 
 def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
-    """Print a record, or a list of records as a table of `columns`; as JSON, records are whole.
+    """Print a record, or a list of records as a table of `columns`; as JSON, records are complete.
 
-    As TSV, records are lines of their `columns`, without a heading; a record that has none is a line for each value.
+    As TSV, records are lines of their `columns`, without a heading; without columns, a record is one line per value.
     """
     plain = as_plain(data)
     if json:
@@ -152,8 +152,8 @@ def line(
     colours: Mapping[str, Callable[[Any], int]] = MappingProxyType({}),
     widths: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
-    """Print one record of a stream on a line of its own. `colours`: column → the colour of its value, for a terminal:
-    the number of ECMA-48's "select graphic rendition". `widths`: column → characters that it takes at least."""
+    """Print one record of a stream on a line of its own. `colours`: column → colour of its value on a terminal, as a
+    parameter of ECMA-48's "select graphic rendition". `widths`: column → minimum width in characters."""
     if json:
         print(_speakable(msgspec.json.encode(as_plain(data)).decode()), flush=True)
     elif _output.get() == "tsv":
@@ -195,7 +195,7 @@ def table(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> str:
 
 
 def heading(name: str) -> str:
-    """A field's name in words: of a record of ours with `_`, of the API's with capitals."""
+    """A field's name in words: ours are separated by `_`, the API's by capitals."""
     if re.fullmatch(r"[a-z0-9]+([A-Z][a-z0-9]*)+", name):
         return re.sub("[A-Z]", lambda match: f" {match[0].lower()}", name)
     return name.replace("_", " ")
@@ -204,8 +204,8 @@ def heading(name: str) -> str:
 def fitted(rows: Sequence[Sequence[str]], columns: Sequence[str], width: int | None) -> str:
     """A table of at most `width` characters per line; None: unlimited.
 
-    The widest texts are cut first. Ids stay whole, as they are copied from the table; if
-    it still does not fit, each row becomes a record with one line per value.
+    The widest texts are cut first. Ids are never cut, because people copy them; if it still does not fit, each row
+    becomes a record with one line per value.
     """
     widths = [max(_room(heading(name)), *(_room(row[at]) for row in rows)) for at, name in enumerate(columns)]
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
@@ -232,7 +232,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _room(text: str) -> int:
-    """How many columns a terminal gives a text: two for a wide character, none for a mark on the one before it."""
+    """A text's width on a terminal: two columns for a wide character, none for a combining mark."""
     if text.isascii():
         return len(text)
     return sum(
@@ -241,12 +241,12 @@ def _room(text: str) -> int:
 
 
 def _padding(text: str, width: int) -> str:
-    """The spaces that a text leaves of its column."""
+    """The spaces that fill a text's column."""
     return " " * (width - _room(text))
 
 
 def _is_coloured() -> bool:
-    """Whether stdout shows colours, and nobody asked for none (https://no-color.org)."""
+    """True if stdout supports colours, and nobody disabled them (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -256,7 +256,7 @@ def _width() -> int | None:
 
 
 def _speakable(json: str) -> str:
-    """JSON that stdout can encode: in an ASCII locale, other characters become JSON escapes. So do, everywhere, the
+    """JSON that stdout can encode: in an ASCII locale, other characters become JSON escapes, as do, in any locale, the
     control characters that JSON allows in a text."""
     json = re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", json)
     try:
@@ -273,7 +273,7 @@ def record(values: Mapping[str, Any]) -> str:
 
 
 def cell(value: Any) -> str:
-    """Format a value on one line, with a space for each break of a text, and without what a terminal obeys."""
+    """Format a value on one line, with a space for each line break, and without characters that terminals interpret."""
     if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):

@@ -17,9 +17,9 @@ from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, r
 
 log = structlog.get_logger()
 
-#: The database may be starting as well, seconds.
+#: How long to wait for the database, which may also be starting, in seconds.
 PATIENCE = 60.0
-#: Before it is asked again, seconds.
+#: Pause before the next attempt, in seconds.
 PAUSE = 0.1
 
 
@@ -42,19 +42,19 @@ async def prepared(settings: Settings) -> None:
         except Exception as error:
             if not is_down(error):
                 raise
-            # It went away again after it had responded once, as one does that is killed while it starts.
+            # It disappeared after responding once, as when it is killed while starting.
             if time.monotonic() >= deadline:
                 raise Problem(f"the database cannot be used: {reason(error)}", UNREACHABLE) from None
         await asyncio.sleep(PAUSE)
     if not known:
         raise Problem("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
     if pending:
-        # Old and new processes run side by side during an upgrade, so this is no reason not to start.
+        # Old and new processes run side by side during an upgrade, so this must not prevent a start.
         log.warning("migrations pending", names=pending)
 
 
 async def _found(settings: Settings, wait: float) -> tuple[list[str], bool]:
-    """The migrations that are pending, and whether there is a schema. Raises Problem if nothing responds in time."""
+    """The pending migrations, and whether there is a schema. Raises Problem if nothing responds in time."""
     try:
         pool = await open_pool(settings.database_url, size=1, wait=wait, pooler=settings.pooler)
     except RoleUnset as error:

@@ -1,4 +1,4 @@
-"""What the commands of both channels' campaigns share: options, a row of a list, and a line that is redrawn until a
+"""What the commands for both channels' campaigns share: options, list rows, and a progress line that is redrawn until a
 campaign ends."""
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from heliograph.cli.terminal import printing
 from heliograph.cli.terminal.console import connection, on_database, only, operator
 from heliograph.cli.terminal.printing import as_plain, form, show
 
-#: Seconds between two looks of `follow`.
+#: Seconds between two polls of `follow`.
 LOOK = 1.0
-#: Whom a campaign goes to, by the file that they came in.
+#: Selects a campaign's audience by the import that they came from.
 AudienceImport = Annotated[
     UUID | None,
     typer.Option(
@@ -32,7 +32,7 @@ AudienceImport = Annotated[
         help="Send to the contacts of this import, instead of tags.",
     ),
 ]
-#: Whom it skips, by when they were last written to.
+#: Skips people by when they were last written to.
 NotWrittenDays = Annotated[
     int | None,
     typer.Option(
@@ -52,7 +52,7 @@ StartAt = Annotated[
         help="When to start, within a year: a time with a time zone, such as 2027-01-31T08:00:00+02:00.",
     ),
 ]
-#: Options by the fields of a campaign.
+#: Options by a campaign's fields.
 NAMES = {
     "name": "--name",
     "audience_tags": "--tag",
@@ -63,7 +63,7 @@ NAMES = {
     "scheduled_at": "--at",
     "messages_per_minute": "--per-minute",
 }
-#: Characters of the bar that `follow` draws.
+#: Width of the bar drawn by `follow`, in characters.
 WIDTH = 30
 
 
@@ -78,7 +78,7 @@ def id_of(text: str) -> UUID:
 def listed(
     settings: Settings, org: str | None, *, limit: int, json: bool, channel: str = "sms"
 ) -> list[dict[str, Any]]:
-    """Campaigns of a channel with their organization's name, newest first: whole with `json`, else rows of a list."""
+    """Campaigns of a channel with their organization's name, newest first: complete with `json`, else as list rows."""
 
     async def work(conn: Connection) -> list[tuple[str, Campaign]]:
         organization_id = await only(conn, org)
@@ -89,7 +89,7 @@ def listed(
 
 
 def line(one: Campaign) -> dict[str, Any]:
-    """A row of a list."""
+    """A campaign as a list row."""
     counts = one.counts
     shown = record.shown(one)
     shown["recipients"] = shown["recipient_count"]

@@ -1,4 +1,4 @@
-"""Reports, which a standby may answer."""
+"""Reports, which can be read from a standby."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from heliograph.cli.terminal.printing import say
 
 
 def on_reader(work: Callable[[Connection], Awaitable[Result]], settings: Settings) -> Result:
-    """Run `work`, which only reads, on the standby that the settings name; on the database where there is none, and,
-    with a word, where it is away or behind. Raises Problem if the database cannot be reached."""
+    """Run `work`, which only reads, on the standby in the settings; on the primary if there is none, or, with a
+    message, if it is unavailable or lagging. Raises Problem if the database cannot be reached."""
 
     async def connected() -> Result:
         async with connection(settings.database_url) as primary:

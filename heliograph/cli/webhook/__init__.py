@@ -1,4 +1,4 @@
-"""`heliograph webhook`: an organization's webhook endpoints, their attempts, sending again, and the catcher."""
+"""`heliograph webhook`: an organization's webhook endpoints, their attempts, resending, and the catcher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`heliograph webhook catcher`: an endpoint that this installation plays, and what it caught."""
+"""`heliograph webhook catcher`: a built-in endpoint that records what it receives."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def show_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what the catcher caught, newest first, each signature checked as a receiver does.
+    """Show what the catcher caught, newest first, with each signature verified as by a receiver.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`heliograph webhook`: what was tried at an endpoint, and sending again."""
+"""`heliograph webhook`: attempts at an endpoint, and resending."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from heliograph.webhooks.replays import Replay
 app = group("Deliveries.")
 
 REPLAYS = ("id", "status", "from_at", "to_at", "kinds", "only_failed", "cause", "queued", "created_at", "completed_at")
-#: Scans of `history.LOOK` attempts for one list.
+#: Maximum scans of `history.LOOK` attempts each for one list.
 LOOKS = 10
 ATTEMPTS = ("started_at", "kind", "attempt", "result", "status", "duration_ms", "event_id", "message_id", "detail")
 
@@ -45,7 +45,7 @@ def attempts(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List the latest attempts of an endpoint, newest first. With a filter, 50,000 are scanned at most.
+    """List the latest attempts at an endpoint, newest first. With a filter, at most 50,000 are scanned.
 
     \b
     Example:

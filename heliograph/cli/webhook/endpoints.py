@@ -1,4 +1,4 @@
-"""`heliograph webhook`: an organization's webhook endpoints: made, shown, changed, paused and given new secrets."""
+"""`heliograph webhook`: creates, shows, changes and pauses webhook endpoints, and rotates their secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLUMNS = (
     "last_success_at",
     "consecutive_failures",
 )
-#: Options by the fields of an endpoint.
+#: Options by an endpoint's fields.
 NAMES = {"url": "URL", "subscribed_events": "--event", "description": "--description"}
 
 
@@ -154,7 +154,7 @@ def update(
 
 @app.command("pause")
 def pause(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
-    """Pause an endpoint: nothing is sent to it, and what happens meanwhile waits, for 30 days at most.
+    """Pause an endpoint: nothing is sent to it, and new events wait for at most 30 days.
 
     \b
     Example:
@@ -166,7 +166,7 @@ def pause(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("resume")
 def resume(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None:
-    """Resume a paused endpoint, and send what waited for it.
+    """Resume a paused endpoint, and send what has been waiting for it.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What the commands for webhooks share: an endpoint and whom it belongs to, and moments."""
+"""What the commands for webhooks share: finding an endpoint's organization, and parsing times."""
 
 from __future__ import annotations
 

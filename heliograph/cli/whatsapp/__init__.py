@@ -1,4 +1,4 @@
-"""`heliograph whatsapp`: commands for WhatsApp, one module for each group."""
+"""`heliograph whatsapp`: commands for WhatsApp, one module per group."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ def _client(base_url: str, api_version: str) -> CloudClient:
 
 
 def _given(value: str | None, file: Path | None, prompt: str, option: str) -> str | None:
-    """A secret, if one was given in any form."""
+    """A secret, if one was given in any way."""
     return None if value is None and file is None else _secret(value, file, prompt, option)
 
 

@@ -22,7 +22,7 @@ from heliograph.whatsapp.mirror import apps
 
 app = group("Simulate callbacks from Meta, and list, retry or drop items that could not be applied.")
 
-#: Seconds that a user's message opens the service window for.
+#: Length of the service window opened by a user's message, in seconds.
 WINDOW = 86_400.0
 COLUMNS = ("received_at", "reason", "id")
 
@@ -124,7 +124,7 @@ def drop(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give up an item that could not be applied: it is deleted for good.
+    """Give up an item that could not be applied: it is permanently deleted.
 
     \b
     Example:
@@ -168,10 +168,10 @@ def retry(
 
 
 def _let_be_answered(number: Number, user: str, ago: float) -> None:
-    """Open the user's service window at the simulated Graph API, if the number is there: it accepts replies by its own
-    records."""
+    """Open the user's service window at the simulated Graph API, if the number exists there, since it accepts replies
+    only according to its own records."""
     if not number.base_url.startswith("http://") or ago >= WINDOW:  # Meta is https; http is for this machine only
         return
     window = {"user": user, "number": number.graph_id, "seconds": WINDOW - ago}
-    with contextlib.suppress(Problem):  # no stand-in listens there: the message comes in all the same
+    with contextlib.suppress(Problem):  # no simulator listens there: the message is received all the same
         exchange("POST", number.base_url, "/_sim/windows", headers={}, data=msgspec.json.encode(window), timeout=5.0)
