@@ -1,8 +1,8 @@
 """Who gets a campaign: listed numbers, contacts by tag, or the contacts of an imported file, each number once.
 
-Contacts are gathered step by step when the campaign starts, so that a million of them take no more memory and no longer
-transactions than a thousand. The rule nobody may break: the audience is what it was at the start, and the primary key
-ensures that each number is in it once.
+Contacts are gathered step by step when the campaign starts, so that a million of them need no more memory and no longer
+transactions than a thousand. The rule nobody may break: the audience is fixed at the start, and the primary key ensures
+that each number is in it once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from heliograph.contacts import records
 
 MAX_TAGS = 20
 MAX_RECIPIENTS = 10_000
-#: Days within which people may have been written to who are skipped for it.
+#: Maximum of `not_written_days`.
 MOST_DAYS = 365
-#: Contacts looked at by one step of gathering: some 50 ms.
+#: Contacts examined per step of gathering: some 50 ms.
 GATHER = 5_000
 #: Recipients deleted by one statement.
 FORGET = 5_000
-#: And in one round of forgetting.
+#: Recipients deleted per round.
 MOST_FORGOTTEN = 1_000_000
 
 
@@ -36,7 +36,7 @@ Recipient = tuple[str, str | None, str | None, str | None, str | None]
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """Listed recipients: the distinct numbers, and the distinct texts that are none."""
+    """Listed recipients: the distinct numbers, and the distinct texts that are not numbers."""
 
     valid: list[str]
     invalid: list[str]
@@ -48,8 +48,8 @@ _ONE = "give one of `audience_tags`, `audience_import` and `recipients`"
 def named(
     recipients: Sequence[str] | None, tags: Sequence[str] | None, imported: UUID | None = None
 ) -> tuple[Sequence[str] | None, list[str] | None]:
-    """(recipients, None), (None, tags), or neither for those of an import. Raises Invalid unless it is exactly one of
-    the three, within its bounds."""
+    """(recipients, None), (None, tags), or neither for an import. Raises Invalid unless exactly one of the three is
+    given, within its limits."""
     if sum(one is not None for one in (recipients, tags, imported)) != 1:
         raise Invalid(("audience_tags", "exclusive", _ONE), ("recipients", "exclusive", _ONE))
     if imported is not None:
@@ -65,14 +65,14 @@ def named(
 
 
 def checked_days(days: int | None) -> int | None:
-    """Days within which nobody may have been written to. Raises Invalid."""
+    """Check `not_written_days`. Raises Invalid."""
     if days is not None and not 1 <= days <= MOST_DAYS:
         raise Invalid(("not_written_days", "range", f"`not_written_days` must be from 1 to {MOST_DAYS}"))
     return days
 
 
 def excluded(tags: Sequence[str] | None, *, is_listed: bool) -> list[str]:
-    """Tags whose contacts are left out. Raises Invalid for more than MAX_TAGS, and beside listed recipients."""
+    """Tags whose contacts are excluded. Raises Invalid for more than MAX_TAGS, and with listed recipients."""
     if not tags:
         return []
     if is_listed:
@@ -90,7 +90,7 @@ async def spelled(listed: Sequence[str]) -> list[str]:
 
 
 async def numbers(listed: Sequence[str]) -> Numbers:
-    """The listed recipients as E.164, each person once, in the first spelling; and those that are none."""
+    """The listed recipients in E.164, each person once, in the first spelling; and those that are not numbers."""
     found = await spelled(listed)
     keys = await phones.in_turns(lambda one: phones.person(one) if phones.parse(one) == one else None, found)
     people: dict[str, str] = {}
@@ -107,8 +107,8 @@ async def at_home(listed: Sequence[str], *, home: str | None) -> dict[str, str |
     return dict(zip(texts, await phones.in_turns(lambda text: phones.read(text, region=home), texts), strict=True))
 
 
-# One possible recipient is enough. LIMIT keeps each look-up a look-up, here and below, whatever a plan that was made
-# while a table was empty thinks.
+# One possible recipient is enough. Here and below, LIMIT makes sure that each look-up stays an index look-up, even in a
+# plan cached while a table was empty.
 ANY_LISTED = """
 SELECT EXISTS (SELECT FROM unnest($2::text[]) AS listed (phone) LEFT JOIN LATERAL (
        SELECT since FROM opted_out_since($1, listed.phone) LIMIT 1) silence ON true
@@ -172,8 +172,8 @@ async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, numbe
     await conn.execute(KEEP, organization_id, campaign_id, numbers)
 
 
-# A step for one tag, in the order of contacts' ids. `seen` says where it ended; a number that an earlier tag added
-# stays as it is.
+# A step for one tag, in the order of contacts' ids. `seen` says where it ended; numbers added by an earlier tag are
+# unchanged.
 GATHER_TAGGED = """
 WITH seen AS MATERIALIZED (
     SELECT contact_id FROM contact_tags
@@ -197,9 +197,9 @@ SELECT (SELECT count(*) FROM seen)::int AS seen, (SELECT contact_id FROM seen OR
 class Gathered(msgspec.Struct, frozen=True):
     """One step of gathering."""
 
-    #: Recipients that it added.
+    #: Recipients added.
     added: int
-    #: Where the next one begins; None: nobody is left.
+    #: Where the next step begins; None: nobody is left.
     tag: int | None
     after: UUID
 
@@ -218,8 +218,8 @@ async def gather(
     with_names: bool,
     most: int,
 ) -> Gathered:
-    """Add the recipients among the `most` contacts that follow `after` under the `tag`th tag; `without`: those that
-    have none of these tags.
+    """Add the recipients among the `most` contacts after `after` with the `tag`th tag; `without`: skip contacts with
+    any of these tags.
 
     Runs in the caller's transaction.
     """
@@ -233,7 +233,7 @@ async def gather(
     return Gathered(row["kept"], tag + 1 if tag + 1 < len(searched) else None, UUID(int=0))
 
 
-# A step for the people of one batch of the import.
+# A step for the people in one batch of the import.
 GATHER_IMPORTED = """
 WITH seen AS MATERIALIZED (
     SELECT batch, people FROM contact_import_batches
@@ -285,7 +285,7 @@ SELECT c.phone, c.name, c.first_name, c.last_name, c.tags, c.written_at
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A contact that an imported file lists."""
+    """A contact listed in an imported file."""
 
     phone: str
     name: str
@@ -296,14 +296,13 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, limit: int) -> list[Listed]:
-    """The first contacts of an imported file, those that are still there."""
+    """The first contacts of an imported file that still exist."""
     rows = await conn.fetch(PEOPLE, actor.organization_id, imported, actor.mode, limit)
-    # Two batches may list the same one.
+    # Two batches may list the same contact.
     return list({row["phone"]: Listed(*row.values()) for row in rows}.values())
 
 
-# Recipients are sorted by bytes, and the other indexes are not: without the collation, a comparison would scan each
-# index.
+# Recipients are sorted by bytes, unlike the other indexes: without the collation, each comparison would scan an index.
 _NEXT = """
 SELECT r.phone, {names}.name, {names}.first_name, {names}.last_name,
        CASE WHEN (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL THEN 'opted_out'
@@ -317,7 +316,7 @@ _CONTACT = """LEFT JOIN LATERAL (
 """
 _RECENCY = "WHEN c.written_at > $6 THEN 'recently_written' "
 NEXT = _NEXT.format(names="r", recency="", contact="")
-# A recipient that was listed has the names of the contact with that number, if there is one.
+# A listed recipient has the names of the contact with that number, if there is one.
 NEXT_WITH_CONTACT = _NEXT.format(names="c", recency="", contact=_CONTACT)
 NEXT_BY_RECENCY = _NEXT.format(names="r", recency=_RECENCY, contact=_CONTACT)
 NEXT_WITH_CONTACT_BY_RECENCY = _NEXT.format(names="c", recency=_RECENCY, contact=_CONTACT)
@@ -334,9 +333,8 @@ async def following(
     is_named: bool,
     written_after: datetime | None = None,
 ) -> list[Recipient]:
-    """The next recipients in the order of their numbers. `mode`: of the contacts with their numbers; `is_named`: these
-    have the recipients' names, who bring none of their own. `written_after`: contacts who were written to since then
-    are skipped."""
+    """The next recipients in the order of their numbers. `mode`: that of the contacts with these numbers; `is_named`:
+    take names from the contacts, because recipients have none. `written_after`: skip contacts written to since then."""
     values = (organization_id, campaign_id, after, limit)
     if written_after is not None:
         sql = NEXT_WITH_CONTACT_BY_RECENCY if is_named else NEXT_BY_RECENCY
@@ -361,8 +359,8 @@ FORGOTTEN = "UPDATE campaigns SET forgotten = true WHERE organization_id = $1 AN
 
 
 async def forget(conn: Connection) -> int:
-    """Delete the recipients of campaigns that have ended, in short steps, each a commit, until MOST_FORGOTTEN went;
-    returns how many did."""
+    """Delete the recipients of campaigns that have ended, in short steps, each a commit, up to MOST_FORGOTTEN; returns
+    how many."""
     gone = 0
     while ended := await conn.fetch(ENDED):
         for organization_id, id in ended:
@@ -378,5 +376,5 @@ async def forget(conn: Connection) -> int:
 
 
 def _search(tags: Sequence[str], match_mode: str) -> tuple[Sequence[str], Sequence[str]]:
-    """(tags whose contacts are looked at, tags that each of these must have)"""
+    """(tags whose contacts are examined, tags that each of these must have)"""
     return (tags[:1], tags) if match_mode == "all" else (tags, [])

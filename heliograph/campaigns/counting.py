@@ -1,11 +1,11 @@
 """Counts of the outcomes of a campaign's messages: maintained, never computed over all messages for a read.
 
-Messages that were staged together are one range of ids, a chunk. Chunks in which something may still change are counted
-again from time to time, soon after a change and rarely otherwise, and the difference is added to the campaign's row. So
-a read costs one row, and the code that moves messages knows nothing about campaigns.
+Messages staged together form one range of ids, a chunk. Chunks that may still change are recounted periodically, soon
+after a change and rarely otherwise, and the difference is added to the campaign's row. So a read costs one row, and the
+code that moves messages knows nothing about campaigns.
 
-The rule nobody may break: the campaign's row is locked before its chunks, by everyone, and the chunk and the campaign
-change in one commit.
+The rule nobody may break: all code locks the campaign's row before its chunks, and the chunk and the campaign change in
+one commit.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from heliograph.base.database.pool import Connection
 from heliograph.campaigns import plan
 from heliograph.campaigns.channels.table import CHANNELS
 
-#: Chunks counted in one transaction: some 50,000 messages at most, 50 ms.
+#: Chunks counted per transaction: at most some 50,000 messages, 50 ms.
 CHUNKS = 50
 #: Pause between two counts of a chunk: half the time since the last change, within these bounds.
 SOONEST, LATEST_QUEUED, LATEST_SENT = timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=60)
-#: How rarely a final status is checked that late news can still improve, for as long as news can come.
+#: How often to recheck final statuses that late receipts can still improve, and for how long.
 LATE, LATE_UNTIL = timedelta(hours=1), timedelta(days=10)
-#: A campaign whose receipts do not all come is completed this long after its last message was handed over.
+#: A campaign with missing receipts is completed this long after its last message was handed over.
 PATIENCE = timedelta(hours=1)
 
 #: The columns of a chunk that count the outcomes of its messages.
@@ -100,8 +100,8 @@ RETURNING c.organization_id, c.id,
           AND (c.sent = 0 OR c.drained_at <= now() - $10::interval) AS done
 """
 
-# What was handed over and what was delivered between this count and the one before; a chart needs no more, and reads
-# no message for it.
+# What was handed over and delivered between this count and the previous one: all that a chart needs, without reading
+# messages.
 MINUTES = """
 INSERT INTO campaign_minutes AS known (organization_id, campaign_id, minute, sent, delivered)
 SELECT organization_id, campaign_id, date_trunc('minute', now()), sent, delivered
@@ -112,7 +112,7 @@ SELECT organization_id, campaign_id, date_trunc('minute', now()), sent, delivere
 
 
 async def recount(conn: Connection, channel: str, chunks: Sequence[tuple[UUID, UUID, UUID]]) -> None:
-    """Count chunks of a channel, given as (organization, campaign, first id), and move their campaigns' counts.
+    """Count chunks of a channel, given as (organization, campaign, first id), and update their campaigns' counts.
 
     Runs in the caller's transaction, which holds the campaigns' rows.
     """
@@ -124,7 +124,7 @@ async def recount(conn: Connection, channel: str, chunks: Sequence[tuple[UUID, U
         key = (row["organization_id"], row["campaign_id"], row["first_id"])
         before = [row[fate] for fate in FATES]
         after = [row[f"{fate}_now"] for fate in FATES]
-        if sum(after) != sum(before):  # messages past their retention are gone: what was counted last stays
+        if sum(after) != sum(before):  # messages past their retention are gone: keep the last count
             after = before
         difference = moved.setdefault(key[:2], [0] * len(FATES))
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
@@ -158,7 +158,7 @@ def _course(difference: Sequence[int]) -> tuple[int, int]:
 
 
 def _next(row: asyncpg.Record, *, changed: bool) -> datetime | None:
-    """When to count a chunk again; None: nothing in it can change any more."""
+    """When to recount a chunk; None: nothing in it can change any more."""
     at: datetime = row["at"]
     if row["queued_now"] or row["sent_now"]:
         latest = LATEST_QUEUED if row["queued_now"] else LATEST_SENT

@@ -1,7 +1,7 @@
-"""Drafts of campaigns: forms that are not sent yet, kept as they were typed, for whoever may make campaigns.
+"""Drafts of campaigns: unsubmitted forms, stored as typed, for everybody who may create campaigns.
 
-The rule nobody may break: numbers stand in a column of their own, in one spelling, so that erasing a person finds them;
-no draft is a campaign, and none is sent. One that nobody goes on with is erased after 30 days (`retention.rules`).
+The rule nobody may break: numbers are stored in a separate column, in one spelling, so that erasing a person finds
+them; a draft is not a campaign, and is never sent. An abandoned draft is erased after 30 days (`retention.rules`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Sealing
 
 TABLE = "campaign_drafts"
-#: Drafts of an organization and mode, and characters of what was typed, the numbers aside.
+#: Maximum drafts per organization and mode, and characters typed, not counting numbers.
 MOST, LONGEST = 100, 100_000
 
 
@@ -45,8 +45,8 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = "id, author, fields, numbers, saved_at"
-# Two people may go on with the same one: what was saved last stays. Another organization's id, or one of the other
-# mode, is another draft. The bound is one of room, not of money: two at once may exceed it by one.
+# Two people may edit the same draft: the last save wins. The same id in another organization or mode is another draft.
+# The limit is about space, not money: two concurrent saves may exceed it by one.
 SAVE = f"""
 INSERT INTO campaign_drafts AS known (organization_id, mode, id, author, fields, numbers, saved_at)
 SELECT $1, $2, $3, $4, $5, $6, now()
@@ -61,10 +61,10 @@ RETURNING true
 
 
 async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str, str], numbers: Sequence[str]) -> None:
-    """Keep a form under its id, in place of what was kept under it. `numbers`: as they were typed; those that cannot be
-    read are kept as their digits, with a + if they began with + or 00, or as they are.
+    """Store a form under its id, replacing the previous one. `numbers`: as typed; unreadable ones are stored as their
+    digits, with a + if they began with + or 00, or unchanged.
 
-    Raises Invalid for one that no form can be, TooManyDrafts, and Unavailable.
+    Raises Invalid for an impossible form, TooManyDrafts, and Unavailable.
     """
     if len(numbers) > audience.MAX_RECIPIENTS:
         raise Invalid(("numbers", "length", f"`numbers` must list at most {audience.MAX_RECIPIENTS} numbers"))
@@ -88,7 +88,7 @@ GET = f"""
 SELECT {_COLUMNS} FROM campaign_drafts
  WHERE organization_id = $1 AND mode = $2 AND id = $3 AND discarded_at IS NULL
 """
-# Retention erases it an hour later.
+# Retention deletes it an hour later.
 DISCARD = """
 UPDATE campaign_drafts SET discarded_at = now()
  WHERE organization_id = $1 AND mode = $2 AND id = $3 AND discarded_at IS NULL
@@ -101,10 +101,10 @@ END = "DELETE FROM campaign_drafts WHERE organization_id = $1 AND mode = $2 AND 
 
 
 async def list_all(conn: Connection, actor: Actor) -> list[Draft]:
-    """The organization's drafts, the one that was saved last first."""
+    """The organization's drafts, most recently saved first."""
     rows = await conn.fetch(LIST, actor.organization_id, actor.mode)
     told = await text_keys.opened_of(conn, actor.organization_id, TABLE, [(row["id"], row["fields"]) for row in rows])
-    # One whose key was thrown away is a form that nothing was typed into.
+    # A draft whose key was destroyed appears as an empty form.
     return [_draft(row, told[row["id"]] or "{}") for row in rows]
 
 
@@ -118,24 +118,24 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
 
 
 async def discard(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Put a draft away, which can be undone until it is erased; one that is not there, too."""
+    """Discard a draft; can be undone until it is erased. Idempotent."""
     await conn.execute(DISCARD, actor.organization_id, actor.mode, id)
 
 
 async def restore(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Undo that a draft was discarded. Raises NotFound once it was, or is erased."""
+    """Undo discarding a draft. Raises NotFound if that was already undone, or the draft is erased."""
     if not await conn.fetchval(RESTORE, actor.organization_id, actor.mode, id):
         raise NotFound("This can no longer be undone.", resource="campaign_draft", id=str(id))
 
 
 async def end(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Forget a draft of which a campaign was made; one that is not there, too."""
+    """Delete a draft from which a campaign was created. Idempotent."""
     await conn.execute(END, actor.organization_id, actor.mode, id)
 
 
 def _unread(text: str) -> str:
-    """The spelling of what is no number. A number abroad that lacks a digit stays one abroad: without its + it would be
-    read as another one, at home, when the form is opened again."""
+    """The stored spelling of an invalid number. A foreign number that lacks a digit keeps its +: without it, it would
+    be read as a different, domestic number when the form is opened again."""
     digits = phones.digits(text)
     if digits and phones.is_international(text):
         return "+" + (digits if "+" in text else digits.removeprefix("00"))

@@ -1,7 +1,7 @@
-"""Filling the parameters of a template: columns of a contact, or the same text for everybody.
+"""Filling the parameters of a template: with columns of a contact, or the same text for everybody.
 
-The rule nobody may break: a value goes in as it is, once. A contact's value is never interpreted, so nobody's name can
-be a column or a command.
+The rule nobody may break: a value is inserted as is, once. A contact's value is never interpreted, so nobody's name can
+act as a column or a command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout
 
 #: The columns of a recipient, in the order of `audience.Recipient`.
 COLUMNS = ("phone", "name", "first_name", "last_name")
-#: Parameters of a template, and characters of one value.
+#: Maximum parameters of a template, and characters of a value.
 MOST, LONGEST = 50, 1_024
 #: Prefix of a fixed text, in place of a column's name.
 TEXT = "text:"
@@ -27,15 +27,15 @@ class Filling(msgspec.Struct, frozen=True, omit_defaults=True):
     """The source of one parameter's value: a column or a text."""
 
     column: str | None = None
-    #: For recipients without a value in the column.
+    #: Used for recipients without a value in the column.
     default: str | None = None
     text: str | None = None
 
 
 def parse(written: Sequence[str], defaults: Mapping[str, str]) -> list[Filling]:
-    """Fillings as people write them: a column's name, or `text:` and the text.
+    """Parse fillings as people write them: a column's name, or `text:` followed by the text.
 
-    `defaults`: by column. Raises Invalid for what is neither, and for a default of a column that fills nothing.
+    `defaults`: by column. Raises Invalid for anything else, and for a default of an unused column.
     """
     known = f"{', '.join(sorted(COLUMNS))}, or {TEXT}… for a fixed text"
     found = []
@@ -52,12 +52,12 @@ def parse(written: Sequence[str], defaults: Mapping[str, str]) -> list[Filling]:
 
 
 def read(stored: str) -> tuple[Filling, ...]:
-    """Fillings as they are stored: a JSON array."""
+    """Fillings from their stored form, a JSON array."""
     return msgspec.json.decode(stored, type=tuple[Filling, ...])
 
 
 def written(stored: str) -> list[str]:
-    """The stored form as people write it, with the default after it: `first_name (customer)`."""
+    """Stored fillings as people write them, followed by the default: `first_name (customer)`."""
     return [
         f"{TEXT}{one.text}" if one.column is None else f"{one.column} ({one.default})" if one.default else one.column
         for one in read(stored)
@@ -65,11 +65,11 @@ def written(stored: str) -> list[str]:
 
 
 def check(template: TemplateLayout, parameters: Sequence[Filling]) -> None:
-    """Raises Invalid for a text or a default that the template would refuse for every recipient."""
+    """Check fillings. Raises Invalid for a text or default that the template would refuse for every recipient."""
     if len(parameters) > MOST:
         raise Invalid(("param", "count", f"there may be at most {MOST} parameters"))
     for given in ([one.text for one in parameters], [one.default for one in parameters]):
-        # Where nothing is given, the shortest value is used: what is wrong then is wrong with any.
+        # Where nothing is given, the shortest value is used: whatever is wrong with it is wrong with any value.
         values = ["x" if value is None else value.strip() for value in given]
         for place, value in enumerate(values, 1):
             if len(value) > LONGEST or "\0" in value or any("\ud800" <= sign <= "\udfff" for sign in value):
@@ -87,7 +87,7 @@ class _Source(NamedTuple):
 
 
 def filler(parameters: Sequence[Filling]) -> Callable[[Recipient], tuple[str, ...]]:
-    """A function that says a recipient's values, without spaces around them; empty where there is none."""
+    """A function that returns a recipient's values, without surrounding spaces; empty if there is none."""
     sources = [
         _Source(COLUMNS.index(one.column) if one.column else None, (one.text or one.default or "").strip())
         for one in parameters
@@ -100,7 +100,7 @@ def filler(parameters: Sequence[Filling]) -> Callable[[Recipient], tuple[str, ..
 
 
 def judge(template: TemplateLayout, parameters: Sequence[Filling]) -> Callable[[tuple[str, ...]], bool]:
-    """A function that says whether the template takes these values, which `filler` made."""
+    """A function that says whether the template accepts values returned by `filler`."""
 
     def takes(values: Sequence[str]) -> bool:
         return not any(len(value) > LONGEST for value in values) and not template.check(values)

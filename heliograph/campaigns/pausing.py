@@ -1,9 +1,9 @@
-"""What is staged of a campaign that somebody paused waits, chunk by chunk, and goes on where it was.
+"""Staged messages of a campaign that somebody paused: they are postponed chunk by chunk, and resume where they stopped.
 
-The rows of its messages are put off by a lifetime and not taken out, so nothing is refunded and every message keeps its
-place among the others; what a worker has already goes out. A campaign that goes on gets its time back: each message is
-due as much later as the pause lasted. The rule nobody may break: a chunk says that it is put off in the commit that
-puts its rows off, so nothing is put off twice and nothing is forgotten.
+Their queue rows are postponed by a lifetime instead of removed, so nothing is refunded and messages keep their order;
+those that a worker already has are sent. When the campaign is resumed, each message is due later by the length of the
+pause. The rule nobody may break: a chunk is marked as postponed in the commit that postpones its rows, so nothing is
+postponed twice and nothing is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heliograph.queue import leases
 #: Later than anything else is due.
 AWAY = timedelta(days=36_500)
 
-# From the end: what is due last has the best chance of not having been sent.
+# From the end: messages due last are most likely not to have been sent.
 WAITING = """
 SELECT first_id, last_id FROM campaign_chunks
  WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at IS NULL AND NOT withdrawn AND queued > 0
@@ -28,7 +28,7 @@ SELECT first_id, last_id FROM campaign_chunks
 PUT_OFF = """
 UPDATE campaign_chunks SET put_off_at = $4 WHERE organization_id = $1 AND campaign_id = $2 AND first_id = $3
 """
-# What goes on goes in its old order.
+# Resumed in the original order.
 AWAY_CHUNK = """
 SELECT first_id, last_id, put_off_at FROM campaign_chunks
  WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at IS NOT NULL AND NOT withdrawn ORDER BY first_id LIMIT 1
@@ -38,7 +38,7 @@ NOTHING_LEFT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 A
 
 
 async def put_off(conn: Connection, due: Due) -> None:
-    """Put one chunk of a paused campaign off. Runs in the caller's transaction, which holds the campaign's row."""
+    """Postpone one chunk of a paused campaign. Runs in the caller's transaction, which holds the campaign's row."""
     campaign = due.organization_id, due.id
     chunk = await conn.fetchrow(WAITING, *campaign)
     if chunk is None:
@@ -52,8 +52,8 @@ async def put_off(conn: Connection, due: Due) -> None:
 
 
 async def take_up(conn: Connection, due: Due) -> bool:
-    """Let one chunk go on that was put off; False: there is none. Runs in the caller's transaction, which holds the
-    campaign's row."""
+    """Resume one postponed chunk; False: there is none. Runs in the caller's transaction, which holds the campaign's
+    row."""
     campaign = due.organization_id, due.id
     chunk = await conn.fetchrow(AWAY_CHUNK, *campaign)
     if chunk is None:

@@ -1,16 +1,16 @@
-"""Campaigns: begin, pause, resume, cancel; and the states they go through. What one looks like is in `record`.
+"""Campaigns: begin, pause, resume, cancel; and their states. The record of a campaign is in `record`.
 
     scheduled → staging → running ⇄ paused
                   any of these → canceled | failed          running → completed
 
 `staging`: the audience is gathered. `running`: its messages are staged and sent. `paused`: quota or wallet does not
-cover the next message, the organization is suspended, or the channel cannot send now; it goes on by itself. One that
-somebody paused, or that a second person has to approve (`approval`), does not.
-`completed`: nothing is left to do. What a campaign says, and how it is made, is its channel's.
+cover the next message, the organization is suspended, or the channel cannot send now; it resumes by itself, unless
+somebody paused it, or a second person has to approve it (`approval`).
+`completed`: nothing is left to do. A campaign's content and its creation belong to its channel.
 
-It has over 400 lines because what moves a campaign stands beside the table of its states.
+It has over 400 lines because the functions that move a campaign are next to the table of its states.
 
-The rule nobody may break: a state changes in one place, `move`, whose guard stands in the UPDATE.
+The rule nobody may break: a state changes in one place, `move`, whose guard is in the UPDATE.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ from heliograph.webhooks.recording import events
 MAX_NAME = 200
 MAX_AHEAD = timedelta(days=365)
 MAX_PAST = timedelta(seconds=60)
-#: How far ahead a paced campaign is staged: the queue's order and not a worker's turn decides when a message goes.
+#: How far ahead a paced campaign is staged: so that the queue's order, not a worker's turn, decides when a message is
+#: sent.
 LEAD = timedelta(seconds=20)
-#: The fastest pace that differs from none, messages a minute: one each 0.06 ms.
+#: The fastest pace that differs from none, in messages per minute: one every 0.06 ms.
 MAX_PACE = 1_000_000
 
-#: Each state, and those it is reached from.
+#: Each state, and those from which it is reached.
 STATES: dict[str, tuple[str, ...]] = {
     "scheduled": (),
     "staging": ("scheduled",),
@@ -58,17 +59,17 @@ STATES: dict[str, tuple[str, ...]] = {
     "canceled": ("scheduled", "staging", "running", "paused"),
     "failed": ("scheduled", "staging", "running", "paused"),
 }
-#: What has not ended.
+#: States of campaigns that have not ended.
 UNDER_WAY = STATES["canceled"]
-#: What somebody may do with a campaign.
+#: Actions on a campaign.
 Act = Literal["pause", "resume", "pace", "cancel"]
 #: Why a campaign is paused, or has failed.
 QUOTA, SUSPENDED, SENDER = "quota_exceeded", "organization_suspended", "sender_id_not_approved"
-#: The organization has sent what it may in a day.
+#: The organization has reached its limit for a day.
 SPENT = "spend_limit_reached"
-#: Somebody paused it, and somebody has to resume it: it does not go on by itself.
+#: Somebody paused it, and somebody has to resume it: it does not continue by itself.
 BY_REQUEST = "paused_by_request"
-#: Its text was sealed by a key that was thrown away when the organization was closed.
+#: Its text was sealed with a key that was destroyed when the organization was closed.
 ERASED = "text_erased"
 
 
@@ -91,8 +92,8 @@ class CampaignNotPausable(Refusal):
 
 
 def acts(campaign: Campaign, *, needs_approval: bool | None = None) -> frozenset[Act]:
-    """The actions that would change this campaign and that the rules would accept. `needs_approval`: of a paused one,
-    whether it cannot go on without one (`rule.missing`); None: nobody asked, so it does if it says that it waits."""
+    """The actions that would change this campaign and that the rules would accept. `needs_approval`: a paused one needs
+    approval to continue (`rule.missing`); None: not checked, so its reason for being paused decides."""
     if campaign.status not in UNDER_WAY:
         return frozenset()
     possible: set[Act] = {"pace", "cancel"}
@@ -106,11 +107,11 @@ def acts(campaign: Campaign, *, needs_approval: bool | None = None) -> frozenset
 
 
 class Anew(Exception):
-    """What a step was based on has changed meanwhile. The step is rolled back and decided again."""
+    """The basis of a step has changed in the meantime. The step is rolled back and decided again."""
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """A campaign to be created, in any channel. The API has checked lengths and types; everything else is checked
+    """A campaign to be created, on any channel. The API has checked lengths and types; everything else is checked
     here."""
 
     name: str
@@ -121,7 +122,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     audience_tag_match_mode: str = "any"
     #: Not with `recipients`.
     excluded_tags: Sequence[str] | None = None
-    #: Contacts who were written to within so many days are skipped.
+    #: Contacts written to within this many days are skipped.
     not_written_days: int | None = None
     recipients: Sequence[str] | None = None
     messages_per_minute: int | None = None
@@ -147,7 +148,7 @@ class Outline(msgspec.Struct, frozen=True):
 
 
 async def outline(conn: Connection, wish: Wish) -> Outline:
-    """What every channel checks of a wish. Raises Invalid (name, time, tags, recipients)."""
+    """The checks that all channels share. Raises Invalid (name, time, tags, recipients)."""
     at: datetime = await conn.fetchval("SELECT now()")
     name = checked_name(wish.name)
     scheduled_at = _scheduled(wish.scheduled_at, at)
@@ -186,8 +187,8 @@ async def begin(
 ) -> Campaign:
     """Store a campaign that its channel has checked; a worker starts it within a second of its time.
 
-    `content`: the channel's of CONTENT. `with_names`: it uses more than the recipients' numbers. Runs in the caller's
-    transaction. Raises CampaignAudienceEmpty for one that is to start at once and has nobody, and Unavailable.
+    `content`: the channel's part of CONTENT. `with_names`: it uses more than the recipients' numbers. Runs in the
+    caller's transaction. Raises CampaignAudienceEmpty for one that starts at once without recipients, and Unavailable.
     """
     wish, at, found = outline.wish, outline.at, outline.found
     if wish.audience_import is not None and not await conn.fetchval(
@@ -250,7 +251,7 @@ async def begin(
     told |= {"audience_import": str(wish.audience_import)} if wish.audience_import else {}
     told |= {"scheduled_at": outline.scheduled_at, "messages_per_minute": wish.messages_per_minute, "mode": actor.mode}
     await audit.record(conn, actor, "campaign.created", object_id=id, name=outline.name, after=told)
-    # One that starts at once is told of when it is stopped.
+    # For a campaign that starts at once, the notice is recorded when it stops.
     if not starts and await rule.expected(conn, actor.organization_id, id) is not None:
         await notices.record(conn, Notice(actor.organization_id, "campaign.approval", str(id), outline.name))
     return (await read(conn, actor.organization_id, [row]))[0]
@@ -261,7 +262,7 @@ def guard(status: str) -> str:
     return f"status IN ({', '.join(repr(name) for name in STATES[status])})"
 
 
-#: The guarded change of state. What is pending when a campaign is canceled or fails will never be sent.
+#: The guarded change of state. Recipients pending when a campaign is canceled or fails will never get it.
 MOVES = {
     status: f"""
 UPDATE campaigns SET status = '{status}', status_reason = $3,
@@ -323,9 +324,9 @@ async def move(
 
 
 async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
-    """End a campaign; a second time changes nothing. Runs in the caller's transaction.
+    """Cancel a campaign; repeating changes nothing. Runs in the caller's transaction.
 
-    Nothing more is staged; a worker withdraws what is staged and not sent, and returns its cost. Raises NotFound, and
+    Nothing more is staged; a worker withdraws what is staged but not sent, and refunds its cost. Raises NotFound, and
     CampaignNotCancelable for one that has completed or failed.
     """
     before = await get(conn, actor, id=id, channel=channel)
@@ -339,9 +340,9 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
 
 
 async def pause(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
-    """Stop a campaign until somebody resumes it; a second time changes nothing. Runs in the caller's transaction.
+    """Pause a campaign until somebody resumes it; repeating changes nothing. Runs in the caller's transaction.
 
-    Nothing more is staged from now on; a worker puts off what is staged, and what it has in its hands goes out. Raises
+    Nothing more is staged from now on; a worker postpones what is staged, and messages already taken are sent. Raises
     NotFound, and CampaignNotPausable for one that has not begun or has ended.
     """
     before = await _held(conn, actor, id=id, channel=channel)
@@ -353,9 +354,9 @@ async def pause(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms
 
 
 async def resume(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
-    """Let a campaign go on that somebody paused; one that runs, or waits for quota, is as it was. Runs in the caller's
-    transaction. Raises NotFound, CampaignNotPausable for one that has not begun or has ended, and
-    CampaignApprovalRequired; an operator takes the responsibility."""
+    """Resume a campaign that somebody paused; one that is running, or waiting for quota, is unchanged. Runs in the
+    caller's transaction. Raises NotFound, CampaignNotPausable for one that has not begun or has ended, and
+    CampaignApprovalRequired, except for operators, who take responsibility."""
     before = await _held(conn, actor, id=id, channel=channel)
     if before.status not in ("running", "paused"):
         raise CampaignNotPausable(id=str(id), status=before.status)
@@ -366,7 +367,7 @@ async def resume(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
     return await _moved_by(conn, actor, before, "running", reason=None)
 
 
-# What is due further ahead than a slow pace allows for is due anew, from now on.
+# If the next message is due further ahead than a slow pace allows for, due times begin again from now.
 PACE = f"""
 UPDATE campaigns SET messages_per_minute = $3,
        due_at = CASE WHEN messages_per_minute IS NOT NULL AND due_at < now() + $4::interval THEN due_at END,
@@ -378,10 +379,10 @@ UPDATE campaigns SET messages_per_minute = $3,
 async def change_pace(
     conn: Connection, actor: Actor, *, id: UUID, messages_per_minute: int | None, channel: str = "sms"
 ) -> Campaign:
-    """Stage what is left at another pace; None: as fast as it goes. Runs in the caller's transaction.
+    """Stage the rest at another pace; None: as fast as possible. Runs in the caller's transaction.
 
-    What is staged already goes out as it was: of a campaign with a pace that is 20 s of it, of one without it may be
-    all. Raises NotFound, Invalid (messages_per_minute), and CampaignNotPausable for one that has ended.
+    What is already staged keeps its times: up to 20 s worth of a paced campaign, perhaps all of one without a pace.
+    Raises NotFound, Invalid (messages_per_minute), and CampaignNotPausable for one that has ended.
     """
     if messages_per_minute is not None and not 1 <= messages_per_minute <= MAX_PACE:
         raise Invalid(("messages_per_minute", "range", f"`messages_per_minute` must be from 1 to {MAX_PACE}"))
@@ -405,7 +406,7 @@ async def change_pace(
 
 
 async def _held(conn: Connection, actor: Actor, *, id: UUID, channel: str) -> Campaign:
-    """The campaign; its row is locked, so that what is decided about it holds."""
+    """The campaign, with its row locked, so that decisions about it remain valid."""
     await conn.fetchval(LOCK, actor.organization_id, id)
     return await get(conn, actor, id=id, channel=channel)
 

@@ -1,7 +1,7 @@
-"""One campaign as its organization sees it, and how campaigns are found: by id, by channel, by tag.
+"""A campaign as its organization sees it, and finding campaigns: by id, by channel, by tag.
 
-The rule nobody may break: what is stored is in COLUMNS, and what follows from the counts is added in `campaign` and
-nowhere else.
+The rule nobody may break: stored values are listed in COLUMNS, and values derived from the counts are added in
+`_campaign` and nowhere else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.campaigns import standstill
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item
 
-#: What a running campaign waits for once all of it was sent: the last receipts or statuses.
+#: What a running campaign waits for once everything was sent: the last receipts or statuses.
 WAITING = "waiting_for_receipts"
 
 
@@ -33,14 +33,14 @@ class Counts(msgspec.Struct, frozen=True):
     total: int
     #: Not staged yet.
     pending: int
-    #: Staged, and no supplier has it yet.
+    #: Staged, but no supplier has it yet.
     queued: int
     sent: int
-    #: And not read, where the channel can tell.
+    #: Not including those read, if the channel can tell.
     delivered: int
     read: int
     failed: int
-    #: Sent, and no receipt came by the deadline.
+    #: Sent, but no receipt came by the deadline.
     unknown: int
     canceled: int
     opted_out: int
@@ -51,22 +51,22 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def reached(self) -> int:
-        """Who got it, whether they read it or not."""
+        """Recipients who got it, whether or not they read it."""
         return self.delivered + self.read
 
     @property
     def missed(self) -> int:
-        """Who was sent it and, for all that is known, did not get it."""
+        """Recipients to whom it was sent and who, as far as is known, did not get it."""
         return self.failed + self.unknown
 
     @property
     def on_way(self) -> int:
-        """Whose message is staged, and has not ended."""
+        """Recipients whose message is staged and has no final status."""
         return self.queued + self.sent
 
     @property
     def skipped(self) -> int:
-        """Whom nothing was staged for."""
+        """Recipients for whom nothing was staged."""
         return self.opted_out + self.recently_written + self.invalid
 
 
@@ -78,44 +78,44 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     status: str
     status_reason: str | None
-    #: What it says: those of CONTENT that its channel has.
+    #: Its content: the fields of CONTENT that its channel has.
     content: dict[str, Any]
-    #: Tags, or the import whose contacts get it; both None: the recipients were listed.
+    #: Tags, or the import whose contacts get it; both None: recipients were listed.
     audience_tags: list[str] | None
     audience_import: UUID | None
     audience_tag_match_mode: str
-    #: Contacts with any of these are left out.
+    #: Contacts with any of these tags are excluded.
     excluded_tags: list[str]
-    #: Contacts who were written to within so many days are skipped.
+    #: Contacts written to within this many days are skipped.
     not_written_days: int | None
     messages_per_minute: int | None
     scheduled_at: datetime | None
     started_at: datetime | None
     completed_at: datetime | None
-    #: When a second person approved it, where that is asked for.
+    #: When a second person approved it, if that is required.
     approved_at: datetime | None
     created_at: datetime
     counts: Counts
 
     @property
     def is_gathered(self) -> bool:
-        """Its recipients are found at its start, and not listed."""
+        """True if its recipients are gathered at its start, not listed."""
         return self.audience_tags is not None or self.audience_import is not None
 
 
 class Named(msgspec.Struct, frozen=True):
-    """A campaign, for whoever looks one up by its name."""
+    """A campaign, for finding it by name."""
 
     id: UUID
     name: str
     created_at: datetime
 
 
-#: Campaigns, newest first, among which a name is looked for: names have no index.
+#: Campaigns, newest first, searched for a name: names have no index.
 LOOKED = 500
-#: Whose texts are sealed by this name.
+#: The table name used in the seals of texts.
 TABLE = "campaigns"
-#: Columns of what campaigns say; the others of a campaign are NULL.
+#: Columns of campaigns' content; those that a channel does not use are NULL.
 CONTENT = (
     "message_template",
     "class",
@@ -126,7 +126,7 @@ CONTENT = (
     "template_language",
     "parameters",
 )
-#: They may be longer than an event.
+#: Omitted from events, because they may be longer than an event.
 NOT_SHOWN = frozenset({"parameters"})
 #: Outcomes that a channel does not have.
 NOT_COUNTED = {"sms": "read", "whatsapp": "unknown"}
@@ -158,7 +158,7 @@ async def list_page(
     date_from: datetime | None = None,
     date_to: datetime | None = None,
 ) -> list[Campaign]:
-    """Up to `limit` campaigns of a channel, newest first, older than `after`, made in [date_from, date_to)."""
+    """Up to `limit` campaigns of a channel, newest first, older than `after`, created in [date_from, date_to)."""
     bounds = bounded_scan.bounds(after, date_from=date_from, date_to=date_to)
     values = (actor.organization_id, channel, *bounds, limit, date_from, date_to)
     both = len(actor.modes) > 1
@@ -183,7 +183,7 @@ async def under_way(
     date_to: datetime | None = None,
     limit: int,
 ) -> list[Campaign]:
-    """Campaigns of a channel that have begun and not ended, paused ones too, newest first."""
+    """Campaigns of a channel that have begun but not ended, including paused ones, newest first."""
     rows = await conn.fetch(LIST_UNDER_WAY, actor.organization_id, actor.mode, channel, date_from, date_to, limit)
     return await read(conn, actor.organization_id, rows)
 
@@ -198,7 +198,7 @@ SELECT organization_id, (SELECT name FROM organizations WHERE id = organization_
 async def list_everywhere(
     conn: Connection, *, organization_id: UUID | None, channel: str = "sms", limit: int
 ) -> list[tuple[str, Campaign]]:
-    """For operators: (organization's name, campaign), newest first, of one organization, or of all (None)."""
+    """For operators: (organization's name, campaign), newest first, of one organization or all (None)."""
     rows = await conn.fetch(LIST_EVERYWHERE, organization_id, channel, limit)
     items = [Item(row["organization_id"], row["id"], row["message_template"]) for row in rows]
     texts = await text_keys.opened(conn, TABLE, items)
@@ -224,7 +224,7 @@ NAMES = "SELECT id, name FROM campaigns WHERE organization_id = $1 AND id = ANY 
 
 
 async def names(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> dict[UUID, str]:
-    """Names of campaigns by their ids, those that the actor sees, in the order given."""
+    """Names of campaigns by id, in the order given, of those visible to the actor."""
     rows = {row["id"]: row["name"] for row in await conn.fetch(NAMES, actor.organization_id, list(ids), actor.modes)}
     return {id: rows[id] for id in ids if id in rows}
 
@@ -239,7 +239,7 @@ async def latest(conn: Connection, actor: Actor, *, limit: int = LOOKED) -> list
     return [Named(*row) for row in await conn.fetch(LATEST, actor.organization_id, actor.mode, limit)]
 
 
-# By `campaigns_under_way`, which has few.
+# Uses the index `campaigns_under_way`, which is small.
 PAUSED = """
 SELECT count(*) FROM (
        SELECT FROM campaigns
@@ -248,7 +248,7 @@ SELECT count(*) FROM (
 
 
 async def paused(conn: Connection, actor: Actor, *, most: int) -> int:
-    """How many campaigns in the actor's mode are paused, `most` at most."""
+    """How many campaigns in the actor's mode are paused, counted up to `most`."""
     found: int = await conn.fetchval(PAUSED, actor.organization_id, actor.mode, most)
     return found
 
@@ -262,26 +262,26 @@ SELECT name FROM campaigns
 
 
 async def waiting_for_tag(conn: Connection, actor: Actor, *, tag: str) -> list[str]:
-    """Names of campaigns that are still to gather the contacts with a tag, or those without it."""
+    """Names of campaigns that have yet to gather contacts with a tag, or without it."""
     rows = await conn.fetch(WAITING_FOR_TAG, actor.organization_id, actor.mode, tag)
     return [row["name"] for row in rows]
 
 
 async def read(conn: Connection, organization_id: UUID, rows: Sequence[asyncpg.Record]) -> list[Campaign]:
-    """The records for an organization's rows that have COLUMNS."""
+    """Campaigns from an organization's rows that have COLUMNS."""
     stored = [(row["id"], row["message_template"]) for row in rows]
     texts = await text_keys.opened_of(conn, organization_id, TABLE, stored)
     return [_campaign(row, texts[row["id"]]) for row in rows]
 
 
 def _campaign(row: asyncpg.Record, text: str | None) -> Campaign:
-    """`text`: its template, opened; one whose key is gone says nothing."""
+    """A campaign from its row. `text`: its template, opened; None if its key is gone."""
     values = {name: row[name] for name in Campaign.__struct_fields__ if name not in ("content", "counts")}
     content = {name: row[name] for name in CONTENT if row[name] is not None}
     if "message_template" in content:
         content["message_template"] = text or ""
     counts = Counts(*(row[name] for name in Counts.__struct_fields__))
-    # Not stored: it follows from the counts.
+    # Not stored, but derived from the counts.
     if values["status"] == "running" and counts.pending == counts.queued == 0 and counts.sent:
         values["status_reason"] = WAITING
     elif values["status"] == "running" and values["status_reason"] is None:
@@ -290,7 +290,7 @@ def _campaign(row: asyncpg.Record, text: str | None) -> Campaign:
 
 
 def shown(one: Campaign) -> dict[str, object]:
-    """The record as events and commands show it, and SMS answers."""
+    """The campaign as shown in events, commands, and responses for SMS."""
     values: dict[str, object] = {}
     for name in Campaign.__struct_fields__:
         value = getattr(one, name)

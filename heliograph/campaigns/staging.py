@@ -1,11 +1,11 @@
-"""How a campaign's recipients become messages.
+"""Staging: turns a campaign's recipients into messages.
 
 A worker takes one campaign whose step is due, organizations in turn, locks its row, does one step and commits: start
 it, gather contacts, stage a chunk of messages, or withdraw the staged messages of a canceled one. Any number of workers
-can do this at once; a kill at any instant undoes the step that was under way and nothing else.
+can do this at once; a kill at any moment undoes the step in progress and nothing else.
 
-The rule nobody may break: a chunk's messages, their debit and the cursor that has passed their recipients are one
-commit. So nobody gets a campaign twice and nobody is skipped.
+The rule nobody may break: a chunk's messages, their debit and the cursor that moves past their recipients are one
+commit, so nobody gets a campaign twice and nobody is skipped.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ log = structlog.get_logger()
 #: Pause before a paused campaign checks whether it may continue, and after a failed step.
 RETRY = timedelta(seconds=1)
 FAILED = timedelta(seconds=30)
-#: For how long prefetched recipients are used, seconds: somebody may have opted out since.
+#: How long prefetched recipients may be used, in seconds: somebody may have opted out since.
 FRESH = 1.0
 #: gather_tag of a campaign whose audience is complete.
 COMPLETE = -1
 
 
-#: That a campaign's step is due.
+#: SQL condition: a campaign's step is due.
 ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
-# The organizations take turns from the last one served on ($1), each with its campaign that has waited longest.
+# Organizations take turns, beginning after the last one served ($1), each with the campaign that has waited longest.
 TAKE = """
 SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags, c.audience_import,
        c.audience_tag_match_mode, c.excluded_tags, c.not_written_days, c.with_names, c.messages_per_minute,
@@ -56,7 +56,7 @@ SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.
  WHERE c.step_at <= now()
  ORDER BY c.organization_id <= $1, c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 """
-# Whoever approves it moves it.
+# The approval will move it.
 WAIT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
 LATER = "UPDATE campaigns SET step_at = clock_timestamp() + $3::interval WHERE organization_id = $1 AND id = $2"
 
@@ -72,21 +72,21 @@ class Stager:
         chunk: int | None = None,
         gather: int = audience.GATHER,
     ) -> None:
-        """`on_staged` is called, with the channel, after each commit that put messages into the queue. `chunk`,
-        `gather`: recipients staged (None: as many as the channel allows), and contacts looked at, in one step."""
+        """`on_staged` is called with the channel after each commit that put messages into the queue. `chunk`, `gather`:
+        recipients staged (None: as many as the channel allows) and contacts examined per step."""
         self._pool = pool
         self._chunk, self._gather = chunk, gather
         self._on_staged = on_staged
         self._served = UUID(int=0)
         self._ahead: _Ahead | None = None
-        #: What this round has staged.
+        #: The chunk staged in this round.
         self._done: _Chunk | None = None
 
     async def round(self) -> int:
         """Do one step of one campaign; returns 0 if none was due."""
         due: Due | None = None
         self._done, staged = None, False
-        if self._ahead is not None:  # waited for without a connection: it needs one itself
+        if self._ahead is not None:  # awaited without holding a connection, because it needs one itself
             await asyncio.wait([self._ahead.task])
         try:
             async with self._pool.acquire() as conn, conn.transaction():
@@ -114,7 +114,7 @@ class Stager:
         return 1
 
     async def _step(self, conn: Connection, due: Due) -> bool:
-        """Do the step that this campaign's state calls for; True if it put messages into the queue."""
+        """Do the step required by the campaign's state; True if it put messages into the queue."""
         match due.status:
             case "scheduled":
                 await plan.move(conn, due.organization_id, due.id, "staging")
@@ -181,7 +181,7 @@ class Stager:
         return count > 0
 
     def _read_ahead(self, wanted: _Wanted) -> None:
-        """Read the chunk after this one while this one is being stored: a third of the time."""
+        """Prefetch the next chunk while this one is being stored, which saves a third of the time."""
 
         async def read() -> _Chunk:
             async with self._pool.acquire() as conn:
@@ -246,7 +246,7 @@ CHUNKED = """
 INSERT INTO campaign_chunks (organization_id, campaign_id, first_id, last_id, queued, staged_at, changed_at, count_at)
 VALUES ($1, $2, $3, $4, $5, $6, $6, $6::timestamptz + interval '1 second')
 """
-# The last recipient has been passed: there is no further step ($9).
+# $9: the last recipient has been passed, and there is no further step.
 ADVANCE = """
 UPDATE campaigns SET staged_to = $3, pending = pending - $4 - $5 - $6 - $7, queued = queued + $4,
                      opted_out = opted_out + $5, recently_written = recently_written + $6, invalid = invalid + $7,
@@ -258,10 +258,10 @@ RETURNING pending = 0 AND queued = 0 AND sent = 0 AS done
 
 
 class _Chunk(msgspec.Struct):
-    """Recipients that were examined: those to write to, and those that are skipped."""
+    """Examined recipients: those to write to, and those skipped."""
 
     rows: list[audience.Recipient]
-    #: The last one that was passed, and how many were.
+    #: The last recipient passed, and how many were.
     last: str
     passed: int = 0
     opted_out: int = 0
@@ -273,7 +273,7 @@ class _Chunk(msgspec.Struct):
     skipped: list[Passed] = msgspec.field(default_factory=list)
 
     def skip(self, phone: str, reason: str) -> None:
-        """This one is not written to."""
+        """Skip a recipient."""
         self.skipped.append((phone, reason))
         if reason == skipped.OPTED_OUT:
             self.opted_out += 1
@@ -283,7 +283,7 @@ class _Chunk(msgspec.Struct):
             self.invalid += 1
 
     def count(self, channel: str) -> None:
-        """For the metrics, once it is committed."""
+        """Count the chunk in the metrics, once it is committed."""
         measures.CAMPAIGN_RECIPIENTS.add(channel, "queued", by=len(self.recipients))
         measures.CAMPAIGN_RECIPIENTS.add(channel, "opted_out", by=self.opted_out)
         measures.CAMPAIGN_RECIPIENTS.add(channel, "recently_written", by=self.recently_written)
@@ -291,7 +291,7 @@ class _Chunk(msgspec.Struct):
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """Which recipients, and all that decides about them."""
+    """Which recipients to read, and everything that affects the decisions about them."""
 
     due: Due
     batch: Batch
@@ -299,7 +299,7 @@ class _Wanted(msgspec.Struct, frozen=True):
     limit: int
 
     def alike(self, other: _Wanted) -> bool:
-        """Whether it would have the same result."""
+        """True if it would have the same result."""
         return self._key() == other._key()
 
     def _key(self) -> tuple[object, ...]:
@@ -332,7 +332,7 @@ async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
 
 
 def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | None) -> _Chunk:
-    """Decide about each recipient, until the next message would cost more than is left of `budget`."""
+    """Decide about each recipient, until the next message would exceed the rest of `budget`."""
     chunk = _Chunk(rows, wanted.after)
     allowed = None if wanted.due.allowed_countries is None else frozenset(wanted.due.allowed_countries)
     make = wanted.batch.make
@@ -356,7 +356,7 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | Non
 
 
 async def _accept(conn: Connection, due: Due, batch: Batch, chunk: _Chunk, *, due_at: list[datetime]) -> None:
-    """Store the chunk's messages. Raises plan.Anew if somebody used the budget meanwhile."""
+    """Store the chunk's messages. Raises plan.Anew if the budget was used in the meantime."""
     ids = [uuid7() for _ in chunk.recipients]
     begun: list[tuple[UUID, Span]] = []
     if spans.on():
@@ -375,7 +375,8 @@ async def _accept(conn: Connection, due: Due, batch: Batch, chunk: _Chunk, *, du
 
 
 def _pace(due: Due, most: int) -> tuple[datetime, timedelta | None, int]:
-    """When the chunk's first message is due, the time between two (None: no pacing), and how many to stage now."""
+    """When the chunk's first message is due, the interval between messages (None: no pacing), and how many to stage
+    now."""
     if due.messages_per_minute is None:
         return due.at, None, most
     each = timedelta(minutes=1) / due.messages_per_minute

@@ -1,7 +1,7 @@
-"""Why a running campaign makes no progress: what its staged messages wait for.
+"""Why a running campaign makes no progress: what its staged messages are waiting for.
 
-Staging stops by itself where nothing can be sent, and the campaign is paused with a reason. Messages that are already
-staged wait in the queue, where it looks as if nothing were wrong.
+Staging stops by itself when nothing can be sent, and the campaign is paused with a reason. But messages that are
+already staged wait in the queue without any visible reason.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ REASONS = (
     "no_supplier_connected",
     "quiet_hours",
 )
-#: One of the next messages of the organization's campaigns is of this one, and waits for the end of quiet hours. A look
-#: at a few: there may be a million.
+#: One of the next messages of the organization's campaigns belongs to this one, and waits for the end of quiet hours.
+#: Examines only a few: there may be a million.
 QUIET = """
 SELECT FROM (SELECT organization_id, id FROM queue
               WHERE kind = 'sms' AND line = '00000000-0000-0000-0000-000000000000' AND lane = 1
@@ -29,8 +29,8 @@ SELECT FROM (SELECT organization_id, id FROM queue
                       WHERE organization_id = next.organization_id AND id = next.id LIMIT 1) m
          ON m.campaign_id = campaigns.id AND m.quiet_until > now()
 """
-#: For a query on `campaigns`: what keeps the queued messages of a running campaign from leaving; NULL: nothing known. A
-#: test key's campaign needs no supplier.
+#: For a query on `campaigns`: what prevents the queued messages of a running campaign from being sent; NULL: nothing
+#: known. A test campaign needs no supplier.
 WHY = f"""
 CASE WHEN status <> 'running' OR queued = 0 THEN NULL
      WHEN channel = 'sms' THEN (

@@ -1,8 +1,8 @@
-"""The text of a campaign: plain text with placeholders for a recipient's data, each with a default where it is wanted:
+"""The text of a campaign: plain text with placeholders for a recipient's data, each with an optional default:
 `{{first_name|customer}}`.
 
 The rule nobody may break: filling a placeholder is plain substitution, once. A contact's value is never interpreted, so
-nobody's name can be a placeholder or a command.
+nobody's name can act as a placeholder or a command.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.sms.accepting.accept import MAX_SEGMENTS
 
 #: The placeholders, and the recipient's values in the order in which `Filler` takes them.
 PLACES = ("phone", "name", "first_name", "last_name")
-#: Longest text, in characters, with its placeholders filled.
+#: Maximum length of a text in characters, with its placeholders filled.
 MAX_LENGTH = 1600
 
 # Each character is examined once: the spaces around a name are stripped afterwards.
@@ -27,7 +27,7 @@ Filler = Callable[[Sequence[str]], str]
 
 
 def check(template: str, field: str, *, smart: bool, accents: bool = False) -> None:
-    """Raises Invalid on `field` for an unknown placeholder, or for a text that is too long for every recipient."""
+    """Check a text. Raises Invalid on `field` for an unknown placeholder, or a text too long for every recipient."""
     check_places(template, field)
     if measure(_PLACE.sub("", template), smart=smart, accents=accents) is None:
         raise Invalid(
@@ -36,7 +36,7 @@ def check(template: str, field: str, *, smart: bool, accents: bool = False) -> N
 
 
 def check_places(template: str, field: str) -> None:
-    """Raises Invalid on `field` for an unknown placeholder, and for a blank text."""
+    """Check placeholders. Raises Invalid on `field` for an unknown placeholder, and for a blank text."""
     unknown = [name for name in _named(template) if name not in PLACES]
     if unknown:
         known = ", ".join(f"{{{{{name}}}}}" for name in sorted(PLACES))
@@ -58,13 +58,13 @@ def _named(template: str) -> list[str]:
 
 
 def _read(place: str) -> tuple[str, str]:
-    """What stands between the braces: (name, default)."""
+    """Parse the text between the braces: (name, default)."""
     name, _, default = place.partition("|")
     return name.strip(), default.strip()
 
 
 def filler(template: str) -> Filler:
-    """A function that fills the placeholders of this text; one without a value has its default, or nothing."""
+    """A function that fills the placeholders of this text; one without a value gets its default, or nothing."""
     # The pieces alternate: text, placeholder, text, placeholder, …, text.
     pieces = _PLACE.split(template)
     texts, read = pieces[::2], [_read(place) for place in pieces[1::2]]
@@ -81,7 +81,7 @@ def filler(template: str) -> Filler:
 
 
 def measure(text: str, *, smart: bool, accents: bool = False) -> tuple[encoding.Encoding, int] | None:
-    """Encoding and segments, as `sms.accept` counts them; None: it cannot be sent."""
+    """Encoding and segments, counted as in `sms.accept`; None: the text cannot be sent."""
     if len(text) > MAX_LENGTH:
         return None
     kind, segments = encoding.count(text, smart=smart, accents=accents)

@@ -1,4 +1,4 @@
-"""Taking back the staged messages of a campaign that was canceled or has failed, chunk by chunk, and returning their
+"""Withdrawing the staged messages of a campaign that was canceled or has failed, chunk by chunk, and refunding their
 cost.
 
 What a worker has in its hands meanwhile may come back: a supplier puts it off, or a session is lost. So chunks of which
@@ -44,7 +44,7 @@ UPDATE campaigns SET step_at = (
 
 
 async def withdraw(conn: Connection, due: Due) -> None:
-    """Cancel the messages of one chunk that no worker has taken yet, and return their cost.
+    """Cancel the messages of one chunk that no worker has taken yet, and refund their cost.
 
     Runs in the caller's transaction, which holds the campaign's row. Raises plan.Anew.
     """

@@ -1,4 +1,4 @@
-"""What a worker does for campaigns: it stages them, counts their outcomes, and deletes their recipients afterwards."""
+"""The work of campaigns: a worker stages them, counts their outcomes, and deletes their recipients afterwards."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 
 
 class CampaignWork(Work):
-    """Campaigns within one worker."""
+    """The campaigns processed by one worker."""
 
     def __init__(self, pool: Pool, wakes: Mapping[str, Callable[[], None]]) -> None:
-        """`wakes`: by channel, called after each commit that put messages into the queue."""
+        """`wakes`: functions by channel, called after each commit that put messages into the queue."""
         self._stager = Stager(pool, on_staged=lambda channel: wakes[channel]())
         self._wake = asyncio.Event()
 

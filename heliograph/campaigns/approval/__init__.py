@@ -1,5 +1,5 @@
-"""A second person's approval of campaigns to many, where the organization asks for it.
+"""A second person's approval of large campaigns, if the organization requires it.
 
-`rule` says whether one is missing; `approving` gives it. The rule nobody may break: nothing is staged of a campaign
-that is missing one.
+`rule` says whether an approval is missing; `approving` grants it. The rule nobody may break: nothing is staged of a
+campaign whose approval is missing.
 """

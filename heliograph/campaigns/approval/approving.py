@@ -1,6 +1,6 @@
-"""Giving the approval: somebody who may make campaigns, and who did not make this one.
+"""Granting an approval: by somebody who may create campaigns, but did not create this one.
 
-The rule nobody may break: a key approves nothing, since whoever holds it is unknown.
+The rule nobody may break: API keys cannot approve, since it is not known who uses them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class CampaignApprovalByAnother(Refusal):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How a campaign and its approval stand."""
+    """The state of a campaign's approval."""
 
-    #: Recipients up to which it would need none, if it lacks one, or may lack one once its audience is known.
+    #: The limit of recipients without approval, if approval is missing, or may be once the audience is known.
     above: int | None
-    #: The actor made it.
+    #: The actor created it.
     is_own: bool
     approved_at: datetime | None
     approver: str | None
@@ -43,7 +43,7 @@ SELECT coalesce(author_id = $3, false) AS is_own, approved_at, approver FROM cam
 
 
 async def standing(conn: Connection, actor: Actor, *, campaign: Campaign) -> Standing:
-    """What a page says of a campaign's approval."""
+    """The state of a campaign's approval, for a page."""
     place = (actor.organization_id, campaign.id)
     above = None
     if campaign.status in ("scheduled", "staging"):
@@ -62,7 +62,7 @@ UPDATE campaigns SET approved_at = now(), approved_by = $3, approver = $4 WHERE 
 
 
 async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
-    """Let a campaign begin, or begin once its time has come; a second time changes nothing. Runs in the caller's
+    """Approve a campaign, so that it begins now or at its time; repeating changes nothing. Runs in the caller's
     transaction. Raises NotFound, CampaignApprovalByAnother, and CampaignNotPausable for one that is sent or has ended.
     """
     author = await conn.fetchval(LOCK, actor.organization_id, id)

@@ -1,7 +1,7 @@
-"""Whether a campaign may begin without anybody else's approval.
+"""Whether a campaign may begin without a second person's approval.
 
-The organization says over how many recipients it may not (`organizations.approval_above`). It is decided once, when the
-audience is known and nothing has been staged; test mode reaches nobody, so it never asks.
+The organization sets the number of recipients above which it may not (`organizations.approval_above`). This is decided
+once, when the audience is known and nothing has been staged; test mode reaches nobody and needs no approval.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SELECT o.approval_above
 
 
 async def missing(conn: Connection, organization_id: UUID, id: UUID) -> int | None:
-    """How many recipients a campaign may have without an approval, if it has more and lacks one; None: it may begin."""
+    """The limit of recipients without approval, if a campaign exceeds it and is not approved; None: it may begin."""
     found: int | None = await conn.fetchval(MISSING, organization_id, id)
     return found
 
 
-# Contacts with several of the tags count several times, and those that are left out count: it is asked before the
-# audience is gathered, to tell people early.
+# Contacts with several of the tags are counted several times, and excluded ones are counted, too: this is only an
+# estimate before the audience is gathered, to inform people early.
 EXPECTED = """
 SELECT o.approval_above
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
@@ -54,6 +54,6 @@ SELECT o.approval_above
 
 
 async def expected(conn: Connection, organization_id: UUID, id: UUID) -> int | None:
-    """Like `missing`, of a campaign whose audience is not known yet: it may have to be approved once it is."""
+    """Like `missing`, for a campaign whose audience is not known yet: it may need approval once it is."""
     found: int | None = await conn.fetchval(EXPECTED, organization_id, id)
     return found

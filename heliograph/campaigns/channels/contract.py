@@ -1,8 +1,8 @@
-"""The interface between campaigns and channels: what staging, counting and withdrawing ask of a channel.
+"""The interface between campaigns and channels: what staging, counting and withdrawing require of a channel.
 
-A channel knows what its messages say and cost, and who stores them. It knows neither audiences nor cursors nor pacing,
-and the code that does knows no channel. The rule nobody may break: whatever a channel stores for a chunk, it stores in
-the caller's transaction, all of it or nothing.
+A channel knows the content and cost of its messages, and how to store them. It knows nothing about audiences, cursors
+or pacing, and the code for those knows nothing about channels. The rule nobody may break: whatever a channel stores for
+a chunk, it stores in the caller's transaction, all of it or nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from heliograph.campaigns.audience import Recipient
 
 
 class Due(msgspec.Struct, frozen=True):
-    """A campaign whose step is due, with what every channel needs of it and of its organization. Its row is locked."""
+    """A campaign whose step is due, with what every channel needs to know about it and its organization. Its row is
+    locked."""
 
     organization_id: UUID
     id: UUID
@@ -48,19 +49,19 @@ class Due(msgspec.Struct, frozen=True):
 
     @property
     def is_gathered(self) -> bool:
-        """Its recipients are found at its start, and not listed."""
+        """True if its recipients are gathered at its start, not listed."""
         return self.audience_tags is not None or self.audience_import is not None
 
 
 class Made(msgspec.Struct, frozen=True, gc=False):
-    """One recipient's message. Each channel adds what it says."""
+    """One recipient's message. Each channel adds its content."""
 
-    #: What it costs: messages of a quota, or money of a wallet.
+    #: Its cost: messages of a quota, or money of a wallet.
     cost: int
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Nothing can be staged now. The campaign continues by itself when the reason is gone, unless it fails."""
+    """Nothing can be staged now. The campaign continues by itself once the reason is gone, unless it fails."""
 
     reason: str
     fails: bool = False
@@ -69,11 +70,11 @@ class Stop(msgspec.Struct, frozen=True):
 class Batch(Protocol):
     """What is needed to create the messages of one step."""
 
-    #: What they may cost together.
+    #: Maximum total cost.
     budget: int
-    #: Why the campaign is paused when the budget does not cover the next message.
+    #: Why the campaign is paused if the budget does not cover the next message.
     short: str
-    #: Equal keys make equal messages.
+    #: Equal keys produce equal messages.
     key: tuple[Any, ...]
 
     def make(self, recipient: Recipient) -> Made | None:
@@ -82,8 +83,8 @@ class Batch(Protocol):
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
     ) -> bool:
-        """Store messages that `make` returned, and charge their cost; False: the budget does not cover all, and nothing
-        is stored.
+        """Store messages returned by `make`, and charge their cost; False: the budget does not cover all of them, and
+        nothing is stored.
 
         `due`: when each is due; empty: at once.
         """
@@ -93,7 +94,7 @@ class Channel(Protocol):
     """One way of sending campaigns."""
 
     name: str
-    #: Most recipients staged in one transaction: the organization's single sends may have to wait for it.
+    #: Maximum recipients staged per transaction: the organization's single sends may have to wait for it.
     most: int
     #: SQL that returns one row about the chunk `chunk`: how many of its messages are `queued_now`, `sent_now`, … (those
     #: of `counting.FATES`), and how many have ended but may still change for the better (`late_now`).
@@ -103,8 +104,8 @@ class Channel(Protocol):
         """What is needed to stage part of a campaign now."""
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
-        """Ids of those of the campaign's messages in a range of ids that were not sent, in their order."""
+        """Ids of the campaign's messages within a range of ids that were not sent, in order."""
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
-        """Cancel those of the campaign's messages in a range of ids that no worker has taken yet, and give back what
-        they cost. Raises plan.Anew."""
+        """Cancel the campaign's messages within a range of ids that no worker has taken yet, and refund their cost.
+        Raises plan.Anew."""

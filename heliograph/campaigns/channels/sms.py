@@ -47,7 +47,7 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
     """Create a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
 
     Raises Invalid (text, time, tags, recipients, an unknown sender), SenderIdNotApproved, and CampaignAudienceEmpty
-    for one that is to start at once and has nobody.
+    for one that starts at once without recipients.
     """
     chosen = await conn.fetchrow(SMART, actor.organization_id)
     if chosen is None:
@@ -74,7 +74,7 @@ class Text(Made, frozen=True, gc=False):
     text: str
     encoding: str
     segments: int
-    #: What its organization pays for it; None: there is no price.
+    #: The organization's price for it; None: there is no price.
     price: Charge | None = None
 
 
@@ -126,7 +126,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         opened = await text_keys.read(conn, TABLE, [Item(due.organization_id, due.id, text)])
         (text,) = opened.texts
         if text is None and opened.locked:
-            raise Unavailable  # the step is tried again later
+            raise Unavailable  # the step is retried later
         if text is None:
             return Stop(plan.ERASED, fails=True)
         await self._charges.refresh(conn)
@@ -145,12 +145,12 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         )
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
-        """Ids of those of these messages that no supplier has."""
+        """Ids of these messages that no supplier has."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         return sorted(await withdrawal.not_taken(conn, [(due.organization_id, row["id"]) for row in rows]))
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
-        """Cancel those of these messages that were not sent, and refund them."""
+        """Cancel and refund those of these messages that were not sent."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         unsent = [Unsent(due.organization_id, row["id"], row["segments"]) for row in rows]
         try:
@@ -175,9 +175,9 @@ class SmsBatch:
         carried: Carried,
         sealing: Sealing,
     ) -> None:
-        """`remaining`: messages of the quota; `left_today`: segments that may still be sent today, if that has a
-        limit."""
-        # Where the day's limit may be reached first, the budget is of segments; no message has fewer than one.
+        """`remaining`: messages left in the quota; `left_today`: segments that may still be sent today, if that is
+        limited."""
+        # If the day's limit may be reached first, the budget is in segments; every message has at least one.
         self._by_segment = left_today is not None and due.mode == "live" and left_today < remaining * MAX_SEGMENTS
         self.budget = min(remaining, left_today) if self._by_segment and left_today is not None else remaining
         self.short = plan.SPENT if self.budget < remaining else plan.QUOTA
@@ -187,7 +187,7 @@ class SmsBatch:
         prices = charges.book.price_list(due.organization_id) if due.mode == "live" else None
         self._charges = None if prices is None else charges
         self._carried = carried if due.mode == "live" and carried.book.judges else None
-        #: A price list that is imported anew is another object.
+        #: A price list that is imported again is a different object.
         self.key = (
             text,
             due.smart_encoding,
@@ -202,7 +202,7 @@ class SmsBatch:
         self._for_all = self._made(text)
 
     def make(self, recipient: Recipient) -> Text | None:
-        """Their text; None: too long with their values, or nothing is sent there."""
+        """The recipient's text; None: too long with their values, or nothing is sent there."""
         phone, name, first_name, last_name, _ = recipient
         if self._fill is None:
             made = self._for_all
@@ -221,7 +221,7 @@ class SmsBatch:
         return made if price is None else Text(made.cost, made.text, made.encoding, made.segments, price)
 
     def _is_refused(self, phone: str) -> bool:
-        """Nobody carries its sender there."""
+        """True if no supplier carries its sender there."""
         assert self._carried is not None
         refusal = self._carried.refusal(
             phone,

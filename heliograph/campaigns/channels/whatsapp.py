@@ -1,8 +1,8 @@
-"""WhatsApp campaigns: a utility template whose parameters are filled from contacts, from one number, paid from the
+"""WhatsApp campaigns: a utility template with parameters filled from contacts, sent from one number and paid from the
 wallet.
 
 The rule nobody may break: template, number, rates and wallet are checked when a chunk is staged, not only when the
-campaign was created. A problem that may resolve itself pauses a campaign; any other makes it fail.
+campaign is created. A problem that may resolve itself pauses a campaign; any other makes it fail.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from heliograph.whatsapp.mirror.templates import (
 from heliograph.whatsapp.money.rates import ELSEWHERE
 
 NAME = "whatsapp"
-#: The one category that campaigns are for.
+#: The only category allowed in campaigns.
 CATEGORY = "utility"
 #: Why a campaign is paused, or has failed.
 FUNDS = "wallet_insufficient_funds"
@@ -59,11 +59,11 @@ class Wish(plan.Wish, frozen=True, kw_only=True):
     template: str
     #: As Meta writes it: `fr`, `en_US`.
     language: str
-    #: One for each parameter of the template, in its order.
+    #: One per parameter of the template, in its order.
     parameters: Sequence[Filling]
 
 
-# What is read of number, account and template, when a campaign is created and at each of its steps.
+# Number, account and template, as read when a campaign is created and at each of its steps.
 LOOK = """
        n.id AS number_id, t.id AS template_id, t.name, t.language, t.category, t.status, t.disabled_locally,
        t.components, t.parameter_format, t.ttl_seconds, a.currency,
@@ -88,7 +88,7 @@ SELECT id FROM whatsapp_numbers
 
 
 async def find_number(conn: Connection, actor: Actor, text: str) -> UUID:
-    """The organization's number that an operator means, by id or digits. Raises Invalid."""
+    """The organization's number given by an operator as id or digits. Raises Invalid."""
     digits = "".join(sign for sign in text if sign.isdigit())
     rows = await conn.fetch(NUMBERS, actor.organization_id, text, digits)
     if len(rows) != 1:
@@ -102,7 +102,7 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
 
     Raises Invalid (time, tags, recipients, number, category, parameters, no rates), TemplateNotFound,
     TemplateParameterMismatch, TemplateNotSendable, PhoneNumberUnavailable, TemplateNotApproved, and
-    CampaignAudienceEmpty for one that is to start at once and has nobody.
+    CampaignAudienceEmpty for one that starts at once without recipients.
     """
     outline = await plan.outline(conn, wish)
     row, _ = await _checked(conn, actor, wish=wish, at=outline.at)
@@ -124,10 +124,9 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """What a campaign would say to whom, and what it would be paid from."""
+    """What a campaign would send to whom, and the balance that would pay for it."""
 
-    #: The template's body as a recipient would read it, the values, and the price in millionths; None: they are
-    #: skipped.
+    #: The template's body as a recipient would read it, the values, and the price in millionths; None: skipped.
     say: Callable[[Recipient], tuple[str, tuple[str, ...], int] | None]
     currency: str
     #: In millionths.
@@ -137,7 +136,7 @@ class Outlook(msgspec.Struct, frozen=True):
 
 
 async def outlook(conn: Connection, actor: Actor, *, wish: Wish) -> Outlook:
-    """What the campaign would say if it started now. Raises what `create` raises about number and template."""
+    """What the campaign would send if it started now. Raises the same as `create` about number and template."""
     row, prices = await _checked(conn, actor, wish=wish, at=await conn.fetchval("SELECT now()"))
     template = _layout(row)
     make = _maker(template, wish.parameters, prices)
@@ -152,7 +151,7 @@ async def outlook(conn: Connection, actor: Actor, *, wish: Wish) -> Outlook:
 async def _checked(
     conn: Connection, actor: Actor, *, wish: Wish, at: datetime
 ) -> tuple[asyncpg.Record, Mapping[str, int]]:
-    """The row of FIND, and prices by country. Raises what `create` says about number and template."""
+    """The row of FIND, and prices by country. Raises the same as `create` about number and template."""
     row = await conn.fetchrow(FIND, actor.organization_id, wish.number_id, wish.template, wish.language)
     if row is None:
         raise Invalid(("number", "unknown", "`number` is not a WhatsApp number of this organization"))
@@ -190,9 +189,9 @@ PRICES = """
 SELECT DISTINCT ON (country) country, price FROM whatsapp_rates
  WHERE currency = $1 AND category = $2 AND valid_from <= $3 ORDER BY country, valid_from DESC
 """
-# One whose attempt may have been taken is left to the worker that finds out. Written so that a plan made while there
-# are no messages still goes by their ids: LATERAL is not reordered, and the state is spelled so that the index of
-# deadlines, which holds every open message, does not seem to fit.
+# A message whose attempt may have been accepted is left to the worker that finds out. Written so that a plan cached
+# while there are no messages still searches by id: LATERAL is not reordered, and the condition on the state is phrased
+# so that the planner does not choose the index of deadlines, which contains every open message.
 UNSENT = """
 SELECT m.id
   FROM whatsapp_messages m LEFT JOIN LATERAL (
@@ -208,7 +207,7 @@ class WhatsAppChannel:
     """Campaigns by WhatsApp. Implements `contract.Channel`."""
 
     name = NAME
-    #: Some 40 ms, for most of which the wallet is locked where users are new: conversations are made behind it.
+    #: Some 40 ms, for most of which the wallet is locked if users are new: conversations are created after it.
     most = 250
     counted = """
 SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
@@ -235,7 +234,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             return Stop(NOT_UTILITY, fails=True)
         parameters = filling.read(row["parameters"])
         template = _layout(row)
-        if template.unsupported:  # it was edited, here and below
+        if template.unsupported:  # it has been edited, here and below
             return Stop(NOT_SENDABLE, fails=True)
         if template.parameter_count != len(parameters):
             return Stop(MISMATCH, fails=True)
@@ -244,12 +243,12 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         return WhatsAppBatch(due, row, template, parameters, prices, sealing)
 
     async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
-        """Ids of those of these messages that Meta does not have."""
+        """Ids of these messages that Meta does not have."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         return sorted(row["id"] for row in rows)
 
     async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
-        """Cancel those of these messages that were not sent, and release what was reserved for them."""
+        """Cancel those of these messages that were not sent, and release the amounts reserved for them."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         try:
             await withdrawal.withdraw(conn, [(due.organization_id, row["id"]) for row in rows], at=due.at)
@@ -286,14 +285,14 @@ class WhatsAppBatch:
         self._make = _maker(template, parameters, prices)
 
     def make(self, recipient: Recipient) -> Values | None:
-        """Their values; None: the template refuses one, or there is no price for their country."""
+        """The recipient's values; None: the template refuses one, or there is no price for their country."""
         made = self._make(recipient)
         return made if made is None or self._is_live else Values(0, made.parameters, made.country)
 
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
     ) -> bool:
-        """Store them, and reserve their prices."""
+        """Store the messages, and reserve their prices."""
         row = self._row
         left = await bulk.accept_bulk(
             conn,
@@ -325,7 +324,7 @@ class WhatsAppBatch:
 def _maker(
     template: TemplateLayout, parameters: Sequence[Filling], prices: Mapping[str, int]
 ) -> Callable[[Recipient], Values | None]:
-    """A function that says a recipient's values and price; None: the template refuses one, or there is no price."""
+    """A function that returns a recipient's values and price; None: the template refuses one, or there is no price."""
     fill, takes, elsewhere = filling.filler(parameters), filling.judge(template, parameters), prices.get(ELSEWHERE)
 
     def make(recipient: Recipient) -> Values | None:
@@ -340,7 +339,7 @@ def _maker(
 
 
 async def _prices(conn: Connection, currency: str, at: datetime) -> dict[str, int]:
-    """Millionths for a message now, by country."""
+    """Current prices of a message in millionths, by country."""
     return {row["country"]: row["price"] for row in await conn.fetch(PRICES, currency, CATEGORY, at)}
 
 

@@ -1,4 +1,4 @@
-"""When campaigns began, were paused and went on: what a dip or a peak of all messages may come from."""
+"""When campaigns began, were paused and resumed: possible causes of dips and peaks in traffic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 
-#: Campaigns that are looked at, the newest ones, and happenings that are told, the latest ones.
+#: Maximum campaigns examined, newest first, and events returned, latest first.
 LOOK, MOST = 50, 20
 
 
@@ -22,7 +22,7 @@ class Happening(msgspec.Struct, frozen=True):
     kind: Literal["begun", "paused", "running"]
 
 
-# What was paused or went on stands in the organization's own log; its index by object finds the few entries.
+# Pauses and resumptions are in the organization's own log; its index by object finds the few entries.
 HAPPENINGS = """
 WITH newest AS MATERIALIZED (
     SELECT id, name, started_at, completed_at FROM campaigns
@@ -44,6 +44,6 @@ ORDER BY at DESC LIMIT $6
 
 
 async def between(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> list[Happening]:
-    """Of the actor's mode, in [since, until), oldest first."""
+    """Events in the actor's mode, in [since, until), oldest first."""
     rows = await conn.fetch(HAPPENINGS, actor.organization_id, actor.mode, since, until, LOOK, MOST)
     return [Happening(*row) for row in reversed(rows)]

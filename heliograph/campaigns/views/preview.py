@@ -1,6 +1,6 @@
-"""What a campaign would do if it started now: who gets it, counted in steps, in how many segments, at what cost.
+"""A preview of what a campaign would do if it started now: who gets it, in how many segments, and at what cost.
 
-The rule nobody may break: it decides as staging does, with the same functions, and writes nothing.
+The rule nobody may break: it decides like staging, with the same functions, and writes nothing.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from heliograph.contacts import search
 from heliograph.contacts.search import Filters
 from heliograph.sealing import text_keys
 
-#: For how long a campaign that says the same is warned of.
+#: How recent a campaign with the same content must be to cause a warning.
 RECENT = timedelta(hours=24)
-#: Campaigns that are told of, and that are compared where their texts are sealed.
+#: Maximum campaigns reported, and compared if their texts are sealed.
 MOST_TWINS, MOST_COMPARED = 5, 100
-#: People who are looked at; of a larger audience the newest so many.
+#: Maximum people examined: the newest of a larger audience.
 MOST = 10_000
 EXAMPLES = 10
 _HOURS = QuietHours()
 
 
 class Example(msgspec.Struct, frozen=True):
-    """What one of them gets."""
+    """What one recipient gets."""
 
     phone: str
     name: str
@@ -52,7 +52,7 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What would be said to one recipient. `price`: WhatsApp, in millionths."""
+    """What would be sent to one recipient. `price`: WhatsApp only, in millionths."""
 
     text: str
     segments: int = 1
@@ -60,31 +60,31 @@ class Said(msgspec.Struct, frozen=True):
     price: int = 0
 
 
-#: What would be said to a recipient; None: they are skipped.
+#: What would be sent to a recipient; None: they are skipped.
 Say = Callable[[Recipient], Said | None]
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """An audience, from all that were found down to those who get it: `found` is the sum of the six counts below."""
+    """An audience, from everybody found to those who get it: `found` is the sum of the six counts below."""
 
     found: int
-    #: There are more than were looked at.
+    #: There are more people than were examined.
     is_more: bool
-    #: Contacts that have a tag whose contacts are left out.
+    #: Contacts with an excluded tag.
     excluded: int
     opted_out: int
-    #: Written to within the days in which nobody may have been.
+    #: Written to within `not_written_days`.
     recently_written: int
     not_allowed: int
-    #: Numbers that are none, or people whose text would be too long.
+    #: Invalid numbers, or people whose text would be too long.
     invalid: int
     would: int
-    #: Of those who get it, how many would wait for the end of quiet hours where they are, and until when the last.
+    #: How many of those who get it would wait for the end of their quiet hours, and until when the last one would.
     quiet: int
     quiet_until: datetime | None
-    #: Segments to how many people's text has as many, the fewest first.
+    #: (segments, number of people whose text has as many), fewest segments first.
     segments: list[tuple[int, int]]
-    #: WhatsApp: of all of them, in millionths.
+    #: WhatsApp: total price in millionths.
     price: int
     examples: list[Example]
     #: Numbers of those who get it.
@@ -92,7 +92,7 @@ class Preview(msgspec.Struct, frozen=True):
 
 
 class Person(msgspec.Struct, frozen=True):
-    """One who may get it."""
+    """A person who may get it."""
 
     phone: str
     name: str | None
@@ -103,7 +103,7 @@ class Person(msgspec.Struct, frozen=True):
 
 
 def sms(actor: Actor, text: str) -> Say:
-    """What an SMS campaign would say."""
+    """What an SMS campaign would send."""
     fill = template.filler(text)
 
     def say(recipient: Recipient) -> Said | None:
@@ -116,7 +116,7 @@ def sms(actor: Actor, text: str) -> Say:
 
 
 def whatsapp(outlook: Outlook) -> Say:
-    """What a WhatsApp campaign would say."""
+    """What a WhatsApp campaign would send."""
 
     def say(recipient: Recipient) -> Said | None:
         found = outlook.say(recipient)
@@ -139,10 +139,10 @@ async def look(
     start: int = 0,
     waits: datetime | None = None,
 ) -> Preview:
-    """Look at an audience: contacts by tag or of an import, `without` those that have any of these tags, or numbers.
+    """Examine an audience: contacts by tag or import, `without` those that have any of these tags, or numbers.
 
-    `not_written_days`: without those who were written to within so many. `start`: where the examples begin, for others
-    each time. `waits`: when it begins, of a campaign that waits for the end of quiet hours.
+    `not_written_days`: skip those written to within this many days. `start`: where the examples begin, to show others
+    each time. `waits`: when a campaign begins that waits for the end of quiet hours.
     """
     if imported is not None:
         listing = await audience.imported_people(conn, actor, imported=imported, limit=MOST + 1)
@@ -252,15 +252,15 @@ def _counted(
 
 
 class Twin(msgspec.Struct, frozen=True):
-    """An earlier campaign that says the same."""
+    """An earlier campaign with the same content."""
 
     id: UUID
     name: str
     created_at: datetime
 
 
-# By the index of a channel's campaigns, from a little before the earliest id that may count. Sealed texts have to be
-# opened to be compared.
+# Uses the index of a channel's campaigns, from slightly before the earliest relevant id. Sealed texts have to be opened
+# for comparison.
 TWINS = f"""
 SELECT id, name, created_at, message_template FROM campaigns
  WHERE organization_id = $1 AND channel = $2 AND id > $3 AND mode = $4 AND created_at > now() - $5::interval
@@ -278,8 +278,8 @@ SELECT t.id FROM whatsapp_numbers n
 
 
 async def twins(conn: Connection, actor: Actor, *, wish: SmsWish | WhatsAppWish) -> list[Twin]:
-    """Campaigns of the last 24 hours that say the same as this one would, the newest first: somebody may have sent it
-    already."""
+    """Campaigns of the last 24 hours with the same content as this one, newest first: somebody may already have sent
+    it."""
     channel, text, template_id, parameters = "sms", None, None, None
     if isinstance(wish, WhatsAppWish):
         channel, parameters = "whatsapp", msgspec.json.encode(list(wish.parameters)).decode()

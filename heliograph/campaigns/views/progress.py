@@ -1,8 +1,8 @@
 """A campaign minute by minute: what was handed over and delivered, and when it was paused.
 
-Minutes are added up by `counting.recount`, from the differences that it moves the campaign's counts by: a message
-stands in the minute in which its outcome was counted, a second after it changed at the soonest and a minute at the
-latest. Messages are never counted for it.
+Minutes are summed by `counting.recount`, from the differences that it adds to the campaign's counts: a message belongs
+to the minute in which its outcome was counted, between a second and a minute after it changed. Messages are never
+counted for this.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns.record import Campaign
 
-#: Intervals of a chart, and the lengths that they may have, in minutes.
+#: Maximum intervals of a chart, and their possible lengths in minutes.
 MOST, STEPS = 240, (1, 2, 5, 10, 30, 60, 120, 360, 720, 1_440)
-#: Minutes that are read; they are kept for 90 days (`retention.rules`).
+#: Maximum minutes read; they are kept for 90 days (`retention.rules`).
 LOOK = 20_000
-#: Pauses and starts that are shown, the first ones.
+#: Maximum pauses and starts shown, the first ones.
 MARKS = 50
-#: What was handed over within this time says how fast a campaign goes now; below so many seconds nothing does.
+#: The period over which the current speed is measured, and the minimum number of seconds for a result.
 RECENT, EARLY = timedelta(minutes=10), 5
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """The campaign was paused, or went on. `reason`: why it was paused."""
+    """The campaign was paused or resumed. `reason`: why it was paused."""
 
     at: datetime
     status: str
@@ -38,9 +38,9 @@ class Moved(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """A campaign's course."""
 
-    #: Minutes of an interval.
+    #: Length of an interval in minutes.
     step: int
-    #: (its beginning, handed over, delivered), without gaps.
+    #: (begin, handed over, delivered), without gaps.
     intervals: list[tuple[datetime, int, int]]
     moves: list[Moved]
 
@@ -49,16 +49,16 @@ MINUTES = """
 SELECT minute, sent, delivered FROM campaign_minutes
  WHERE organization_id = $1 AND campaign_id = $2 ORDER BY minute LIMIT $3
 """
-# The organization's own log of what happened to it; its index by object finds the few entries.
+# The moves are in the organization's own log; its index by object finds the few entries.
 MOVES = """
 SELECT at, after::jsonb ->> 'status' AS status, after::jsonb ->> 'status_reason' AS reason FROM audit_log
  WHERE object_id = $2 AND organization_id = $1 AND action = 'campaign.moved' ORDER BY id LIMIT $3
 """
 
 
-# Since it started or went on, if that was a moment ago: a pause is no slowness. The log's index by object finds the
-# last move from behind. Of the minute in which it went on, what was handed over before the pause is in the sum; so the
-# whole minute is in the time, or a short pause would make it look faster than it ever is.
+# Measured since it started or resumed, if that was recent: a pause must not look like slowness. The log's index by
+# object finds the last move backward. The sum includes what was handed over before the pause in the minute in which it
+# resumed, so that whole minute counts as time, or a short pause would make it look faster than it ever is.
 RATES = """
 SELECT item.id, 60 * handed.sent / extract(epoch FROM now() - begun.at) AS rate
   FROM unnest($2::uuid[], $3::timestamptz[]) AS item (id, started_at)
@@ -77,8 +77,8 @@ SELECT item.id, 60 * handed.sent / extract(epoch FROM now() - begun.at) AS rate
 
 
 async def rates(conn: Connection, actor: Actor, *, campaigns: Sequence[Campaign]) -> dict[UUID, float]:
-    """Messages that each of these that is running hands over in a minute at present; those of which that cannot be said
-    yet are left out."""
+    """Messages per minute that each running campaign currently hands over; those for which it is too early to tell are
+    omitted."""
     running = [one for one in campaigns if one.status == "running" and one.started_at is not None]
     if not running:
         return {}
@@ -88,7 +88,7 @@ async def rates(conn: Connection, actor: Actor, *, campaigns: Sequence[Campaign]
 
 
 async def read(conn: Connection, actor: Actor, *, campaign_id: UUID) -> Progress:
-    """The course of one of the organization's campaigns, in at most MOST intervals."""
+    """The progress of one of the organization's campaigns, in at most MOST intervals."""
     rows = await conn.fetch(MINUTES, actor.organization_id, campaign_id, LOOK)
     moves = await conn.fetch(MOVES, actor.organization_id, str(campaign_id), MARKS)
     marks = [Moved(*row.values()) for row in moves if row["status"] in ("paused", "running")]

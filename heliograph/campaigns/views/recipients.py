@@ -1,7 +1,7 @@
-"""Who got a campaign, who did not, and why: read from its messages, in bounded looks.
+"""Who got a campaign, who did not, and why: read from its messages, in bounded scans.
 
-Messages have no index by campaign; they lie between the campaign's start and its end, and are looked through there. The
-rule nobody may break: a look that ended before all of them was seen says so.
+Messages have no index by campaign; they lie between the campaign's start and end, and are scanned there. The rule
+nobody may break: a scan that ended early says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from heliograph.campaigns.record import Campaign
 from heliograph.sms import messages as sms
 from heliograph.whatsapp import messages as whatsapp
 
-#: Statuses after which somebody may be tried again, and the reasons that forbid it all the same.
+#: Statuses after which a recipient may be tried again, and the reasons that forbid it nevertheless.
 WORTH_IT = {"sms": ("undelivered", "failed", "expired"), "whatsapp": ("failed",)}
 FORBIDDEN = frozenset({"opted_out", "sender_not_approved"})
 PAGE = 5_000
@@ -36,14 +36,14 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Reasons(msgspec.Struct, frozen=True):
-    """Failures, the most first. `is_partial`: there are older messages that were not looked at."""
+    """Failures, most frequent first. `is_partial`: there are older messages that were not examined."""
 
     listed: list[Reason]
     is_partial: bool
 
 
 def times(campaign: Campaign) -> tuple[datetime, datetime | None]:
-    """Between when all messages of a campaign were accepted."""
+    """The period in which all messages of a campaign were accepted."""
     begun = campaign.started_at or campaign.created_at
     return begun, None if campaign.completed_at is None else campaign.completed_at + timedelta(minutes=1)
 
@@ -62,7 +62,7 @@ FAILED = {
 
 
 async def reasons(conn: Connection, actor: Actor, *, campaign: Campaign) -> Reasons:
-    """Why messages failed, of the latest that one look takes."""
+    """Why messages failed, among the latest that one scan covers."""
     begun, ended = times(campaign)
     bounds = bounded_scan.bounds(None, date_from=begun, date_to=ended)
     rows = await conn.fetch(FAILED[campaign.channel], actor.organization_id, *bounds, bounded_scan.LOOK, campaign.id)
@@ -71,7 +71,8 @@ async def reasons(conn: Connection, actor: Actor, *, campaign: Campaign) -> Reas
 
 
 async def again(conn: Connection, actor: Actor, *, campaign: Campaign) -> list[str]:
-    """Numbers of those who did not get a campaign and may be tried again, at most as many as a campaign may list."""
+    """Numbers of recipients who did not get a campaign and may be tried again, at most as many as a campaign may
+    list."""
     begun, ended = times(campaign)
     read = sms.list_page if campaign.channel == "sms" else whatsapp.list_page
     filters = sms.Filters if campaign.channel == "sms" else whatsapp.Filters

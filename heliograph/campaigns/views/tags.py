@@ -1,6 +1,6 @@
-"""Tags of contacts with the last campaign to each: the last one that began whose audience it was.
+"""Tags of contacts with the last campaign to each: the last one that began with the tag in its audience.
 
-The rule nobody may break: no more of an organization's campaigns are looked at than LOOK, however many it has.
+The rule nobody may break: at most LOOK of an organization's campaigns are examined, however many it has.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.contacts import tags
 
-#: Latest campaigns of both modes and channels that are looked at.
+#: Latest campaigns of both modes and channels that are examined.
 LOOK = 1_000
 
 
 class TagUse(msgspec.Struct, frozen=True):
-    """A tag, and the last campaign to it, of those that were looked at."""
+    """A tag, and the last campaign to it among those examined."""
 
     name: str
-    #: How many contacts have it; more than were counted if `is_more`.
+    #: How many contacts have it; `is_more`: there are more than were counted.
     contacts: int
     is_more: bool
-    #: When that began; None: none of them was to this tag.
+    #: When that campaign began; None: none was to this tag.
     last_campaign_at: datetime | None
     campaign_id: UUID | None
 
 
-# The limit stands before the filter: where few are of this mode, no more are read.
+# The limit is applied before the filter: even if few are of this mode, no more are read.
 LAST = """
 SELECT DISTINCT ON (tag) tag, id, started_at
   FROM (SELECT mode, id, audience_tags, started_at FROM campaigns
@@ -44,7 +44,7 @@ SELECT DISTINCT ON (tag) tag, id, started_at
 async def list_page(
     conn: Connection, actor: Actor, *, after: str = "", limit: int, counted: int = tags.COUNTED, look: int = LOOK
 ) -> list[TagUse]:
-    """Up to `limit` tags in the order of the alphabet, after `after`."""
+    """Up to `limit` tags in alphabetical order, after `after`."""
     listed = await tags.list_page(conn, actor, after=after, limit=limit, counted=counted)
     names = [one.name for one in listed]
     rows = await conn.fetch(LAST, actor.organization_id, actor.mode, names, look) if names else []
