@@ -1,5 +1,5 @@
-"""Contacts: the people that an organization writes to, singly (`records.py`) or by the file (`importing.py`,
-`exporting.py`; `sheets.py` knows what files look like).
+"""Contacts: the people an organization writes to, as single records (`records.py`) or in files (`importing.py`,
+`exporting.py`; `sheets.py` knows their formats).
 
-The rule nobody may break: a number has one contact in an organization, however often and by whomever it is written.
+The rule nobody may break: a number has one contact in an organization, however often and by whomever it is added.
 """

@@ -1,7 +1,7 @@
-"""Contacts as a file: CSV, which `importing.py` reads back, or a line of JSON each. Pages by key: memory does not grow
-with their number.
+"""Contacts as a file: CSV, which `importing.py` can read back, or one JSON object per line. Read page by page by key:
+memory does not grow with their number.
 
-The rule nobody may break: no cell begins like a formula, since people wrote these names and others open the file.
+The rule nobody may break: no cell begins like a formula, since some people wrote these names and others open the file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = (
     "delivered_at",
     "id",
 )
-#: Of one look: what is made of it, on a page, holds up whatever else the process does.
+#: Contacts per page; limited because processing a page blocks everything else in the process.
 PAGE = 1_000
 
 
@@ -65,7 +65,7 @@ async def write(
 
 
 async def begin(conn: Connection, actor: Actor, *, filters: Filters, as_json: bool) -> None:
-    """Record that the actor exports, before the first line is written: an interrupted export discloses, too."""
+    """Record the export before the first line is written: an interrupted export discloses data, too."""
     told: dict[str, object] = {"tag": ", ".join(filters.tags) or None, "format": "json" if as_json else "csv"}
     told |= {"country": filters.country, "opted_out": filters.opted_out, "searched": bool(filters.text) or None}
     told |= {"never_written": filters.never_written or None, "unwritten_days": filters.unwritten_days}
@@ -82,7 +82,7 @@ async def pieces(
     as_json: bool = False,
     delimiter: str = ",",
 ) -> AsyncIterator[tuple[int, str]]:
-    """The file, newest first, piece after piece: (contacts, text). `connect` gives a connection for one piece."""
+    """The file, newest first, in pieces of (number of contacts, text). `connect` opens a connection for one piece."""
     file = io.StringIO()
     writer = None if as_json else Writer(file, COLUMNS, delimiter=delimiter)
     if writer is not None:
@@ -104,7 +104,7 @@ def _taken(file: io.StringIO) -> str:
 
 
 def cells(contact: Contact) -> tuple[str, ...]:
-    """The cells of COLUMNS."""
+    """The cells of a contact, by COLUMNS."""
     return (
         contact.name,
         contact.first_name or "",

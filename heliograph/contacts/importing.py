@@ -1,8 +1,8 @@
 """Importing contacts: a CSV file in, contacts and a file of rejected rows out.
 
-The rule nobody may break: each batch of rows is one transaction that can be repeated without effect. So an import that
-was killed is simply run again: it finds what exists, completes the rest, and creates nobody twice. Memory does not grow
-with the file; while the database writes one batch, the next one is read.
+The rule nobody may break: each batch of rows is one idempotent transaction. So an import that was killed is simply run
+again: it finds what exists, completes the rest, and creates nobody twice. Memory does not grow with the file; while the
+database writes one batch, the next one is read.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from heliograph.contacts.sheets import Layout, Reader, Row
 #: Rows per transaction. Larger ones are no faster, and hold their locks for longer.
 BATCH = 5_000
 
-#: What a spreadsheet turns a long number into: 2.58841E+11.
+#: A long number as rounded by a spreadsheet: 2.58841E+11.
 _is_rounded = re.compile(r"[0-9]+[.,][0-9]+[eE]\+?[0-9]+").fullmatch
 _tag_separators = re.compile(r"[;,|]|:::")
-#: The columns that the file of rejected rows has in front of the original ones.
+#: Columns that the file of rejected rows has before the original ones.
 REJECT_COLUMNS = ("row", "reason")
-#: Why rows are rejected, the most fundamental first; a row that cannot be read says itself what is wrong with it.
+#: Why rows are rejected, most fundamental first; an unreadable row has its own message.
 MORE_CELLS = "the row has more cells than the header"
 NO_NUMBER = "there is no phone number"
 ROUNDED = "a spreadsheet has rounded the phone number: format that column as text"
@@ -61,7 +61,7 @@ class Options(msgspec.Struct, frozen=True):
     """Options of an import."""
 
     on_duplicate: OnDuplicate = "update"
-    #: Tags for everybody in the file, in addition to those of its rows; as `records.tags` returns them.
+    #: Tags for everybody in the file, in addition to those in its rows; as returned by `records.tags`.
     tags: tuple[str, ...] = ()
     #: ISO region of numbers that have no country code; None: they are rejected.
     country: str | None = None
@@ -69,7 +69,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Survey(msgspec.Struct):
-    """Who is in a file, by the country of the number's calling code."""
+    """The numbers in a file, by country of the calling code."""
 
     rows: int = 0
     countries: Counter[str] = msgspec.field(default_factory=Counter)
@@ -85,15 +85,15 @@ class Survey(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """What became of a file's rows: `rows` is the sum of the counts beside it."""
+    """The result for a file's rows: `rows` is the sum of the other counts."""
 
     rows: int = 0
     created: int = 0
     updated: int = 0
-    #: Existed, and were left as they were, including numbers repeated within a batch.
+    #: Existed and are unchanged, including numbers repeated within a batch.
     unchanged: int = 0
     rejected: int = 0
-    #: The id by which it can be undone.
+    #: The id with which it can be undone.
     import_id: UUID | None = None
 
 
@@ -106,11 +106,11 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """Some rows of a file as what is to be written."""
+    """Some rows of a file, converted to what is to be written."""
 
     rows: int
     position: int
-    #: By number; each with the row that it came from, the last one if several were joined.
+    #: By number; each with the row that it came from, the last one if several were merged.
     entries: dict[str, tuple[Entry, Row]]
     rejected: list[tuple[Row, str]]
 
@@ -157,7 +157,7 @@ async def run(
     options: Options,
     on_progress: Callable[[Progress], None],
 ) -> Summary:
-    """Import a file that `sheets.layout` has analysed. `conn` plans by key from then on.
+    """Import a file analysed by `sheets.layout`. `conn` plans by key from then on.
 
     `rejects` is overwritten, and removed if no row was rejected. Raises Invalid if it is the imported file.
     """
@@ -213,8 +213,8 @@ async def run(
     return summary
 
 
-# Locked in the order in which they are written, after waiting for anybody who is changing one of them. Each is looked
-# for by itself: `phone = ANY` was planned while there were none, and then read all contacts for each batch.
+# Locked in the order in which they are written, after waiting for concurrent changes. Each is looked up separately: a
+# plan for `phone = ANY`, cached while there were no contacts, read all contacts for each batch.
 IMAGES = """
 INSERT INTO contact_import_images (organization_id, import_id, batch, contact_id, name, first_name, last_name, tags,
                                    updated_at)
@@ -240,17 +240,17 @@ VALUES ($1, $2, $3, $4, $5, $6)
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What became of a batch; those of its rows that are not counted were there and are as they were."""
+    """The result of a batch; rows that are not counted existed and are unchanged."""
 
     created: int
     updated: int
-    #: Each with its reason, in the order of the file.
+    #: Rows with their reasons, in the order of the file.
     rejected: list[tuple[Row, str]]
 
 
 async def write(conn: Connection, actor: Actor, *, place: tuple[UUID, int], batch: Batch, options: Options) -> Result:
-    """Write a batch, and what is needed to undo it, in the caller's transaction. `place`: the import, and a number that
-    no other batch of it has; the later the higher."""
+    """Write a batch, and what is needed to undo it, in the caller's transaction. `place`: the import, and the number of
+    the batch, unique and increasing."""
     entries = [entry for entry, _ in batch.entries.values()]
     where = (actor.organization_id, *place)
     known: set[UUID] = set()
@@ -298,7 +298,7 @@ def _next_batch(reader: Reader, layout: Layout, options: Options) -> Batch:
 
 
 def batch_of(rows: list[Row], layout: Layout, options: Options, position: int) -> Batch:
-    """Rows as entries; a number that comes again is joined to the first. `position`: where the file was read to."""
+    """Rows as entries; repeated numbers are merged into the first. `position`: how far the file has been read."""
     entries: dict[str, tuple[Entry, Row]] = {}
     rejected: list[tuple[Row, str]] = []
     # A field without a column refers to the empty cell appended to each row.
@@ -362,7 +362,7 @@ def _name(cell: str) -> str:
     return cell
 
 
-# Most rows of a file have the tags of many others.
+# Most rows of a file have the same tags as many others.
 @lru_cache(maxsize=4096)
 def _tags(cell: str, more: tuple[str, ...]) -> tuple[str, ...]:
     given = [unguarded(one.strip()) for one in _tag_separators.split(cell)]

@@ -1,7 +1,7 @@
-"""Contacts that somebody marked: tagged, untagged or deleted together, and undone within an hour.
+"""Bulk changes to selected contacts: tag, untag or delete them together, and undo it within an hour.
 
-The rule nobody may break: an undo changes only what its change has changed. A contact that somebody made or tagged
-again since stays as it is.
+The rule nobody may break: an undo reverts only what its change has changed. A contact that somebody has since created
+or tagged again is left alone.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from heliograph.base.ids import uuid7
 from heliograph.contacts import records
 from heliograph.contacts.records import MAX_TAGS
 
-#: Contacts that are changed at once.
+#: Maximum contacts changed at once.
 MOST = 200
 #: How long a change can be undone.
 UNDONE_FOR = timedelta(hours=1)
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What was done to how many contacts."""
+    """What was done, and to how many contacts."""
 
     id: UUID
     #: "deleted", "tagged" or "untagged".
     what: str
     tag: str | None
     count: int
-    #: Who was changed, where that is known.
+    #: The changed contacts, if known.
     ids: Sequence[UUID] = ()
 
 
-# In the order of numbers, as whoever writes several contacts does.
+# In the order of numbers, like all code that writes several contacts.
 HELD = """
 SELECT id, phone, tags FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3)
  ORDER BY phone FOR UPDATE
@@ -84,8 +84,8 @@ SELECT $1, $2, $4, id, 'deleted', name, first_name, last_name, phone, tags,
 
 
 async def add_tag(conn: Connection, actor: Actor, *, ids: Sequence[UUID], tag: str) -> Change:
-    """Give contacts a tag (in its form of `records.tag`); those that have it, or as many as they can, stay as they
-    are. Runs in the caller's transaction. Raises Invalid."""
+    """Add a tag to contacts (in the form of `records.tag`); those that already have it, or the maximum number of tags,
+    are unchanged. Runs in the caller's transaction. Raises Invalid."""
     held = await _held(conn, actor, ids)
     wanted = [row["id"] for row in held if tag not in row["tags"] and len(row["tags"]) < MAX_TAGS]
     change = Change(uuid7(), "tagged", tag, len(wanted), wanted)
@@ -96,7 +96,7 @@ async def add_tag(conn: Connection, actor: Actor, *, ids: Sequence[UUID], tag: s
 
 
 async def remove_tag(conn: Connection, actor: Actor, *, ids: Sequence[UUID], tag: str) -> Change:
-    """Take a tag from contacts. Runs in the caller's transaction. Raises Invalid."""
+    """Remove a tag from contacts. Runs in the caller's transaction. Raises Invalid."""
     held = await _held(conn, actor, ids)
     wanted = [row["id"] for row in held if tag in row["tags"]]
     change = Change(uuid7(), "untagged", tag, len(wanted), wanted)
@@ -107,8 +107,7 @@ async def remove_tag(conn: Connection, actor: Actor, *, ids: Sequence[UUID], tag
 
 
 async def delete(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> Change:
-    """Forget contacts; that their numbers opted out is not forgotten. Runs in the caller's transaction. Raises
-    Invalid."""
+    """Delete contacts; opt-outs of their numbers remain. Runs in the caller's transaction. Raises Invalid."""
     held = await _held(conn, actor, ids)
     wanted = [row["id"] for row in held]
     change = Change(uuid7(), "deleted", None, len(wanted))
@@ -126,7 +125,7 @@ SELECT what, tag, count(*)::int AS count FROM contact_changes
 
 
 async def find(conn: Connection, actor: Actor, *, id: UUID) -> Change | None:
-    """A change that can still be undone."""
+    """A change that can still be undone; None: there is none."""
     row = await conn.fetchrow(FIND, actor.organization_id, actor.mode, id, UNDONE_FOR)
     return None if row is None else Change(id, row["what"], row["tag"], row["count"])
 
@@ -136,7 +135,7 @@ DELETE FROM contact_changes WHERE organization_id = $1 AND mode = $2 AND change_
 RETURNING contact_id, what, tag, name, first_name, last_name, phone, tags, notes, created_at, written_at, written_id,
           delivered_at
 """
-# Whose number has a contact again stays deleted.
+# A contact whose number has a new contact stays deleted.
 RESTORE = """
 WITH back AS (
     INSERT INTO contacts (organization_id, mode, id, name, first_name, last_name, phone, tags, created_at, updated_at,
@@ -166,8 +165,8 @@ SELECT id FROM back
 
 
 async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Change:
-    """Undo a change; returns what it was, with the number of contacts that are as before. Runs in the caller's
-    transaction. Raises NotFound once it was undone, or is too old."""
+    """Undo a change; returns it, with the number of contacts restored. Runs in the caller's transaction. Raises
+    NotFound if it was already undone, or is too old."""
     if await find(conn, actor, id=id) is None:
         raise NotFound("This can no longer be undone.", resource="change", id=str(id))
     rows = await conn.fetch(TAKEN, actor.organization_id, actor.mode, id)
@@ -178,7 +177,7 @@ async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Change:
     if what == "deleted":
         return Change(id, what, None, await _restore(conn, actor, rows))
     again = await (remove_tag if what == "tagged" else add_tag)(conn, actor, ids=ids, tag=tag)
-    # What an undo did is no change of its own that could be undone.
+    # An undo is not a change that could be undone itself.
     await conn.execute(FORGET, actor.organization_id, actor.mode, again.id)
     return Change(id, what, tag, again.count)
 
@@ -230,7 +229,7 @@ async def _held(conn: Connection, actor: Actor, ids: Sequence[UUID]) -> list[asy
 async def _record(
     conn: Connection, actor: Actor, change: Change, held: Sequence[asyncpg.Record], wanted: Sequence[UUID]
 ) -> None:
-    """An entry for each contact: what is asked of the log later is what became of one."""
+    """Record one entry per contact, since the log will be searched for what happened to a single one."""
     changed = set(wanted)
     entries = []
     for row in held:

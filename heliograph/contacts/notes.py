@@ -1,7 +1,7 @@
-"""What an organization writes down about a contact, for its own people: text that no message ever takes anything from.
+"""An organization's notes about a contact, for its own people: never used in messages.
 
-The rule nobody may break: notes are a part of the contact. They go with it, whoever deletes or erases it, and the audit
-log tells that they were changed and never what they say.
+The rule nobody may break: notes are part of the contact. They are deleted with it, whoever deletes or erases it, and
+the audit log records that they were changed, but never their text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.base.errors import Invalid, NotFound
 
-#: Characters.
+#: Maximum characters of notes.
 LONGEST = 2_000
 
 GET = """
@@ -26,14 +26,14 @@ SELECT coalesce((SELECT notes FROM contact_notes
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID) -> str:
-    """The notes on a contact; empty: there are none. Raises NotFound."""
+    """The notes on a contact; empty if there are none. Raises NotFound."""
     found: str | None = await conn.fetchval(GET, actor.organization_id, actor.mode, id)
     if found is None:
         raise NotFound("There is no such contact.", resource="contact", id=str(id))
     return found
 
 
-# `updated_at` moves on: an undone import leaves alone what somebody changed since.
+# Sets `updated_at`, since undoing an import leaves alone what somebody has changed since.
 WRITE = """
 WITH touched AS (
     UPDATE contacts SET updated_at = $5 WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING id
@@ -44,7 +44,7 @@ INSERT INTO contact_notes AS known (organization_id, mode, contact_id, notes) SE
 
 
 async def write(conn: Connection, actor: Actor, *, id: UUID, notes: str) -> None:
-    """Put these notes in place of the ones that are there. Raises NotFound, Invalid."""
+    """Replace the notes on a contact. Raises NotFound, Invalid."""
     text = storable(notes.replace("\r\n", "\n").strip(), LONGEST + 1)
     if len(text) > LONGEST:
         raise Invalid(("notes", "length", f"Notes have at most {LONGEST} characters."))

@@ -1,13 +1,13 @@
-"""When a contact was last written to, by which message, and last reached: kept in its row, and found out behind the
-messages.
+"""When a contact was last written to, by which message, and last reached: stored in its row, and determined from
+messages afterwards.
 
-Accepting and dispatching a message do nothing for it. A timer reads the messages of each stretch of time three times:
-two minutes after it, when most have been delivered, two hours after it, and after 74 hours, when no receipt is waited
-for any more. So `written_at` is at most three minutes late, and `delivered_at` as late as that for a receipt that came
-within two minutes, else two hours, or three days.
+Accepting and dispatching a message do no work for this. A timer reads the messages of each interval three times: after
+two minutes, when most have been delivered, after two hours, and after 74 hours, when no more receipts are expected. So
+`written_at` is at most three minutes late, and `delivered_at` is equally late for a receipt that came within two
+minutes, otherwise two hours, or three days.
 
-The rule nobody may break: a stretch is done in the commit that says so. What is not newer by an hour is not written: a
-contact who gets a message each minute costs a write an hour.
+The rule nobody may break: an interval is processed in the commit that records it. Only times at least an hour newer are
+written: a contact who gets a message every minute costs one write per hour.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import bounded_scan
 from heliograph.base.database.pool import Connection
 
-#: The timer, and seconds.
+#: The timer, and its interval in seconds.
 TIMER, EVERY = "recency", 60.0
-#: How long after messages they are read.
+#: How long after an interval its messages are read.
 LAGS = (timedelta(minutes=2), timedelta(hours=2), timedelta(hours=74))
-#: A stretch that is read at once: the first, and its bounds. It is halved and doubled by what it held.
+#: Length of an interval read at once: initial, minimum and maximum. It is halved or doubled, depending on its content.
 STRETCH, LEAST, LONGEST = timedelta(seconds=60), timedelta(seconds=1), timedelta(days=1)
 FEW, MANY = 2_000, 20_000
-#: Stretches of one run, for each lag: what is left is the next one's.
+#: Maximum intervals per run and lag: the rest is left to the next run.
 MOST = 500
 
 ENSURE = """
@@ -36,9 +36,9 @@ ON CONFLICT DO NOTHING
 """
 TAKE = "SELECT read_to, now() - lag AS goal FROM contact_readings WHERE lag = $1 FOR UPDATE SKIP LOCKED"
 DONE = "UPDATE contact_readings SET read_to = $2 WHERE lag = $1"
-# The index on accepted_at finds the pages that were filled then; the bounds on ids leave out other months.
-# Whoever writes several contacts locks them in the order of their numbers. Each is searched by itself: joined, a plan
-# that was made while there were few read all contacts of the installation.
+# The index on accepted_at finds the pages that were filled then; the bounds on ids exclude other months' partitions.
+# Contacts are locked in the order of their numbers, like by all code that writes several. Each is looked up separately:
+# with a join, a plan cached while there were few read all contacts of the installation.
 READ = """
 WITH said AS MATERIALIZED (
     SELECT organization_id, mode, recipient, max(coalesce(sent_at, delivered_at)) AS written_at,
@@ -74,7 +74,7 @@ SELECT coalesce((SELECT sum(messages) FROM said), 0)::bigint AS messages, array_
        array_agg(written_at) AS written, array_agg(delivered_at) AS delivered, array_agg(written_id) AS ids
   FROM held
 """
-# A statement of its own, which sees the contacts as they were locked: a locked row does not move.
+# A separate statement, which sees the contacts as they were locked: a locked row does not move.
 WRITE = """
 WITH noted AS (
     UPDATE contacts
@@ -97,13 +97,13 @@ SELECT contact_id, message_id FROM contact_last_messages
 
 
 async def last(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, UUID]:
-    """By contact, the message that `written_at` is of; it may be gone since."""
+    """The message that `written_at` refers to, by contact; it may have been deleted since."""
     rows = await conn.fetch(LAST, actor.organization_id, actor.mode, list(ids)) if ids else []
     return {row["contact_id"]: row["message_id"] for row in rows}
 
 
 async def read(conn: Connection) -> int:
-    """Read what is due; how many contacts were written. Each stretch is a commit."""
+    """Read what is due; returns how many contacts were written. Each interval is a commit."""
     await conn.execute(ENSURE, list(LAGS))
     noted = 0
     for lag in LAGS:

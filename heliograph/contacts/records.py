@@ -1,9 +1,9 @@
-"""Contacts as records: create, list, delete, and the statement that writes them by the thousand.
+"""Contacts as records: create, list, delete, and the statement that writes thousands of them.
 
 The rule nobody may break: `contact_tags` mirrors `contacts.tags`, so both are written in one transaction, under the
-lock of the contact's row. Whether somebody opted out is read from `opt_outs`, never stored here.
+lock of the contact's row. Whether somebody has opted out is read from `opt_outs`, never stored here.
 
-Live and test keys have contacts of their own; an actor reads and writes those of its mode.
+Live and test mode have separate contacts; an actor reads and writes those of its mode.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ MAX_TAG = 64
 #: What happens to an entry whose number already has a contact.
 OnDuplicate = Literal["skip", "update"]
 
-#: Separates the tags of one contact on their way to the database. `tag` lets no control character through.
+#: Separates the tags of one contact on their way to the database. `tag` allows no control characters.
 _SEPARATOR = "\x1f"
-#: Not before any id.
+#: Greater than any id.
 _END = UUID(int=2**128 - 1)
 
 
@@ -56,13 +56,13 @@ class Contact(msgspec.Struct, frozen=True):
     opted_out: bool
     created_at: datetime
     updated_at: datetime
-    #: When a message last left for them, and last arrived, to the hour: see `recency`. None: never since then.
+    #: When a message was last sent to them, and last arrived, to the hour: see `recency`. None: never.
     written_at: datetime | None = None
     delivered_at: datetime | None = None
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A contact to write, with validated values: see `entry`. Without a name, its number is used."""
+    """A contact to write, with validated values. Without a name, its number is used."""
 
     phone: str
     name: str | None = None
@@ -72,23 +72,23 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Written(msgspec.Struct):
-    """Counts of what happened to entries; those not counted existed and are unchanged."""
+    """Counts of the results for entries; those not counted existed and are unchanged."""
 
     created: int = 0
     updated: int = 0
     #: Numbers whose contacts would have more than MAX_TAGS tags; they were left alone.
     overfull: Sequence[str] = ()
-    #: The new ones, the changed ones, and the `updated_at` of all of them.
+    #: New and changed contacts, and the `updated_at` of all of them.
     created_ids: Sequence[UUID] = ()
     updated_ids: Sequence[UUID] = ()
     at: datetime | None = None
 
 
-# ── What a client wrote, checked ──────────────────────────────────────────────────────────────────────────────────
+# ── Validation of clients' values ─────────────────────────────────────────────────────────────────────────────────
 
 
 def phone(text: str, field: str = "phone") -> str:
-    """E.164. Raises Invalid on `field`."""
+    """A number in E.164. Raises Invalid on `field`."""
     number = phones.normalize(text)
     if number is None:
         raise Invalid((field, "pattern", f"`{field}` must be a phone number with country code: `+258841234567`"))
@@ -146,17 +146,17 @@ async def create(conn: Connection, actor: Actor, *, entry: Entry) -> Contact:
                 told = {"phone": entry.phone, "tags": entry.tags}
                 await audit.record(conn, actor, "contact.created", object_id=row["id"], after=told)
         if row is not None:
-            break  # else it was there, and was deleted just now
+            break  # otherwise it existed, and has just been deleted
     found = Contact(*row.values())
     if not written.created:
         raise ContactAlreadyExists(id=str(found.id))
     return found
 
 
-# Names go together: a change of one replaces all three. A name equal to the number means that none was given. Tags are
-# added, never taken away. The caller sorts by number: in different orders, two that write the same contacts could
-# deadlock. Only new contacts have the ids given; their tags cannot be there yet, and looking was a third of the cost.
-# Those left alone are looked for one by one: joined, 2,000 rows read all contacts of the organization 2,000 times.
+# Names belong together: a change of one replaces all three. A name equal to the number means that none was given. Tags
+# are added, never removed. The caller sorts by number: in different orders, two writers of the same contacts could
+# deadlock. Only new contacts get the given ids; their tags cannot exist yet, and checking was a third of the cost.
+# Unchanged ones are looked up one by one: with a join, 2,000 rows read all of the organization's contacts 2,000 times.
 WRITE = """
 WITH given AS MATERIALIZED (
     SELECT g.id, g.phone, coalesce(g.name, g.phone) AS name, g.first_name, g.last_name,
@@ -204,12 +204,12 @@ SELECT ARRAY(SELECT id FROM told WHERE is_new) AS created, ARRAY(SELECT id FROM 
 async def create_many(
     conn: Connection, actor: Actor, *, entries: Sequence[Entry], on_duplicate: OnDuplicate = "skip"
 ) -> Written:
-    """Write contacts, each number at most once among them; numbers that have a contact are skipped or updated.
+    """Write contacts, each number at most once; numbers that already have a contact are skipped or updated.
 
     An update replaces the name if one is given, and adds tags. Commits with the caller's transaction, if there is one.
     """
     at = clock.now()
-    # Ids in the order given, so that a list shows a file's people in the file's order; rows in the order of numbers.
+    # Ids in the given order, so that lists show a file's people in the file's order; rows in the order of numbers.
     numbered = sorted([(each.phone, uuid7(), each) for each in entries])
     listed = [each for _, _, each in numbered]
     row = await conn.fetchrow(
@@ -230,7 +230,7 @@ async def create_many(
     return Written(len(row["created"]), len(row["updated"]), row["overfull"], row["created"], row["updated"], at)
 
 
-# The bound is a value, never NULL: "$3 IS NULL OR id < $3" would read everything newer to find a page.
+# The bound is always a value: "$3 IS NULL OR id < $3" would read everything newer to find a page.
 LIST = f"""
 SELECT {_COLUMNS} FROM contacts c
  WHERE organization_id = $1 AND mode = $2 AND id < $3
@@ -250,7 +250,7 @@ SELECT {_COLUMNS}
 async def list_page(
     conn: Connection, actor: Actor, *, limit: int, after: UUID | None = None, tag: str | None = None
 ) -> list[Contact]:
-    """Up to `limit` contacts, newest first, older than `after`; with `tag` (in its form of `tag()`), those only."""
+    """Up to `limit` contacts, newest first, older than `after`; with `tag` (in the form of `tag()`), only those."""
     values = (actor.organization_id, actor.mode, after or _END, limit)
     rows = await (conn.fetch(LIST, *values) if tag is None else conn.fetch(LIST_TAGGED, *values, tag))
     return [Contact(*row.values()) for row in rows]
@@ -282,7 +282,7 @@ async def find(conn: Connection, actor: Actor, *, text: str, country: str | None
 
 
 async def one(conn: Connection, actor: Actor, *, which: str, country: str | None) -> Contact:
-    """The contact with an id, or with a number, interpreted as in `find`. Raises NotFound, Invalid (it is neither)."""
+    """The contact with an id or number, interpreted as in `find`. Raises NotFound, Invalid (it is neither)."""
     try:
         rows = await conn.fetch(BY_ID, actor.organization_id, actor.mode, UUID(which))
     except ValueError:
@@ -309,8 +309,8 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Contact:
 
 
 def untag(gone: str) -> str:
-    """The statement that forgets the tags of the rows of a CTE of that name (id, mode, tags), for organization $1. Each
-    is looked for by its whole key: joined to the table, 2,000 contacts among 10,000 take 16 s instead of 20 ms."""
+    """The statement that deletes the tags of the rows of the CTE `gone` (id, mode, tags), for organization $1. Each is
+    looked up by its whole key: with a join, 2,000 contacts among 10,000 take 16 s instead of 20 ms."""
     return f"""
     DELETE FROM contact_tags
      WHERE ctid = ANY (ARRAY(
@@ -339,12 +339,12 @@ OTHER = "SELECT id FROM contacts WHERE organization_id = $1 AND phone = $3 AND m
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What to change in a contact, with validated values; None stays as it is."""
+    """What to change in a contact, with validated values; None: unchanged."""
 
     phone: str | None = None
-    #: (name, first name, last name): they go together.
+    #: (name, first name, last name): they belong together.
     names: tuple[str, str | None, str | None] | None = None
-    #: All of them.
+    #: Replaces all tags.
     tags: tuple[str, ...] | None = None
 
 
@@ -372,7 +372,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
         before = {"phone": row["phone"], "tags": row["tags"]}
         after: dict[str, object] = {"phone": phone, "tags": tags}
         if changes.names is not None and names[0] != row["name"]:
-            after["name"] = "(changed)"  # people are not named in what outlives their erasure
+            after["name"] = "(changed)"  # records that outlive people's erasure do not name them
         await audit.record(conn, actor, "contact.changed", object_id=id, before=before, after=after)
         found = await conn.fetchrow(BY_ID, *place)
     assert found is not None
@@ -381,7 +381,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
 
 FORGET_LAST = "DELETE FROM contact_last_messages WHERE organization_id = $1 AND mode = $2 AND contact_id = $3"
 
-# Two statements: the second sees tags that were committed while the first waited for the contact's row.
+# Two statements: the second sees tags committed while the first waited for the contact's row.
 DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING tags, phone"
 
 DELETE_TAGS = """

@@ -1,7 +1,7 @@
-"""Contacts looked for: by tags, country, consent, a number or a part of a name; newest first, page by page.
+"""Searching contacts: by tags, country, consent, a number or a part of a name; newest first, page by page.
 
-What no index knows is judged contact by contact, among a bounded number of them (`base.database.bounded_scan`). The
-rule nobody may break: a look that ended before its page was full says so.
+Conditions without an index are checked contact by contact, among a bounded number (`base.database.bounded_scan`). The
+rule nobody may break: a scan that ended before its page was full says so.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Connection
 from heliograph.contacts.records import Contact
 
-#: Contacts that one look judges; fewer where each has to be asked for consent.
+#: Contacts examined per scan; fewer if each one's consent has to be looked up.
 LOOK, LOOK_CONSENT = bounded_scan.LOOK, 5_000
 
 
 class Filters(msgspec.Struct, frozen=True):
-    """Which contacts are wanted; what is empty or None is not asked for."""
+    """Which contacts are wanted; empty values and None match all."""
 
     #: In the form of `records.tag`.
     tags: tuple[str, ...] = ()
-    #: Whether they need `any` or `all` of these tags.
+    #: Whether `any` or `all` of these tags are required.
     match: Literal["any", "all"] = "any"
     #: A phone number in any form, or a part of a name.
     text: str = ""
-    #: ISO region as whose people the number in `text` is read.
+    #: ISO region by which a number in `text` is interpreted.
     home: str | None = None
     #: ISO region that their number belongs to.
     country: str | None = None
     opted_out: bool | None = None
-    #: No message left for them since they are a contact, or within so many days.
+    #: No message was sent to them since they became a contact, or within this many days.
     never_written: bool = False
     unwritten_days: int | None = None
-    #: The last message that reached them did so before this.
+    #: The last message that reached them arrived before this.
     delivered_before: datetime | None = None
     #: [from, until): when they became a contact.
     created_from: datetime | None = None
     created_until: datetime | None = None
-    #: [from, until): when the last message left for them, to the hour.
+    #: [from, until): when the last message was sent to them, to the hour.
     written_from: datetime | None = None
     written_until: datetime | None = None
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Up to `limit` + 1 contacts. `seen`: where the look ended before it had found as many; None: it is complete."""
+    """Up to `limit` + 1 contacts. `seen`: where the scan ended before finding that many; None: it is complete."""
 
     contacts: list[Contact]
     seen: UUID | None
@@ -76,7 +76,7 @@ SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.pho
   FROM ({looked}) page ORDER BY id DESC
 """
 ALL = _PAGE.format(looked=bounded_scan.statement("contacts", _COLUMNS, fits=FITS, where="mode = $6"))
-# Of each tag its newest, then of these the newest: so many, whatever tags there are.
+# The newest contacts of each tag, then the newest of these: a bounded number, whatever tags there are.
 _TAGGED = f"""
 SELECT * FROM (
     SELECT *, row_number() OVER (ORDER BY id DESC) AS place, {FITS} AS fits
@@ -94,7 +94,7 @@ SELECT * FROM (
  ORDER BY id DESC LIMIT $4
 """
 TAGGED = _PAGE.format(looked=_TAGGED)
-# Every number has one contact: no look is needed. LATERAL: by the index of numbers, not by ids from the newest on.
+# Every number has one contact, so no scan is needed. LATERAL: by the index on numbers, not by ids from the newest on.
 BY_PHONE = f"""
 SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.phone)) IS NOT NULL AS opted_out
   FROM (SELECT * FROM (SELECT c.*, 0 AS place, {FITS} AS fits
@@ -130,7 +130,7 @@ async def search(
     if filters.tags:
         searched = list(filters.tags[:1] if filters.match == "all" else filters.tags)
         if filters == Filters(tags=filters.tags, match=filters.match) and len(searched) == len(filters.tags):
-            values[4] = look = limit + 1  # all that have the tags fit
+            values[4] = look = limit + 1  # all contacts with the tags match
         rows = await conn.fetch(TAGGED, *values, searched)
     else:
         rows = await conn.fetch(ALL, *values)
@@ -147,7 +147,7 @@ SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.pho
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Contact]:
-    """Those of the contacts that are there, newest first."""
+    """The contacts with these ids, newest first; missing ones are omitted."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, actor.mode, list(ids)) if ids else []
     return [_contact(row) for row in rows]
 
@@ -155,7 +155,7 @@ async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> li
 async def pages(
     connect: Callable[[], AbstractAsyncContextManager[Connection]], actor: Actor, *, filters: Filters, size: int
 ) -> AsyncIterator[list[Contact]]:
-    """All that fit, page after page, newest first. `connect` gives a connection for one look."""
+    """All matching contacts, page by page, newest first. `connect` opens a connection for one page."""
     after: UUID | None = None
     while True:
         async with connect() as conn:
@@ -172,7 +172,7 @@ async def pages(
 
 
 def _read(filters: Filters) -> tuple[list[str] | None, str | None]:
-    """(spellings of the number that is sought, part of the name that is sought)"""
+    """(spellings of the number searched for, part of the name searched for)"""
     text = filters.text.strip()
     if not text:
         return None, None
@@ -181,7 +181,7 @@ def _read(filters: Filters) -> tuple[list[str] | None, str | None]:
 
 
 def _prefix(country: str) -> str:
-    """How numbers of a country begin; what fits none where it is no country."""
+    """The prefix of a country's numbers; for an unknown country, one that matches nothing."""
     return next((f"+{code}" for code, region in phones.REGIONS.items() if region == country), "-")
 
 

@@ -1,6 +1,6 @@
 """Reading CSV files of contacts: encodings, delimiters and headers.
 
-The rule nobody may break: what cannot be understood is reported, with the row and the reason, and never guessed.
+The rule nobody may break: what cannot be parsed is reported, with the row and the reason, and never guessed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.base.errors import Invalid
 
-#: The fields that a column can hold, and the headers for them: lower case, letters and digits only, without accents.
+#: The fields that a column can contain, and their known headers: lower case, letters and digits only, without accents.
 FIELDS: dict[str, tuple[str, ...]] = {
     "phone": (
         *("phone", "phonenumber", "phoneno", "mobile", "mobilephone", "mobilenumber", "mobileno", "cell", "cellphone"),
@@ -42,10 +42,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 _FIELD_OF = {header: field for field, headers in FIELDS.items() for header in headers}
 
-#: A cell with so many digits and no letter is a number, and its row no header.
+#: A cell with this many digits and no letters is a number, so its row is not a header.
 _DIGITS = 7
 _DELIMITERS = (",", ";", "\t", "|")
-#: The longest header; a file without line ends is not read into memory.
+#: Maximum length of a header, so that a file without line breaks is not read into memory.
 _HEADER = 65_536
 #: Characters of the longest line, and with it of a row on one; the rest of a longer one is passed over.
 LONGEST = 1 << 20
@@ -58,27 +58,27 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-#: What western spreadsheets write when they do not write UTF-8.
+#: The encoding used by western spreadsheets when they do not write UTF-8.
 FALLBACK = "cp1252"
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """How a file is to be read."""
+    """How to read a file."""
 
     encoding: str
     delimiter: str
     #: The header's cells.
     columns: list[str]
-    #: Field of FIELDS to index of its column.
+    #: Field (of FIELDS) → index of its column.
     fields: dict[str, int]
     #: Lines before the header: spreadsheets write `sep=;`.
     preamble: int
-    #: Without one the columns are called A, B, C …
+    #: Without a header the columns are called A, B, C …
     has_header: bool = True
 
 
 class Row(msgspec.Struct, gc=False):
-    """A row below the header. `number`: as a spreadsheet counts, the header being 1. `problem`: why it cannot be
+    """A row below the header. `number`: as in a spreadsheet, where the header is row 1. `problem`: why it cannot be
     read."""
 
     number: int
@@ -87,10 +87,11 @@ class Row(msgspec.Struct, gc=False):
 
 
 def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: str | None = None) -> Layout:
-    """Find out how to read a file. `columns`: header to field, which takes precedence over known headers.
+    """Detect how to read a file. `columns`: header → field, which takes precedence over known headers.
 
-    The encoding is what the byte order mark says, else UTF-8 if all of the file is, else Windows-1252. Raises Invalid
-    (`file`, `map`, `encoding`): it is empty, a column is missing, no column has phone numbers.
+    The encoding is given by the byte order mark, otherwise UTF-8 if the whole file is valid UTF-8, otherwise
+    Windows-1252. Raises Invalid (`file`, `map`, `encoding`): it is empty, a column is missing, no column has phone
+    numbers.
     """
     if encoding is None:
         encoding = _encoding(path)
@@ -105,9 +106,9 @@ def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: st
 
 
 def look(sample: bytes, *, encoding: str, delimiter: str | None = None, has_header: bool | None = None) -> Layout:
-    """What a file seems to be by its beginning, or how it reads as somebody says; no column need be known.
+    """Detect a file's layout from its beginning, or apply the given one; no column need be recognized.
 
-    Raises Invalid (`file`, `encoding`): it is empty, or cannot be read so.
+    Raises Invalid (`file`, `encoding`): it is empty, or cannot be read that way.
     """
     try:
         text = codecs.getincrementaldecoder(encoding)(errors="replace").decode(sample[:_HEADER])
@@ -144,7 +145,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _letters(at: int) -> str:
-    """What a spreadsheet calls a column."""
+    """The name of a column in a spreadsheet."""
     name = ""
     at += 1
     while at:
@@ -164,7 +165,7 @@ class Reader:
         self._lines, self._delimiter = _Lines(self._text), found.delimiter
         self._csv = csv.reader(self._lines, delimiter=found.delimiter)
         self._number = 0
-        # Those before the first row count even if they are empty.
+        # Lines before the first row count even if they are empty.
         self._first = found.preamble + found.has_header
         self._rows = self._read()
         for _ in range(found.preamble + found.has_header):
@@ -177,7 +178,7 @@ class Reader:
         return self._raw.tell()
 
     def take(self, count: int) -> list[Row]:
-        """The next rows, up to `count`; none: the end. Rows without a value are left out."""
+        """The next rows, up to `count`; none: the end. Empty rows are omitted."""
         taken: list[Row] = []
         for row in self._rows:
             taken.append(row)
@@ -292,7 +293,7 @@ def _delimiter(sample: str) -> str:
         except csv.Error:
             return 0
 
-    return max(_DELIMITERS, key=width)  # of equals, the first
+    return max(_DELIMITERS, key=width)  # the first among equals
 
 
 def _fields(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:

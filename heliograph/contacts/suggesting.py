@@ -1,4 +1,4 @@
-"""Whom somebody may mean who has typed the beginning of a name or number: a few of the newest contacts."""
+"""Suggestions for a partly typed name or number: a few of the newest contacts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 
-#: Contacts that are looked at, the newest first: about 5 ms. A name has no index.
+#: Contacts scanned, newest first: about 5 ms. Names have no index.
 LOOK = 5_000
-#: Characters from which on something is suggested, and how many contacts are.
+#: Minimum characters for suggestions, and maximum contacts suggested.
 SHORTEST, MOST = 2, 8
 
 
@@ -27,7 +27,7 @@ NAMES = "SELECT phone, name FROM contacts WHERE organization_id = $1 AND phone =
 
 
 async def names(conn: Connection, actor: Actor, *, phones: Collection[str]) -> dict[str, str]:
-    """What those of the numbers are called that are contacts."""
+    """Names by number, of those numbers that are contacts."""
     rows = await conn.fetch(NAMES, actor.organization_id, list(phones), actor.mode) if phones else []
     return {row["phone"]: row["name"] for row in rows}
 
@@ -52,7 +52,7 @@ SELECT name, phone FROM (
 
 
 async def suggest(conn: Connection, actor: Actor, *, text: str) -> list[Suggestion]:
-    """Contacts with `text` in their name, or its digits in their number; those called exactly so come first."""
+    """Contacts with `text` in their name, or its digits in their number; exact names come first."""
     text = text.strip()
     if len(text) < SHORTEST:
         return []

@@ -1,9 +1,9 @@
-"""Tags of contacts: listed, renamed, merged into another one, removed.
+"""Tags of contacts: list, rename, merge into another one, remove.
 
-A tag may have a million contacts, so a change of it is a row of `tag_changes` that goes on step by step, each a commit;
-a worker finishes what its author did not wait for. The rule nobody may break: `contact_tags` says what `contacts.tags`
-says, step for step, and that an organization's changes go one after the other: two that make each other's tags, going
-on at once, would never end.
+A tag may have a million contacts, so a change is a row in `tag_changes` that advances step by step, each a commit; a
+worker finishes what its author did not wait for. The rule nobody may break: `contact_tags` matches `contacts.tags`
+after every step, and an organization's changes run one after the other: two concurrent ones that create each other's
+tags would never end.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7
 
-#: Contacts of a tag that are counted for a list, and for a tag alone.
+#: Where counting a tag's contacts stops in a list, and for a single tag.
 COUNTED, COUNTED_ALONE = 1_000, 100_000
-#: Contacts that one step changes: some 100 ms.
+#: Contacts changed per step: some 100 ms.
 STEP = 2_000
-#: Changes of an organization that are not finished. They go one after the other, so more would only wait, and each is a
-#: row that is kept for a week.
+#: Maximum unfinished changes per organization. They run one after the other, so more would only wait, and each is a row
+#: that is kept for a week.
 MOST_OPEN = 20
 
 
@@ -40,13 +40,13 @@ class Tag(msgspec.Struct, frozen=True):
     """A tag of contacts."""
 
     name: str
-    #: How many contacts have it; more than were counted if `is_more`.
+    #: How many contacts have it; `is_more`: there are more than were counted.
     contacts: int
     is_more: bool
 
 
 class TagChange(msgspec.Struct, frozen=True):
-    """A tag that is renamed, merged or removed."""
+    """A tag being renamed, merged or removed."""
 
     id: UUID
     tag: str
@@ -56,7 +56,7 @@ class TagChange(msgspec.Struct, frozen=True):
     finished_at: datetime | None
 
 
-# From one tag to the next by the index: it costs what is listed, however many contacts each has.
+# Skips from tag to tag in the index: the cost depends on the tags listed, not on their contacts.
 LIST = """
 WITH RECURSIVE named AS (
     (SELECT tag, 1 AS place FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag > $3
@@ -78,7 +78,7 @@ SELECT tag,
 async def list_page(
     conn: Connection, actor: Actor, *, after: str = "", limit: int, counted: int = COUNTED
 ) -> list[Tag]:
-    """Up to `limit` tags in the order of the alphabet, after `after`."""
+    """Up to `limit` tags in alphabetical order, after `after`."""
     rows = await conn.fetch(LIST, actor.organization_id, actor.mode, after, limit, counted + 1)
     return [Tag(row["tag"], min(row["contacts"], counted), row["contacts"] > counted) for row in rows]
 
@@ -90,14 +90,14 @@ SELECT count(*)::int FROM (
 
 
 async def one(conn: Connection, actor: Actor, *, name: str, counted: int = COUNTED_ALONE) -> Tag:
-    """A tag. Raises NotFound if nobody has it."""
+    """A tag. Raises NotFound if no contact has it."""
     contacts = await conn.fetchval(ONE, actor.organization_id, actor.mode, name, counted + 1)
     if not contacts:
         raise NotFound("Nobody has this tag.", resource="tag", id=name)
     return Tag(name, min(contacts, counted), contacts > counted)
 
 
-# The row lock comes first: two people must not both begin the last change that there is room for.
+# The row lock comes first: two people must not both take the last place.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 OPEN_COUNT = "SELECT count(*) FROM tag_changes WHERE organization_id = $1 AND mode = $2 AND finished_at IS NULL"
 BEGIN = """
@@ -107,9 +107,9 @@ STARTED = "organization_id, mode, id, tag, becomes"
 
 
 async def begin(conn: Connection, actor: Actor, *, tag: str, becomes: str | None) -> UUID:
-    """Have a tag renamed, merged into one that is there, or with None removed; both in the form of `records.tag`.
+    """Begin to rename a tag, merge it into an existing one, or remove it (None); both in the form of `records.tag`.
 
-    Runs in the caller's transaction, with its first step: of few contacts that is all. Raises Invalid, NotFound,
+    Runs in the caller's transaction, including the first step: with few contacts that is all. Raises Invalid, NotFound,
     TooManyTagChanges.
     """
     if becomes == tag:
@@ -129,7 +129,7 @@ async def begin(conn: Connection, actor: Actor, *, tag: str, becomes: str | None
 FIRST = """
 SELECT id FROM tag_changes WHERE organization_id = $1 AND mode = $2 AND finished_at IS NULL ORDER BY id LIMIT 1
 """
-# Of each organization the first one only, and of these the one that has come least far: a tag of a million contacts
+# Only the first one of each organization, and of these the one with the least progress: a tag with a million contacts
 # keeps nobody else waiting.
 NEXT = f"""
 SELECT {STARTED} FROM tag_changes c
@@ -142,8 +142,8 @@ ANY = "EXISTS (SELECT FROM tag_changes WHERE finished_at IS NULL)"
 
 
 async def step(conn: Connection) -> int:
-    """Go on with a change that is not finished, in the caller's transaction; returns how many contacts were looked at,
-    and 1 for a change that ended."""
+    """Advance an unfinished change, in the caller's transaction; returns how many contacts were examined, and 1 for a
+    change that ended."""
     row = await conn.fetchrow(NEXT)
     if row is None:
         return 0
@@ -157,8 +157,8 @@ SELECT {STARTED} FROM tag_changes
 
 
 async def go_on(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """One more step of this change, or of one that goes before it, in the caller's transaction, for whoever waits for
-    its end."""
+    """Do one more step of this change, or of one that precedes it, in the caller's transaction, for callers that wait
+    for it to finish."""
     row = await conn.fetchrow(UP_TO_IT, actor.organization_id, actor.mode, id)
     if row is not None:
         await _step(conn, *row.values())
@@ -167,7 +167,7 @@ async def go_on(conn: Connection, actor: Actor, *, id: UUID) -> None:
 SOME = """
 SELECT contact_id FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = $3 ORDER BY contact_id LIMIT $4
 """
-# In the order of numbers, as whoever writes several contacts does.
+# In the order of numbers, like all code that writes several contacts.
 HELD = """
 SELECT id FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = ANY ($3) ORDER BY phone FOR UPDATE
 """
@@ -221,6 +221,6 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> TagChange:
 
 
 async def under_way(conn: Connection, actor: Actor) -> list[TagChange]:
-    """Changes that are not finished yet."""
+    """Changes that are not finished."""
     rows = await conn.fetch(OPEN, actor.organization_id, actor.mode)
     return [TagChange(*row.values()) for row in rows]

@@ -1,7 +1,7 @@
 """Undoing an import: contacts that it created are deleted, those that it changed are restored.
 
-The rule nobody may break: what somebody changed since stays as it is. Batches are undone in reverse order, each in a
-transaction of its own, so that an undo that was killed is simply run again.
+The rule nobody may break: what somebody has changed since is left alone. Batches are undone in reverse order, each in
+its own transaction, so that an undo that was killed is simply run again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heliograph.contacts import records
 
 
 class Import(msgspec.Struct, frozen=True):
-    """A file of contacts that was imported."""
+    """An imported file of contacts."""
 
     id: UUID
     file: str
@@ -34,7 +34,7 @@ class Import(msgspec.Struct, frozen=True):
 
 
 class Undone(msgspec.Struct):
-    """What happened to an import's contacts."""
+    """The result for an import's contacts."""
 
     deleted: int = 0
     restored: int = 0
@@ -76,7 +76,7 @@ WITH gone AS (
 ), untagged AS ({records.untag("gone")})
 SELECT count(*)::int FROM gone
 """
-# Imports only add tags, so those that were there before are still there.
+# Imports only add tags, so those that existed before still exist.
 RESTORE = f"""
 WITH changed AS MATERIALIZED (
     SELECT c.place, c.id, c.tags AS present, image.* FROM (

@@ -1,5 +1,5 @@
-"""What a worker does for contacts: it goes on with uploaded files, and with changes of tags that nobody waited
-for, and finds out when contacts were last written to."""
+"""The work of contacts: a worker advances imports of uploaded files and changes of tags that nobody waited for, and
+determines when contacts were last written to."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from heliograph.queue.work import Loop, SharedTimer, Work
 
 
 class ContactWork(Work):
-    """Contacts within one worker."""
+    """The contacts' work in one worker."""
 
     def __init__(self, pool: Pool, settings: Settings, kinds: Mapping[str, Kind]) -> None:
-        """`kinds`: what else than contacts is imported."""
+        """`kinds`: kinds of imports other than contacts."""
         self._pool = pool
         self._runner = Runner(pool, kinds, lease=timedelta(seconds=settings.lease_seconds))
         self._tags, self._imports = asyncio.Event(), asyncio.Event()

@@ -1,7 +1,7 @@
-"""Files that somebody uploads: kept in the database, looked through, imported by a worker, mended and undone.
+"""Uploaded files: kept in the database, checked, imported by a worker, corrected and undone.
 
-`drafts.py` is the record and its states, `dry_run.py` what a file would do, `running.py` what a worker does with it,
-`mending.py` its rejected rows. How rows are read and written is `contacts.importing`'s, which the command line calls
-too. The rule nobody may break: how far an import has come is committed with what it wrote, so that whoever goes on
-after a kill leaves nobody out and counts nobody twice.
+`drafts.py` is the record and its states, `survey.py` what a file would do, `running.py` the worker's part, `mending.py`
+its rejected rows. Reading and writing rows is done by `contacts.importing`, which the command line uses, too. The rule
+nobody may break: an import's progress is committed with what it wrote, so that nobody is left out or counted twice when
+it continues after a kill.
 """

@@ -3,9 +3,9 @@
     uploading → reading → checking → checked → running ⇄ stopped
                                                   running → finished → undoing → undone
 
-`reading`: a person says how the file is read and what its columns are. `checking`: a worker looks through all of it
-and writes nothing. `checked`: the person decides. A file is erased when its import has ended, and after a week in any
-case. The rule nobody may break: a state changes here and in `running.py`, under a guard in the UPDATE.
+`reading`: a person says how to read the file and what its columns are. `checking`: a worker examines all of it without
+writing anything. `checked`: the person decides. A file is erased when its import has ended, and after a week in any
+case. The rule nobody may break: a state changes only here and in `running.py`, with a guard in the UPDATE.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from heliograph.contacts import sheets
 from heliograph.contacts.imports.survey import Survey
 from heliograph.contacts.sheets import Layout
 
-#: Bytes of a file, and of a chunk of it.
+#: Maximum bytes of a file, and bytes of a chunk.
 LONGEST, CHUNK = 200_000_000, 262_144
-#: Uploads of one organization that are not finished: each may be of LONGEST.
+#: Maximum unfinished uploads per organization, each of up to LONGEST.
 MOST_OPEN = 20
 #: How long an import can be undone by its organization, and how long a file and its rejected rows are kept.
 UNDONE_FOR, KEPT = timedelta(hours=24), timedelta(days=7)
-#: Seconds before which nothing is said of an import's pace.
+#: Minimum seconds before an import's pace is estimated.
 EARLY = 2
-#: What is imported: people, or numbers that must not be written to.
+#: Kinds of imports: people, or numbers that must not be written to.
 KINDS = ("contacts", "opt_outs")
 #: States before anything was written.
 UNSTARTED = ("uploading", "reading", "checking", "checked")
@@ -44,7 +44,7 @@ UNSTARTED = ("uploading", "reading", "checking", "checked")
 IS_AUDIENCE = "kind = 'contacts' AND state IN ('running', 'stopped', 'finished')"
 
 _TOO_LONG = "A file can be at most 200 MB."
-#: Beginnings of files that are no tables of text.
+#: First bytes of workbooks, which are not text tables.
 _SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 
 
@@ -78,9 +78,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     tags: list[str]
     on_duplicate: str
     survey: Survey | None
-    #: How far a worker has come, in bytes; what became of the rows until there.
+    #: A worker's progress in bytes, and the result for the rows up to there.
     position: int
-    #: When somebody last let it run, and how many rows it had read then.
+    #: When it was last started or resumed, and how many rows it had read by then.
     resumed_at: datetime | None
     resumed_from: int
     rows: int
@@ -94,7 +94,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     erases_at: datetime
 
     def pace(self, now: datetime) -> tuple[float, float] | None:
-        """(rows a second, seconds left) at its pace since it was last let run; None: that cannot be said."""
+        """(rows per second, seconds left) at its pace since it was last started or resumed; None: not known."""
         if self.state != "running" or self.resumed_at is None or self.survey is None:
             return None
         seconds, done = (now - self.resumed_at).total_seconds(), self.rows - self.resumed_from
@@ -104,7 +104,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def layout(self) -> Layout:
-        """How its file is read."""
+        """How to read its file."""
         return Layout(
             self.encoding or "utf-8",
             self.delimiter or ",",
@@ -133,7 +133,7 @@ RETURNING id
 
 
 async def begin(conn: Connection, actor: Actor, *, file: str, kind: str = "contacts") -> UUID:
-    """A file that is about to come. Raises Invalid if too many are here that were not gone on with."""
+    """Begin an upload. Raises Invalid if there are too many unfinished ones."""
     assert kind in KINDS
     who = actor.who
     id = uuid7()
@@ -152,7 +152,7 @@ INSERT INTO contact_import_chunks (organization_id, import_id, number, bytes) VA
 
 
 async def put(conn: Connection, actor: Actor, *, id: UUID, number: int, chunk: bytes) -> None:
-    """The next chunk of a file. Raises Invalid for what is no table of text, or too long."""
+    """Store the next chunk of a file. Raises Invalid if it is not a text table, or too long."""
     if number == 0 and chunk.startswith(_SHEETS):
         raise Invalid(
             ("file", "format", "This is a workbook. In the spreadsheet, save the sheet as CSV and choose that file.")
@@ -172,7 +172,7 @@ RETURNING {COLUMNS}
 
 
 async def uploaded(conn: Connection, actor: Actor, *, id: UUID, size: int, encoding: str) -> Draft:
-    """All of it is here; what it seems to be is found out. Raises Invalid if it holds nothing."""
+    """Complete an upload, and detect the file's format. Raises Invalid if it is empty."""
     sample = await head(conn, actor, id=id)
     found = sheets.look(sample, encoding=encoding)
     row = await conn.fetchrow(
@@ -199,7 +199,7 @@ FORGET = "DELETE FROM contact_import_chunks WHERE organization_id = $1 AND impor
 
 
 async def discard(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Forget a file of which nothing was imported. Raises NotFound."""
+    """Delete a file of which nothing was imported. Raises NotFound."""
     async with conn.transaction():
         if await conn.fetchval(DISCARD, actor.organization_id, actor.mode, id) is None:
             raise NotFound("There is no such import.", resource="import", id=str(id))
@@ -223,7 +223,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
 
 
 async def list_page(conn: Connection, actor: Actor, *, after: UUID | None, limit: int) -> list[Draft]:
-    """Imports of pages and of the command line, newest first."""
+    """Imports from pages and the command line, newest first."""
     rows = await conn.fetch(LIST, actor.organization_id, actor.mode, after or _LAST, limit)
     return [draft(row) for row in rows]
 
@@ -234,7 +234,7 @@ SELECT bytes FROM contact_import_chunks WHERE organization_id = $1 AND import_id
 
 
 async def head(conn: Connection, actor: Actor, *, id: UUID) -> bytes:
-    """The beginning of a file; nothing once it was erased."""
+    """The beginning of a file; empty once it was erased."""
     found: bytes | None = await conn.fetchval(HEAD, actor.organization_id, id)
     return found or b""
 
@@ -248,7 +248,7 @@ RETURNING {COLUMNS}
 
 
 async def read_as(conn: Connection, actor: Actor, *, id: UUID, layout: Layout) -> Draft:
-    """Say how a file is read. Raises ImportMoved."""
+    """Set how a file is read. Raises ImportMoved."""
     row = await conn.fetchrow(
         READ_AS,
         actor.organization_id,
@@ -282,7 +282,7 @@ async def check(
     tags: Sequence[str],
     on_duplicate: str,
 ) -> Draft:
-    """Have a worker look through the whole file. Raises Invalid, ImportMoved."""
+    """Have a worker check the whole file. Raises Invalid, ImportMoved."""
     if "phone" not in fields:
         raise Invalid(("fields", "required", "Choose the column with the phone numbers."))
     row = await conn.fetchrow(
@@ -305,7 +305,7 @@ UPDATE contact_imports SET state = 'reading' WHERE organization_id = $1 AND mode
 
 
 async def back(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
-    """Go back to what the columns are. Raises ImportMoved."""
+    """Return to the choice of columns. Raises ImportMoved."""
     return _moved(await conn.fetchrow(AGAIN, actor.organization_id, actor.mode, id))
 
 
@@ -319,8 +319,8 @@ RETURNING {COLUMNS}
 
 
 async def run(conn: Connection, actor: Actor, *, id: UUID, knows_strangers: bool) -> Draft:
-    """Import what was checked, or go on with what was stopped. Raises Invalid if numbers of a second country were
-    found that nobody has confirmed, and ImportMoved."""
+    """Import a checked file, or resume a stopped import. Raises Invalid if unconfirmed numbers of a second country were
+    found, and ImportMoved."""
     async with conn.transaction():
         found = _moved(await conn.fetchrow(RUN, actor.organization_id, actor.mode, id))
         if found.survey is not None and found.survey.strangers and not knows_strangers:
@@ -337,7 +337,7 @@ RETURNING {COLUMNS}
 
 
 async def stop(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
-    """Import nothing more; what was imported stays. Raises ImportMoved."""
+    """Stop an import; what was imported stays. Raises ImportMoved."""
     async with conn.transaction():
         found = _moved(await conn.fetchrow(STOP, actor.organization_id, actor.mode, id))
         told = {"state": "stopped", "rows": found.rows}
@@ -354,7 +354,7 @@ RETURNING {COLUMNS}
 
 
 async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
-    """Have a worker take back what an import made. Raises ImportMoved, also after 24 hours."""
+    """Have a worker undo an import. Raises ImportMoved, also after 24 hours."""
     async with conn.transaction():
         found = _moved(await conn.fetchrow(UNDO, actor.organization_id, actor.mode, id, UNDONE_FOR))
         told = {"state": "undoing"}
@@ -363,7 +363,7 @@ async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
 
 
 def draft(row: asyncpg.Record) -> Draft:
-    """The import of a row that has COLUMNS."""
+    """An import from a row that has COLUMNS."""
     values: dict[str, Any] = {name: row[name] for name in Draft.__struct_fields__}
     values["fields"] = msgspec.json.decode(row["fields"], type=dict[str, int])
     values["columns"] = msgspec.json.decode(row["columns"], type=list[str])
@@ -378,7 +378,7 @@ def _moved(row: asyncpg.Record | None) -> Draft:
 
 
 def sample(head: bytes, layout: Layout, count: int) -> list[list[str]]:
-    """The first rows below the header, of a file's beginning."""
+    """The first rows below the header, from a file's beginning."""
     reader = sheets.Reader(io.BytesIO(head), layout)
     try:
         rows = reader.take(count)

@@ -1,6 +1,6 @@
-"""Rejected rows of an import: taken away as a file, or mended and imported on the spot.
+"""Rejected rows of an import: downloaded as a file, or corrected and imported in place.
 
-The rule nobody may break: a row is a reject or imported, never both; the counts of its import say which.
+The rule nobody may break: a row is either rejected or imported, never both, and the import's counts agree.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from heliograph.contacts.imports.drafts import ImportMoved
 from heliograph.contacts.imports.running import keep_rejects, options_of
 from heliograph.contacts.sheets import Row
 
-#: Rows that are mended on a page.
+#: Maximum rows corrected on a page.
 MOST = 500
 
 
 class Reject(msgspec.Struct, frozen=True):
     """A row that was not imported."""
 
-    #: As the sheet counts, its header being 1.
+    #: Row number as in a spreadsheet, where the header is row 1.
     row: int
     reason: str
     cells: list[str]
@@ -39,7 +39,7 @@ SELECT row, reason, cells FROM contact_import_rejects
 
 
 async def rejects(conn: Connection, actor: Actor, *, id: UUID, after: int = 0, limit: int = MOST) -> list[Reject]:
-    """Rejected rows in the order of the sheet."""
+    """Rejected rows in the order of the file."""
     rows = await conn.fetch(LIST, actor.organization_id, id, after, limit)
     return [Reject(row["row"], row["reason"], msgspec.json.decode(row["cells"], type=list[str])) for row in rows]
 
@@ -66,14 +66,15 @@ UPDATE contact_imports SET created = created + $3, updated = updated + $4, uncha
 
 
 class Mended(msgspec.Struct, frozen=True):
-    """What became of rejected rows that somebody mended."""
+    """The result for rejected rows that somebody corrected."""
 
     imported: int
     left: int
 
 
 async def mend(conn: Connection, actor: Actor, *, id: UUID, cells: Mapping[int, Mapping[str, str]]) -> Mended:
-    """Import rejected rows with other cells: by row, by field. What is still wrong stays a reject with its new cells.
+    """Import rejected rows with corrected cells, by row and field. Rows that are still wrong stay rejected, with their
+    new cells.
 
     Runs in the caller's transaction. Raises ImportMoved.
     """
@@ -91,7 +92,7 @@ async def mend(conn: Connection, actor: Actor, *, id: UUID, cells: Mapping[int, 
         for field, text in cells[one["row"]].items():
             if field in layout.fields:
                 mended[layout.fields[field]] = text
-        # Cells beyond the header were what was wrong, perhaps; a person has looked at it.
+        # Cells beyond the header may have been the problem; a person has looked at the row now.
         changed.append(Row(one["row"], mended[: len(layout.columns)]))
     if not changed:
         return Mended(0, 0)

@@ -1,9 +1,9 @@
-"""What a worker does with uploaded files: it looks through them, imports them, and takes imports back.
+"""The work of imports: a worker checks uploaded files, imports them, and undoes imports.
 
-One worker at a time has a file, under a lease that each of its steps renews; a step is one transaction, which commits
-how far it came with what it wrote. So a kill at any instant loses a step that nobody was told of, and whoever goes on
-reads the file up to there again. The rule nobody may break: nothing is written for a file whose row does not say that
-it is this worker's and still to go on.
+One worker at a time holds a file, under a lease that each step renews; a step is one transaction, which commits the
+progress with what it wrote. So a kill at any moment loses only an unreported step, and the successor rereads the file
+up to there. The rule nobody may break: nothing is written for a file unless its row says that it belongs to this worker
+and is still to be continued.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from heliograph.notices import Notice
 
 log = structlog.get_logger()
 
-#: How long a worker that says nothing keeps a file.
+#: How long a worker that makes no progress keeps a file.
 LEASE = timedelta(seconds=15)
-#: Steps after which another file has its turn; files that a worker keeps open meanwhile.
+#: Steps after which it is another file's turn, and files that a worker keeps open in the meantime.
 STEPS, OPEN = 20, 4
-#: Rows a step.
+#: Rows per step.
 ROWS = 2_000
-#: Pause after a step that failed, and how often that may be.
+#: Pause after a failed step.
 FAILED = timedelta(seconds=10)
 
 DUE = "state IN ('checking', 'running', 'undoing') AND is_uploaded"
 ANY = f"EXISTS (SELECT FROM contact_imports WHERE {DUE} AND (lease_until IS NULL OR lease_until < now()))"
-# The organizations take turns from the last one served on.
+# The organizations take turns, beginning after the last one served.
 TAKE = f"""
 UPDATE contact_imports SET worker = $1, lease_until = now() + $2::interval
  WHERE (organization_id, id) IN (
@@ -67,27 +67,27 @@ UPDATE contact_imports SET worker = NULL, lease_until = now() + $4::interval
 
 
 class Kind(Protocol):
-    """What becomes of a file's numbers, where they are no contacts."""
+    """A kind of import other than contacts: what to do with a file's numbers."""
 
     async def __call__(self, conn: Connection, actor: Actor, *, draft: Draft, batch: Batch) -> Result:
         """Write a batch, in the caller's transaction."""
 
     async def undo(self, conn: Connection, actor: Actor, *, draft: Draft) -> None:
-        """Take back what an import wrote."""
+        """Undo what an import wrote."""
 
 
 class Runner:
-    """Goes on with imports; one per worker."""
+    """Advances imports; one per worker."""
 
     def __init__(self, pool: Pool, kinds: Mapping[str, Kind], *, rows: int = ROWS, lease: timedelta = LEASE) -> None:
-        """`kinds`: by name, those beside contacts."""
+        """`kinds`: kinds other than contacts, by name."""
         self._pool, self._kinds, self._rows, self._lease = pool, kinds, rows, lease
         self._me = uuid7()
         self._served = UUID(int=0)
         self._open: dict[UUID, _File] = {}
 
     async def round(self) -> int:
-        """Some steps of one import; returns 0 if none was due."""
+        """Do some steps of one import; returns 0 if none was due."""
         async with self._pool.acquire() as conn:
             row = await conn.fetchrow(TAKE, self._me, self._lease, self._served)
             if row is None:
@@ -100,7 +100,7 @@ class Runner:
                     if not await self._step(conn, row):
                         break
                     row = await conn.fetchrow(HOLD, organization_id, row["id"], self._me, self._lease)
-                    if row is None:  # stopped, or somebody else's
+                    if row is None:  # stopped, or taken over by another worker
                         break
             except Exception as error:
                 if is_down(error):
@@ -112,11 +112,11 @@ class Runner:
         return 1
 
     async def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         self._forget(set())
 
     async def _step(self, conn: Connection, row: asyncpg.Record) -> bool:
-        """One step; False: there is nothing more to do."""
+        """Do one step; False: there is nothing more to do."""
         draft = drafts.draft(row)
         actor = Actor(
             organization_id=row["organization_id"],
@@ -144,7 +144,7 @@ class Runner:
         await plan_by_key(conn)
         spool = await Spool.of(conn, actor.organization_id, draft.id)
         file = _File(draft, spool)
-        # What was imported is passed over; a look begins anew, since what it had found out went with its process.
+        # An import skips imported rows; a check starts over, since its results were lost with its process.
         if draft.state == "running" and draft.rows:
             await asyncio.to_thread(file.skip, draft.rows)
         self._open[draft.id] = file
@@ -172,7 +172,7 @@ class Runner:
             await self._finish(conn, actor, draft)
             return True
         async with conn.transaction():
-            # The row is locked from here on: who stops the import waits for this step, and no other worker does it.
+            # The row is locked from here on: stopping the import waits for this step, and no other worker can do it.
             mine = await conn.fetchval(MINE, actor.organization_id, draft.id, self._me, draft.rows)
             if mine is None:
                 file.is_stale = True
@@ -202,7 +202,7 @@ class Runner:
             row = await conn.fetchrow(FINISH, actor.organization_id, draft.id, self._me)
             if row is None:
                 return
-            # What could not be read is kept apart; of the others nothing is needed any more.
+            # Rejected rows are stored separately; the rest of the file is no longer needed.
             await conn.execute(drafts.FORGET, actor.organization_id, draft.id)
             ended = drafts.draft(row)
             told = {"state": "finished", "rows": ended.rows, "created": ended.created, "updated": ended.updated}
@@ -259,7 +259,7 @@ SELECT $1, $2, one.row, one.reason, one.cells FROM unnest($3::int[], $4::text[],
 
 
 async def keep_rejects(conn: Connection, actor: Actor, *, id: UUID, rejected: list[tuple[importing.Row, str]]) -> None:
-    """Store rejected rows, for whoever mends them."""
+    """Store rejected rows, so that they can be corrected."""
     if rejected:
         await conn.execute(
             REJECT,
@@ -272,7 +272,7 @@ async def keep_rejects(conn: Connection, actor: Actor, *, id: UUID, rejected: li
 
 
 class _File:
-    """An import's file that is being read."""
+    """An import's file while it is being read."""
 
     def __init__(self, draft: Draft, spool: Spool) -> None:
         self._spool = spool
@@ -286,7 +286,7 @@ class _File:
         self.survey, self.numbers = Survey(countries={}, reasons={}), Numbers()
 
     def fits(self, draft: Draft) -> bool:
-        """Whether it is where the import is."""
+        """True if its position matches the import's progress."""
         if self.is_stale or self._state != draft.state or self._layout != draft.layout:
             return False
         return self.options == options_of(draft) and (draft.state == "checking" or self._rows == draft.rows)
@@ -298,7 +298,7 @@ class _File:
         return importing.batch_of(rows, self._layout, self.options, self._reader.position)
 
     def skip(self, count: int) -> None:
-        """Pass over rows. Runs in a thread."""
+        """Skip rows. Runs in a thread."""
         while self._rows < count and (rows := self._reader.take(min(10_000, count - self._rows))):
             self._rows += len(rows)
 
@@ -308,7 +308,7 @@ class _File:
 
 
 def options_of(draft: Draft) -> Options:
-    """How an import's rows are read."""
+    """The options for reading an import's rows."""
     return Options(
         on_duplicate="skip" if draft.on_duplicate == "skip" else "update",
         tags=tuple(draft.tags),

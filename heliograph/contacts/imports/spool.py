@@ -1,6 +1,6 @@
-"""A file of the database on this machine's disk, for as long as somebody reads it.
+"""A file from the database, copied to this machine's disk for as long as somebody reads it.
 
-It has no name, so nothing of it is left when its process is killed.
+It has no name, so nothing is left behind when its process is killed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SELECT bytes FROM contact_import_chunks WHERE organization_id = $1 AND import_id
 
 
 class Spool:
-    """The bytes of an import. `open` may be called while others read."""
+    """The bytes of an import. `open` may be called while others are reading."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
 
     @classmethod
     async def of(cls, conn: Connection, organization_id: UUID, id: UUID) -> Spool:
-        """All chunks of an import, one at a time in memory."""
+        """Copy all chunks of an import, one at a time in memory."""
         made = cls()
         number = 0
         while (chunk := await conn.fetchval(CHUNK, organization_id, id, number)) is not None:
@@ -36,16 +36,16 @@ class Spool:
         return made
 
     def open(self) -> BinaryIO:
-        """A reader with a place of its own."""
+        """A reader with its own position."""
         return cast(BinaryIO, io.BufferedReader(_Reading(self._file.fileno()), 65_536))
 
     def close(self) -> None:
-        """Give the disk back."""
+        """Release the disk space."""
         self._file.close()
 
 
 class _Reading(io.RawIOBase):
-    """A place within a file that others read, too."""
+    """A position in a file that others are reading, too."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._at = descriptor, 0

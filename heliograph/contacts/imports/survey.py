@@ -1,7 +1,7 @@
-"""What a file would do: whose numbers it holds, who of them is new, and which rows are rejected and why.
+"""What a file would do: the countries of its numbers, which contacts are new, and which rows are rejected and why.
 
-It is found out over the whole file, and nothing is written. The rule nobody may break: memory does not grow beyond some
-bytes for each number.
+It covers the whole file, and writes nothing. The rule nobody may break: memory does not grow by more than a few bytes
+per number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.contacts import importing
 from heliograph.contacts.importing import Batch
 
-#: Rows of each reason that are shown; characters of a cell.
+#: Rows shown per reason, and characters of a cell.
 EXAMPLES, LONGEST_CELL = 15, 80
 
 
@@ -25,28 +25,28 @@ class Rejected(msgspec.Struct):
     """Rows that are rejected for one reason."""
 
     count: int = 0
-    #: (row as the sheet counts, its cells), the first ones.
+    #: (row number as in a spreadsheet, cells) of the first ones.
     examples: list[tuple[int, list[str]]] = []
 
 
 class Survey(msgspec.Struct):
-    """A file looked through: `rows` is the sum of the five counts below it."""
+    """The result of checking a file: `rows` is the sum of the five counts below it."""
 
     rows: int = 0
     created: int = 0
     updated: int = 0
     unchanged: int = 0
-    #: Numbers that came before in the file.
+    #: Numbers that occurred earlier in the file.
     doubled: int = 0
     rejected: int = 0
-    #: Of those that are not rejected.
+    #: Opted-out numbers and countries, among rows that are not rejected.
     opted_out: int = 0
     countries: dict[str, int] = {}
     reasons: dict[str, Rejected] = {}
 
     @property
     def strangers(self) -> list[str]:
-        """Countries beside the largest one that have over 1 % of the numbers: often a sign that it was read wrong."""
+        """Countries other than the largest that have over 1 % of the numbers: often a sign that it was misread."""
         total = sum(self.countries.values())
         return [country for country, count in self.by_country()[1:] if count > total / 100]
 
@@ -55,13 +55,14 @@ class Survey(msgspec.Struct):
         return sorted(self.countries.items(), key=lambda one: (-one[1], one[0]))
 
     def by_reason(self) -> list[tuple[str, Rejected]]:
-        """The most fundamental first: who mends one kind at a time is not asked for what follows from another."""
+        """Rejected rows by reason, most fundamental first: people who correct one kind at a time need not handle what
+        follows from another."""
         order = {text: place for place, text in enumerate(importing.REASONS)}
         return sorted(self.reasons.items(), key=lambda one: (order.get(one[0], -1), one[0]))
 
 
 class Numbers:
-    """A set of phone numbers, in some 16 bytes each: an open table of the digits, grown by halves."""
+    """A set of phone numbers, at some 16 bytes each: an open-addressing hash table of the digits."""
 
     def __init__(self) -> None:
         self._bits = 12
@@ -69,7 +70,7 @@ class Numbers:
         self._count = 0
 
     def add(self, number: str) -> bool:
-        """True if it was not there yet. `number`: E.164."""
+        """Add a number; True if it is new. `number`: E.164."""
         if 3 * self._count >= 2 << self._bits:
             self._grow()
         return self._put(int(number[1:]))
@@ -94,7 +95,7 @@ class Numbers:
                 self._put(value)
 
 
-# Twin of the condition in `records.WRITE`, which decides in the same way what is changed.
+# Must match the condition in `records.WRITE`, which decides in the same way what is changed.
 JUDGE = """
 SELECT count(*) FILTER (WHERE c.phone IS NULL)::int AS created,
        count(*) FILTER (WHERE $7 AND c.phone IS NOT NULL AND (
@@ -116,8 +117,8 @@ SELECT count(*) FILTER (WHERE c.phone IS NULL)::int AS created,
 async def look(
     conn: Connection, actor: Actor, *, batch: Batch, survey: Survey, numbers: Numbers, updates: bool, is_people: bool
 ) -> None:
-    """Add what a batch would do. `updates`: contacts that are there are changed. `is_people`: contacts are imported,
-    and not numbers that must not be written to."""
+    """Add what a batch would do to the survey. `updates`: existing contacts are changed. `is_people`: contacts are
+    imported, not numbers that must not be written to."""
     fresh = []
     for phone, (entry, _) in batch.entries.items():
         if numbers.add(phone):
