@@ -51,8 +51,8 @@ def list_(
     Of the rows that no worker has, `retrying` were tried before, and `expired` are past their validity: they end once
     a worker takes them.
 
-    At most 10,000 rows are counted, divided among the lines. For a longer line, `rows` is a minimum, marked as `is_more`
-    in JSON and TSV; the other figures cover only the rows counted, which are those to be sent first.
+    At most 10,000 rows are counted, divided among the lines. For a longer line, `rows` is a minimum, marked as
+    `is_more` in JSON and TSV; the other figures cover only the rows counted, which are those to be sent first.
 
     \b
     Examples:
