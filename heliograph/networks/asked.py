@@ -20,7 +20,7 @@ from heliograph.networks.learned import KEPT
 FAILED, UNKNOWN = timedelta(hours=1), timedelta(days=7)
 #: How long a worker has for the numbers that it took; then another one asks.
 TAKEN = timedelta(minutes=2)
-#: A look-up not made by then has failed: the supplier was paused or removed, or is too slow for that many.
+#: A look-up that is still waiting after this has failed: the supplier was paused or removed, or is too slow.
 NOBODY = timedelta(minutes=10)
 #: How many numbers may wait to be asked for; beyond that, messages are sent by the number's range.
 MOST_OPEN = 1_000

@@ -1,7 +1,7 @@
 """Invitations: a link, valid for three days and one use, that makes somebody a member.
 
-The rule nobody may break: an invitation is bound to its e-mail address. Whoever has the link and no account for that
-address creates one; whoever has one proves it by signing in.
+The rule nobody may break: an invitation is bound to its e-mail address. If there is no account for that address, the
+holder of the link creates one; otherwise they prove that it is theirs by signing in.
 """
 
 from __future__ import annotations

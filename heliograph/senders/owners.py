@@ -1,7 +1,7 @@
 """Which suppliers a number belongs to: those that deliver handsets' messages to it, as learned from such messages.
 
-The rule nobody may break: who owns a number is forgotten if nothing came in for KEPT, so one that moved is not sent
-from where it no longer is for ever.
+The rule nobody may break: an owner is forgotten if nothing came in for KEPT, so that a number that has moved is not
+used forever with a supplier that no longer has it.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def _asker(actor: Actor) -> UUID | None:
 async def pieces(
     connect: Callable[[], AbstractAsyncContextManager[Connection]], actor: Actor, *, export: Export
 ) -> AsyncIterator[bytes]:
-    """The file, piece by piece; `connect` opens a connection for each. Raises NotFound if it is erased meanwhile."""
+    """The file, piece by piece; `connect` opens a connection for each. Raises NotFound if it is erased during that."""
     for number in range(export.chunks):
         async with connect() as conn:
             piece: bytes | None = await conn.fetchval(CHUNK, actor.organization_id, export.id, number)
