@@ -25,7 +25,7 @@ MAX_RECIPIENTS = 10_000
 MOST_DAYS = 365
 #: Contacts examined per step of gathering: some 50 ms.
 GATHER = 5_000
-#: Recipients deleted by one statement.
+#: Recipients deleted per statement.
 FORGET = 5_000
 #: Recipients deleted per round.
 MOST_FORGOTTEN = 1_000_000
@@ -83,7 +83,7 @@ def excluded(tags: Sequence[str] | None, *, is_listed: bool) -> list[str]:
 
 
 async def spelled(listed: Sequence[str]) -> list[str]:
-    """The listed recipients, those that are numbers as E.164, each different one once."""
+    """The distinct listed recipients, numbers in E.164."""
     return list(
         dict.fromkeys(await phones.in_turns(lambda text: phones.parse(text) or phones.normalize(text) or text, listed))
     )
@@ -101,8 +101,8 @@ async def numbers(listed: Sequence[str]) -> Numbers:
 
 
 async def at_home(listed: Sequence[str], *, home: str | None) -> dict[str, str | None]:
-    """What people pasted, each different text once: text → the number that it is (E.164), as people of the country
-    `home` (ISO) write theirs; None: none, or one that lacks its country's code where no country is known."""
+    """Parse pasted texts: distinct text → number (E.164), as written in the country `home` (ISO); None: not a number,
+    or it lacks a country code and `home` is not known."""
     texts = list(dict.fromkeys(one.strip() for one in listed))
     return dict(zip(texts, await phones.in_turns(lambda text: phones.read(text, region=home), texts), strict=True))
 

@@ -1,10 +1,10 @@
 """Withdrawing the staged messages of a campaign that was canceled or has failed, chunk by chunk, and refunding their
 cost.
 
-What a worker has in its hands meanwhile may come back: a supplier puts it off, or a session is lost. So chunks of which
-something is still queued are looked at again, until nothing is.
+Messages that a worker holds at that time may return to the queue: a supplier defers them, or a session is lost. So
+chunks that still have queued messages are checked again until none are left.
 
-The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent after.
+The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent later.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from heliograph.campaigns import counting
 from heliograph.campaigns.channels.contract import Due
 from heliograph.campaigns.channels.table import CHANNELS
 
-#: Pause between two looks at what is left: half the time since the last change, within these bounds.
+#: Pause between two checks of the remaining messages: half the time since the last change, within these bounds.
 SOONEST, LATEST = timedelta(seconds=5), timedelta(minutes=10)
-#: Chunks of which something is left that are looked at in one step: workers have few messages in their hands.
+#: Chunks with remaining messages that are checked per step: workers hold few messages.
 CHUNKS = 50
 
-# From the end: what is due last has the best chance of not having been sent.
+# From the end: messages due last are most likely not to have been sent.
 STAGED = """
 SELECT first_id, last_id FROM campaign_chunks
  WHERE organization_id = $1 AND campaign_id = $2 AND NOT withdrawn AND queued > 0 ORDER BY first_id DESC LIMIT 1
@@ -34,7 +34,7 @@ LEFT = """
 SELECT first_id, last_id FROM campaign_chunks
  WHERE organization_id = $1 AND campaign_id = $2 AND withdrawn AND queued > 0 ORDER BY first_id DESC LIMIT $3
 """
-# Without a chunk, nothing is left.
+# Without such a chunk, nothing is left.
 AGAIN = """
 UPDATE campaigns SET step_at = (
        SELECT clock_timestamp() + least(greatest((now() - max(changed_at)) / 2, $3::interval), $4::interval)

@@ -47,12 +47,12 @@ _DIGITS = 7
 _DELIMITERS = (",", ";", "\t", "|")
 #: Maximum length of a header, so that a file without line breaks is not read into memory.
 _HEADER = 65_536
-#: Characters of the longest line, and with it of a row on one; the rest of a longer one is passed over.
+#: Maximum characters of a line, and thus of a row on one line; the rest of a longer one is skipped.
 LONGEST = 1 << 20
-#: Why a row cannot be read, beside what the reader of CSV says.
+#: Why a row cannot be read, in addition to errors of the CSV reader.
 OPEN_QUOTE = 'a quotation mark (") is not closed, in this row or one above it'
 LONG_LINE = f"the line has more than {LONGEST:,} characters"
-#: Marks at the beginning of a file, and the encodings that they say.
+#: Byte order marks, and the encodings that they indicate.
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -191,7 +191,7 @@ class Reader:
         self._text.close()
 
     def _open(self) -> Row:
-        """The row that was begun, of which only the first line is taken."""
+        """The row being read, without an end: only its first line is taken."""
         first = self._lines.taken[0]
         self._lines.put_back()
         return Row(self._number, first.rstrip("\r\n").split(self._delimiter), OPEN_QUOTE)
@@ -222,20 +222,20 @@ class Reader:
 
 
 class _LongLine(Exception):
-    """The line is longer than any that is read."""
+    """The line is longer than the maximum."""
 
 
 class _Lines:
-    """The lines of a file, of bounded length. A row that has no end gives back all but its first line: otherwise one
-    quotation mark too many would take what follows it, to the end of the file, for its cell."""
+    """The lines of a file, of bounded length. A row without an end returns all of its lines but the first: otherwise
+    one extra quotation mark would swallow the rest of the file as its cell."""
 
     def __init__(self, text: TextIO) -> None:
         self._text = text
-        #: Those given back, the last first.
+        #: Returned lines, last first.
         self._back: list[str] = []
-        #: Those of the row that is being read.
+        #: Lines of the row being read.
         self.taken: list[str] = []
-        #: The file's end was reached in the middle of a row: one that ends does so before its next line is asked for.
+        #: The file ended in the middle of a row: a complete row ends before its next line is requested.
         self.ended = False
 
     def __iter__(self) -> _Lines:
@@ -254,7 +254,7 @@ class _Lines:
         return line
 
     def put_back(self) -> None:
-        """Give back the lines of a row after its first."""
+        """Return the lines of a row after its first."""
         self._back += self.taken[:0:-1]
         self.ended = False
 

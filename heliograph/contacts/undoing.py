@@ -51,12 +51,12 @@ SELECT id, file, started_at, finished_at, rows, created, updated, rejected, undo
 
 
 async def list_imports(conn: Connection, actor: Actor, *, limit: int = 50) -> list[Import]:
-    """An organization's imports of contacts that have begun, in the actor's mode, newest first."""
+    """The organization's contact imports that have begun, in the actor's mode, newest first."""
     return [Import(*row.values()) for row in await conn.fetch(LIST, actor.organization_id, limit, actor.mode)]
 
 
 KNOWN = f"SELECT true FROM contact_imports WHERE organization_id = $1 AND id = $2 AND mode = $3 AND {_BEGUN}"
-# The step that a worker has begun is waited for, and it begins no other.
+# Waits for the step that a worker has begun, and lets it begin no other.
 STOP = """
 UPDATE contact_imports SET state = 'stopped'
  WHERE organization_id = $1 AND id = $2 AND is_uploaded AND state = 'running'
@@ -103,7 +103,7 @@ UNDONE = "UPDATE contact_imports SET undone_at = now(), state = 'undone' WHERE o
 
 
 async def undo(conn: Connection, actor: Actor, *, id: UUID) -> Undone:
-    """Undo an import of contacts in the actor's mode; `conn` plans by key from then on. Raises NotFound. Idempotent."""
+    """Undo a contact import in the actor's mode; `conn` plans by key from then on. Raises NotFound. Idempotent."""
     await plan_by_key(conn)
     done = Undone()
     place = (actor.organization_id, id)

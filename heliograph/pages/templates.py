@@ -279,7 +279,7 @@ def _ngettext(context: Context, one: str, many: str, number: int) -> str:
 
 
 def _counted(ngettext: Any) -> Callable[..., str]:
-    """`ngettext` that has its number with the separators of the language, as all others on the page."""
+    """`ngettext` with its number in the language's notation, like all others on the page."""
 
     @pass_context
     def counted(context: Context, one: str, many: str, number: int, **values: object) -> str:

@@ -24,7 +24,7 @@ FORGOTTEN = timedelta(minutes=15)
 
 
 def of_code(user_id: UUID) -> str:
-    """The account under which tries of a person's codes are counted."""
+    """The account under which attempts at a person's codes are counted."""
     return f"code {user_id}"
 
 

@@ -31,11 +31,11 @@ from heliograph.sms import timeline
 #: How many messages or typed texts are scanned per step: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
-#: How many answers of receivers one step looks at: they have up to some kilobytes each.
+#: How many receivers' responses are scanned per step: they have up to some kilobytes each.
 STEP_OF_ANSWERS = 1_000
-#: How many pieces of exported files one statement deletes.
+#: Pieces of exported files deleted per statement.
 PIECES_AT_ONCE = 200
-#: All parts of a message come within this time.
+#: All parts of a message arrive within this time.
 AROUND = timedelta(days=2)
 
 
@@ -135,7 +135,7 @@ WITH looked_at AS MATERIALIZED (
 SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
        (SELECT count(*) FROM theirs)::int AS seen, 0 AS told, ARRAY(SELECT id FROM theirs) AS theirs
 """
-# What suppliers wrote of them has the number, and may repeat the beginning of the text.
+# Suppliers' receipts contain the number, and may repeat the beginning of the text.
 RECEIPTS = """
 SELECT receipt AS fingerprint, receipt_at AS at FROM messages
  WHERE organization_id = $1 AND id = ANY ($2) AND receipt IS NOT NULL
@@ -176,8 +176,8 @@ WITH looked_at AS MATERIALIZED (
 SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
        0 AS seen, 0 AS told, NULL AS theirs
 """
-# What a key's request was answered, a contact's name and number among it, is kept to be answered again. Whoever repeats
-# such a request after its person was erased makes it anew.
+# Responses to API requests are stored for replay, and may contain a contact's name and number. A request that is
+# repeated after its person was erased is executed again.
 ANSWERED = """
 WITH looked_at AS MATERIALIZED (
     SELECT key_hash, body FROM idempotency WHERE organization_id = $1 AND key_hash > $2 ORDER BY key_hash LIMIT $3
@@ -192,8 +192,8 @@ WITH looked_at AS MATERIALIZED (
 SELECT (SELECT key_hash FROM looked_at ORDER BY key_hash DESC LIMIT 1) AS last,
        (SELECT count(*) FROM gone)::int AS gone, 0 AS seen, 0 AS told, NULL AS theirs
 """
-# What a supplier delivered contains the raw text. Parts have no index by message, but they come within a day of each
-# other, and their ids say when.
+# What a supplier delivered contains the raw text. Parts have no index by message, but they arrive within a day of each
+# other, and their ids contain the time.
 PARTS = """
 WITH gone AS (
     UPDATE inbound_messages SET body = '', raw = '' WHERE id >= $2 AND id < $3 AND message_id = ANY ($1) AND raw <> ''
@@ -201,7 +201,7 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
-# What a receiver answered to a webhook may repeat its text.
+# A receiver's response to a webhook may repeat its text.
 ANSWERS_OF_RECEIVERS = """
 WITH looked_at AS MATERIALIZED (
     SELECT ctid AS place, tableoid AS part, event_id, body FROM webhook_attempt_evidence
@@ -218,7 +218,7 @@ SELECT (SELECT event_id FROM looked_at ORDER BY event_id DESC LIMIT 1) AS last,
        (SELECT count(*) FROM gone)::int AS gone
 """
 DAYS = "SELECT generate_series(current_date - 9, current_date + 1, interval '1 day')::date"
-# They may be in any file: it can be asked for again.
+# The person may be in any file, and files can be requested again.
 EXPORTS = """
 WITH gone AS (
     UPDATE exports SET state = 'erased', finished_at = coalesce(finished_at, now()), lease_until = NULL
@@ -226,7 +226,7 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
-# A piece holds a thousand rows, so few go at once.
+# A piece holds a thousand rows, so few are deleted at once.
 PIECES = """
 DELETE FROM export_chunks WHERE (organization_id, export_id, number) IN (
     SELECT c.organization_id, c.export_id, c.number
@@ -291,7 +291,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     erased["texts_in_events"] += row["told"]
     erased["answers_of_receivers"] = await _answers_of_receivers(conn, actor, names)
     erased["stored_answers"] = (await _steps(conn, ANSWERED, actor, names))["gone"]
-    # Last: one that is asked for from here on finds nothing of them.
+    # Last, because exports requested from here on find nothing about the person.
     erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
     while (await conn.execute(PIECES, organization_id, PIECES_AT_ONCE)).endswith(f" {PIECES_AT_ONCE}"):
         pass
@@ -311,14 +311,14 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     return receipt
 
 
-#: What else goes with messages, (kind, count): called with their ids.
+#: Erases what else belongs to messages, given their ids; returns (kind, count).
 Also = Callable[[Connection, Actor, list[UUID]], Awaitable[tuple[str, int]]]
 
 
 async def _steps(
     conn: Connection, sql: str, actor: Actor, names: list[str], *, also: Also | None = None
 ) -> Counter[str]:
-    """`gone`, `seen` and `told` of all steps, and what `also` says."""
+    """`gone`, `seen` and `told` of all steps, and the counts returned by `also`."""
     done: Counter[str] = Counter()
     after = _FIRST
     while True:

@@ -15,11 +15,11 @@ async def names(conn: Connection, actor: Actor, address: str) -> list[str]:
 
 
 def typed_in(column: str, names: str = "$2") -> str:
-    """An SQL condition: a text that somebody typed has the last digits of one of the numbers among `names`, whatever
-    stands between them.
+    """An SQL condition: a typed text contains the last digits of one of the numbers among `names`, with anything in
+    between.
 
-    Eight; fewer, but not under six, of a number so short that it may be written with fewer at home: calling codes have
-    up to three digits.
+    Eight digits; fewer, but at least six, for numbers so short that they may be written with fewer at home: calling
+    codes have up to three digits.
     """
     digits = "right(known.name, greatest(6, least(8, length(known.name) - 4)))"
     return f"""EXISTS (SELECT FROM unnest({names}::text[]) AS known (name)

@@ -175,7 +175,7 @@ async def _prepare(
     known = read_credentials(kept)
     smsc = known.smsc if known else Smsc("127.0.0.1", 0, "heliograph", secrets.token_urlsafe(6))
     graph = known.whatsapp if known else new_graph()
-    # The simulators keep their ports if they are free, so that a worker that still runs finds them again.
+    # The simulators keep their ports if these are free, so that a worker that is still running finds them again.
     for simulator in (smsc, graph):
         if simulator.port == 0 or not ports.is_free(simulator.host, simulator.port):
             simulator.port = ports.free_port(simulator.host)

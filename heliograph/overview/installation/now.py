@@ -28,7 +28,7 @@ from heliograph.traffic.reconciliation import hour_of
 
 #: Minimum span of a rate if there are enough readings, and how long readings are kept, in seconds.
 SPAN, KEPT = 8.0, 30.0
-#: Rows of a list, and how far rows are counted: one more says that there are more.
+#: Maximum rows of a list, and how far rows are counted: a count of one more means that there are more.
 MOST, COUNTED = 100, 10_000
 #: What rarely changes is queried at this interval, in seconds; while something is missing, every time.
 SELDOM = 30.0
@@ -77,7 +77,7 @@ class Supplier(msgspec.Struct, frozen=True):
     #: Segments per second handed over to it, as last reported by workers.
     rate: float
     waiting: int
-    #: Why it does not carry, or not all that it could; empty: nothing is known against it.
+    #: Why it carries nothing, or less than it could; empty: no problem is known.
     error: Sentence
 
 
@@ -88,7 +88,7 @@ class Now(msgspec.Struct, frozen=True):
     rates: Rates | None
     #: By kind of work, how long the oldest item that could be sent is overdue, in seconds.
     late: dict[str, float]
-    #: By kind, rows in the queue, counted as far as COUNTED.
+    #: Rows in the queue by kind, counted as far as COUNTED.
     queued: dict[str, int]
     workers: list[Worker]
     suppliers: list[Supplier]
@@ -134,8 +134,8 @@ SELECT {heartbeat.COLUMNS}, drain, drained_at,
   FROM workers w
  WHERE {heartbeat.IS_LISTED} ORDER BY name, started_at LIMIT $1
 """
-# What a session over SMPP ended with is no word on the one that is bound now; over HTTP an error holds until a message
-# is taken.
+# The error that ended an SMPP session says nothing about the one bound now; an HTTP error remains until a message is
+# accepted.
 SUPPLIERS = f"""
 SELECT s.id, s.name, s.kind, s.state, s.simulated AS is_simulated, s.sessions AS allowed,
        coalesce(held.leased, 0) AS leased, coalesce(held.bound, 0) AS bound, coalesce(held.in_flight, 0) AS in_flight,

@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z_]{1,60}")
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Callbacks that are stored and not processed: how many (COUNTED + 1: more than COUNTED), since when the oldest."""
+    """Callbacks stored but not processed: how many (COUNTED + 1: more than COUNTED), and since when the oldest."""
 
     count: int
     oldest_at: datetime | None

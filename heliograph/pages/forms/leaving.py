@@ -1,7 +1,7 @@
-"""What others changed while somebody had a form open.
+"""Concurrent changes: what others changed while somebody had a form open.
 
-A form sends all of its fields, also those that its sender never looked at. It brings along how they were shown, so that
-a field which was left as it was undoes nothing: it stands as it is now.
+A form submits all of its fields, including those that its sender never touched. It also carries the values originally
+shown, so that an untouched field does not undo somebody else's change: it keeps its current value.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-#: The field that has them, which `kit.was` makes: {name: text} as JSON.
+#: The field that carries the values shown, written by `kit.was`: {name: text} as JSON.
 WAS = "_was"
 
 
 def written(shown: Mapping[str, str]) -> str:
-    """How fields are shown, for the form that shows them."""
+    """The values shown in a form's fields, for the form to carry."""
     return msgspec.json.encode(shown).decode()
 
 
 def left(form: Mapping[str, str]) -> frozenset[str]:
-    """Names of the fields that are as they were shown. None of a form that brings nothing along. A box that is not
-    ticked is not sent, and was shown as ""."""
+    """Names of the fields that were not changed; empty if the form does not carry the values shown. A box that is not
+    checked is not submitted, and was shown as ""."""
     try:
         was = msgspec.json.decode(form.get(WAS, "{}"), type=dict[str, str])
     except (msgspec.DecodeError, msgspec.ValidationError):
@@ -30,10 +30,10 @@ def left(form: Mapping[str, str]) -> frozenset[str]:
 
 
 def kept(form: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Those of them that are among `now`, as they are now."""
+    """Current values of the unchanged fields that are in `now`."""
     return {name: now[name] for name in left(form) if name in now}
 
 
 def _plain(text: str) -> str:
-    """Browsers end lines their own way, and forms are read without what surrounds a text."""
+    """A text for comparison: browsers change line endings, and forms strip surrounding whitespace."""
     return text.replace("\r\n", "\n").strip()

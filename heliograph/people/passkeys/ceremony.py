@@ -1,7 +1,7 @@
-"""The two ceremonies of WebAuthn: registering a passkey, and proving possession of one. No database.
+"""The two ceremonies of WebAuthn: registering a passkey, and authenticating with it. No database.
 
-The rule nobody may break: what is verified is bound to our own origin, to a challenge of ours, and to a person whom the
-device verified (by fingerprint, face or PIN), so that a passkey alone stands for password and second factor.
+The rule nobody may break: whatever is verified is bound to our own origin, to a challenge of ours, and to a person
+verified by the device (by fingerprint, face or PIN), so that a passkey alone replaces password and second factor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from webauthn.helpers.structs import (
 
 from heliograph.people.passkeys.challenges import PasskeyRefused, Registered, Site
 
-#: Characters of what a browser sends.
+#: Maximum characters of what a browser sends.
 LONGEST = 20_000
 
 

@@ -1,7 +1,7 @@
 """Challenges that a device signs, and the sites that passkeys are bound to.
 
-A challenge is 256 random bits with the time until which it is valid, under our own MAC: it travels in the form, and no
-row waits for somebody who never comes back.
+A challenge is 256 random bits and an expiry time, protected by our own MAC: it travels in the form, and no row is left
+behind by somebody who never comes back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.base.crypto import Key, is_mac, mac
 from heliograph.base.database import clock
 from heliograph.base.errors import Refusal
 
-#: Seconds for which a challenge is good: as long as a sign-in page may stand open before it has to be loaded again.
+#: Validity of a challenge in seconds: how long a sign-in page may stay open before it has to be reloaded.
 GOOD_FOR = 3600
 _ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<name>[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)(?::[0-9]{1,5})?").fullmatch
 
@@ -28,7 +28,7 @@ class PasskeyRefused(Refusal):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """Where passkeys are good: the name that they are bound to, and the origin that browsers say."""
+    """Where passkeys are valid: the name that they are bound to, and the origin that browsers report."""
 
     name: str
     origin: str
@@ -43,8 +43,8 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 def site(origin: str) -> Site | None:
-    """The site of an origin such as `https://sms.example.com`; None: browsers keep no passkeys for it, because it is
-    an address without a name, or comes without https and is not this machine."""
+    """The site of an origin such as `https://sms.example.com`; None: browsers support no passkeys for it, because it is
+    an IP address, or is served without https and is not this machine."""
     found = _ORIGIN(origin.lower())
     if found is None or not (found["scheme"] == "https" or found["name"] == "localhost"):
         return None
@@ -56,13 +56,13 @@ def site(origin: str) -> Site | None:
 
 
 def challenge(key: Key) -> str:
-    """A fresh one, as `read_challenge` reads it."""
+    """A new challenge, in the form that `read_challenge` reads."""
     said = f"{secrets.token_hex(32)}.{clock.milliseconds() // 1000 + GOOD_FOR}"
     return f"{said}.{mac(key, said.encode()).hex()}"
 
 
 def read_challenge(key: Key, text: str) -> bytes:
-    """The bytes that a device was asked to sign. Raises PasskeyRefused for one that is not ours, or too old."""
+    """The bytes that a device was asked to sign. Raises PasskeyRefused for a challenge that is not ours, or too old."""
     said, _, tag = text[:300].rpartition(".")
     if not is_mac(key, said.encode("utf-8", "surrogatepass"), tag):
         raise PasskeyRefused

@@ -1,4 +1,4 @@
-"""Checking the passkey that a browser presents, at sign-in and before what needs proof once more."""
+"""Checks the passkey that a browser presents, at sign-in and when authenticating again before critical actions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ USED = "UPDATE passkeys SET uses = $2, used_at = now() WHERE id = $1"
 
 
 async def check(conn: Connection, where: Site, *, asked: bytes, given: str, user_id: UUID | None = None) -> UUID:
-    """Whose passkey it is that a browser showed; in the caller's transaction. `user_id`: it must be this person's.
-    Raises PasskeyRefused."""
+    """Verify the passkey that a browser presented, in the caller's transaction; returns its owner. `user_id`: it must
+    be this person's. Raises PasskeyRefused."""
     row = await conn.fetchrow(FIND, ceremony.claimed(given))
     if row is None or user_id not in (None, row["user_id"]):
         raise PasskeyRefused

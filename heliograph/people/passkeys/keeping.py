@@ -104,9 +104,9 @@ async def use_up(conn: Connection, asked: bytes) -> None:
         raise PasskeyRefused
 
 
-#: How long a used challenge is known: for longer than it is good.
+#: How long a used challenge is remembered: longer than it is valid.
 REMEMBERED = timedelta(seconds=2 * GOOD_FOR)
-# Of retention: $1 is when REMEMBERED began, $2 how many at once.
+# For retention: $1 is when REMEMBERED began, $2 the batch size.
 FORGET = """
 DELETE FROM passkey_challenges WHERE hash IN (SELECT hash FROM passkey_challenges WHERE used_at < $1 LIMIT $2)
 """
