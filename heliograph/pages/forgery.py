@@ -2,6 +2,8 @@
 token of the session.
 
 The token is masked differently on each page, so that compression reveals nothing about it.
+It names the organization that its page showed: whoever belongs to two, and has switched in another tab or signed in
+anew meanwhile, changes nothing of the one with a form of the other.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from heliograph.base.errors import Refusal
 
 #: The field in each form, and the header of requests made by scripts.
 FIELD, HEADER = "_token", b"x-form-token"
+#: Names the organization of the page that asks for a part of itself anew.
+ORGANIZATION = b"x-organization"
 _NONCE = 16
+_NOWHERE = UUID(int=0)
 
 
 class ForeignForm(Refusal):
@@ -25,27 +30,35 @@ class ForeignForm(Refusal):
     code, status = "foreign_form", 403
 
 
+class OtherOrganization(Refusal):
+    """You have switched to another organization since this page was opened. Switch back, then try again."""
+
+    code, status = "other_organization", 409
+
+
 class PlainHttp(Refusal):
     """Signing in needs https here: over plain http, anybody on the way could read the password and the session."""
 
     code, status = "https_required", 403
 
 
-def token(key: Key, session_id: UUID) -> str:
-    """A new token for the forms of a page."""
-    nonce = os.urandom(_NONCE)
-    return (nonce + mac(key, nonce + session_id.bytes)).hex()
+def token(key: Key, session_id: UUID, organization_id: UUID | None) -> str:
+    """A new token for the forms of a page of this organization; None: of none."""
+    named = os.urandom(_NONCE) + (organization_id or _NOWHERE).bytes
+    return (named + mac(key, named + session_id.bytes)).hex()
 
 
-def check_token(key: Key, session_id: UUID, given: str) -> None:
-    """Raises ForeignForm unless `given` is a token of this session."""
+def check_token(key: Key, session_id: UUID, given: str) -> UUID | None:
+    """The organization of a token. Raises ForeignForm unless `given` is one of this session."""
     try:
         raw = bytes.fromhex(given[:200])
     except ValueError:
         raise ForeignForm from None
-    nonce, tag = raw[:_NONCE], raw[_NONCE:]
-    if not is_mac(key, nonce + session_id.bytes, tag):
+    named, tag = raw[: _NONCE + 16], raw[_NONCE + 16 :]
+    if not is_mac(key, named + session_id.bytes, tag):
         raise ForeignForm
+    found = UUID(bytes=named[_NONCE:])
+    return None if found == _NOWHERE else found
 
 
 def check_origin(headers: dict[bytes, bytes], *, host: str, public_url: str, is_secure: bool) -> None:

@@ -23,6 +23,7 @@ from heliograph.base.ids import uuid7_text
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.spans import Context, Span
 from heliograph.base.standby.readers import Readers
+from heliograph.pages import forgery
 from heliograph.pages.languages import Speech
 from heliograph.pages.realms import Realm
 from heliograph.pages.uploads import Upload
@@ -176,6 +177,16 @@ class Request:
         """The person or operator, on pages that need a session."""
         assert self.session is not None
         return self.session.user_id
+
+    @property
+    def organization_id(self) -> UUID | None:
+        """The organization that is shown; None: none, as in the console."""
+        return self.session.organization_id if isinstance(self.session, Known) else None
+
+    def form_token(self) -> str:
+        """A fresh token for the forms of a page. It needs a session."""
+        assert self.session is not None
+        return forgery.token(self.services.form_key, self.session.id, self.organization_id)
 
     @property
     def role(self) -> Role | None:

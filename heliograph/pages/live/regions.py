@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Hashable
 
-from heliograph.pages import cookies, forgery, requests
+from heliograph.pages import cookies, requests
 from heliograph.pages.answers import Region
 from heliograph.pages.requests import Request
 from heliograph.pages.routes import Route
@@ -76,8 +76,7 @@ def filled(kept: Region, request: Request) -> bytes:
     """The region's body for one reader."""
     if not kept.is_open:
         return kept.body
-    assert request.session is not None
-    token = forgery.token(request.services.form_key, request.session.id)
+    token = request.form_token()
     return kept.body.replace(TOKEN.encode(), token.encode()).replace(ONCE.encode(), requests.new_once().encode())
 
 

@@ -27,6 +27,7 @@ from heliograph.http.static import Page as File
 from heliograph.pages import cookies, forgery, languages, requests
 from heliograph.pages.answers import Answer, Elsewhere, Shown, own_address
 from heliograph.pages.assets import PREFIX as ASSETS
+from heliograph.pages.forgery import OtherOrganization
 from heliograph.pages.live import regions
 from heliograph.pages.live.sharing import Sharing
 from heliograph.pages.realms import Realm
@@ -193,7 +194,12 @@ class Pages:
                 request.form = await receiving.form(request, receive, is_long=route.is_long)
             if request.session is not None:
                 given = request.form.get(forgery.FIELD) or request.headers.get(forgery.HEADER, b"").decode("latin-1")
-                forgery.check_token(self.services.form_key, request.session.id, given)
+                organization = forgery.check_token(self.services.form_key, request.session.id, given)
+                if request.route and organization != request.organization_id:
+                    raise OtherOrganization
+        asking = request.headers.get(forgery.ORGANIZATION)
+        if asking is not None and asking.decode("latin-1") != str(request.organization_id or ""):
+            raise OtherOrganization
         if route.is_proved and person is not None and not person.is_proved:
             asked = await proving.prove(request, takes_file=route.takes_file)
             if asked is not None:
@@ -259,6 +265,8 @@ class Pages:
         None if there is no page of it that the person may see."""
         if refusal.status != 409 or request.method != "POST" or request.is_fragment or not request.route:
             return None
+        if isinstance(refusal, OtherOrganization):
+            return None  # what is above it is the other organization's
         for path in self.table.above(request.path):
             methods, parameters = self.table.find(path)
             route = methods["GET"]

@@ -12,7 +12,7 @@ from jinja2 import Environment
 
 from heliograph.base.database import clock
 from heliograph.http.static import Headers
-from heliograph.pages import cookies, forgery, languages, requests, templates
+from heliograph.pages import cookies, languages, requests, templates
 from heliograph.pages.answers import Answer, Download, Elsewhere, Region, Shown, Stream
 from heliograph.pages.assets import Assets
 from heliograph.pages.live import regions
@@ -83,7 +83,7 @@ class Rendering:
 
     async def page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
         """The same for a page, with the reader's own form tokens. An unchanged self-refreshing part is a 304."""
-        token = forgery.token(request.services.form_key, request.session.id) if request.session else ""
+        token = request.form_token() if request.session else ""
         once = requests.new_once()
         body = (await self.text(request, answer, token=token, once=once)).encode()
         headers: Headers = [_NO_STORE, _VARY]

@@ -27,6 +27,7 @@ async function save(keepalive = false) {
     // Whoever's session ended signs in over the page, and then it is kept.
     lost = answer.status === 401;
     if (lost) document.dispatchEvent(new CustomEvent("signed-out"));
+    if (answer.status === 409) document.dispatchEvent(new CustomEvent("switched"));
     const words = (await answer.text()).trim();
     // What was typed since then is not kept yet.
     if (answer.ok && !timer) tell(words);

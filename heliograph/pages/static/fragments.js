@@ -10,6 +10,7 @@ export function fell(place, status, again) {
     document.addEventListener("signed-in", again, { once: true });
     return;
   }
+  if (status === 409) document.dispatchEvent(new CustomEvent("switched"));
   const line = document.createElement("span"), button = document.createElement("button");
   line.className = "wrong fell";
   button.type = "button";

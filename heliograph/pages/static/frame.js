@@ -24,7 +24,7 @@ async function ask() {
   if (asking || over) return;
   asking = true;
   try {
-    const headers = { "HX-Request": "true", Accept: "text/html" };
+    const headers = { "HX-Request": "true", Accept: "text/html", "X-Organization": document.body.dataset.organization };
     if (tag) headers["If-None-Match"] = tag;
     const where = `${document.body.dataset.prefix}/state${mode}`;
     const answer = await fetch(where, { headers, redirect: "error", signal: AbortSignal.timeout(PATIENCE) });
@@ -45,6 +45,7 @@ async function ask() {
     } else if (answer.status === 304) {
       pause = Math.min(pause * GROWS, MOST);
     } else {
+      if (answer.status === 409) document.dispatchEvent(new CustomEvent("switched"));
       // Who has no session any more learns it by the page itself.
       over = answer.status === 401 || answer.status === 403;
       lost();

@@ -73,7 +73,7 @@ function live(region) {
     if (asking) return;
     asking = true;
     try {
-      const headers = { "HX-Request": "true", Accept: "text/html", "X-Seen": seen };
+      const headers = { "HX-Request": "true", Accept: "text/html", "X-Seen": seen, "X-Organization": document.body.dataset.organization };
       if (tag) headers["If-None-Match"] = tag;
       const where = new URL(location.href);
       // A list names the first row that is read, so that new ones are counted above it and do not move in.
@@ -84,6 +84,9 @@ function live(region) {
       if (answer.ok || answer.status === 304) at = new Date();
       if (answer.status === 401) {
         document.dispatchEvent(new CustomEvent("signed-out"));
+        pause = MOST;
+      } else if (answer.status === 409) {
+        document.dispatchEvent(new CustomEvent("switched"));
         pause = MOST;
       } else if (answer.status === 304) {
         pause = Math.min(pause * GROWS, most);

@@ -1,11 +1,15 @@
-// A session that ended, and a network that went away, while a form is open: nothing that was typed is lost. Before a
+// A session that ended, one that looks at another organization by now, and a service or network that is away, while a
+// form is open: nothing that was typed is lost, and nothing reaches an organization that the page is not of. Before a
 // form goes out the session is looked at; if it has ended, one signs in over the page, and the form goes out after it.
 
 const WHERE = `${document.body.dataset.prefix}/session`;
+// What is the person's own, whichever organization they look at.
+const OWN = /\/(account|logout|organizations|preferences)(\/|$)/;
 const dialog = document.getElementById("signed-out");
 const away = document.getElementById("offline"), silent = document.getElementById("unanswered");
 // What has not been answered after so long is not.
 const PATIENCE = 10000;
+const elsewhere = document.getElementById("other-organization");
 let going = null;
 
 async function look() {
@@ -21,6 +25,10 @@ function isSame(person) {
   return person.person === document.body.dataset.person;
 }
 
+function isHere(person) {
+  return person.organization === document.body.dataset.organization;
+}
+
 // Whoever signs in again has other tokens, on every form of the page.
 function renew(token) {
   for (const field of document.querySelectorAll('input[name="_token"]')) field.value = token;
@@ -33,6 +41,27 @@ export function isSignedOut() {
 
 function offline(is) {
   if (away) away.hidden = !is;
+}
+
+// The session looks at the page's organization again: who it is of then. `token`: of the session.
+async function switchBack(token) {
+  const body = new URLSearchParams({ _token: token });
+  await fetch(elsewhere.querySelector("[data-back]").dataset.back, { method: "POST", body, redirect: "manual" });
+  return look();
+}
+
+// The page is theirs: its forms go out, and its parts are asked for anew.
+function take(person) {
+  renew(person.token);
+  if (elsewhere) elsewhere.hidden = true;
+  dialog.close();
+  document.dispatchEvent(new CustomEvent("signed-in"));
+}
+
+// A part of the page was refused: perhaps because the session looks at another organization by now.
+async function switched() {
+  const person = await look();
+  if (person && isSame(person) && elsewhere) elsewhere.hidden = isHere(person);
 }
 
 // Why something did not go out: no network, or nobody who answers. Returns its words.
@@ -56,6 +85,11 @@ async function submitted(event) {
     const person = await look();
     offline(false);
     if (silent) silent.hidden = true;
+    if (person && isSame(person) && elsewhere && !isHere(person) && !OWN.test(new URL(form.action).pathname)) {
+      held();
+      elsewhere.hidden = false;
+      return elsewhere.scrollIntoView({ block: "center" });
+    }
     if (person) {
       // They may have signed in anew in another tab.
       if (isSame(person)) renew(person.token);
@@ -86,19 +120,21 @@ async function returned() {
   if (dialog.open) return back();
   if (!document.querySelector("form[data-preview], form[data-draft]")) return;
   const person = await look();
-  if (person && isSame(person)) renew(person.token);
+  if (!person || !isSame(person)) return;
+  if (elsewhere) elsewhere.hidden = isHere(person);
+  if (isHere(person)) renew(person.token);
 }
 
 async function back() {
-  const person = await look();
+  let person = await look();
+  // A new session looks at the first organization of a person.
+  if (person && isSame(person) && elsewhere && !isHere(person)) person = await switchBack(person.token);
   if (!person) return false;
-  if (!isSame(person)) {
+  if (!isSame(person) || !isHere(person)) {
     location.reload();
     return true;
   }
-  renew(person.token);
-  dialog.close();
-  document.dispatchEvent(new CustomEvent("signed-in"));
+  take(person);
   if (going) again(going.form, going.button);
   going = null;
   return true;
@@ -107,6 +143,9 @@ async function back() {
 if (dialog) {
   document.addEventListener("submit", submitted);
   document.addEventListener("signed-out", () => dialog.open || dialog.showModal());
+  document.addEventListener("switched", () => switched().catch(() => null));
+  elsewhere?.querySelector("[data-back]").addEventListener("click", () =>
+    back().then((is) => is || dialog.showModal()).catch(told));
   const form = dialog.querySelector("form");
   const password = form.querySelector('[type="password"]'), second = form.querySelector("[data-second]");
   const code = second.querySelector("input"), first = form.getAttribute("action");

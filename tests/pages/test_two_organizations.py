@@ -1,0 +1,51 @@
+"""Whoever belongs to two organizations has one session, which looks at one of them. A page that was opened of the other
+changes nothing of this one, and is shown nothing of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.base.database.pool import Pool
+from heliograph.people import memberships
+
+from .conftest import Browser, Page, Tenant, make_tenant
+
+
+@pytest.fixture
+async def other(pool: Pool, tenant: Tenant, owner: Browser) -> Tenant:
+    """A second organization of the owner."""
+    made = await make_tenant(pool)
+    async with pool.acquire() as conn:
+        user = await conn.fetchval("SELECT id FROM users WHERE email = 'ana@example.com'")
+        await memberships.add(conn, made.actor, user_id=user, role="owner")
+    return made
+
+
+async def switch(owner: Browser, page: Page, to: Tenant) -> None:
+    answer = await owner.submit(page, f"/organizations/{to.id}/look")
+    assert (answer.status, answer.path) == (200, "/")
+
+
+async def test_a_form_reaches_the_organization_of_its_page(
+    pool: Pool, tenant: Tenant, owner: Browser, other: Tenant
+) -> None:
+    home, form = await owner.get("/"), await owner.get("/contacts/new")
+    await switch(owner, home, other)
+    typed = {"name": "Rui", "phone": "+258841234567"}
+    refused = await owner.submit(form, "/contacts", **typed)
+    assert (refused.status, "You have switched to another organization" in refused.words) == (409, True)
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 0
+    # What is the person's own, switching above all, works from any page.
+    await switch(owner, await owner.get("/"), tenant)
+    assert (await owner.submit(form, "/contacts", **typed)).status == 200
+    assert [row[0] for row in await pool.fetch("SELECT organization_id FROM contacts")] == [tenant.id]
+
+
+async def test_a_part_is_renewed_of_the_organization_of_its_page(tenant: Tenant, owner: Browser, other: Tenant) -> None:
+    home = await owner.get("/")
+    part = {"HX_Request": "true", "X_Seen": "0"}
+    assert (await owner.get("/messages", X_Organization=str(tenant.id), **part)).status == 200
+    await switch(owner, home, other)
+    for path in ("/messages", "/state"):
+        assert (await owner.get(path, X_Organization=str(tenant.id), **part)).status == 409
+        assert (await owner.get(path, X_Organization=str(other.id), **part)).status == 200
