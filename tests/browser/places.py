@@ -62,6 +62,12 @@ VALUES ($1, date_trunc('hour', now(), 'UTC') - interval '2 hours', 'sms', 'live'
 """
 
 
+#: Refusals that a program met yesterday: the longest words that the page of requests has.
+REFUSED = """
+INSERT INTO request_counts (organization_id, hour, mode, operation, status, error_code, count, first_at, last_at)
+VALUES ($1, date_trunc('hour', now(), 'UTC') - interval '20 hours', 'live', 'createWebhookEndpoint', 409,
+        'webhook_endpoint_limit_reached', 1000, now() - interval '20 hours', now() - interval '20 hours')
+"""
 #: An attempt that its supplier accepted.
 ATTEMPT = """
 INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)
@@ -95,6 +101,7 @@ async def dashboard(site: Site) -> tuple[list[str], str]:
         campaign = await campaigns.create(conn, site.made.actor, wish=wish, request_id="two")
         await conn.execute(TRAFFIC, site.made.actor.organization_id, UUID(int=0))
         await conn.execute(SUM_DAYS)
+        await conn.execute(REFUSED, site.made.actor.organization_id)
     ids = {
         **{f"/messages/{{id}}{one}": message for one in ("", "/cancel")},
         "/team/members/{id}": str(member),

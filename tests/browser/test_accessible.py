@@ -68,6 +68,10 @@ OTHER_THEME = """async () => {
 }"""
 
 
+#: Tabs scroll sideways where there is no room for them, and in no other way.
+TABS = "[...document.querySelectorAll('.tabs')].some((one) => one.scrollHeight > one.clientHeight)"
+
+
 @pytest.mark.lasts(60)
 @pytest.mark.parametrize("looks", [[one] for one in LOOKS] if LONG else [LOOKS])
 async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
@@ -93,6 +97,8 @@ async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
             wide = await page.evaluate("document.documentElement.scrollWidth")
             if wide > width:
                 found.append(f"{path} is {wide} px wide at {width}")
+            if await page.evaluate(TABS):
+                found.append(f"{path} has tabs that scroll downwards at {width}")
             if LONG or width == (1280, 320)[len(looked) // len(looks) % 2]:
                 found.extend(f"{path} at {width}: {one}" for one in await page.evaluate(RUN))
                 await press_key(page, "Tab")  # who uses keys sees where they are
