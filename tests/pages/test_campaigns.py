@@ -127,6 +127,11 @@ async def test_who_waits_for_the_end_of_quiet_hours_is_counted(pool: Pool, tenan
     await quiet_now(pool, tenant.actor)
     page = await look(owner)
     assert "Quiet where they are 3 people get it later: it is quiet there until" in page.words
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, simulated, created_at, changed_at)"
+        " VALUES (gen_random_uuid(), 'played', 'smpp', '{}', '', true, now(), now())"
+    )
+    assert "Quiet where they are" not in (await look(owner)).words
 
 
 async def test_tags_that_are_left_out_are_counted_and_shown(pool: Pool, tenant: Tenant, owner: Browser) -> None:

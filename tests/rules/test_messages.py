@@ -531,6 +531,13 @@ async def test_a_preview_says_until_when_marketing_waits(pool: Pool) -> None:
         assert (other.quiet_until, other.warnings) == (None, [])
     tester = msgspec.structs.replace(actor, mode="test")
     assert (await previewed(pool, tester, "hello", traffic_class="marketing")).quiet_until is None
+    # Nothing waits where only simulators carry messages (`test_daytime`), and so none is said to.
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, simulated, created_at, changed_at)"
+        " VALUES (gen_random_uuid(), 'played', 'smpp', '{}', '', true, now(), now())"
+    )
+    found = await previewed(pool, actor, "hello", traffic_class="marketing")
+    assert (found.quiet_until, found.warnings) == (None, [])
 
 
 async def test_a_preview_warns(pool: Pool) -> None:

@@ -23,6 +23,7 @@ from heliograph.guard import book
 from heliograph.sms.accepting import accept, encoding, sender_choice
 from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.accepting.sender_ids import SenderId
+from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.suppliers.alphabets import gsm7
 
@@ -129,6 +130,9 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     at = now()
     due = max(at, send.send_at or at)
     waits = actor.mode == "live" and CLASSES[send.traffic_class].waits_for_day
+    # Where only simulators carry messages, nobody sleeps (`sms.dispatch.channel`).
+    if waits and await routing.carriage(conn, None) == "simulator":
+        waits = False
     quiet_until = _HOURS.until(standing["quiet_hours"], send.to, due) if waits else None
     # Its validity is paused in the meantime (`sms.daytime`).
     expires_at = deadline(at, accept.expiry(at, send)) + ((quiet_until or due) - due)

@@ -228,7 +228,7 @@ async def _unrated(conn: Connection, found: Candidates, to: str, traffic_class: 
 
 async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> datetime | None:
     """When a message of this class may leave, by the organization's quiet hours; None: now."""
-    if not CLASSES[traffic_class].waits_for_day:
+    if not CLASSES[traffic_class].waits_for_day or await routing.carriage(conn, None) == "simulator":
         return None
     chosen = await send_defaults.get(conn, organization_id=organization_id)
     return QuietHours().until(chosen.quiet_hours, to, clock.now())

@@ -31,6 +31,7 @@ from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.form import found, numbers, told
 from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
+from heliograph.sms.dispatch import routing
 from heliograph.whatsapp import library
 from heliograph.whatsapp.library import Entry
 
@@ -279,7 +280,8 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
             raise told(refusal) from None
     else:
         say = preview.sms(request.actor, given.text)
-        if CLASSES[wish.traffic_class].waits_for_day:
+        # Where only simulators carry messages, nobody sleeps (`sms.dispatch.channel`).
+        if CLASSES[wish.traffic_class].waits_for_day and await routing.carriage(conn, None) != "simulator":
             waits = max(clock.now(), wish.scheduled_at or clock.now())
     seen = await preview.look(
         conn,
