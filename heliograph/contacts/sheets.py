@@ -40,6 +40,10 @@ FIELDS: dict[str, tuple[str, ...]] = {
         *("etiquetas", "etiqueta", "grupos", "grupo", "categorias", "categoria"),
     ),
 }
+#: Headers of a whole name that mean a part of it beside a column of the other part: `Nome; Apelido`, `Name; Vorname`.
+_PARTIAL = frozenset({"name", "nome", "nombre", "nom"})
+#: Languages that say "name" for the last one say so for the first.
+_FIRST = frozenset({"prenom", "vorname"})
 _FIELD_OF = {header: field for field, headers in FIELDS.items() for header in headers}
 
 #: A cell with this many digits and no letters is a number, so its row is not a header.
@@ -327,6 +331,12 @@ def _known(header: Sequence[str], columns: Mapping[str, str]) -> dict[str, int]:
         known = _FIELD_OF.get(_folded(cell))
         if known is not None and at not in chosen:
             fields.setdefault(known, at)
+    whole, first, last = (fields.get(field) for field in ("name", "first_name", "last_name"))
+    if whole is not None and whole not in chosen and _folded(header[whole]) in _PARTIAL:
+        if first is None and last is not None:
+            fields["first_name"] = fields.pop("name")
+        elif first is not None and last is None and _folded(header[first]) in _FIRST:
+            fields["last_name"] = fields.pop("name")
     return fields
 
 

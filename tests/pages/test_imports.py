@@ -140,7 +140,10 @@ async def test_a_pasted_sheet_without_a_header(pool: Pool, tenant: Tenant, owner
 
 
 async def test_what_is_no_table_is_refused_with_a_way_out(pool: Pool, owner: Browser) -> None:
-    for content, said in ((b"", "Choose a file"), (b"PK\x03\x04" + bytes(400_000), "save the sheet as CSV")):
+    for content, said in (
+        (b"", "Choose a file that is not empty"),
+        (b"PK\x03\x04" + bytes(400_000), "save the sheet as CSV"),
+    ):
         page = await send(owner, content)
         assert (page.status, said in page.words) == (422, True)
     assert await pool.fetchval("SELECT count(*) FROM contact_imports") == 0

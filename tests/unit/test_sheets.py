@@ -97,6 +97,27 @@ def test_of_two_columns_for_a_field_the_first_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("header", "fields"),
+    [
+        ("Nome,Apelido,Telemóvel", {"first_name": 0, "last_name": 1, "phone": 2}),
+        ("Name,Surname,Phone", {"first_name": 0, "last_name": 1, "phone": 2}),
+        ("Nom,Prénom,Portable", {"last_name": 0, "first_name": 1, "phone": 2}),
+        ("Vorname,Name,Handy", {"first_name": 0, "last_name": 1, "phone": 2}),
+        ("Nome completo,Apelido,Telemóvel", {"name": 0, "last_name": 1, "phone": 2}),
+        ("Name,First name,Phone", {"name": 0, "first_name": 1, "phone": 2}),
+        ("Name,First name,Last name,Phone", {"name": 0, "first_name": 1, "last_name": 2, "phone": 3}),
+    ],
+)
+def test_a_name_beside_a_part_of_it_is_the_other_part(tmp_path: Path, header: str, fields: dict[str, int]) -> None:
+    assert sheets.layout(file(tmp_path, f"{header}\n")).fields == fields
+
+
+def test_a_name_that_somebody_chose_is_the_whole_one(tmp_path: Path) -> None:
+    found = sheets.layout(file(tmp_path, "Nome,Apelido,Telemóvel\n"), columns={"Nome": "name"})
+    assert found.fields == {"name": 0, "last_name": 1, "phone": 2}
+
+
+@pytest.mark.parametrize(
     ("content", "columns", "field"),
     [
         ("", {}, "file"),

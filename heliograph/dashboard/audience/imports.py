@@ -89,7 +89,7 @@ async def upload(request: Request) -> Answer:
             except UnicodeDecodeError:
                 is_utf8 = False
         if id is None:
-            raise Invalid(("file", "required", "Choose a file, or paste something."))
+            raise Invalid(("file", "required", "Choose a file that is not empty, or paste something."))
         async with request.writing() as conn:
             await drafts.uploaded(conn, actor, id=id, size=size, encoding=_encoding(start, is_utf8))
     except Invalid as refusal:

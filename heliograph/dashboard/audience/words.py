@@ -36,7 +36,7 @@ FIELDS: Mapping[str, str] = {
 }
 #: What is wrong with a file.
 IMPORT_FORM: Mapping[str, str] = {
-    "required": "Choose a file, or paste something.",
+    "required": "Choose a file that is not empty, or paste something.",
     "format": "This is not a text table. In the spreadsheet, save the sheet as CSV and choose that file.",
     "length": "A file can be at most 200 MB.",
     "count": "There are 20 unfinished imports. Discard some of them first.",

@@ -17,7 +17,7 @@ async def text(request: Request) -> str:
         if len(raw) > LONGEST:
             raise Invalid(("file", "length", "The file must be at most 2 MB."))
     if not raw.strip():
-        raise Invalid(("file", "required", "Choose a file, or paste something."))
+        raise Invalid(("file", "required", "Choose a file that is not empty, or paste something."))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
