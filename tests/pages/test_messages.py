@@ -144,6 +144,10 @@ async def test_what_the_network_reported_and_that_an_event_was_recorded_stand_in
     page = await owner.get(f"/messages/{id}")
     assert "The network reports: it arrived" in page.words
     assert "Event recorded message.delivered" in page.words
+    # What is past is not told as if it were so now.
+    assert "The message reached the handset." in page.words
+    assert "waits to be sent" not in page.words
+    assert "has not reported its outcome yet" not in page.words
 
 
 async def test_what_is_written_in_a_message_stays_text(api: Api, tenant: Tenant, owner: Browser) -> None:

@@ -55,6 +55,13 @@ async def test_a_template_is_chosen_filled_in_and_sent_once(pool: Pool, owner: B
     assert (fields["p1"], fields["p2"], fields["to"], fields["reference"]) == ("Ana", "7", TO, "order-7")
     fragment = await owner.get(page.path, HX_Request="true")
     assert fragment.text.lstrip().startswith('<p class="lead" id="state"')
+    # A time to delivery is not called that to reading.
+    await pool.execute(
+        "UPDATE whatsapp_messages SET status = 'read', sent_at = accepted_at + interval '1 second',"
+        " delivered_at = accepted_at + interval '2 seconds', read_at = accepted_at + interval '1 hour'"
+    )
+    for shown in (fragment.path, f"/messages/{id}"):
+        assert "Read delivered 2.0 s after it was accepted" in (await owner.get(shown, HX_Request="true")).words
 
 
 async def test_in_test_mode_the_outcome_is_chosen_and_contacts_are_suggested(

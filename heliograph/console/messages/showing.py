@@ -63,6 +63,7 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
         "took": messages.took(
             accepted_at=message["accepted_at"], send_at=message.get("send_at"), delivered_at=message["delivered_at"]
         ),
+        "due_at": message.get("send_at"),
         "until": _until(found),
         "facts": list(_facts(request, found, shown(message))),
         "message": [(name, value) for name, value in shown(message).items() if value is not None],
