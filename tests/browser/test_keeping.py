@@ -190,6 +190,11 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     ]
 
 
+#: What is open stands beside its list, where it is seen, however long the list is.
+BESIDE = """() => {
+  const panel = document.getElementById("panel").getBoundingClientRect();
+  return panel.left > document.querySelector(".beside > *").getBoundingClientRect().left && panel.top < innerHeight;
+}"""
 #: Counts clicks on the links of rows.
 LED = """window.led = 0;
 document.addEventListener("click", (event) => { if (event.target.closest("a.row-link")) window.led += 1; });"""
@@ -278,6 +283,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
         await page.wait_for_url(re.compile(r"[?&]open="))
         assert await page.evaluate("led") == 1
         await page.locator(inside).wait_for()
+        await until_says(page, BESIDE)
         await page.go_back()
         await page.wait_for_url(here)
         await page.locator("#panel").wait_for(state="hidden")

@@ -340,7 +340,7 @@ async def test_a_failure_is_laid_open_and_recovered(pool: Pool, tenant: Tenant, 
         # What was answered, from where, and what was sent, with the signature of what went out.
         assert "HTTP/1.1 500" in page.words
         assert "{&#34;error&#34;:&#34;&lt;script&gt;no disk" in page.text
-        assert "Connected to 127.0.0.1 ·" in page.words
+        assert "Address 127.0.0.1 ·" in page.words
         assert "✓ A current secret makes the same signature." in page.words
         shown = re.search(r"x-service-signature: (v1=[0-9a-f]{64})", page.text)
         assert shown

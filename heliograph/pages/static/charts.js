@@ -38,14 +38,24 @@ function marking(figures, colours, named) {
   };
 }
 
+// Of the pages: a day stands before its month.
+function language() {
+  const said = document.documentElement.lang;
+  return said === "en" ? "en-GB" : said;
+}
+
 function options(figures, series, { width, height, top, hasTimes, isFirst, sync, told }) {
   const colours = tones(), bars = figures.kind === "bars";
   const first = figures.times[0], last = figures.times.at(-1), half = bars ? figures.step / 2 : 0;
-  const lang = document.documentElement.lang;
+  const lang = language();
   const day = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, day: "numeric", month: "short" });
   const hour = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
   const second = new Intl.DateTimeFormat(lang, { timeZone: figures.zone, hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-  const number = new Intl.NumberFormat(lang, { maximumFractionDigits: figures.digits, notation: top >= 100000 ? "compact" : "standard" });
+  // As many places as the step between two lines of the grid has: 0.025 is no 0.03.
+  const grid = (at) => {
+    const places = (String(Number((at[1] - at[0]).toPrecision(3))).split(".")[1] ?? "").length;
+    return new Intl.NumberFormat(lang, { maximumFractionDigits: Math.max(figures.digits, places), notation: top >= 100000 ? "compact" : "standard" });
+  };
   const axis = { stroke: colours.text, font: "11px system-ui, sans-serif", ticks: { show: false } };
   return {
     width, height, legend: { show: false }, padding: [10, 8, hasTimes ? 0 : 7, 0],
@@ -63,7 +73,7 @@ function options(figures, series, { width, height, top, hasTimes, isFirst, sync,
           return label;
         });
       } },
-      { ...axis, size: 52, space: bars ? 30 : 40, grid: { stroke: colours.line, width: 1 }, values: (plot, at) => at.map((one) => number.format(one)),
+      { ...axis, size: 52, space: bars ? 30 : 40, grid: { stroke: colours.line, width: 1 }, values: (plot, at) => at.map(grid(at).format),
         incrs: figures.digits ? undefined : [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8] },
     ],
     series: [{}, ...series.map((one) => bars
@@ -81,7 +91,7 @@ function draw(figure) {
   const at = known ? known.at : null;
   known?.end();
   const figures = JSON.parse(source.textContent), readout = figure.querySelector("[data-readout]");
-  const number = new Intl.NumberFormat(document.documentElement.lang, { maximumFractionDigits: figures.digits });
+  const number = new Intl.NumberFormat(language(), { maximumFractionDigits: figures.digits });
   const top = Math.max(...figures.series.flatMap((one) => one.values.map((value) => value ?? 0)), figures.digits ? 0 : 4) * 1.08;
   const state = { text: source.textContent, place, at, plots: [], end };
 

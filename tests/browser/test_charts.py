@@ -1,0 +1,39 @@
+"""What charts write beside their axes: a canvas has no text that a page could be searched for."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from .conftest import Site, until_says
+
+#: Remembers each text that is painted.
+NOTED = """window.painted = [];
+const written = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {
+  window.painted.push(String(text));
+  return written.call(this, text, ...where);
+};"""
+#: Of a hundred messages 92 took 32 to 64 ms, and the others up to 128 ms: 95 of them within 0.09 s.
+DELIVERED = """
+INSERT INTO traffic (organization_id, hour, channel, mode, country, sender, supplier_id, status, count, segments,
+                     to_sent, to_delivered)
+VALUES ($1, date_trunc('hour', now(), 'UTC') - interval '2 hours', 'sms', 'live', 'MZ', 'HELIOGRAPH', $2, 'delivered',
+        100, 100, '{}', array_fill(0, ARRAY[5]) || ARRAY[92, 8] || array_fill(0, ARRAY[25]))
+"""
+
+
+async def test_axes_say_what_their_lines_are(site: Site) -> None:
+    await site.pool.execute(DELIVERED, site.made.actor.organization_id, UUID(int=0))
+    page = site.page
+    await page.add_init_script(NOTED)
+    await site.enter()
+    # Lines a fortieth apart are not called three, five and eight hundredths.
+    await until_says(page, "() => window.painted.includes('0.075')")
+    painted = await page.evaluate("window.painted")
+    assert {"0.025", "0.05"} <= set(painted)
+    assert not {"0.03", "0.08"} & set(painted)
+    # Days are written as everywhere else on the page.
+    days = {one for one in painted if re.search("[A-Z]", one)}
+    assert days
+    assert all(re.fullmatch(r"\d{1,2} [A-Z][a-z]{2,3}", one) for one in days), days
