@@ -386,7 +386,7 @@ async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
             pass
     figures = "Accepted 4 Delivered 25.0 %"
     page = await owner.get("/messages")
-    assert (figures in page.words, "Failed 3 The last 24 hours:" in page.words) == (True, True)
+    assert (figures in page.words, "Failed 3 The last 24 hours. From " in page.words) == (True, True)
     assert "Explain these" in page.words
     told = page.text.partition('id="explained"')[2].partition("</details>")[0]
     assert re.findall(r'class="end">([^<]+)</td>', told) == ["2", "66.7 %", "1", "33.3 %"]
