@@ -58,7 +58,9 @@ async def ensure(
         organization = (
             listed[-1]
             if listed
-            else await organizations.create(conn, name=ORGANIZATION, state="active", country=COUNTRY)
+            else await organizations.create(
+                conn, name=ORGANIZATION, state="active", country=COUNTRY, allowed_countries=None
+            )
         )
         operator = Actor(organization.id, None, "live", frozenset(), organization.state)
         if not listed:
