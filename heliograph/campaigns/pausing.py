@@ -1,9 +1,10 @@
 """Staged messages of a campaign that somebody paused: they are postponed chunk by chunk, and resume where they stopped.
 
-Their queue rows are postponed by a lifetime instead of removed, so nothing is refunded and messages keep their order;
-those that a worker already has are sent. When the campaign is resumed, each message is due later by the length of the
-pause. The rule nobody may break: a chunk is marked as postponed in the commit that postpones its rows, so nothing is
-postponed twice and nothing is lost.
+Their queue rows are postponed by a lifetime instead of removed, so nothing is refunded and messages keep their order.
+What a worker already has is sent, unless it comes back: its supplier was busy, or a session was lost. So chunks are
+looked at again for a while. When the campaign is resumed, each message is due later by the length of the pause. The
+rule nobody may break: a chunk is marked as postponed in the commit that postpones its rows, so nothing is postponed
+twice and nothing is lost.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from heliograph.queue import leases
 
 #: Later than anything else is due.
 AWAY = timedelta(days=36_500)
+#: How long chunks are looked at again after the last one was postponed, longer than workers keep anything; the interval
+#: between two looks is half the time since then, and at least this.
+SETTLED, SOONEST = timedelta(minutes=10), timedelta(seconds=5)
+#: Chunks of one such look: workers have few messages, those that were due first.
+CHUNKS = 20
 
 # From the end: messages due last are most likely not to have been sent.
 WAITING = """
@@ -34,21 +40,47 @@ SELECT first_id, last_id, put_off_at FROM campaign_chunks
  WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at IS NOT NULL AND NOT withdrawn ORDER BY first_id LIMIT 1
 """
 MORE = "UPDATE campaigns SET step_at = clock_timestamp() WHERE organization_id = $1 AND id = $2"
-NOTHING_LEFT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
+LATELY = """
+SELECT first_id, last_id FROM campaign_chunks
+ WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at > $3::timestamptz - $4::interval AND NOT withdrawn
+   AND queued > 0
+ ORDER BY first_id LIMIT $5
+"""
+# Without such a chunk, nothing is left.
+AGAIN = """
+UPDATE campaigns SET step_at = (
+       SELECT clock_timestamp() + greatest(($3::timestamptz - max(put_off_at)) / 2, $5::interval)
+         FROM campaign_chunks
+        WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at > $3 - $4::interval AND NOT withdrawn
+          AND queued > 0
+       HAVING count(*) > 0)
+ WHERE organization_id = $1 AND id = $2
+"""
 
 
 async def put_off(conn: Connection, due: Due) -> None:
-    """Postpone one chunk of a paused campaign. Runs in the caller's transaction, which holds the campaign's row."""
+    """Postpone one chunk of a paused campaign, or what workers have put back of those postponed before.
+
+    Runs in the caller's transaction, which holds the campaign's row.
+    """
     campaign = due.organization_id, due.id
     chunk = await conn.fetchrow(WAITING, *campaign)
     if chunk is None:
-        await conn.execute(NOTHING_LEFT, *campaign)
+        await _look_again(conn, due)
         return
     ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
     await leases.shift(conn, due.channel, ids, by=AWAY)
     await conn.execute(PUT_OFF, *campaign, chunk["first_id"], due.at)
     await counting.recount(conn, due.channel, [(*campaign, chunk["first_id"])])
     await conn.execute(MORE, *campaign)
+
+
+async def _look_again(conn: Connection, due: Due) -> None:
+    campaign = due.organization_id, due.id
+    for chunk in await conn.fetch(LATELY, *campaign, due.at, SETTLED, CHUNKS):
+        ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
+        await leases.shift(conn, due.channel, ids, by=AWAY, only_within=AWAY / 2)
+    await conn.execute(AGAIN, *campaign, due.at, SETTLED, SOONEST)
 
 
 async def take_up(conn: Connection, due: Due) -> bool:

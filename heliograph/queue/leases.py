@@ -262,18 +262,24 @@ async def hold_ended(conn: Connection, kind: str, ids: Sequence[UUID]) -> list[U
 SHIFT = """
 UPDATE queue SET due_at = due_at + $3::interval, since = NULL
  WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) AND begun_at IS NULL
-   AND ($4::interval IS NULL OR due_at > now() + $4)
+   AND ($4::interval IS NULL OR due_at > now() + $4) AND ($5::interval IS NULL OR due_at <= now() + $5)
 """
 
 
 async def shift(
-    conn: Connection, kind: str, ids: Sequence[UUID], *, by: timedelta, only_beyond: timedelta | None = None
+    conn: Connection,
+    kind: str,
+    ids: Sequence[UUID],
+    *,
+    by: timedelta,
+    only_beyond: timedelta | None = None,
+    only_within: timedelta | None = None,
 ) -> None:
     """Change when unleased work is due of which no attempt is under way.
 
-    `only_beyond`: only work that is due further ahead than this.
+    `only_beyond`, `only_within`: only work that is due further ahead than this, or no further.
     """
-    await conn.execute(SHIFT, kind, ids, by, only_beyond)
+    await conn.execute(SHIFT, kind, ids, by, only_beyond, only_within)
 
 
 # Skips from organization to organization in each line, reading only the first waiting row of each: in all, a million

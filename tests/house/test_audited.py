@@ -83,6 +83,7 @@ UNRECORDED = {
     "heliograph.campaigns.staging._gather": PROGRESS,
     "heliograph.campaigns.staging._pause": "its caller's move is recorded",
     "heliograph.campaigns.pausing.put_off": PROGRESS,
+    "heliograph.campaigns.pausing._look_again": PROGRESS,
     "heliograph.campaigns.pausing.take_up": PROGRESS,
     "heliograph.campaigns.withdrawal.withdraw": PROGRESS,
     "heliograph.campaigns.withdrawal._look_again": PROGRESS,

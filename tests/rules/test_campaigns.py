@@ -686,6 +686,36 @@ async def test_what_a_supplier_put_off_goes_out_neither_after_a_cancellation_nor
     assert await pool.fetchval("SELECT total - used FROM quotas") == 8
 
 
+async def test_what_a_worker_puts_back_during_a_pause_waits_for_its_end(pool: Pool) -> None:
+    """It was in the worker's hands when the pause began, and its supplier put it off since."""
+    actor = await organization(pool, quota=10)
+    made = await create(pool, actor, recipients=[number(n) for n in range(3)])
+    await run(pool)
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 minute'")
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.pause(conn, actor, id=made.id)
+    await run(pool)
+    soon = "SELECT count(*) FROM queue WHERE due_at < now() + interval '1 day'"
+    assert await pool.fetchval(soon) == 3
+    assert await pool.fetchval("SELECT step_at > now() FROM campaigns")
+    for n in (1, 2):
+        await tried(pool, actor, n, "busy")
+    await pool.execute("UPDATE queue SET lease_until = NULL, lease_token = NULL WHERE attempt > 0")
+    for _ in range(2):  # a second time moves nothing further
+        await pool.execute("UPDATE campaigns SET step_at = now()")
+        await run(pool)
+        assert await pool.fetchval(soon) == 1
+    # Nothing stays in anybody's hands for that long.
+    await pool.execute("UPDATE campaign_chunks SET put_off_at = put_off_at - interval '11 minutes'")
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert await pool.fetchval("SELECT step_at FROM campaigns") is None
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.resume(conn, actor, id=made.id)
+    await run(pool)
+    assert await pool.fetchval(soon) == 3
+
+
 async def test_what_has_ended_cannot_be_canceled(pool: Pool) -> None:
     actor = await organization(pool)
     made = await create(pool, actor, recipients=[number(1)])

@@ -26,6 +26,7 @@ from heliograph.contacts.records import Entry
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.mirror.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
 from heliograph.whatsapp.money import wallet
+from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, says, status_of, taken
 from tests.rules.factories import endpoint
 from tests.rules.test_campaigns import count, counts, run
 from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
@@ -488,6 +489,61 @@ async def test_cancel_releases_what_is_not_sent(pool: Pool) -> None:
     await run(pool)
     assert await pool.fetchval("SELECT step_at FROM campaigns") is None
     await check_wallets(pool, [known.organization_id])
+
+
+@pytest.mark.parametrize("stop", ["cancel", "fail"])
+async def test_what_lost_its_answer_is_not_sent_again_once_its_campaign_ended(pool: Pool, stop: str) -> None:
+    """Whether Meta has it is not known: a status may still say so, and until then nothing is sent or charged."""
+    known = await made(pool)
+    await contacts(pool, known.actor, 2)
+    campaign = await create(pool, known)
+    await run(pool)
+    bench = await Bench(pool).start()
+    bench.only.script = lambda submission: UNKNOWN
+    await bench.round()
+    ids = [one.message_id for one in bench.only.submitted]
+    assert len(ids) == 2
+    if stop == "cancel":
+        await cancel(pool, known, campaign.id)
+    else:
+        await pool.execute("UPDATE campaigns SET status = 'failed', step_at = now()")
+    await run(pool)
+    await bench.later(seconds=200)
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
+    bench.only.script = taken
+    await bench.round(2)
+    assert len(bench.only.submitted) == 2
+    for id in ids:
+        assert await status_of(pool, id) == ("failed", "unknown", "released")
+    await bench.hear(known, says(known, ids[0], "delivered"))
+    assert await status_of(pool, ids[0]) == ("delivered", None, "consumed")
+    await check_wallets(pool, [known.organization_id])
+
+
+async def test_what_lost_its_answer_waits_while_its_campaign_is_paused(pool: Pool) -> None:
+    known = await made(pool)
+    await contacts(pool, known.actor, 1)
+    campaign = await create(pool, known)
+    await run(pool)
+    bench = await Bench(pool).start()
+    bench.only.script = lambda submission: UNKNOWN
+    await bench.round()
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.pause(conn, known.actor, id=campaign.id, channel="whatsapp")
+    await run(pool)
+    bench.only.script = taken
+    for _ in range(3):
+        await bench.later(seconds=200)
+        await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
+        await bench.round()
+    assert len(bench.only.submitted) == 1
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.resume(conn, known.actor, id=campaign.id, channel="whatsapp")
+    await run(pool)
+    await bench.later(seconds=31)
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
+    await bench.round()
+    assert len(bench.only.submitted) == 2
 
 
 async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:

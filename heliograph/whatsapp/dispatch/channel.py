@@ -33,6 +33,7 @@ from heliograph.webhooks.recording.events import Subscriptions
 from heliograph.webhooks.recording.handover import Handover
 from heliograph.whatsapp.callbacks.matching import KIND
 from heliograph.whatsapp.dispatch import claimed, holds, messaging_limits, outcomes, parking, test_mode
+from heliograph.whatsapp.dispatch import lost as lost_answers
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage, Content, Template, load_templates
 from heliograph.whatsapp.dispatch.number_pool import PooledNumber
 from heliograph.whatsapp.dispatch.outcomes import Context
@@ -200,10 +201,13 @@ class WhatsAppChannel:
             await self._orphans(conn, [one for one in lost if _home(one) not in self._now])
         )
         live = []
+        stopped = await lost_answers.stopped(conn, lost)
         for one in lost:
             if one.lease.id in decided:
                 continue
-            if one.authentication or one.unknowns >= MOST_UNKNOWN:
+            if stopped.get(one.lease.id) is False:
+                decided[one.lease.id] = Postponed(one.lease, UNCERTAIN_PAUSE, one.lease.line, counts=False)
+            elif one.authentication or one.unknowns >= MOST_UNKNOWN or one.lease.id in stopped:
                 # A second code would only invalidate the first one.
                 decided[one.lease.id] = _failed(one, "unknown")
             elif one.mode == "live":
