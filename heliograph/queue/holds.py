@@ -73,11 +73,11 @@ class Overtaken(Exception):
 class Withdrawn(msgspec.Struct, frozen=True):
     """The outcome of a withdrawal."""
 
-    #: Never tried: canceled and refunded. Webhook deliveries: dropped.
+    #: Messages that nobody can have: canceled and refunded. Webhook deliveries: dropped.
     canceled: int = 0
     #: Tried, with unknown outcome: ended with that status.
     ended: int = 0
-    #: Still in the queue: leased by a worker, or tried while tried ones were not included.
+    #: Still in the queue: leased by a worker, or tried with unknown outcome while such ones were not included.
     left: int = 0
 
     def __add__(self, other: Withdrawn) -> Withdrawn:

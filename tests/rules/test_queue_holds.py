@@ -21,6 +21,7 @@ from heliograph.sms import timeline
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.dispatch import routing, suppliers
+from heliograph.suppliers.contract import Outcome, Verdict
 from heliograph.whatsapp.accepting import withdrawal as whatsapp_withdrawal
 from tests.rules import factories, whatsapp_factories
 from tests.rules.dispatching import Bench, queued
@@ -198,6 +199,12 @@ async def test_messages_that_were_never_tried_are_canceled_and_cost_nothing(pool
     ids = [await accepted(pool, actor) for _ in range(3)]
     tried = await accepted(pool, actor)
     await factories.tried(pool, tried)
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " VALUES ($1, $2, 1, $2, 'unknown', now(), now())",
+        actor.organization_id,
+        tried,
+    )
     async with pool.acquire() as conn:
         rows = await holds.free(conn, "sms", SMS, limit=10)
         async with conn.transaction():
@@ -215,6 +222,27 @@ async def test_messages_that_were_never_tried_are_canceled_and_cost_nothing(pool
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 0
     await bench.round()
     assert bench.only.submitted == []
+    await check_ledger(pool, [actor.organization_id])
+
+
+async def test_what_every_supplier_put_off_is_canceled_and_costs_nothing(pool: Pool) -> None:
+    """No supplier has it: what is not known is the outcome of the other one."""
+    actor = await organization(pool, quota=10)
+    bench = Bench(pool)
+    put_off, lost = await accepted(pool, actor), await accepted(pool, actor)
+    bench.only.script = lambda submission: Outcome(
+        Verdict.BUSY if submission.message_id == put_off else Verdict.UNKNOWN
+    )
+    await bench.round()
+    async with pool.acquire() as conn:
+        before = (await quota.get(conn, actor.organization_id)).remaining
+        rows = await holds.free(conn, "sms", SMS, limit=10)
+        assert {row.id for row in rows} == {put_off, lost}
+        async with conn.transaction():
+            assert await withdrawal.withdraw_rows(conn, rows, tried=True) == Withdrawn(canceled=1, ended=1)
+        assert (await quota.get(conn, actor.organization_id)).remaining == before + 1
+    assert [await status_of(pool, id) for id in (put_off, lost)] == ["canceled", "unknown"]
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 0
     await check_ledger(pool, [actor.organization_id])
 
 

@@ -111,8 +111,9 @@ def withdraw(
 ) -> None:
     """Remove work from the queue permanently. Messages are canceled and refunded.
 
-    Work claimed by a worker is left alone, and so is work that was attempted before, unless --tried is given. Webhook
-    deliveries are dropped; their events stay available in `GET /v1/events`, and `heliograph webhook` can resend them.
+    Work claimed by a worker is left alone, and so are messages that may have been sent, unless --tried is given.
+    Webhook deliveries are dropped; their events stay available in `GET /v1/events`, and `heliograph webhook` can resend
+    them.
 
     \b
     Examples:

@@ -81,7 +81,7 @@ SELECT item.organization_id, item.id, m.segments, coalesce(tried.attempt, 0) > 0
 
 
 async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -> Withdrawn:
-    """Remove queue rows permanently: messages that were never tried are canceled and refunded.
+    """Remove queue rows permanently: messages that no supplier can have are canceled and refunded.
 
     `tried`: also remove those that were tried and may have been sent. They become `unknown`, and are not refunded. Runs
     in the caller's transaction. Raises Overtaken.
@@ -90,11 +90,12 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
     if not found:
         return Withdrawn(left=len(rows))
     at = found[0]["at"]
-    unsent = [Unsent(row["organization_id"], row["id"], row["segments"]) for row in found if not row["tried"]]
+    unsent = [Unsent(row["organization_id"], row["id"], row["segments"]) for row in found]
     canceled = await withdraw(conn, unsent, at=at, reason="withdrawn by the operator")
     ended: dict[UUID, Lease] = {}
     if tried:
-        ended = await leases.withdraw(conn, "sms", [row["id"] for row in found if row["tried"]], only="all")
+        left = [row["id"] for row in found if row["tried"] and row["id"] not in canceled]
+        ended = await leases.withdraw(conn, "sms", left, only="all")
         await attempts.mark_unknown(conn, [lease for lease in ended.values() if lease.begun_at is not None])
         moves = [
             Move(lease.organization_id, id, "unknown", at, OUTCOME_UNKNOWN, unsent=True) for id, lease in ended.items()
