@@ -422,6 +422,22 @@ async def test_a_message_that_waits_is_given_up_for_a_reason(
     ).status == 404
 
 
+async def test_a_message_that_its_supplier_put_off_is_given_up(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    id = await sent(api, tenant)
+    await pool.execute("UPDATE queue SET attempt = 1, target_id = id WHERE kind = 'sms'")
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " VALUES ($1, $2, 1, $2, 'busy', now(), now())",
+        tenant.id,
+        UUID(id),
+    )
+    page = await root.get(f"/console/messages/{id}")
+    await root.submit(page, f"/console/messages/{id}/give-up", given_up="asked for by phone")
+    assert await pool.fetchval("SELECT status FROM messages") == "canceled"
+
+
 async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
     pool: Pool, api: Api, tenant: Tenant, root: Browser
 ) -> None:

@@ -60,6 +60,44 @@ async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenan
     assert (await marked(owner, page, ["x"], do="cancel")).status == 400
 
 
+async def tried(pool: Pool, tenant: Tenant, id: str, state: str) -> None:
+    """Tried once, with this end, and waits for its next try."""
+    await pool.execute("UPDATE queue SET attempt = 1, target_id = id WHERE id = $1", UUID(id))
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " VALUES ($1, $2, 1, $2, $3, now(), now())",
+        tenant.id,
+        UUID(id),
+        state,
+    )
+
+
+async def test_what_suppliers_put_off_is_canceled_on_pages_as_by_the_api(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    put_off, marked_one, listed, lost = [await send(api, tenant, clientReference="batch") for _ in range(4)]
+    for id, state in ((put_off, "busy"), (marked_one, "unreachable"), (listed, "refused"), (lost, "unknown")):
+        await tried(pool, tenant, id, state)
+    page = await owner.get(f"/messages/{lost}")
+    assert f"/messages/{lost}/cancel" not in page.text, "a supplier may have it"
+    page = await owner.get(f"/messages/{put_off}")
+    assert f"/messages/{put_off}/cancel" in page.text
+    page = await owner.submit(await owner.get(f"/messages/{put_off}/cancel"), f"/messages/{put_off}/cancel")
+    assert "The message is canceled and refunded." in page.words
+    page = await marked(owner, await owner.get("/messages?channel=sms"), [marked_one, lost], do="cancel")
+    assert "1 SMS does not go out and is refunded. 1 can no longer be canceled." in page.words
+    fields = page.form("/messages/marked/cancel?channel=sms") | {"id": ",".join(boxes_asked(page))}
+    assert "1 message canceled." in (await owner.post("/messages/marked/cancel?channel=sms", fields)).words
+    page = await owner.get("/messages?q=batch&status=sending")
+    assert "/messages/all?" in page.text
+    page = await owner.get("/messages/all?q=batch")
+    assert "1 SMS of these filters has not left yet." in page.words
+    await owner.submit(page, "/messages/all?q=batch")
+    await ExportWork(pool).round()
+    rows = {str(row["id"]): row["status"] for row in await pool.fetch("SELECT id, status FROM messages")}
+    assert rows == {put_off: "canceled", marked_one: "canceled", listed: "canceled", lost: "accepted"}
+
+
 async def test_one_that_is_canceled_already_stays_so_in_a_batch(pool: Pool, api: Api, tenant: Tenant) -> None:
     ids = [UUID(await send(api, tenant)) for _ in range(2)]
     async with pool.acquire() as conn:

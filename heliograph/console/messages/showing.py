@@ -23,7 +23,7 @@ from heliograph.pages.pieces import timeline
 from heliograph.pages.requests import Request
 from heliograph.pages.words import STATUSES
 from heliograph.people.operators.roles import APPROVE, ORGANIZATIONS
-from heliograph.sending.timeline import Timeline
+from heliograph.sending.timeline import NOT_TAKEN, Timeline
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.intervening import deciding
 from heliograph.whatsapp import intervening as whatsapp
@@ -179,12 +179,19 @@ def _acts(found: Timeline) -> tuple[str, ...]:
     is_tried = any(one.what == "attempt" for one in found.entries)
     acts: list[str] = []
     if status == "accepted" and found.queued:
-        acts += ["give_up"] if not is_tried or is_whatsapp(found) else []
+        acts += [] if _may_be_there(found) else ["give_up"]
         acts += [] if is_whatsapp(found) else ["elsewhere"]
         acts += ["decide"] if is_tried else []
     elif status in ("sent", "unknown", "expired"):
         acts.append("decide")
     return tuple(acts)
+
+
+def _may_be_there(found: Timeline) -> bool:
+    """Whether a supplier, or Meta, may have it or a part of it: one that put it off or refused it does not."""
+    tried = sum(one.what == "attempt" for one in found.entries)
+    refused = sum(one.what == "answer" and one.detail["state"] in NOT_TAKEN for one in found.entries)
+    return tried > refused or any(one.what == "part" for one in found.entries)
 
 
 def _masked(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,13 @@ from heliograph.dashboard.messaging import finding
 from heliograph.dashboard.messaging.finding import Wanted
 from heliograph.dashboard.sending import refusals
 from heliograph.overview import messages
+from heliograph.overview.exports import changes
+from heliograph.overview.exports.changes import WAITING
 from heliograph.overview.exports.kinds import Cancel
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.sms import messages as sms
+from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.accept import Send
 from heliograph.sms.messages import Message
 
@@ -92,8 +95,9 @@ async def show_all(request: Request) -> Answer:
         if (elsewhere := back(request, wanted)) is not None:
             return elsewhere
         found = await messages.list_page(conn, request.actor, filters=_waiting(wanted), limit=COUNTED)
+        waiting = await withdrawal.cancelable(conn, request.actor.organization_id, [one.id for one in found.messages])
     values = {
-        "count": min(len(found.messages), COUNTED),
+        "count": min(len(waiting), COUNTED),
         "is_more": len(found.messages) > COUNTED,
         "looked_until": None if found.seen is None else time_of(found.seen),
         "action": request.to(request.path, **_kept(request)),
@@ -127,7 +131,8 @@ def may_cancel(request: Request, wanted: Wanted) -> bool:
     if wanted.problems or wanted.range.problems:
         return False
     filters = wanted.filters
-    fits = (not wanted.statuses or "accepted" in wanted.statuses) and filters.channel in (None, "sms")
+    fits = not wanted.statuses or not WAITING.isdisjoint(wanted.statuses)
+    fits = fits and filters.channel in (None, "sms")
     fits = fits and filters.direction != "inbound"
     return fits and filters.template is None and filters.category is None and request.may("sms:send")
 
@@ -144,7 +149,8 @@ async def _show_cancel(request: Request, ids: list[UUID]) -> Answer:
     """Before they are canceled: how many still can be."""
     async with request.reading() as conn:
         found = await sms.by_ids(conn, request.actor, ids=ids)
-    waiting = [one.id for one in found if one.status == "accepted"]
+        asked = [one.id for one in found if one.status in WAITING]
+        waiting = await withdrawal.cancelable(conn, request.actor.organization_id, asked)
     if not waiting:
         return await _cancel(request, ids)
     values = {
@@ -179,7 +185,7 @@ async def _again(request: Request, ids: list[UUID]) -> list[Again]:
 
 
 def _waiting(wanted: Wanted) -> messages.Filters:
-    return msgspec.structs.replace(wanted.filters, channel="sms", statuses=["accepted"])
+    return changes.waiting(wanted.filters)
 
 
 def _kept(request: Request) -> dict[str, str]:

@@ -26,8 +26,8 @@ from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, REVEAL
 from heliograph.sms import messages as sms
-from heliograph.sms.accepting import preview
-from heliograph.sms.messages import MessageNotCancelable, Waiting
+from heliograph.sms.accepting import preview, withdrawal
+from heliograph.sms.messages import SENDING, MessageNotCancelable, Waiting
 from heliograph.webhooks.recording import feed
 
 #: Characters that are named for which a text is not GSM.
@@ -65,12 +65,20 @@ async def show_cancel(request: Request) -> Answer:
     """What canceling would do; of what can no longer be canceled, its page."""
     async with request.reading() as conn:
         detail = await messages.get(conn, request.actor, id=request.id())
+        may_cancel = await _may_cancel(conn, request, detail.message)
     message = detail.message
-    if message.channel != "sms" or message.status != "accepted":
+    if not may_cancel:
         said = request.text(MessageNotCancelable().message) if message.channel == "sms" else ""
         return Elsewhere(location=request.to(f"/messages/{message.id}"), notice=said)
     values = {"message": message, "whole": seeing.is_whole(request, message.person_id)}
     return Shown(template="messaging/message_cancel.html", values=values)
+
+
+async def _may_cancel(conn: Connection, request: Request, message: Message) -> bool:
+    """Whether nobody has it yet. One that was tried may wait because its supplier put it off."""
+    if message.channel != "sms" or message.status not in ("accepted", SENDING):
+        return False
+    return message.id in await withdrawal.cancelable(conn, request.actor.organization_id, [message.id])
 
 
 async def cancel(request: Request) -> Answer:
@@ -127,7 +135,7 @@ async def _values(
         "took": messages.took(
             accepted_at=message.accepted_at, send_at=message.send_at, delivered_at=message.delivered_at
         ),
-        "may_cancel": is_sms and message.status == "accepted" and request.may("sms:send"),
+        "may_cancel": request.may("sms:send") and await _may_cancel(conn, request, message),
         "may_send": request.may("sms:send") and (is_sms or request.may("whatsapp:send")),
         "may_develop": may_develop,
         "may_see_endpoints": request.may("webhooks:read"),

@@ -25,6 +25,8 @@ STEP = 200
 #: The scope that a role needs for each kind of change.
 SCOPES: dict[type[Change], str] = {Cancel: "sms:send", Tag: "contacts:write"}
 COLUMNS = ("id", "result")
+#: Statuses of messages that may wait. One that was tried is shown as under way also while it waits for its next try.
+WAITING = frozenset({"accepted", sms.SENDING})
 
 
 async def step(conn: Connection, actor: Actor, wanted: Change, *, after: str | None, is_first: bool) -> Page:
@@ -45,11 +47,16 @@ async def step(conn: Connection, actor: Actor, wanted: Change, *, after: str | N
     return Page(text, len(found), None if further is None else str(further))
 
 
+def waiting(filters: messages.Filters) -> messages.Filters:
+    """The same filters, of messages that may still wait."""
+    statuses = WAITING.intersection(filters.statuses) if filters.statuses else WAITING
+    return msgspec.structs.replace(filters, channel="sms", statuses=sorted(statuses))
+
+
 async def _cancel(
     conn: Connection, actor: Actor, wanted: Cancel, after: UUID | None
 ) -> tuple[list[tuple[UUID, str]], UUID | None]:
-    filters = msgspec.structs.replace(wanted.filters, channel="sms", statuses=["accepted"])
-    looked = await messages.list_page(conn, actor, filters=filters, after=after, limit=STEP)
+    looked = await messages.list_page(conn, actor, filters=waiting(wanted.filters), after=after, limit=STEP)
     ids = [one.id for one in looked.messages[:STEP]]
     done = await sms.cancel_many(conn, actor, ids=ids)
     further = ids[-1] if len(looked.messages) > STEP else looked.seen

@@ -7,7 +7,7 @@ afterwards, and it is refunded in the same transaction.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -45,6 +45,22 @@ async def not_taken(conn: Connection, ids: Sequence[tuple[UUID, UUID]]) -> list[
     """Which of these messages, (organization, message) each, no supplier can have, not even in part."""
     rows = await conn.fetch(NOT_TAKEN, [organization_id for organization_id, _ in ids], [id for _, id in ids])
     return [row["id"] for row in rows]
+
+
+# Looked up by id, as in `queue.leases`.
+WAITING = """
+SELECT id FROM queue
+ WHERE id = ANY ($2) AND organization_id = $1 AND kind || '' = 'sms' AND (lease_until IS NULL OR lease_until < now())
+   AND begun_at IS NULL
+"""
+
+
+async def cancelable(conn: Connection, organization_id: UUID, ids: Collection[UUID]) -> set[UUID]:
+    """Which of an organization's messages `withdraw` would cancel now."""
+    if not ids:
+        return set()
+    rows = await conn.fetch(WAITING, organization_id, list(ids))
+    return set(await not_taken(conn, [(organization_id, row["id"]) for row in rows]))
 
 
 async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, reason: str) -> set[UUID]:

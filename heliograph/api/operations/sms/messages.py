@@ -238,8 +238,8 @@ async def get_sms_message(call: Call, message_id: UUID) -> SmsMessageRead:
 async def cancel_sms_message(call: Call, message_id: UUID) -> SmsCanceled:
     """Cancel a message.
 
-    Possible until it is handed to a supplier: while it is scheduled or queued. Its unit of quota is refunded. Canceling
-    it again returns the same response.
+    Possible until it is handed to a supplier: while it is scheduled or queued, or waits to be tried again because
+    suppliers refused it for now. Its unit of quota is refunded. Canceling it again returns the same response.
     """
     message = await messages.cancel(call.conn, call.actor, id=message_id)
     return SmsCanceled(True, SmsMessage(**_shown(message)))
