@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import counting
 from heliograph.campaigns.channels.contract import Due
@@ -56,6 +57,11 @@ UPDATE campaigns SET step_at = (
        HAVING count(*) > 0)
  WHERE organization_id = $1 AND id = $2
 """
+
+
+def is_put_off(due_at: datetime) -> bool:
+    """Whether a message that is due then waits for its campaign to be resumed."""
+    return due_at - clock.now() > AWAY / 2
 
 
 async def put_off(conn: Connection, due: Due) -> None:

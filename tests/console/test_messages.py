@@ -17,6 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
+from heliograph.campaigns import pausing
 from heliograph.queue import holds as queue_holds
 from heliograph.queue.holds import Selection
 from heliograph.queue.leases import GUARDED, new_token
@@ -191,6 +192,9 @@ async def test_a_message_that_waits_says_what_for(pool: Pool, api: Api, tenant: 
     ):
         await pool.execute(f"UPDATE queue SET {change} WHERE id = $1", UUID(id))
         assert told in (await root.get(here)).words, told
+    await pool.execute("UPDATE messages SET campaign_id = $1 WHERE id = $1", UUID(id))
+    await pool.execute("UPDATE queue SET lease_until = NULL, line = $2, due_at = now() + $1", pausing.AWAY, line)
+    assert "Its campaign is paused." in (await root.get(here)).words
     until = clock.now() + timedelta(hours=5)
     await pool.execute(
         "UPDATE queue SET lease_until = NULL, line = $2, due_at = $3 WHERE id = $1", UUID(id), line, until

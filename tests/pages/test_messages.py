@@ -20,6 +20,7 @@ from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.campaigns import pausing
 from heliograph.campaigns.channels import sms as campaigns
 from heliograph.campaigns.channels.sms import Wish
 from heliograph.consent import optouts
@@ -501,6 +502,11 @@ async def test_a_message_says_what_it_waits_for_and_what_stands_beside_it(
     assert "It waits for its time," in (await owner.get(f"/messages/{second}")).words
     await pool.execute("UPDATE queue SET tries = 2, due_at = now() + interval '1 hour' WHERE id = $1", UUID(first))
     assert "It could not be handed over yet and is tried again at" in (await owner.get(f"/messages/{first}")).words
+    # As a pause of its campaign puts it off.
+    await pool.execute("UPDATE messages SET campaign_id = $1 WHERE id = $1", UUID(first))
+    await pool.execute("UPDATE queue SET due_at = due_at + $2::interval WHERE id = $1", UUID(first), pausing.AWAY)
+    words = (await owner.get(f"/messages/{first}")).words
+    assert ("Its campaign is paused." in words, "tried again at" in words) == (True, False)
     await pool.execute(
         "WITH waits AS ("
         "UPDATE messages SET quiet_since = now(), quiet_until = now() + interval '9 hours' WHERE id = $1)"

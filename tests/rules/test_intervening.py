@@ -10,7 +10,9 @@ from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.campaigns import pausing
 from heliograph.overview import intervening
+from heliograph.queue import leases
 from heliograph.sms import refunds
 from heliograph.sms.intervening import passing_over
 from heliograph.sms.intervening.deciding import StatusNotDecided
@@ -72,6 +74,20 @@ async def two(pool: Pool) -> tuple[Bench, UUID, UUID]:
         "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
     )
     return Bench(pool, *rows), rows[0].id, rows[1].id
+
+
+async def test_what_waits_for_a_paused_campaign_is_sent_by_nobody_else(pool: Pool) -> None:
+    """It waits in its supplier's line, and was put off there."""
+    bench, one, _ = await two(pool)
+    bench.connectors[one].script = lambda submission: UNREACHED
+    actor = await organization(pool)
+    id = await accepted(pool, actor)
+    await bench.round()
+    async with pool.acquire() as conn:
+        await leases.shift(conn, "sms", [id], by=pausing.AWAY)
+    with pytest.raises(MessageNotWaiting):
+        await elsewhere(pool, id)
+    assert await pool.fetchval("SELECT due_at > now() + interval '1 year' FROM queue")
 
 
 async def test_what_waits_for_a_supplier_goes_by_another_one_at_once(pool: Pool) -> None:

@@ -13,6 +13,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
+from heliograph.campaigns import pausing
 from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
@@ -186,6 +187,17 @@ async def test_some_of_what_a_supplier_carries_may_be_held_before_it_is_routed(p
     bench.restart()
     await bench.round(2)
     assert [one.message_id for one in bench.only.submitted] == [free, held]
+
+
+async def test_what_waits_for_a_paused_campaign_is_not_hurried(pool: Pool) -> None:
+    """It was tried before, and was put off with the others of its campaign."""
+    actor = await organization(pool)
+    again, paused = await fill(pool, actor.organization_id, count=2)
+    await pool.execute("UPDATE queue SET tries = 1, due_at = now() + interval '1 hour'")
+    async with pool.acquire() as conn:
+        await leases.shift(conn, "sms", [paused], by=pausing.AWAY)
+        assert [await holds.hurry(conn, id=id) for id in (again, paused)] == [True, False]
+    assert await pool.fetchval("SELECT id FROM queue WHERE due_at <= now()") == again
 
 
 # -- taken out ---------------------------------------------------------------------------------------------------------

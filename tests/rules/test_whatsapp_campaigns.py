@@ -546,6 +546,30 @@ async def test_what_lost_its_answer_waits_while_its_campaign_is_paused(pool: Poo
     assert len(bench.only.submitted) == 2
 
 
+async def test_a_template_that_comes_back_ends_no_pause(pool: Pool) -> None:
+    """What waited for its template when somebody paused the campaign waits for both."""
+    known = await made(pool)
+    await contacts(pool, known.actor, 3)
+    campaign = await create(pool, known)
+    await run(pool)
+    bench = await Bench(pool).start()
+    await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
+    await bench.round()
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.pause(conn, known.actor, id=campaign.id, channel="whatsapp")
+    await run(pool)
+    await pool.execute("UPDATE whatsapp_templates SET status = 'approved'")
+    bench.restart()
+    await bench.round(2)
+    assert bench.only.submitted == []
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.resume(conn, known.actor, id=campaign.id, channel="whatsapp")
+    await run(pool)
+    await bench.later(seconds=301)
+    await bench.round(2)
+    assert len(bench.only.submitted) == 3
+
+
 async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
     known = await made(pool)
     await endpoint(pool, known.actor, "campaign.completed")

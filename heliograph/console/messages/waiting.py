@@ -17,6 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.logs import cleaned
 from heliograph.base.sentences import Sentence, kept
+from heliograph.campaigns import pausing
 from heliograph.console.acting import acting_for
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE
@@ -119,6 +120,8 @@ async def _held(conn: Connection, request: Request, message: Mapping[str, Any], 
 
 def _later(request: Request, message: Mapping[str, Any], due_at: datetime, tries: int) -> tuple[str, str]:
     moment = request.speech.moment(due_at)
+    if message["campaign_id"] is not None and pausing.is_put_off(due_at):
+        return request.text("Its campaign is paused. It goes out once somebody resumes it."), ""
     if tries:
         said = request.text("It could not be handed over yet and is tried again at %(time)s.", time=moment)
         return said, "/console/queue"

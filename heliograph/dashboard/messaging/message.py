@@ -11,6 +11,7 @@ import msgspec
 
 from heliograph.accounts.api_keys import issued
 from heliograph.base.database.pool import Connection
+from heliograph.campaigns import pausing
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 from heliograph.contacts import records
@@ -223,6 +224,8 @@ def _waits(request: Request, message: Message, waiting: Waiting) -> str:
         return text("It is being handed over.")
     if waiting.is_suspicious:
         return text("It is held: unusually many messages go to numbers like this one. Your operator looks at it.")
+    if message.campaign_id is not None and pausing.is_put_off(waiting.due_at):
+        return text("Its campaign is paused. It goes out once somebody resumes it.")
     if waiting.is_later and message.quiet_until and abs(waiting.due_at - message.quiet_until) < SAME:
         return text("Quiet hours where the recipient is: marketing waits until %(time)s.", time=moment(waiting.due_at))
     if message.send_at is not None and waiting.is_later and waiting.tries == 0:

@@ -40,11 +40,12 @@ class NoOtherSupplier(Refusal):
     code, status = "no_other_supplier", 409
 
 
-# Looked up by id, as in `queue.leases`. Waits for a worker that is deciding about it right now.
+# Looked up by id, as in `queue.leases`. Waits for a worker that is deciding about it right now. No try is further ahead
+# than a month; a message of a paused campaign is.
 WAITING = """
 SELECT queue.ctid AS place, line, attempt, target_id, passed FROM queue
  WHERE id = $1 AND organization_id = $2 AND kind || '' = 'sms' AND begun_at IS NULL
-   AND (lease_until IS NULL OR lease_until < now())
+   AND (lease_until IS NULL OR lease_until < now()) AND due_at < now() + interval '30 days'
    FOR UPDATE
 """
 # True if in doubt: whether it arrived, or whether the segments that the supplier has will be completed there.

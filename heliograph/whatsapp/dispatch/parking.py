@@ -19,6 +19,9 @@ from heliograph.whatsapp.dispatch import test_mode
 WAITS = ("paused", "pending", "in_appeal")
 #: Maximum messages moved by one statement.
 MOST = 5_000
+#: Messages that wait only for their template are due within this time; those due later, such as a paused campaign's,
+#: wait for something else as well.
+_SOON = "1 hour"
 
 #: An SQL condition: messages are waiting, possibly for their template.
 ANY = "EXISTS (SELECT FROM queue WHERE kind = 'whatsapp')"
@@ -33,7 +36,7 @@ SELECT found.id FROM unnest($1::uuid[]) AS item (line)
           AND (disabled_locally OR status <> ALL ($2) AND missing_at IS NULL) LIMIT 1) found
 """
 # LATERAL fixes the order; rows are updated by their position, which their lock keeps stable (see `leases`).
-MOVE = """
+MOVE = f"""
 WITH waiting AS MATERIALIZED (
     SELECT ctid AS place, organization_id, id FROM queue
      WHERE kind = $1 AND line = ANY ($2) AND (lease_until IS NULL OR lease_until < now())
@@ -43,7 +46,8 @@ WITH waiting AS MATERIALIZED (
            SELECT CASE mode WHEN 'test' THEN $4 ELSE number_id END AS line FROM whatsapp_messages
             WHERE organization_id = waiting.organization_id AND id = waiting.id LIMIT 1) m
 )
-UPDATE queue SET line = home.line, due_at = now() FROM home WHERE queue.ctid = home.place
+UPDATE queue SET line = home.line, due_at = CASE WHEN due_at <= now() + interval '{_SOON}' THEN now() ELSE due_at END
+  FROM home WHERE queue.ctid = home.place
 """
 
 
