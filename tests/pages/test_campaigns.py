@@ -80,7 +80,12 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     assert "Hello P" in page.words
     assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
     page = await look(owner, to="numbers", numbers="+258841000001\n+258841000002, 12", text="x" * 200)
-    for said in ("Found 3", "opted out −1", "no valid number, or too long a text −1", "1 person: 2 segments"):
+    for said in (
+        "Found 3",
+        "opted out −1",
+        "no valid number, not carried there, or too long a text −1",
+        "1 person: 2 segments",
+    ):
         assert said in page.words, (said, page.words)
     page = await make(owner)
     assert ("The campaign is created." in page.words, page.path.startswith("/campaigns/")) == (True, True)
@@ -91,7 +96,12 @@ async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, te
     """84 123 4567 is a number of Mozambique there, and would be one of Viet Nam elsewhere: neither unasked."""
     typed = {"to": "numbers", "numbers": "84 123 4567\n841000002; 0000\n+351912345678\n351912345678", "text": "Hi"}
     page = await look(owner, **typed)
-    for said in ("Found 5", "no valid number, or too long a text −4", "Get it 1", "84 123 4567 ⊘ no number, left out"):
+    for said in (
+        "Found 5",
+        "no valid number, not carried there, or too long a text −4",
+        "Get it 1",
+        "84 123 4567 ⊘ no number, left out",
+    ):
         assert said in page.words, (said, page.words)
     assert "+841234567" not in page.text
     page = await look(owner, **typed | {"numbers": "84 123 4567"})

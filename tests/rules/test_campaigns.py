@@ -28,6 +28,7 @@ from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.staging import Stager
 from heliograph.campaigns.views import preview
@@ -40,8 +41,11 @@ from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import Selection
 from heliograph.sms.accepting import encoding
+from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from tests.rules.factories import check_books, endpoint, message, organization, sender
+from tests.rules.test_charges import default
+from tests.rules.test_sender_refusals import add, refuse
 
 SUPPLIER = UUID(int=7)
 NOBODY = Counts(*[0] * len(Counts.__struct_fields__))
@@ -167,6 +171,39 @@ async def test_who_is_skipped_is_kept_with_the_reason_and_erased_like_all_of_a_p
     assert gone == {(number(3), "opted_out"), (typed, "no_number")}
 
 
+@pytest.mark.parametrize("why", ["price list", "sender", "unknown sender"])
+@pytest.mark.parametrize("mode", ["live", "test"])
+async def test_whom_nobody_carries_to_is_counted_before_as_it_is_staged(
+    pool: Pool, why: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = msgspec.structs.replace(await organization(pool), mode=mode)
+    if why == "price list":
+        await default(pool, "country,price,currency,reject\nMZ,0.05,EUR,\nPT,0.05,EUR,yes\n")
+    else:
+        await refuse(pool, await add(pool, "main"), country="PT")
+    listed = [number(1), "+351912345678"]
+    acceptor = Acceptor(pool)
+    wish = Wish(
+        name="Opening",
+        message_template="hello",
+        recipients=listed,
+        sender_name="Nobody" if why == "unknown sender" else None,
+    )
+    async with pool.acquire() as conn:
+        reaches = await sms_channel.reaches(conn, actor, acceptor, wish=wish)
+        seen = await preview.look(conn, actor, say=preview.sms(actor, "hello", reaches=reaches), recipients=listed)
+    if why == "unknown sender":  # its field says so
+        assert (seen.would, seen.invalid) == (2, 0)
+    else:
+        made = await create(pool, actor, "hello", recipients=listed)
+        # What the process knows of prices and senders is of an earlier test.
+        monkeypatch.setitem(CHANNELS, "sms", sms_channel.SmsChannel())
+        await run(pool)
+        staged = (await get(pool, actor, made.id)).counts
+        assert (seen.would, seen.invalid) == (staged.queued, staged.invalid) == ((1, 1) if mode == "live" else (2, 0))
+    await acceptor.drain()
+
+
 @pytest.mark.parametrize("by", ["tags", "numbers"])
 @pytest.mark.parametrize("text", ["hello", "hello {{name}}"])
 async def test_who_was_written_to_lately_is_skipped(pool: Pool, by: str, text: str) -> None:
@@ -182,7 +219,7 @@ async def test_who_was_written_to_lately_is_skipped(pool: Pool, by: str, text: s
     whom: dict[str, Any] = {"audience_tags": ["vip"]} if by == "tags" else {"recipients": [*map(number, range(1, 6))]}
     tags, listed = whom.get("audience_tags"), whom.get("recipients")
     async with pool.acquire() as conn:
-        say = preview.sms(actor, text)
+        say = preview.sms(actor, text, reaches=lambda phone, segments: True)
         seen = await preview.look(conn, actor, say=say, tags=tags, recipients=listed, not_written_days=3)
     made = await create(pool, actor, text, not_written_days=3, **whom)
     assert made.not_written_days == 3
@@ -968,7 +1005,8 @@ async def test_the_people_of_an_import_get_it(pool: Pool, tmp_path: Path) -> Non
     made = await create(pool, actor, "Hi {{name}}", audience_import=id, excluded_tags=["staff"])
     assert (made.audience_import, made.audience_tags, record.shown(made)["recipient_count"]) == (id, None, None)
     async with pool.acquire() as conn:
-        seen = await preview.look(conn, actor, say=preview.sms(actor, "Hi {{name}}"), imported=id, without=["staff"])
+        say = preview.sms(actor, "Hi {{name}}", reaches=lambda phone, segments: True)
+        seen = await preview.look(conn, actor, say=say, imported=id, without=["staff"])
         assert (seen.found, seen.excluded, seen.opted_out, seen.would) == (5, 1, 1, 3)
         # Whoever is deleted before the start gets none.
         await conn.execute(

@@ -135,7 +135,7 @@ async def test_an_import_counts_within_seconds_also_where_nobody_asked_for_long(
     acceptor = Acceptor(pool)
     await acceptor.accept(send(actor, to=TO))
     await default(pool)
-    acceptor._charges._held._refreshed_at -= 3600
+    acceptor.charges._held._refreshed_at -= 3600
     await acceptor.accept(send(actor, to=TO))
     assert await charged(pool, "price") == [(None,), (50_000,)]
     await acceptor.drain()

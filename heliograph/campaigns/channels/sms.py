@@ -5,15 +5,16 @@ The rule nobody may break: the sender is approved when a chunk is staged, not on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.base.actor import Actor
+from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound, Unavailable
+from heliograph.base.errors import NotFound, Refusal, Unavailable
 from heliograph.base.money import Charge
 from heliograph.campaigns import plan, template
 from heliograph.campaigns.audience import Recipient
@@ -23,7 +24,7 @@ from heliograph.queue.holds import Overtaken
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item, Sealing
 from heliograph.sms.accepting import bulk, sender_choice, withdrawal
-from heliograph.sms.accepting.accept import MAX_SEGMENTS
+from heliograph.sms.accepting.accept import MAX_SEGMENTS, Acceptor
 from heliograph.sms.accepting.bulk import Bulk
 from heliograph.sms.accepting.carried import Carried
 from heliograph.sms.accepting.withdrawal import Unsent
@@ -66,6 +67,41 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
         with_names=bool(template.places(wish.message_template) - {"phone"}),
         request_id=request_id,
     )
+
+
+#: Whether a message of so many segments may go to a number (E.164).
+Reaches = Callable[[str, int], bool]
+
+
+async def reaches(conn: Connection, actor: Actor, acceptor: Acceptor, *, wish: Wish) -> Reaches:
+    """Whom the campaign would reach if it started now: live messages go only where the organization's price list does,
+    and where somebody carries their sender. A sender that cannot be used is no matter of recipients."""
+    if actor.mode != "live":
+        return lambda phone, segments: True
+    try:
+        sender = await sender_choice.resolve(conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name)
+    except Refusal:
+        return lambda phone, segments: True
+    charges, carried = await acceptor.charges.get(conn), await acceptor.carried.get(conn)
+    at = now()
+
+    def reached(phone: str, segments: int) -> bool:
+        refusal = carried.refusal(
+            phone,
+            organization_id=actor.organization_id,
+            sender_id=sender.id,
+            sender=sender.value,
+            traffic_class=wish.traffic_class,
+        )
+        if refusal is not None:
+            return False
+        try:
+            charges.price(actor.organization_id, phone, sender.value, segments, at, wish.traffic_class)
+        except DestinationNotAllowed:
+            return False
+        return True
+
+    return reached
 
 
 class Text(Made, frozen=True, gc=False):

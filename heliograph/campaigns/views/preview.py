@@ -20,6 +20,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.campaigns import audience, template
 from heliograph.campaigns.audience import Recipient
+from heliograph.campaigns.channels.sms import Reaches
 from heliograph.campaigns.channels.sms import Wish as SmsWish
 from heliograph.campaigns.channels.whatsapp import Outlook
 from heliograph.campaigns.channels.whatsapp import Wish as WhatsAppWish
@@ -76,7 +77,7 @@ class Preview(msgspec.Struct, frozen=True):
     #: Written to within `not_written_days`.
     recently_written: int
     not_allowed: int
-    #: Invalid numbers, or people whose text would be too long.
+    #: Invalid numbers or ones that nobody carries to, and people whose text would be too long.
     invalid: int
     would: int
     #: How many of those who get it would wait for the end of their quiet hours, and until when the last one would.
@@ -102,15 +103,15 @@ class Person(msgspec.Struct, frozen=True):
     written_at: datetime | None
 
 
-def sms(actor: Actor, text: str) -> Say:
-    """What an SMS campaign would send."""
+def sms(actor: Actor, text: str, *, reaches: Reaches) -> Say:
+    """What an SMS campaign would send to those it reaches."""
     fill = template.filler(text)
 
     def say(recipient: Recipient) -> Said | None:
         phone, name, first_name, last_name, _ = recipient
         filled = fill((phone, name or "", first_name or "", last_name or ""))
         measured = template.measure(filled, smart=actor.smart_encoding, accents=actor.replace_accents)
-        return None if measured is None else Said(filled, measured[1])
+        return Said(filled, measured[1]) if measured is not None and reaches(phone, measured[1]) else None
 
     return say
 

@@ -144,8 +144,8 @@ class Acceptor:
         self._keys_kept = keys_kept
         self._senders = SenderBook(pool)
         self._suspicious = Book(pool)
-        self._charges = CurrentCharges(pool)
-        self._carried = Current(pool, Carried())
+        self.charges = CurrentCharges(pool)
+        self.carried = Current(pool, Carried())
         self._sealing = Current(pool, Sealing())
         self._intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
         #: Set after each commit that put work into the queue; cleared by the task that wakes the workers.
@@ -171,7 +171,7 @@ class Acceptor:
     ) -> Charge | None:
         """The price of a live message, fixed from now on, however the price list changes. Raises DestinationNotAllowed
         if the organization's price list rejects the destination. `conn`: a connection that the caller holds."""
-        charges = await self._charges.get(conn)
+        charges = await self.charges.get(conn)
         if not charges.book.has_lists:
             return None
         return charges.price(send.actor.organization_id, send.to, sender.value, segments, now(), send.traffic_class)
@@ -179,7 +179,7 @@ class Acceptor:
     async def check_sender(self, send: Send, sender: SenderId, *, conn: Connection | None = None) -> None:
         """Raises SenderIdNotAllowed if no supplier carries a live message from this sender to its number. `conn`: a
         connection that the caller holds."""
-        refusal = (await self._carried.get(conn)).refusal(
+        refusal = (await self.carried.get(conn)).refusal(
             send.to,
             organization_id=send.actor.organization_id,
             sender_id=sender.id,
@@ -193,8 +193,8 @@ class Acceptor:
         """Wait until every batch is committed."""
         await self._intake.drain()
         await self._suspicious.close()
-        await self._charges.close()
-        await self._carried.close()
+        await self.charges.close()
+        await self.carried.close()
         await self._sealing.close()
         await self._kept.close()
 

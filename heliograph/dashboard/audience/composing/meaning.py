@@ -279,7 +279,8 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         except Refusal as refusal:
             raise told(refusal) from None
     else:
-        say = preview.sms(request.actor, given.text)
+        reaches = await sms.reaches(conn, request.actor, request.services.sms, wish=wish)
+        say = preview.sms(request.actor, given.text, reaches=reaches)
         # Where only simulators carry messages, nobody sleeps (`sms.dispatch.channel`).
         if CLASSES[wish.traffic_class].waits_for_day and await routing.carriage(conn, None) != "simulator":
             waits = max(clock.now(), wish.scheduled_at or clock.now())
