@@ -1,10 +1,10 @@
 """When a contact was last written to, by which message, and last reached: stored in its row, and determined from
 messages afterwards.
 
-Accepting and dispatching a message do no work for this. A timer reads the messages of each interval three times: after
-two minutes, when most have been delivered, after two hours, and after 74 hours, when no more receipts are expected. So
-`written_at` is at most three minutes late, and `delivered_at` is equally late for a receipt that came within two
-minutes, otherwise two hours, or three days.
+Accepting and dispatching a message do no work for this. A timer reads the messages that were accepted or sent in each
+interval three times: after two minutes, when most have been delivered, after two hours, and after 74 hours, when no
+more receipts are expected. So `written_at` is at most three minutes late, and `delivered_at` is equally late for a
+receipt that came within two minutes, otherwise two hours, or three days.
 
 The rule nobody may break: an interval is processed in the commit that records it. Only times at least an hour newer are
 written: a contact who gets a message every minute costs one write per hour.
@@ -39,8 +39,13 @@ DONE = "UPDATE contact_readings SET read_to = $2 WHERE lag = $1"
 # The index on accepted_at finds the pages that were filled then; the bounds on ids exclude other months' partitions.
 # Contacts are locked in the order of their numbers, like by all code that writes several. Each is looked up separately:
 # with a join, a plan cached while there were few read all contacts of the installation.
+# Messages sent in this time that were accepted before it, because they were scheduled or waited for the end of quiet
+# hours, a supplier or their template, are found by their attempt, whose index on ended_at is of the same kind.
 READ = """
-WITH said AS MATERIALIZED (
+WITH late AS MATERIALIZED (
+    SELECT organization_id, message_id FROM attempts
+     WHERE ended_at >= $1 AND ended_at < $2 AND state = 'accepted' AND message_id < $3
+), said AS MATERIALIZED (
     SELECT organization_id, mode, recipient, max(coalesce(sent_at, delivered_at)) AS written_at,
            (array_agg(id ORDER BY coalesce(sent_at, delivered_at) DESC, id DESC))[1] AS written_id,
            max(delivered_at) AS delivered_at, count(*) AS messages
@@ -55,6 +60,22 @@ WITH said AS MATERIALIZED (
      WHERE accepted_at >= $1 AND accepted_at < $2 AND id >= $3 AND id < $4 AND direction = 'outbound'
        AND coalesce(sent_at, delivered_at) IS NOT NULL
      GROUP BY organization_id, mode, recipient
+    UNION ALL
+    SELECT late.organization_id, m.mode, m.recipient, max(m.at), (array_agg(late.message_id ORDER BY m.at DESC))[1],
+           max(m.delivered_at), count(*)
+      FROM late CROSS JOIN LATERAL (
+           SELECT mode, recipient, coalesce(sent_at, delivered_at) AS at, delivered_at FROM messages
+            WHERE organization_id = late.organization_id AND id = late.message_id LIMIT 1) m
+     WHERE m.at IS NOT NULL
+     GROUP BY late.organization_id, m.mode, m.recipient
+    UNION ALL
+    SELECT late.organization_id, m.mode, m.recipient, max(m.at), (array_agg(late.message_id ORDER BY m.at DESC))[1],
+           max(m.delivered_at), count(*)
+      FROM late CROSS JOIN LATERAL (
+           SELECT mode, recipient, coalesce(sent_at, delivered_at) AS at, delivered_at FROM whatsapp_messages
+            WHERE organization_id = late.organization_id AND id = late.message_id LIMIT 1) m
+     WHERE m.at IS NOT NULL
+     GROUP BY late.organization_id, m.mode, m.recipient
 ), heard AS (
     SELECT organization_id, mode, recipient, max(written_at) AS written_at,
            (array_agg(written_id ORDER BY written_at DESC, written_id DESC))[1] AS written_id,

@@ -13,6 +13,7 @@ from heliograph.contacts import marked, recency, records, search
 from heliograph.contacts.records import Changes, Contact, Entry
 from heliograph.contacts.search import Filters
 from heliograph.overview import messages
+from tests.rules import whatsapp_factories
 from tests.rules.factories import message, organization
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -112,6 +113,38 @@ async def test_the_last_message_is_known_whatever_it_was_sent_by(pool: Pool) -> 
     async with pool.acquire() as conn:
         await records.change(conn, actor, id=ids[0], changes=Changes(phone="+258841234569"))
     assert await last(actor) == {}
+
+
+async def test_what_left_long_after_it_was_accepted_is_known_as_soon_as_any_other(pool: Pool) -> None:
+    """It was scheduled, waited for the end of quiet hours, or for its template."""
+    actor, who = await organization(pool), await whatsapp_factories.made(pool)
+    scheduled, waited = await contact(pool, actor, "+258841234560"), await contact(pool, who.actor, "+258841234561")
+    sms = await left(pool, actor, "+258841234560", age=10 * DAY)
+    unsent = await left(pool, actor, "+258841234562", age=10 * DAY)
+    other = await contact(pool, actor, "+258841234562")
+    template = await whatsapp_factories.message(pool, who, to="+258841234561")
+    early = UUID(int=uuid7_floor(clock.now() - DAY).int | template.int & (2**62 - 1))
+    await pool.execute(
+        "UPDATE whatsapp_messages SET id = $2, accepted_at = accepted_at - interval '1 day', status = 'sent',"
+        " sent_at = now() - interval '5 minutes' WHERE id = $1",
+        template,
+        early,
+    )
+    await pool.execute("UPDATE messages SET sent_at = now() - interval '5 minutes' WHERE id = $1", sms)
+    await pool.execute("UPDATE messages SET sent_at = NULL WHERE id = $1", unsent)
+    for whose, id, state in ((actor, sms, "accepted"), (who.actor, early, "accepted"), (actor, unsent, "busy")):
+        await pool.execute(
+            "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+            " VALUES ($1, $2, 1, $2, $3, now() - interval '5 minutes', now() - interval '5 minutes')",
+            whose.organization_id,
+            id,
+            state,
+        )
+    assert await read(pool, back=10 * MINUTE) == 2
+    assert (await get(pool, actor, scheduled)).written_at is not None
+    assert (await get(pool, who.actor, waited)).written_at is not None
+    assert (await get(pool, actor, other)).written_at is None
+    assert await read(pool) == 0
 
 
 async def test_a_receipt_that_comes_late_is_found_by_a_later_reading(pool: Pool) -> None:
