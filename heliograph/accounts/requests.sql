@@ -1,8 +1,8 @@
 -- count_requests: take units of rate windows, each of one organization, key and bucket, and return the windows' rows.
 --
--- Rows are locked in the order of their keys, so that two processes never wait for each other in a circle: ask for each
--- window once, and take no other lock of rows before these but an organization's turn. Minutes are the database's. A
--- process whose statement began before the minute turned must not turn a newer window back: it adds to that one.
+-- Rows are locked in the order of their keys, so that two processes cannot deadlock: name each window once, and lock no
+-- other rows before these except an organization's balance or wallet. Minutes are the database's. A process whose
+-- statement began in the previous minute must not reset a newer window: it adds to that one.
 CREATE OR REPLACE FUNCTION count_requests(p_organization uuid[], p_key uuid[], p_bucket text[], p_units int[])
 RETURNS SETOF rate_windows LANGUAGE plpgsql AS $$
 BEGIN

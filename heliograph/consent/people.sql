@@ -1,7 +1,7 @@
 -- names_of_person: the names of one person in an organization: the given one's key first, then those linked to it.
 --
--- It is inlined into the calling statement, so that each look-up uses a whole key. LIMIT keeps it that way, whatever a
--- plan that was made while a table was empty thinks.
+-- It is inlined into the calling statement, so that each look-up uses a whole key. LIMIT keeps it that way, even in a
+-- plan made while a table was empty.
 CREATE OR REPLACE FUNCTION names_of_person(p_organization uuid, p_address text) RETURNS TABLE (name text)
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT person_of(p_address)
@@ -16,7 +16,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
             LIMIT 100) linked
 $$;
 
--- opted_out_since: since when a recipient's person has opted out, by whatever name; no row: they have not.
+-- opted_out_since: since when a recipient's person has been opted out, under any name; no row: they are not.
 CREATE OR REPLACE FUNCTION opted_out_since(p_organization uuid, p_address text) RETURNS TABLE (since timestamptz)
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT said.since

@@ -1,20 +1,19 @@
--- The schema. Rules of the tables:
+-- The schema. Rules for tables:
 --   * Every table's comment begins with its class. tenant: organization_id comes first in keys and hot indexes.
---     reference: small, shared by all. control: routes work or identity and knows all organizations.
---   * The application makes ids (UUIDv7). No sequences, triggers, extensions, enum types or session locks.
---   * Times are timestamptz, and those that decide are the database's. State machines are also CHECKs here, and guards
---     inside the UPDATEs.
---   * What grows with traffic is range-partitioned by time, by its UUIDv7 or its day, into months or days. Partitions
+--     reference: small, shared by all. control: routes work or identity, across organizations.
+--   * The application generates ids (UUIDv7). No sequences, triggers, extensions, enum types or session locks.
+--   * Times are timestamptz, and those that matter to decisions are the database's. State machines are also CHECKs here,
+--     and guards inside the UPDATEs.
+--   * Tables that grow with traffic are range-partitioned by time, by UUIDv7 or by day, into months or days. Partitions
 --     are created ahead of time by heliograph/base/database/migrate.py; `_rest` is a safety net: a row must never be
---     refused because a clock
---     ran ahead.
---   * Tables that are filled by the million have no foreign keys: checking one costs as much as the row. What their
---     columns may hold are domains, where it is not a matter of several columns: PostgreSQL reads the text of a CHECK of
---     a table anew for each statement, half of what inserting one message cost, and that of a domain once a session.
---   * A row is looked up by (organization_id, id). On a table that is still empty the planner may well choose
---     another index that begins with the organization, which then reads all of the organization's rows, and it keeps
---     the plan when there are millions. Hence the predicates that are always true (`WHERE recipient IS NOT NULL`): only
---     a search by that column implies them, so nothing else can use the index.
+--     refused because a clock ran ahead.
+--   * Tables with millions of rows have no foreign keys: checking one costs as much as the row. Constraints on a single
+--     column are domains: PostgreSQL parses a table's CHECK again for each statement, which was half of the cost of
+--     inserting a message, but a domain's once per session.
+--   * A row is looked up by (organization_id, id). On a table that is still empty the planner may choose another index
+--     that begins with the organization, which then reads all of the organization's rows, and it keeps the plan when
+--     there are millions. Hence the predicates that are always true (`WHERE recipient IS NOT NULL`): only a search by
+--     that column implies them, so nothing else can use the index.
 -- A CHECK on one column is named table_column_check, a primary key table_pkey; everything else is named here.
 -- Areas: organizations and access, people, quota, contacts and consent, campaigns, suppliers, SMS sent, SMS received,
 -- WhatsApp, events and webhooks, traffic, requests, guard, work.
@@ -79,24 +78,24 @@ CREATE TABLE organizations (
 );
 CREATE UNIQUE INDEX organizations_name ON organizations (lower(name));
 CREATE INDEX organizations_due ON organizations (period_end) WHERE period_anchor IS NOT NULL;
-COMMENT ON TABLE organizations IS 'control: the customers. Operators refer to them by name, so names are unique, ignoring case';
-COMMENT ON COLUMN organizations.country IS 'ISO region by which national numbers in files and on the command line are read; NULL: they are refused';
-COMMENT ON COLUMN organizations.allowed_countries IS 'ISO regions that may be sent to; NULL: all';
-COMMENT ON COLUMN organizations.replace_accents IS 'accented letters that GSM-7 lacks are sent without accents if the text then fits it; implies smart_encoding';
-COMMENT ON COLUMN organizations.stop_reply IS 'reply to STOP; NULL: a default, empty: no reply. The same for the other two';
-COMMENT ON COLUMN organizations.time_zone IS 'IANA name, for members who chose none; NULL: UTC';
+COMMENT ON TABLE organizations IS 'control: customers. Operators refer to them by name, so names are unique, ignoring case';
+COMMENT ON COLUMN organizations.country IS 'ISO region for reading national numbers in files and on the command line; NULL: they are refused';
+COMMENT ON COLUMN organizations.allowed_countries IS 'ISO regions that messages may be sent to; NULL: all';
+COMMENT ON COLUMN organizations.replace_accents IS 'send accented letters that GSM-7 lacks without accents if the text then fits it; implies smart_encoding';
+COMMENT ON COLUMN organizations.stop_reply IS 'reply to STOP; NULL: a default; empty: no reply. The same for the other two';
+COMMENT ON COLUMN organizations.time_zone IS 'IANA name, for members who have not chosen one; NULL: UTC';
 COMMENT ON COLUMN organizations.factor_required IS 'members without a second factor see nothing of the organization';
-COMMENT ON COLUMN organizations.session_hours IS 'hours without use after which a session ends; NULL: only the session''s own limit';
-COMMENT ON COLUMN organizations.guarantee IS 'of sends that name none. The same for validity_seconds; NULL: the retry schedule''s';
-COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, by the recipient''s time zone: as its country has it, never (off), or HH:MM-HH:MM. See classes/quiet.py';
-COMMENT ON COLUMN organizations.notice_ways IS 'how its people are told, as JSON: kind of notice -> ways, of those that are not told as heliograph/notices/kinds.py has it';
-COMMENT ON COLUMN organizations.text_days IS 'texts are erased after so many days, if that is before the installation erases them; NULL: with those of all';
-COMMENT ON COLUMN organizations.message_days IS 'messages are removed with their numbers after so many days, and their texts by then; NULL: with those of all';
-COMMENT ON COLUMN organizations.rate_sms_send IS 'requests that each of its keys may make in a minute; NULL: the installation''s limit. The same for the other three';
-COMMENT ON COLUMN organizations.reveals IS 'members who see no texts and full numbers may reveal those of one message at a time, which is recorded';
-COMMENT ON COLUMN organizations.developer_keys IS 'developers make and revoke live keys, too';
-COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: the plan does not change the quota';
-COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that one that began on the 31st comes back to the 31st after a shorter month';
+COMMENT ON COLUMN organizations.session_hours IS 'hours of inactivity after which a session ends; NULL: only the session''s own limit applies';
+COMMENT ON COLUMN organizations.guarantee IS 'for sends that do not name one. The same for validity_seconds; NULL: as in the retry schedule';
+COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, in the recipient''s time zone: as its country has it, never (off), or HH:MM-HH:MM. See classes/quiet.py';
+COMMENT ON COLUMN organizations.notice_ways IS 'how its people are notified, as JSON: kind of notice -> ways, where they differ from heliograph/notices/kinds.py';
+COMMENT ON COLUMN organizations.text_days IS 'texts are erased after this many days, if that is sooner than the installation''s limit; NULL: only that limit applies';
+COMMENT ON COLUMN organizations.message_days IS 'messages are removed with their numbers after this many days, texts no later; NULL: only the installation''s limit applies';
+COMMENT ON COLUMN organizations.rate_sms_send IS 'requests per minute for each of its keys; NULL: the installation''s limit. The same for the other three';
+COMMENT ON COLUMN organizations.reveals IS 'members who see no texts or full numbers may reveal those of one message at a time, which is recorded';
+COMMENT ON COLUMN organizations.developer_keys IS 'developers may create and revoke live keys, too';
+COMMENT ON COLUMN organizations.allowance IS 'quota granted each period; NULL: the plan leaves the quota alone';
+COMMENT ON COLUMN organizations.period_anchor IS 'the n-th period begins n × period_months after it, so that a period that began on the 31st returns to the 31st after a shorter month';
 COMMENT ON COLUMN organizations.price_list_id IS 'a tariff; NULL: the default price list';
 
 CREATE TABLE text_keys (
@@ -105,9 +104,9 @@ CREATE TABLE text_keys (
     is_used         boolean NOT NULL,
     created_at      timestamptz NOT NULL
 );
-COMMENT ON TABLE text_keys IS 'tenant: what seals the texts of organizations that want theirs sealed at rest';
-COMMENT ON COLUMN text_keys.sealed IS 'the key, sealed; NULL: thrown away when the organization was closed, and its texts with it';
-COMMENT ON COLUMN text_keys.is_used IS 'new texts are sealed with it; otherwise it only opens';
+COMMENT ON TABLE text_keys IS 'tenant: keys of organizations that want their texts sealed at rest';
+COMMENT ON COLUMN text_keys.sealed IS 'the key, sealed; NULL: destroyed when the organization was closed, and its texts with it';
+COMMENT ON COLUMN text_keys.is_used IS 'new texts are sealed with it; otherwise it is only used to open them';
 
 CREATE TABLE api_keys (
     id              uuid PRIMARY KEY,
@@ -130,19 +129,19 @@ CREATE TABLE api_keys (
     networks        text[] NOT NULL DEFAULT '{}',
     replaced_by     uuid
 );
--- An organization has few keys that are valid, and any number of others.
+-- An organization has few valid keys, and any number of others.
 CREATE INDEX api_keys_standing ON api_keys (organization_id, id) WHERE status IN ('active', 'suspended');
 CREATE INDEX api_keys_ended ON api_keys (organization_id, coalesce(revoked_at, expires_at))
     WHERE status IN ('revoked', 'expired');
--- What operators list, of all organizations and of one, with and without those that were revoked.
+-- Operators' lists, of all organizations or one, with or without revoked keys.
 CREATE INDEX api_keys_newest ON api_keys (organization_id, id);
 CREATE INDEX api_keys_unrevoked ON api_keys (id) WHERE status <> 'revoked';
 CREATE INDEX api_keys_unrevoked_of ON api_keys (organization_id, id) WHERE status <> 'revoked';
--- What operators look for in all organizations: how a name begins, and how a key ends.
+-- Operators' searches across organizations: by the beginning of a name and the end of a key.
 CREATE INDEX api_keys_begin ON api_keys ((lower(name) COLLATE "C"));
 CREATE INDEX api_keys_last4 ON api_keys (last4);
 COMMENT ON TABLE api_keys IS 'control: key hash to organization';
-COMMENT ON COLUMN api_keys.networks IS 'networks that it was used from (IPv4 /24, IPv6 /48), the last 20 that were new';
+COMMENT ON COLUMN api_keys.networks IS 'networks it was used from (IPv4 /24, IPv6 /48), the 20 newest';
 COMMENT ON COLUMN api_keys.last_used_from IS 'the client''s address at last_used_at';
 COMMENT ON COLUMN api_keys.last_used_for IS 'the operation at last_used_at: an operationId';
 COMMENT ON COLUMN api_keys.replaced_by IS 'the key created by rotating this one, which works until expires_at';
@@ -181,9 +180,9 @@ CREATE TABLE send_keys (
 ) PARTITION BY RANGE (made_on);
 CREATE INDEX send_keys_age ON send_keys USING brin (created_at) WITH (autosummarize = on);
 CREATE TABLE send_keys_rest PARTITION OF send_keys DEFAULT;
-COMMENT ON TABLE send_keys IS 'tenant: idempotency keys of sends, by day. A key is unique across days because accepting locks the organization''s balance or wallet and looks at all days that count';
+COMMENT ON TABLE send_keys IS 'tenant: idempotency keys of sends, by day. A key is unique across days because accepting locks the organization''s balance or wallet and searches all days that are still valid';
 COMMENT ON COLUMN send_keys.key_hash IS 'as in idempotency';
-COMMENT ON COLUMN send_keys.message_id IS 'its row is enough to rebuild the response byte for byte';
+COMMENT ON COLUMN send_keys.message_id IS 'its row suffices to rebuild the response byte for byte';
 
 CREATE TABLE audit_log (
     id              uuid NOT NULL,
@@ -214,7 +213,7 @@ COMMENT ON COLUMN audit_log.before IS 'what changed, as JSON; secrets are blanke
 COMMENT ON COLUMN audit_log.count IS 'for failed authentications: how many from one address in one minute';
 
 
--- What needs somebody's eye: the bell.
+-- The bell: notices that need somebody's attention.
 
 CREATE TABLE notices (
     organization_id uuid NOT NULL,
@@ -232,11 +231,11 @@ CREATE TABLE notices (
 CREATE INDEX notices_untold ON notices (created_at) WHERE NOT is_told;
 CREATE INDEX notices_by_object ON notices (organization_id, kind, object, created_at);
 CREATE INDEX notices_age ON notices USING brin (created_at) WITH (autosummarize = on);
-COMMENT ON TABLE notices IS 'tenant: what the bell rang for, told by whatever made it happen, kept for 90 days';
-COMMENT ON COLUMN notices.object IS 'what it is about: an id, or what stands for one where there is one of an organization';
-COMMENT ON COLUMN notices.user_id IS 'whom alone it is for; NULL: everybody who may see what it is about';
-COMMENT ON COLUMN notices.is_told IS 'mails and webhook events of it, if it is to have any, are put in; the bell needs none';
-COMMENT ON COLUMN notices.facts IS 'what is said of it, by its kind, as JSON';
+COMMENT ON TABLE notices IS 'tenant: what the bell rang for, written by whatever caused it, kept for 90 days';
+COMMENT ON COLUMN notices.object IS 'what it is about: an id, or a placeholder for things that an organization has one of';
+COMMENT ON COLUMN notices.user_id IS 'the only person it is for; NULL: everybody who may see what it is about';
+COMMENT ON COLUMN notices.is_told IS 'its mails and webhook events, if it has any, have been queued; the bell needs neither';
+COMMENT ON COLUMN notices.facts IS 'values for its text, depending on its kind, as JSON';
 
 CREATE TABLE notice_reads (
     organization_id uuid NOT NULL,
@@ -244,7 +243,7 @@ CREATE TABLE notice_reads (
     read_to         uuid NOT NULL,
     PRIMARY KEY (organization_id, user_id)
 );
-COMMENT ON TABLE notice_reads IS 'tenant: how far a person has read the notices of an organization; it goes with their membership';
+COMMENT ON TABLE notice_reads IS 'tenant: how far a person has read an organization''s notices; deleted with their membership';
 
 
 -- -- People -----------------------------------------------------------------------------------------------------------
@@ -262,11 +261,11 @@ CREATE TABLE users (
     created_at   timestamptz NOT NULL,
     signed_in_at timestamptz
 );
-COMMENT ON TABLE users IS 'control: the people who use the dashboard';
+COMMENT ON TABLE users IS 'control: people who use the dashboard';
 COMMENT ON COLUMN users.password IS 'argon2id, in PHC format; NULL: none chosen yet, sign-in is by link only';
 COMMENT ON COLUMN users.totp IS 'sealed secret of the authenticator app; NULL: none';
-COMMENT ON COLUMN users.columns IS 'names of the columns that the person wants to see, by list and in order; the lists that are not in it are as usual';
-COMMENT ON COLUMN users.totp_step IS 'time step (RFC 6238) of the last code used: each is accepted once';
+COMMENT ON COLUMN users.columns IS 'names of the columns that the person wants to see, by list and in order; lists without an entry show the usual ones';
+COMMENT ON COLUMN users.totp_step IS 'time step (RFC 6238) of the last code used: each code is accepted once';
 
 CREATE TABLE recovery_codes (
     user_id   uuid NOT NULL CONSTRAINT recovery_codes_user REFERENCES users ON DELETE CASCADE,
@@ -293,7 +292,7 @@ CREATE TABLE passkey_challenges (
     hash    bytea PRIMARY KEY CHECK (length(hash) = 32),
     used_at timestamptz NOT NULL
 );
-COMMENT ON TABLE passkey_challenges IS 'control: challenges already used, kept for longer than they are valid: each is accepted once';
+COMMENT ON TABLE passkey_challenges IS 'control: used challenges, kept for longer than they are valid: each is accepted once';
 
 CREATE TABLE memberships (
     organization_id uuid NOT NULL CONSTRAINT memberships_organization REFERENCES organizations,
@@ -306,7 +305,7 @@ CREATE TABLE memberships (
 CREATE INDEX memberships_of_user ON memberships (user_id);
 COMMENT ON TABLE memberships IS 'tenant: members of an organization and their roles';
 COMMENT ON COLUMN memberships.role IS 'a name of heliograph/people/roles.py';
-COMMENT ON COLUMN memberships.notice_ways IS 'as in organizations, of kinds for which the person chose another way';
+COMMENT ON COLUMN memberships.notice_ways IS 'as in organizations, for kinds for which the person chose other ways';
 
 CREATE TABLE invitations (
     organization_id uuid NOT NULL CONSTRAINT invitations_organization REFERENCES organizations,
@@ -344,9 +343,9 @@ CREATE TABLE email_changes (
     organization_id uuid,
     expires_at      timestamptz NOT NULL
 );
-COMMENT ON TABLE email_changes IS 'control: e-mail addresses that people asked for, until who reads their mail confirms it; deleted when used';
-COMMENT ON COLUMN email_changes.session_id IS 'the session that stays when the address changes, of either realm';
-COMMENT ON COLUMN email_changes.organization_id IS 'in whose audit log the change stands: where the person looked when they asked; NULL: the installation''s alone';
+COMMENT ON TABLE email_changes IS 'control: e-mail addresses that people want to change to, until confirmed by whoever reads their mail; deleted when used';
+COMMENT ON COLUMN email_changes.session_id IS 'the session, of either realm, that stays signed in when the address changes';
+COMMENT ON COLUMN email_changes.organization_id IS 'the organization whose audit log records the change: the one the person was viewing; NULL: only the installation''s';
 
 CREATE TABLE own_numbers (
     user_id     uuid PRIMARY KEY CONSTRAINT own_numbers_user REFERENCES users ON DELETE CASCADE,
@@ -358,10 +357,10 @@ CREATE TABLE own_numbers (
     codes       smallint NOT NULL,
     codes_since timestamptz NOT NULL
 );
-COMMENT ON TABLE own_numbers IS 'control: the number on which somebody tries messages. It is their account''s, not an organization''s, and goes with the account';
-COMMENT ON COLUMN own_numbers.phone IS 'E.164; NULL: none is proved yet';
-COMMENT ON COLUMN own_numbers.asked IS 'to which a code was sent that has not come back';
-COMMENT ON COLUMN own_numbers.codes IS 'sent within the hour that began at codes_since';
+COMMENT ON TABLE own_numbers IS 'control: the number to which a person sends their tests. It belongs to their account, not to an organization, and is deleted with it';
+COMMENT ON COLUMN own_numbers.phone IS 'E.164; NULL: none is confirmed yet';
+COMMENT ON COLUMN own_numbers.asked IS 'the number to which a code was sent that has not been entered yet';
+COMMENT ON COLUMN own_numbers.codes IS 'codes sent within the hour that began at codes_since';
 
 CREATE TABLE mails (
     id              uuid PRIMARY KEY,
@@ -383,8 +382,8 @@ CREATE INDEX mails_of_subject ON mails (subject_id, created_at);
 CREATE INDEX mails_of_organization ON mails (organization_id, created_at);
 CREATE INDEX mails_age ON mails (created_at);
 COMMENT ON TABLE mails IS 'control: mails to people, sent by workers; rows are kept for a week, texts only until sent';
-COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. email: another address of a person is to be confirmed, or was changed. notices: what needs somebody''s eye. trial: an operator looks whether mails arrive. report: the receipts of a day, to operators';
-COMMENT ON COLUMN mails.organization_id IS 'whose limit it counts against; NULL: nobody''s';
+COMMENT ON COLUMN mails.kind IS 'forgotten: a password reset was requested; a worker looks up the person and creates the link. email: a person''s new address is to be confirmed, or was changed. notices: something needs attention. trial: an operator tests whether mails arrive. report: a day''s receipts, to operators';
+COMMENT ON COLUMN mails.organization_id IS 'the organization whose limit it counts against; NULL: none';
 COMMENT ON COLUMN mails.subject_id IS 'the invitation or user it is about; NULL: not known yet';
 COMMENT ON COLUMN mails.sealed IS 'recipient, subject and text, encrypted; erased when sent or given up';
 COMMENT ON COLUMN mails.reason IS 'why the last attempt failed: a reason from heliograph/base/network/smtp.py, late or unreadable';
@@ -407,16 +406,16 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_of_user ON sessions (user_id);
 COMMENT ON TABLE sessions IS 'control: signed-in browsers; deleted when ended';
 COMMENT ON COLUMN sessions.organization_id IS 'the organization being viewed; NULL: the person belongs to none';
-COMMENT ON COLUMN sessions.idle IS 'it ends after this long without use, and in any case at ends_at';
-COMMENT ON COLUMN sessions.reason IS 'why an operator views as the organization, and changes nothing; NULL: somebody signed in';
-COMMENT ON COLUMN sessions.proved_at IS 'when the person last authenticated, which dangerous actions require again';
+COMMENT ON COLUMN sessions.idle IS 'it ends after this long without use, and at ends_at at the latest';
+COMMENT ON COLUMN sessions.reason IS 'why an operator views as the organization, without being able to change anything; NULL: somebody signed in';
+COMMENT ON COLUMN sessions.proved_at IS 'when the person last authenticated; dangerous actions require a recent time';
 
 CREATE TABLE installation_settings (
     name   text PRIMARY KEY,
     value  text NOT NULL CHECK (length(value) BETWEEN 1 AND 500),
     set_at timestamptz NOT NULL
 );
-COMMENT ON TABLE installation_settings IS 'control: what operators set for the whole installation; what has no row is as if it were empty (heliograph/accounts/installation.py)';
+COMMENT ON TABLE installation_settings IS 'control: settings for the whole installation, made by operators; a missing row means empty (heliograph/accounts/installation.py)';
 
 CREATE TABLE operators (
     user_id     uuid PRIMARY KEY CONSTRAINT operators_user REFERENCES users ON DELETE CASCADE,
@@ -425,18 +424,18 @@ CREATE TABLE operators (
     told_at     timestamptz,
     notice_ways text NOT NULL DEFAULT '{}'
 );
-COMMENT ON TABLE operators IS 'control: the people who run the installation, and their roles in the console';
+COMMENT ON TABLE operators IS 'control: people who run the installation, and their roles in the console';
 COMMENT ON COLUMN operators.role IS 'a name of heliograph/people/operators/roles.py';
-COMMENT ON COLUMN operators.told_at IS 'until when the operator has seen what the bell of the console tells';
-COMMENT ON COLUMN operators.notice_ways IS 'how the operator is told, as JSON: kind -> ways, of those that are not told as heliograph/people/operators/noticing.py has it';
+COMMENT ON COLUMN operators.told_at IS 'the operator has seen the notices of the console''s bell up to this time';
+COMMENT ON COLUMN operators.notice_ways IS 'how the operator is notified, as JSON: kind -> ways, where they differ from heliograph/people/operators/noticing.py';
 
 CREATE TABLE operator_tellings (
     cause   text PRIMARY KEY,
     told_at timestamptz NOT NULL
 );
 CREATE INDEX operator_tellings_age ON operator_tellings (told_at);
-COMMENT ON TABLE operator_tellings IS 'control: when operators were last mailed of a cause, so that it is not told twice';
-COMMENT ON COLUMN operator_tellings.cause IS 'state and name of a check that was not well, or what waits for a decision';
+COMMENT ON TABLE operator_tellings IS 'control: when operators were last mailed about a cause, so that they are not told twice';
+COMMENT ON COLUMN operator_tellings.cause IS 'state and name of a check that found a problem, or something that waits for a decision';
 
 CREATE TABLE operator_sessions (
     token_hash bytea PRIMARY KEY CHECK (length(token_hash) = 32),
@@ -450,7 +449,7 @@ CREATE TABLE operator_sessions (
     agent      text NOT NULL CHECK (length(agent) <= 300)
 );
 CREATE INDEX operator_sessions_of_user ON operator_sessions (user_id);
-COMMENT ON TABLE operator_sessions IS 'control: browsers signed in to the console; deleted when ended. A session of the dashboard is never one of these';
+COMMENT ON TABLE operator_sessions IS 'control: browsers signed in to the console; deleted when ended. Sessions of the dashboard are never valid here';
 
 CREATE TABLE sign_in_tries (
     subject  bytea PRIMARY KEY CHECK (length(subject) = 16),
@@ -472,7 +471,7 @@ CREATE TABLE quotas (
     CONSTRAINT quotas_not_overdrawn CHECK (used <= total)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE quotas IS 'tenant: the maintained balance; its row lock also serializes an organization''s accepts';
-COMMENT ON COLUMN quotas.alert_above IS 'messages of a day (UTC) above which the bell rings; NULL: it does not';
+COMMENT ON COLUMN quotas.alert_above IS 'messages per day (UTC) above which the bell rings; NULL: never';
 
 CREATE TABLE spend_limits (
     organization_id uuid NOT NULL,
@@ -483,10 +482,10 @@ CREATE TABLE spend_limits (
     by_operator     boolean NOT NULL DEFAULT true,
     PRIMARY KEY (organization_id, key_id)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE spend_limits IS 'tenant: segments of live SMS that may be accepted in a day (UTC), of those who have such a limit; written under the turn that quotas gives';
-COMMENT ON COLUMN spend_limits.key_id IS 'zeros: of the whole organization';
+COMMENT ON TABLE spend_limits IS 'tenant: segments of live SMS that may be accepted in a day (UTC), for organizations and keys with such a limit; written under the row lock of quotas';
+COMMENT ON COLUMN spend_limits.key_id IS 'zeros: the whole organization';
 COMMENT ON COLUMN spend_limits.by_operator IS 'the organization may not change it';
-COMMENT ON COLUMN spend_limits.used IS 'of that day; on any other day nothing is used yet';
+COMMENT ON COLUMN spend_limits.used IS 'on that day; on any other day nothing is used yet';
 
 CREATE TABLE usage_ledger (
     organization_id uuid NOT NULL,
@@ -504,12 +503,12 @@ CREATE TABLE usage_ledger (
 );
 -- A message is refunded once: finds what was refunded before, and guards against a second time.
 CREATE UNIQUE INDEX usage_ledger_refunds ON usage_ledger (organization_id, message_id) WHERE type = 'refund';
-COMMENT ON TABLE usage_ledger IS 'tenant: changes of a quota other than messages; append-only. See usage_entries';
+COMMENT ON TABLE usage_ledger IS 'tenant: changes of a quota not caused by messages; append-only. See usage_entries';
 
 CREATE TABLE refunded_classes (
     class text PRIMARY KEY CHECK (class IN ('refused', 'undelivered', 'failed', 'expired', 'rejected', 'unknown'))
 );
-COMMENT ON TABLE refunded_classes IS 'reference: classes of failures whose messages are refunded besides what never left us. See sms/refunds.py';
+COMMENT ON TABLE refunded_classes IS 'reference: failure classes whose messages are refunded, besides those that were never handed over. See sms/refunds.py';
 
 CREATE TABLE usage_months (
     organization_id uuid NOT NULL,
@@ -521,10 +520,10 @@ CREATE TABLE usage_months (
     last_at         timestamptz,
     PRIMARY KEY (organization_id, month, source)
 );
-COMMENT ON TABLE usage_months IS 'tenant: an organization''s usage in a month, in place of messages that were dropped';
-COMMENT ON COLUMN usage_months.source IS 'the partition of messages that is counted, whose sums are valid once it is in usage_closed; or `stray`: rows that were deleted one by one, valid at once';
+COMMENT ON TABLE usage_months IS 'tenant: an organization''s usage in a month, for messages that were dropped';
+COMMENT ON COLUMN usage_months.source IS 'the partition of messages that was counted, whose sums are valid once it is in usage_closed; or `stray`: rows that were deleted one by one, valid at once';
 COMMENT ON COLUMN usage_months.balance_after IS 'balance after the last of them';
-COMMENT ON COLUMN usage_months.last_at IS 'when the last of them was accepted, of rows that were deleted one by one: others of the month may be there still';
+COMMENT ON COLUMN usage_months.last_at IS 'when the last of them was accepted, for rows deleted one by one: others of the month may still exist';
 
 CREATE TABLE usage_days (
     organization_id uuid NOT NULL,
@@ -540,7 +539,7 @@ CREATE TABLE usage_days (
     refunded        bigint NOT NULL,
     PRIMARY KEY (organization_id, day, channel, country, sender, campaign_id, key_id)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE usage_days IS 'tenant: live messages by the day (UTC) of acceptance, and refunds by the day they were made; the source of bills. Rows of traffic_deltas are still to be added';
+COMMENT ON TABLE usage_days IS 'tenant: live messages by the day (UTC) of acceptance, and refunds by the day they were made; the source of bills. Excludes what traffic_deltas still holds';
 COMMENT ON COLUMN usage_days.sender IS 'as in traffic';
 COMMENT ON COLUMN usage_days.campaign_id IS 'zeros: none. The same for key_id: sent by a person, a campaign or the command line, or a refund';
 
@@ -553,7 +552,7 @@ CREATE TABLE usage_counts (
     segments        bigint NOT NULL,
     PRIMARY KEY (organization_id, month, channel, type)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE usage_counts IS 'tenant: the usage list by month (UTC), maintained with it and kept when its messages are gone. With traffic_deltas, the quantities of SMS add up to what remains of the quota';
+COMMENT ON TABLE usage_counts IS 'tenant: the usage list by month (UTC), maintained with it and kept when its messages are gone. With traffic_deltas, the quantities of SMS add up to the remaining quota';
 COMMENT ON COLUMN usage_counts.quantity IS 'signed, as in usage_entries';
 
 CREATE TABLE billing_exports (
@@ -570,8 +569,8 @@ CREATE TABLE billing_exports (
     grants        bigint NOT NULL,
     checksum      text NOT NULL CHECK (checksum ~ '^([0-9a-f]{64})?$')
 );
-COMMENT ON TABLE billing_exports IS 'control: months whose bills were locked, of all organizations at once; they stay';
-COMMENT ON COLUMN billing_exports.checksum IS 'SHA-256 of the file, which is made of billing_lines; empty only within the transaction that locks';
+COMMENT ON TABLE billing_exports IS 'control: months whose bills were locked, for all organizations at once; kept forever';
+COMMENT ON COLUMN billing_exports.checksum IS 'SHA-256 of the file, which is generated from billing_lines; empty only within the transaction that locks';
 
 CREATE TABLE billing_lines (
     organization_id uuid NOT NULL,
@@ -586,22 +585,22 @@ CREATE TABLE billing_lines (
     PRIMARY KEY (organization_id, month, type, channel, country, sender)
 );
 CREATE UNIQUE INDEX billing_lines_month ON billing_lines (month, organization_id, type, channel, country, sender);
-COMMENT ON TABLE billing_lines IS 'tenant: the lines of a locked month, written once with its row of billing_exports; they stay';
+COMMENT ON TABLE billing_lines IS 'tenant: lines of a locked month, written once with its row in billing_exports; kept forever';
 COMMENT ON COLUMN billing_lines.organization IS 'its name when the month was locked';
-COMMENT ON COLUMN billing_lines.sender IS 'for WhatsApp the number; empty for adjustments and grants, as the country';
+COMMENT ON COLUMN billing_lines.sender IS 'for WhatsApp, the number; empty for adjustments and grants, like country';
 COMMENT ON COLUMN billing_lines.quantity IS 'signed, as in usage_entries';
 
 CREATE TABLE usage_closed (
     source    text PRIMARY KEY,
     closed_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE usage_closed IS 'control: dropped partitions of messages, recorded in the commit that dropped them. From then on usage_months stands for their messages';
+COMMENT ON TABLE usage_closed IS 'control: dropped partitions of messages, recorded in the commit that dropped them. From then on usage_months replaces their messages';
 
 
 -- -- Contacts and consent ---------------------------------------------------------------------------------------------
 
--- The mode is of known length: with wider rows, PostgreSQL plans an empty table as one that has a single row for an
--- organization, and a look-up by id may as well go by phones.
+-- The mode has a bounded length: with wider rows, PostgreSQL plans for an empty table as if each organization had one
+-- row, and may then look up an id through the index on phones.
 CREATE TABLE contacts (
     organization_id uuid NOT NULL,
     mode            varchar(4) NOT NULL DEFAULT 'live' CHECK (mode IN ('live', 'test')),
@@ -619,15 +618,15 @@ CREATE TABLE contacts (
 );
 -- The phone comes before the mode: a look-up by id must not be able to use this index.
 CREATE UNIQUE INDEX contacts_phone ON contacts (organization_id, phone, mode);
-COMMENT ON TABLE contacts IS 'tenant: people and their numbers, one contact a number and mode. Whether somebody opted out is read from opt_outs, never stored twice';
-COMMENT ON COLUMN contacts.written_at IS 'when a message last left for its number, to the hour, found out behind the messages; NULL: never since it is a contact. delivered_at: when one last arrived';
+COMMENT ON TABLE contacts IS 'tenant: people and their numbers, one contact per number and mode. Whether somebody opted out is read from opt_outs, never stored twice';
+COMMENT ON COLUMN contacts.written_at IS 'when a message was last handed over to its number, to the hour, updated by a timer; NULL: never since the contact exists. delivered_at: when one was last delivered';
 COMMENT ON COLUMN contacts.tags IS 'trimmed, lower case, distinct, in the order given; contact_tags is the inverse';
 
 CREATE TABLE contact_readings (
     lag     interval PRIMARY KEY,
     read_to timestamptz NOT NULL
 );
-COMMENT ON TABLE contact_readings IS 'control: up to which time of acceptance messages were read for contacts.written_at, by how long after them that is done';
+COMMENT ON TABLE contact_readings IS 'control: how far the timer that updates contacts.written_at has read messages, by their time of acceptance; one row for each lag with which it reads them';
 
 CREATE TABLE contact_tags (
     organization_id uuid NOT NULL,
@@ -647,7 +646,7 @@ CREATE TABLE contact_notes (
     CONSTRAINT contact_notes_contact FOREIGN KEY (organization_id, mode, contact_id)
         REFERENCES contacts ON DELETE CASCADE
 );
-COMMENT ON TABLE contact_notes IS 'tenant: what an organization''s people write down about a contact; in no message and no list that is exported. They go with the contact, whoever deletes or erases it';
+COMMENT ON TABLE contact_notes IS 'tenant: an organization''s notes about a contact; never part of a message or of an exported list. Deleted with the contact';
 
 CREATE TABLE contact_last_messages (
     organization_id uuid NOT NULL,
@@ -658,7 +657,7 @@ CREATE TABLE contact_last_messages (
     CONSTRAINT contact_last_messages_contact FOREIGN KEY (organization_id, mode, contact_id)
         REFERENCES contacts ON DELETE CASCADE
 );
-COMMENT ON TABLE contact_last_messages IS 'tenant: the message of contacts.written_at, which may be gone since. It goes with the contact';
+COMMENT ON TABLE contact_last_messages IS 'tenant: the message of contacts.written_at, which may no longer exist. Deleted with the contact';
 
 CREATE TABLE contact_imports (
     organization_id uuid NOT NULL CONSTRAINT contact_imports_organization REFERENCES organizations,
@@ -674,7 +673,7 @@ CREATE TABLE contact_imports (
     finished_at     timestamptz,
     undone_at       timestamptz,
 
-    -- How the file is read, and what is made of its rows.
+    -- How the file is read and its rows are handled.
     is_uploaded     boolean NOT NULL DEFAULT false,
     size            bigint,
     encoding        text,
@@ -687,7 +686,7 @@ CREATE TABLE contact_imports (
     tags            text[] NOT NULL DEFAULT '{}',
     on_duplicate    text NOT NULL DEFAULT 'update' CHECK (on_duplicate IN ('update', 'skip')),
 
-    -- What was found out, and what became of it.
+    -- Results of the check, and progress.
     survey          text,
     position        bigint NOT NULL DEFAULT 0,
     resumed_at      timestamptz,
@@ -703,12 +702,12 @@ CREATE TABLE contact_imports (
 );
 CREATE INDEX contact_imports_due ON contact_imports (organization_id, id)
     WHERE is_uploaded AND state IN ('checking', 'running', 'undoing');
-COMMENT ON TABLE contact_imports IS 'tenant: files of contacts that were imported, kept as long as texts are, so that an import can be undone';
+COMMENT ON TABLE contact_imports IS 'tenant: imported files of contacts or opt-outs, kept as long as texts are, so that an import can be undone';
 COMMENT ON COLUMN contact_imports.finished_at IS 'NULL: interrupted or still running';
 COMMENT ON COLUMN contact_imports.is_uploaded IS 'a worker imports it from contact_import_chunks; otherwise the command line does, from a local file';
-COMMENT ON COLUMN contact_imports.columns IS 'JSON: the header''s cells. fields: which of them holds the phone number, the name …';
-COMMENT ON COLUMN contact_imports.survey IS 'JSON: what the import would do, once the whole file has been read';
-COMMENT ON COLUMN contact_imports.resumed_at IS 'when somebody last let it run; resumed_from: from which row';
+COMMENT ON COLUMN contact_imports.columns IS 'JSON: the header''s cells. fields: which of them hold the phone number, the name …';
+COMMENT ON COLUMN contact_imports.survey IS 'JSON: what the import would do, once the whole file has been checked';
+COMMENT ON COLUMN contact_imports.resumed_at IS 'when somebody last started it; resumed_from: from which row';
 COMMENT ON COLUMN contact_imports.rows IS 'rows read so far; advances in the commit that writes their contacts';
 
 CREATE TABLE contact_import_chunks (
@@ -729,7 +728,7 @@ CREATE TABLE contact_import_rejects (
     PRIMARY KEY (organization_id, import_id, row)
 );
 COMMENT ON TABLE contact_import_rejects IS 'tenant: rows of an uploaded file that were not imported, kept for a week';
-COMMENT ON COLUMN contact_import_rejects.cells IS 'JSON, as a text: a cell may hold NUL';
+COMMENT ON COLUMN contact_import_rejects.cells IS 'JSON, as text: a cell may contain NUL';
 
 CREATE TABLE contact_import_batches (
     organization_id uuid NOT NULL,
@@ -740,8 +739,8 @@ CREATE TABLE contact_import_batches (
     people          uuid[] NOT NULL DEFAULT '{}',
     PRIMARY KEY (organization_id, import_id, batch)
 );
-COMMENT ON TABLE contact_import_batches IS 'tenant: contacts created by a batch of an import, and all that it lists: who may be the audience of a campaign';
-COMMENT ON COLUMN contact_import_batches.written_at IS 'updated_at of all contacts it wrote: any with another value was changed since';
+COMMENT ON TABLE contact_import_batches IS 'tenant: contacts created by a batch of an import, and all that its rows name (people): a campaign''s possible audience';
+COMMENT ON COLUMN contact_import_batches.written_at IS 'updated_at of all contacts it wrote: any with another value has changed since';
 
 CREATE TABLE contact_import_images (
     organization_id uuid NOT NULL,
@@ -779,8 +778,8 @@ CREATE TABLE contact_changes (
     PRIMARY KEY (organization_id, mode, change_id, contact_id)
 );
 CREATE INDEX contact_changes_age ON contact_changes (changed_at);
-COMMENT ON TABLE contact_changes IS 'tenant: changes made to marked contacts, kept for an hour so that they can be undone';
-COMMENT ON COLUMN contact_changes.name IS 'of a deleted contact, like the columns that follow';
+COMMENT ON TABLE contact_changes IS 'tenant: changes to selected contacts, kept for an hour so that they can be undone';
+COMMENT ON COLUMN contact_changes.name IS 'for a deleted contact, like the columns that follow';
 
 CREATE TABLE tag_changes (
     organization_id uuid NOT NULL CONSTRAINT tag_changes_organization REFERENCES organizations,
@@ -794,13 +793,13 @@ CREATE TABLE tag_changes (
 );
 CREATE INDEX tag_changes_open ON tag_changes (organization_id, mode, id) WHERE finished_at IS NULL;
 COMMENT ON TABLE tag_changes IS 'tenant: tags being renamed, merged or removed, contact by contact';
-COMMENT ON COLUMN tag_changes.becomes IS 'the tag that contacts get instead; NULL: none';
+COMMENT ON COLUMN tag_changes.becomes IS 'the tag that replaces it; NULL: none';
 COMMENT ON COLUMN tag_changes.contacts IS 'number of contacts changed so far';
 
 -- Consent is kept by person, not by spelling: `person_of` is the key shared by all spellings of a number, and
--- person_names links further numbers and user ids of one person. The function is the twin of
--- `phones.person`, which a test compares with it; it stands here, not beside its Python, because columns are generated
--- by it: changing the rule takes a migration that computes those columns again.
+-- person_names links further numbers and user ids of one person. The function is the twin of `phones.person`, and a
+-- test compares them; it is defined here, not beside the Python, because columns are generated by it: changing the rule
+-- takes a migration that recomputes those columns.
 CREATE FUNCTION person_of(p_address text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE left(p_address, 3)
            WHEN '+55' THEN regexp_replace(regexp_replace(p_address,
@@ -822,7 +821,7 @@ CREATE FUNCTION person_of(p_address text) RETURNS text LANGUAGE sql IMMUTABLE PA
                                '+\1\2')
                 ELSE p_address END END
 $$;
-COMMENT ON FUNCTION person_of(text) IS 'the key that all spellings of a phone number share, never to be dialed; a user id is its own';
+COMMENT ON FUNCTION person_of(text) IS 'the key that all spellings of a phone number share, never dialed; a user id is its own key';
 
 CREATE TABLE opt_outs (
     organization_id uuid NOT NULL,
@@ -835,15 +834,15 @@ CREATE TABLE opt_outs (
     person          text NOT NULL GENERATED ALWAYS AS (person_of(recipient)) STORED,
     PRIMARY KEY (organization_id, person)
 );
--- Only a list has this predicate, so no look-up can choose this index by mistake. Of a column that is never NULL,
--- PostgreSQL drops IS NOT NULL from queries and then cannot prove it.
+-- Only lists have this predicate, so no look-up can choose this index by mistake. IS NOT NULL would not do: for a
+-- column declared NOT NULL, PostgreSQL drops it from queries and then cannot prove it.
 CREATE INDEX opt_outs_newest ON opt_outs (organization_id, since, person) WHERE source <> '';
-COMMENT ON TABLE opt_outs IS 'tenant: recipients who asked for no more messages. Looked up for every message';
-COMMENT ON COLUMN opt_outs.person IS 'the key that is looked up: see person_of';
+COMMENT ON TABLE opt_outs IS 'tenant: recipients who opted out. Checked for every message';
+COMMENT ON COLUMN opt_outs.person IS 'the key for look-ups: see person_of';
 COMMENT ON COLUMN opt_outs.recipient IS 'as written at the opt-out: E.164 with +, or a user id';
-COMMENT ON COLUMN opt_outs.source IS 'keyword (they wrote it), operator, organization, or supplier (they wrote it to the supplier, who refuses their messages since)';
-COMMENT ON COLUMN opt_outs.message_id IS 'the message in received_messages that asked for it';
-COMMENT ON COLUMN opt_outs.import_id IS 'the file that it came from, so that undoing it takes back nobody else''s';
+COMMENT ON COLUMN opt_outs.source IS 'keyword (they wrote it), operator, organization, or supplier (they wrote it to the supplier, which has refused their messages since)';
+COMMENT ON COLUMN opt_outs.message_id IS 'the message in received_messages that requested it';
+COMMENT ON COLUMN opt_outs.import_id IS 'the file it came from, so that undoing the import only removes its own';
 
 CREATE TABLE consent_history (
     organization_id uuid NOT NULL,
@@ -863,9 +862,9 @@ CREATE TABLE consent_history (
     PRIMARY KEY (organization_id, person, id)
 );
 CREATE INDEX consent_history_import ON consent_history (organization_id, import_id, person) WHERE import_id IS NOT NULL;
-COMMENT ON TABLE consent_history IS 'tenant: each opt-out and opt-in, also those that changed nothing; kept until the person is erased, because it shows why somebody was written to or not';
+COMMENT ON TABLE consent_history IS 'tenant: each opt-out and opt-in, even those that changed nothing; kept until the person is erased, because it shows why somebody was messaged or not';
 COMMENT ON COLUMN consent_history.author_kind IS 'who recorded it for the person; NULL: they wrote it themselves';
-COMMENT ON COLUMN consent_history.ended_at IS 'until when an opt-out stood; NULL: it stands. An opt_outs row is there while one does';
+COMMENT ON COLUMN consent_history.ended_at IS 'until when an opt-out was in force; NULL: it still is. There is an opt_outs row while any is';
 
 CREATE TABLE person_names (
     organization_id uuid NOT NULL,
@@ -880,8 +879,8 @@ COMMENT ON TABLE person_names IS 'tenant: names (keys of numbers, user ids) that
 
 -- -- Campaigns --------------------------------------------------------------------------------------------------------
 -- One text or template for many recipients, staged into messages chunk by chunk. The counts of a campaign are disjoint
--- and add up to its total at every commit. They are updated by differences: a chunk keeps what was last counted of its
--- own messages, which lie in one range of ids.
+-- and add up to its total at every commit. They are updated by differences: a chunk keeps the last counts of its own
+-- messages, whose ids are in one range.
 
 CREATE TABLE campaigns (
     organization_id         uuid NOT NULL CONSTRAINT campaigns_organization REFERENCES organizations,
@@ -898,14 +897,14 @@ CREATE TABLE campaigns (
     started_at              timestamptz,
     completed_at            timestamptz,
 
-    -- Who made it, and who else has approved it.
+    -- Who created it, and who else approved it.
     author_kind             text,
     author_id               uuid,
     approved_at             timestamptz,
     approved_by             uuid,
     approver                text,
 
-    -- What it says: an SMS campaign a text, a WhatsApp campaign a template.
+    -- Content: a text for SMS, a template for WhatsApp.
     message_template        text,
     class                   text CHECK (class IN ('otp', 'transactional', 'marketing')),
     sender_id               uuid,
@@ -916,7 +915,7 @@ CREATE TABLE campaigns (
     parameters              jsonb,
     with_names              boolean NOT NULL DEFAULT true,
 
-    -- To whom, and how fast.
+    -- Audience and pace.
     audience_tags           text[],
     audience_import         uuid,
     audience_tag_match_mode text NOT NULL CHECK (audience_tag_match_mode IN ('any', 'all')),
@@ -924,7 +923,7 @@ CREATE TABLE campaigns (
     not_written_days        smallint CHECK (not_written_days BETWEEN 1 AND 365),
     messages_per_minute     integer CHECK (messages_per_minute > 0),
 
-    -- What became of it.
+    -- Counts of messages.
     total                   integer NOT NULL DEFAULT 0,
     pending                 integer NOT NULL DEFAULT 0 CHECK (pending >= 0),
     queued                  integer NOT NULL DEFAULT 0 CHECK (queued >= 0),
@@ -938,7 +937,7 @@ CREATE TABLE campaigns (
     recently_written        integer NOT NULL DEFAULT 0 CHECK (recently_written >= 0),
     invalid                 integer NOT NULL DEFAULT 0 CHECK (invalid >= 0),
 
-    -- How far the worker has come.
+    -- The worker's progress.
     step_at                 timestamptz,
     gather_tag              smallint NOT NULL DEFAULT 0,
     gather_after            uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
@@ -969,16 +968,16 @@ CREATE INDEX campaigns_by_channel ON campaigns (organization_id, channel, id) WH
 COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients, with maintained counts';
 COMMENT ON COLUMN campaigns.class IS 'traffic class of its messages; NULL: marketing, or it is WhatsApp';
 COMMENT ON COLUMN campaigns.parameters IS 'source of the value of each template parameter';
-COMMENT ON COLUMN campaigns.with_names IS 'its messages depend on more of the recipient than the number';
-COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed, or are those of audience_import';
-COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are no recipients; empty where these were listed';
-COMMENT ON COLUMN campaigns.not_written_days IS 'contacts who were written to within so many days are skipped; NULL: nobody is for that';
-COMMENT ON COLUMN campaigns.read IS 'delivered and read; delivered counts those not read';
-COMMENT ON COLUMN campaigns.step_at IS 'when a worker next has something to do for it; NULL: never';
+COMMENT ON COLUMN campaigns.with_names IS 'its messages need more of the recipient than the number';
+COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed, or come from audience_import';
+COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are not recipients; empty for listed recipients';
+COMMENT ON COLUMN campaigns.not_written_days IS 'contacts who got a message within this many days are skipped; NULL: nobody is skipped for that';
+COMMENT ON COLUMN campaigns.read IS 'delivered and read; delivered counts those that were not read';
+COMMENT ON COLUMN campaigns.step_at IS 'when a worker next has work to do for it; NULL: never';
 COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient staged or skipped; advances in the same commit';
 COMMENT ON COLUMN campaigns.due_at IS 'when the next message is due, under messages_per_minute';
 COMMENT ON COLUMN campaigns.drained_at IS 'since when nothing has been waiting to be sent';
-COMMENT ON COLUMN campaigns.forgotten IS 'its recipients were deleted after its end';
+COMMENT ON COLUMN campaigns.forgotten IS 'its recipients were deleted after it ended';
 
 CREATE TABLE campaign_recipients (
     organization_id uuid NOT NULL,
@@ -989,7 +988,7 @@ CREATE TABLE campaign_recipients (
     last_name       text,
     PRIMARY KEY (organization_id, campaign_id, phone)
 );
-COMMENT ON TABLE campaign_recipients IS 'tenant: the audience as of the start, each number once, with the contact''s values that the text needs; deleted after the campaign''s end';
+COMMENT ON TABLE campaign_recipients IS 'tenant: the audience when the campaign started, each number once, with the contact''s values that the text needs; deleted after the campaign ends';
 COMMENT ON COLUMN campaign_recipients.phone IS 'sorted bytewise: the cursor''s order must not depend on a locale';
 
 CREATE TABLE campaign_skipped (
@@ -1001,11 +1000,11 @@ CREATE TABLE campaign_skipped (
     PRIMARY KEY (organization_id, campaign_id, reason, id)
 );
 CREATE INDEX campaign_skipped_of_recipient ON campaign_skipped (organization_id, recipient);
--- Texts that were listed and are no numbers, which erasure and disclosure compare with a number one by one.
+-- Listed texts that are not phone numbers: erasure and disclosure compare each of them with a number.
 CREATE INDEX campaign_skipped_typed ON campaign_skipped (organization_id, id) WHERE reason = 'no_number';
 CREATE INDEX campaign_skipped_age ON campaign_skipped USING brin (id) WITH (autosummarize = on);
-COMMENT ON TABLE campaign_skipped IS 'tenant: recipients that campaigns skipped, each with its reason; kept for as long as messages are';
-COMMENT ON COLUMN campaign_skipped.recipient IS 'a number, or the text that was listed as one';
+COMMENT ON TABLE campaign_skipped IS 'tenant: recipients that campaigns skipped, each with its reason; kept as long as messages';
+COMMENT ON COLUMN campaign_skipped.recipient IS 'a number, or the text listed as one';
 
 CREATE TABLE campaign_chunks (
     organization_id uuid NOT NULL,
@@ -1028,11 +1027,11 @@ CREATE TABLE campaign_chunks (
 ) WITH (fillfactor = 70);
 CREATE INDEX campaign_chunks_due ON campaign_chunks (count_at);
 CREATE INDEX campaign_chunks_put_off ON campaign_chunks (organization_id, campaign_id, first_id) WHERE put_off_at IS NOT NULL;
-COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and their last counts, until nothing more can change';
+COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and their last counts, until these can no longer change';
 COMMENT ON COLUMN campaign_chunks.put_off_at IS 'since when its unsent messages have been waiting for the campaign to be resumed';
-COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and so were the unsent messages of this chunk';
+COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and with it the unsent messages of this chunk';
 
--- How a campaign went, for its chart.
+-- A campaign's progress, for its chart.
 CREATE TABLE campaign_minutes (
     organization_id uuid NOT NULL,
     campaign_id     uuid NOT NULL,
@@ -1042,8 +1041,8 @@ CREATE TABLE campaign_minutes (
     PRIMARY KEY (organization_id, campaign_id, minute)
 );
 CREATE INDEX campaign_minutes_age ON campaign_minutes USING brin (minute) WITH (autosummarize = on);
-COMMENT ON TABLE campaign_minutes IS 'tenant: messages of a campaign that were handed over and delivered, by the minute in which that was counted; kept for 90 days';
-COMMENT ON COLUMN campaign_minutes.sent IS 'handed over, whatever came of it; differences, so one minute may take back what another counted';
+COMMENT ON TABLE campaign_minutes IS 'tenant: messages of a campaign that were handed over and delivered, by the minute in which they were counted; kept for 90 days';
+COMMENT ON COLUMN campaign_minutes.sent IS 'handed over, whatever the outcome; a difference, so one minute may take back what another counted';
 
 CREATE TABLE campaign_drafts (
     organization_id uuid NOT NULL CONSTRAINT campaign_drafts_organization REFERENCES organizations,
@@ -1058,9 +1057,9 @@ CREATE TABLE campaign_drafts (
 );
 CREATE INDEX campaign_drafts_age ON campaign_drafts (saved_at);
 CREATE INDEX campaign_drafts_discarded ON campaign_drafts (discarded_at) WHERE discarded_at IS NOT NULL;
-COMMENT ON TABLE campaign_drafts IS 'tenant: forms for campaigns that are not made yet, as they were typed; erased after 30 days without a change, and an hour after they were discarded';
-COMMENT ON COLUMN campaign_drafts.fields IS 'JSON: what was typed, by field; a sealed text of it where the organization seals its texts';
-COMMENT ON COLUMN campaign_drafts.numbers IS 'those that were listed: E.164 where they are numbers, else as they were typed';
+COMMENT ON TABLE campaign_drafts IS 'tenant: forms for campaigns not created yet, as typed; erased after 30 days without a change, and an hour after they were discarded';
+COMMENT ON COLUMN campaign_drafts.fields IS 'JSON: what was typed, by field; its text is sealed if the organization seals its texts';
+COMMENT ON COLUMN campaign_drafts.numbers IS 'listed recipients: E.164 if they are phone numbers, otherwise as typed';
 
 
 -- -- Suppliers --------------------------------------------------------------------------------------------------------
@@ -1083,9 +1082,9 @@ CREATE TABLE suppliers (
     changed_at timestamptz NOT NULL
 );
 COMMENT ON TABLE suppliers IS 'reference: accounts that carry messages. kind: see suppliers/kinds.py; secret is sealed; prefixes: E.164 digits, empty for all';
-COMMENT ON COLUMN suppliers.state IS 'draining: it is handed nothing more, and keeps its sessions for answers and receipts; paused: it has none';
+COMMENT ON COLUMN suppliers.state IS 'draining: it is given no more messages, but keeps its sessions for answers and receipts; paused: it has no sessions';
 COMMENT ON COLUMN suppliers.simulated IS 'a simulator: carries live messages only while there is no other supplier';
-COMMENT ON COLUMN suppliers.trial IS 'how far the last test message has come, its number masked; NULL: there was none';
+COMMENT ON COLUMN suppliers.trial IS 'progress of the last test message, with its number masked; NULL: there was none';
 COMMENT ON COLUMN suppliers.parts IS 'which parts'' receipts decide the status of a message of several parts';
 
 CREATE TABLE supplier_drafts (
@@ -1099,8 +1098,8 @@ CREATE TABLE supplier_drafts (
     trial      jsonb,
     changed_at timestamptz NOT NULL
 );
-COMMENT ON TABLE supplier_drafts IS 'control: suppliers that are being added; nothing is sent through one before it is finished, and then it is deleted, as after thirty days without a change. secret is sealed; trial has its number masked';
-COMMENT ON COLUMN supplier_drafts.place IS 'columns of the supplier besides its settings; steps and trial: what testing it found';
+COMMENT ON TABLE supplier_drafts IS 'control: suppliers being added; nothing is sent through one until it is finished. Deleted then, or after thirty days without a change. secret is sealed; trial has its number masked';
+COMMENT ON COLUMN supplier_drafts.place IS 'columns of the supplier other than its settings; steps and trial: results of testing it';
 
 CREATE TABLE sender_rules (
     id          uuid PRIMARY KEY,
@@ -1119,7 +1118,7 @@ CREATE UNIQUE INDEX sender_rules_place
     ON sender_rules (supplier_id, coalesce(country, ''), coalesce(lower(sender), ''), coalesce(kind, ''));
 COMMENT ON TABLE sender_rules IS 'reference: what a supplier does with senders; the most specific rule decides. See senders/book.py';
 COMMENT ON COLUMN sender_rules.country IS 'ISO region of the calling code; NULL: everywhere. sender and kind likewise';
-COMMENT ON COLUMN sender_rules.replacement IS 'sent instead; of action register, while the sender is not registered (NULL: refused)';
+COMMENT ON COLUMN sender_rules.replacement IS 'sent instead; for the action register, while the sender is not registered (NULL: refused)';
 
 CREATE TABLE number_rules (
     id          uuid PRIMARY KEY,
@@ -1136,7 +1135,7 @@ CREATE TABLE number_rules (
     CONSTRAINT number_rules_place UNIQUE (supplier_id, prefix),
     CONSTRAINT number_rules_numbering CHECK (num_nulls(ton, npi) <> 1 AND num_nulls(sender_ton, sender_npi) <> 1)
 );
-COMMENT ON TABLE number_rules IS 'reference: how a supplier wants numbers written that begin with prefix; the longest one decides';
+COMMENT ON TABLE number_rules IS 'reference: how a supplier wants numbers written that begin with prefix; the longest prefix applies';
 
 CREATE TABLE sender_owners (
     sender      text NOT NULL,
@@ -1144,14 +1143,14 @@ CREATE TABLE sender_owners (
     seen_at     timestamptz NOT NULL,
     PRIMARY KEY (sender, supplier_id)
 );
-COMMENT ON TABLE sender_owners IS 'reference: numbers of ours (digits) and the suppliers by which messages to them came in within 90 days';
+COMMENT ON TABLE sender_owners IS 'reference: our numbers (digits) and the suppliers through which messages to them arrived within 90 days';
 
 CREATE TABLE sender_book (
     is_only    boolean PRIMARY KEY CHECK (is_only),
     version    bigint NOT NULL,
     numbers_at timestamptz
 );
-COMMENT ON TABLE sender_book IS 'control: one row, moved by each change of sender_rules, number_rules, sender_registrations and sender_owners';
+COMMENT ON TABLE sender_book IS 'control: one row, updated by each change of sender_rules, number_rules, sender_registrations and sender_owners';
 COMMENT ON COLUMN sender_book.numbers_at IS 'last change of number_rules, removals included; NULL: none yet';
 
 CREATE TABLE routes (
@@ -1172,12 +1171,12 @@ CREATE TABLE routes (
     changed_at      timestamptz NOT NULL,
     CONSTRAINT routes_destination CHECK (num_nonnulls(prefix, country, network) <= 1)
 );
-COMMENT ON TABLE routes IS 'reference: which messages go to which suppliers; where none fits, the suppliers'' own settings decide';
-COMMENT ON COLUMN routes.prefix IS 'E.164 digits. This, a country (ISO region), a network (MCC-MNC), or none of them: anywhere';
+COMMENT ON TABLE routes IS 'reference: which messages go to which suppliers; if none matches, the suppliers'' own settings decide';
+COMMENT ON COLUMN routes.prefix IS 'E.164 digits. Either this, a country (ISO region), a network (MCC-MNC), or none of them: anywhere';
 COMMENT ON COLUMN routes.organization_id IS 'only messages of this organization; sender and class likewise';
 COMMENT ON COLUMN routes.adaptive IS 'measured quality and prices may reorder its suppliers';
-COMMENT ON COLUMN routes.rated IS 'only suppliers whose rate card has a price for the number are asked';
-COMMENT ON COLUMN routes.changed_at IS 'also when its suppliers changed: workers read all again when it does';
+COMMENT ON COLUMN routes.rated IS 'only suppliers whose rate card has a price for the number are used';
+COMMENT ON COLUMN routes.changed_at IS 'also set when its suppliers change: workers then reload all routes';
 
 CREATE TABLE route_suppliers (
     route_id    uuid NOT NULL CONSTRAINT route_suppliers_route REFERENCES routes,
@@ -1194,22 +1193,22 @@ CREATE TABLE route_suppliers (
     seen        jsonb NOT NULL DEFAULT '{}',
     PRIMARY KEY (route_id, supplier_id)
 );
-COMMENT ON TABLE route_suppliers IS 'reference: who carries a route''s messages: by priority, those of equal priority by weight';
-COMMENT ON COLUMN route_suppliers.points IS 'its share of an adaptive route, of a hundred, in place of priority and weight; NULL: not measured yet';
-COMMENT ON COLUMN route_suppliers.streak IS 'evaluations in a row in which it was better than the one with most points';
-COMMENT ON COLUMN route_suppliers.reason IS 'what the last evaluation saw of it, for operators: a sentence with its values, as JSON';
+COMMENT ON TABLE route_suppliers IS 'reference: suppliers of a route: by priority, and by weight among equal priorities';
+COMMENT ON COLUMN route_suppliers.points IS 'its share of an adaptive route, out of a hundred, in place of priority and weight; NULL: not measured yet';
+COMMENT ON COLUMN route_suppliers.streak IS 'consecutive evaluations in which it was better than the one with most points';
+COMMENT ON COLUMN route_suppliers.reason IS 'result of the last evaluation, for operators: a sentence with its values, as JSON';
 COMMENT ON COLUMN route_suppliers.degraded IS 'at the last evaluation no supplier of the route was within the bounds of its class';
-COMMENT ON COLUMN route_suppliers.outside IS 'at the last evaluation it was not found to be within the bounds of the route''s class';
-COMMENT ON COLUMN route_suppliers.place IS 'in which it stands in for one that cannot be asked; 0 of all: nobody was judged';
-COMMENT ON COLUMN route_suppliers.networks IS 'networks of the route''s country where it has another share: {MCC-MNC: [points, [degraded, outside, place]]}';
-COMMENT ON COLUMN route_suppliers.seen IS 'of those networks: {MCC-MNC: [streak, reason]}';
+COMMENT ON COLUMN route_suppliers.outside IS 'at the last evaluation it was not within the bounds of the route''s class';
+COMMENT ON COLUMN route_suppliers.place IS 'its rank among those that replace an unavailable supplier; all 0: nobody was judged';
+COMMENT ON COLUMN route_suppliers.networks IS 'networks of the route''s country in which it has another share: {MCC-MNC: [points, [degraded, outside, place]]}';
+COMMENT ON COLUMN route_suppliers.seen IS 'for those networks: {MCC-MNC: [streak, reason]}';
 
 CREATE TABLE route_decisions (
     id      bigint PRIMARY KEY,
     said    text NOT NULL,
     used_on date NOT NULL
 );
-COMMENT ON TABLE route_decisions IS 'control: why messages went to a supplier, each once: what queue and attempts name. said: a sentence with its values, as JSON; id: its digest; used_on: the last day on which an attempt named it';
+COMMENT ON TABLE route_decisions IS 'control: reasons for choosing a supplier, each stored once; queue and attempts refer to them. said: a sentence with its values, as JSON; id: its digest; used_on: the last day on which an attempt referred to it';
 
 CREATE TABLE supplier_sessions (
     supplier_id uuid NOT NULL CONSTRAINT supplier_sessions_supplier REFERENCES suppliers,
@@ -1227,12 +1226,12 @@ CREATE TABLE supplier_sessions (
     PRIMARY KEY (supplier_id, slot)
 );
 COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
-COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has it bound with a closed circuit: other workers leave messages to it';
-COMMENT ON COLUMN supplier_sessions.in_flight IS 'submits of its worker at the account that wait for their answers, in the row of its first slot; as of its last report';
-COMMENT ON COLUMN supplier_sessions.rate IS 'segments a second that its worker has handed over in the last seconds, in the row of its first slot';
-COMMENT ON COLUMN supplier_sessions.wire IS 'names and times of the last PDUs of this session, and its open submits, as JSON; empty: it is not bound, or has none of its own';
-COMMENT ON COLUMN supplier_sessions.detail IS 'what its worker''s last session ended with: a sentence with its values, as JSON';
-COMMENT ON COLUMN supplier_sessions.moves IS 'the account has taken or refused a message of this worker in the last seconds: it does not stall';
+COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has bound it and the circuit is closed: other workers leave messages to it';
+COMMENT ON COLUMN supplier_sessions.in_flight IS 'its worker''s submits to the account that wait for a response, in the row of its first slot; as last reported';
+COMMENT ON COLUMN supplier_sessions.rate IS 'segments per second that its worker handed over in the last seconds, in the row of its first slot';
+COMMENT ON COLUMN supplier_sessions.wire IS 'names and times of the session''s last PDUs, and its open submits, as JSON; empty: it is not bound, or has none of its own';
+COMMENT ON COLUMN supplier_sessions.detail IS 'how its worker''s last session ended: a sentence with its values, as JSON';
+COMMENT ON COLUMN supplier_sessions.moves IS 'the account has accepted or refused a message of this worker in the last seconds: it is not stalled';
 
 CREATE TABLE supplier_health (
     supplier_id  uuid PRIMARY KEY CONSTRAINT supplier_health_supplier REFERENCES suppliers,
@@ -1246,10 +1245,10 @@ CREATE TABLE supplier_health (
     paused_until timestamptz,
     receipt_at   timestamptz
 );
-COMMENT ON TABLE supplier_health IS 'control: what workers tell each other of a supplier, at most a row of each: that its circuit is open, and that it asks for less; and when it last reported. The ids are of workers';
-COMMENT ON COLUMN supplier_health.opened_at IS 'since when its circuit is open for all workers; NULL: it is closed. A change of the supplier since then closes it';
-COMMENT ON COLUMN supplier_health.receipt_at IS 'when it last sent receipts, to within seconds; NULL: none came yet';
-COMMENT ON COLUMN supplier_health.probe_at IS 'from then on one worker may send a message to try it';
+COMMENT ON TABLE supplier_health IS 'control: what workers share about a supplier, at most one row each: that its circuit is open, that it throttles, and when it last sent receipts. The ids are those of workers';
+COMMENT ON COLUMN supplier_health.opened_at IS 'since when its circuit has been open for all workers; NULL: closed. A later change of the supplier closes it';
+COMMENT ON COLUMN supplier_health.receipt_at IS 'when it last sent receipts, to within seconds; NULL: never';
+COMMENT ON COLUMN supplier_health.probe_at IS 'from then on one worker may send a message to probe it';
 
 CREATE TABLE supplier_circuits (
     supplier_id uuid NOT NULL CONSTRAINT supplier_circuits_supplier REFERENCES suppliers,
@@ -1258,14 +1257,14 @@ CREATE TABLE supplier_circuits (
     PRIMARY KEY (supplier_id, opened_at)
 );
 CREATE INDEX supplier_circuits_age ON supplier_circuits (opened_at);
-COMMENT ON TABLE supplier_circuits IS 'control: when the circuit of a supplier was open for all workers, for its charts';
-COMMENT ON COLUMN supplier_circuits.closed_at IS 'when a probe closed it; NULL: it is open, or a change of the supplier closed it';
+COMMENT ON TABLE supplier_circuits IS 'control: when a supplier''s circuit was open for all workers, for its charts';
+COMMENT ON COLUMN supplier_circuits.closed_at IS 'when a probe closed it; NULL: it is open, or was closed by a change of the supplier';
 
 CREATE TABLE supplier_watches (
     supplier_id uuid PRIMARY KEY CONSTRAINT supplier_watches_supplier REFERENCES suppliers,
     until       timestamptz NOT NULL
 );
-COMMENT ON TABLE supplier_watches IS 'control: until when an operator watches what goes over the wire of a supplier, at most a row of each; workers read it in the look that they take every second anyway';
+COMMENT ON TABLE supplier_watches IS 'control: until when an operator watches a supplier''s wire, at most one row each; workers read it in their query of every second';
 
 CREATE TABLE supplier_hours (
     supplier_id uuid NOT NULL CONSTRAINT supplier_hours_supplier REFERENCES suppliers,
@@ -1275,9 +1274,9 @@ CREATE TABLE supplier_hours (
     answers     bigint[] NOT NULL,
     PRIMARY KEY (supplier_id, hour)
 );
-COMMENT ON TABLE supplier_hours IS 'control: how full the window of a supplier was and how long its answers took, by the hour, as workers saw it every second';
-COMMENT ON COLUMN supplier_hours.in_flight IS 'submits without an answer, added up over all looks; of room, what there was room for';
-COMMENT ON COLUMN supplier_hours.answers IS 'how many took how long, in the buckets of base/histogram.py; of those that were read together the first';
+COMMENT ON TABLE supplier_hours IS 'control: how full a supplier''s window was and how long its responses took, by hour, as sampled by workers every second';
+COMMENT ON COLUMN supplier_hours.in_flight IS 'submits without a response, summed over all samples; room: the capacity, likewise';
+COMMENT ON COLUMN supplier_hours.answers IS 'number of responses by how long they took, in the buckets of base/histogram.py; for those read together, only the first is counted';
 
 CREATE TABLE supplier_pdus (
     supplier_id uuid NOT NULL CONSTRAINT supplier_pdus_supplier REFERENCES suppliers,
@@ -1290,10 +1289,10 @@ CREATE TABLE supplier_pdus (
     fields      text NOT NULL,
     PRIMARY KEY (supplier_id, id)
 );
-COMMENT ON TABLE supplier_pdus IS 'control: PDUs, or requests and answers, that went over the wire of a supplier while it was watched, the last 200 of each, for an hour. Without numbers, texts and secrets: they are cut before they are written';
-COMMENT ON COLUMN supplier_pdus.is_sent IS 'by us';
-COMMENT ON COLUMN supplier_pdus.status IS 'as the supplier or we answered, in the protocol''s words; empty: all is well';
-COMMENT ON COLUMN supplier_pdus.fields IS 'those that may be shown, masked, as JSON';
+COMMENT ON TABLE supplier_pdus IS 'control: PDUs, or requests and responses, on a supplier''s wire while it was watched, the last 200 of each, for an hour. Numbers, texts and secrets are removed before they are written';
+COMMENT ON COLUMN supplier_pdus.is_sent IS 'sent by us';
+COMMENT ON COLUMN supplier_pdus.status IS 'the answer, the supplier''s or ours, in the protocol''s words; empty: success';
+COMMENT ON COLUMN supplier_pdus.fields IS 'the fields that may be shown, masked, as JSON';
 
 CREATE TABLE supplier_callbacks (
     id          uuid PRIMARY KEY,
@@ -1303,7 +1302,7 @@ CREATE TABLE supplier_callbacks (
 );
 -- Sealed bytes do not compress: trying would only cost time.
 ALTER TABLE supplier_callbacks ALTER COLUMN body SET STORAGE EXTERNAL;
-COMMENT ON TABLE supplier_callbacks IS 'control: callbacks of HTTP suppliers as received, those of an account that came together in a row; stored before they are answered and deleted once processed. Sealed';
+COMMENT ON TABLE supplier_callbacks IS 'control: callbacks from HTTP suppliers as received, one row for those of an account that arrive together; stored before they are answered and deleted once processed. Sealed';
 
 CREATE TABLE receipt_words (
     supplier_id uuid NOT NULL CONSTRAINT receipt_words_supplier REFERENCES suppliers,
@@ -1315,8 +1314,8 @@ CREATE TABLE receipt_words (
     meaning     text NOT NULL DEFAULT '' CHECK (length(meaning) <= 500),
     PRIMARY KEY (supplier_id, kind, word)
 );
-COMMENT ON TABLE receipt_words IS 'control: unknown message states and error codes in receipts, and verdicts with codes of answers that were no yes, counted for operators; at most a hundred of each per supplier';
-COMMENT ON COLUMN receipt_words.meaning IS 'of an error code, in the words of an operator; what a state means is a setting of its supplier';
+COMMENT ON TABLE receipt_words IS 'control: unknown message states and error codes in receipts, and verdicts with codes of unsuccessful responses, counted for operators; at most a hundred of each per supplier';
+COMMENT ON COLUMN receipt_words.meaning IS 'meaning of an error code, in an operator''s words; that of a state is a setting of its supplier';
 
 CREATE TABLE tariffs (
     id          uuid PRIMARY KEY,
@@ -1334,7 +1333,7 @@ CREATE UNIQUE INDEX tariffs_name ON tariffs (lower(name)) WHERE kind = 'price';
 CREATE UNIQUE INDEX tariffs_default ON tariffs (is_default) WHERE is_default;
 COMMENT ON TABLE tariffs IS 'reference: rate cards of suppliers (cost) and price lists of organizations (price)';
 COMMENT ON COLUMN tariffs.is_default IS 'the price list of organizations without one of their own';
-COMMENT ON COLUMN tariffs.changed_at IS 'of its rates: processes that hold them load them again';
+COMMENT ON COLUMN tariffs.changed_at IS 'last change of its rates: processes that have loaded them reload them';
 
 CREATE TABLE tariff_rates (
     tariff_id      uuid NOT NULL CONSTRAINT tariff_rates_tariff REFERENCES tariffs,
@@ -1355,9 +1354,9 @@ CREATE TABLE tariff_rates (
     PRIMARY KEY (tariff_id, id),
     CONSTRAINT tariff_rates_times CHECK (effective_from < effective_to)
 );
-COMMENT ON TABLE tariff_rates IS 'reference: prices in millionths, by network, prefix or country, from a time until before another. An import leaves no two that overlap';
-COMMENT ON COLUMN tariff_rates.country IS 'empty: any. The same for the texts after it';
-COMMENT ON COLUMN tariff_rates.effective_from IS 'NULL: ever since';
+COMMENT ON TABLE tariff_rates IS 'reference: prices in millionths, by network, prefix or country, for a period. Imports leave no overlapping ones';
+COMMENT ON COLUMN tariff_rates.country IS 'empty: any. The same for the text columns after it';
+COMMENT ON COLUMN tariff_rates.effective_from IS 'NULL: since forever';
 COMMENT ON COLUMN tariff_rates.effective_to IS 'NULL: until further notice';
 
 CREATE TABLE number_networks (
@@ -1370,8 +1369,8 @@ CREATE TABLE number_networks (
 ) PARTITION BY RANGE (learned_on);
 CREATE INDEX number_networks_since ON number_networks (learned_at);
 CREATE TABLE number_networks_rest PARTITION OF number_networks DEFAULT;
-COMMENT ON TABLE number_networks IS 'control: networks of single numbers, as receipts and look-ups named them, for 90 days';
-COMMENT ON COLUMN number_networks.number IS 'digits of the number; erased with its person';
+COMMENT ON TABLE number_networks IS 'control: networks of single numbers, as reported by receipts and look-ups, kept for 90 days';
+COMMENT ON COLUMN number_networks.number IS 'digits of the number; erased with the person';
 COMMENT ON COLUMN number_networks.learned_on IS 'the first of the month of learned_at, in UTC';
 COMMENT ON COLUMN number_networks.network IS 'MCC-MNC, such as 643-04';
 
@@ -1386,9 +1385,9 @@ CREATE TABLE lookup_suppliers (
     changed_at timestamptz NOT NULL
 );
 CREATE UNIQUE INDEX lookup_suppliers_name ON lookup_suppliers (name) WHERE state <> 'removed';
-COMMENT ON TABLE lookup_suppliers IS 'reference: accounts that say to which network a number belongs';
+COMMENT ON TABLE lookup_suppliers IS 'reference: accounts that look up the network of a number';
 COMMENT ON COLUMN lookup_suppliers.settings IS 'see suppliers/lookups/kind.py';
-COMMENT ON COLUMN lookup_suppliers.secret IS 'sealed; empty once it was removed';
+COMMENT ON COLUMN lookup_suppliers.secret IS 'sealed; empty once the account was removed';
 
 CREATE TABLE number_lookups (
     number      bigint NOT NULL,
@@ -1407,13 +1406,13 @@ CREATE TABLE number_lookups (
 ) PARTITION BY RANGE (asked_on);
 CREATE INDEX number_lookups_open ON number_lookups (supplier_id, asked_at) WHERE state = 'asked';
 CREATE TABLE number_lookups_rest PARTITION OF number_lookups DEFAULT;
-COMMENT ON TABLE number_lookups IS 'control: look-ups of single numbers, with what they cost, for 90 days; those in state asked are a queue';
-COMMENT ON COLUMN number_lookups.number IS 'digits of the number; erased with its person';
+COMMENT ON TABLE number_lookups IS 'control: look-ups of single numbers and their cost, kept for 90 days; those in state asked are a queue';
+COMMENT ON COLUMN number_lookups.number IS 'digits of the number; erased with the person';
 COMMENT ON COLUMN number_lookups.asked_on IS 'the first of the month of asked_at, in UTC';
-COMMENT ON COLUMN number_lookups.supplier_id IS 'of lookup_suppliers';
-COMMENT ON COLUMN number_lookups.times IS 'how often it was answered, and so charged';
-COMMENT ON COLUMN number_lookups.price IS 'of all those times, millionths';
-COMMENT ON COLUMN number_lookups.taken_until IS 'a worker asks until then; NULL: nobody does';
+COMMENT ON COLUMN number_lookups.supplier_id IS 'an id of lookup_suppliers';
+COMMENT ON COLUMN number_lookups.times IS 'how often it was answered, and therefore charged';
+COMMENT ON COLUMN number_lookups.price IS 'total for all those times, in millionths';
+COMMENT ON COLUMN number_lookups.taken_until IS 'until then it is a worker''s; NULL: nobody''s';
 
 
 -- -- SMS sent ---------------------------------------------------------------------------------------------------------
@@ -1438,21 +1437,21 @@ CREATE UNIQUE INDEX sender_ids_value ON sender_ids (organization_id, lower(value
 CREATE UNIQUE INDEX sender_ids_default ON sender_ids (organization_id) WHERE is_default;
 -- Finds the owner of a number that a handset wrote to.
 CREATE INDEX sender_ids_approved ON sender_ids (lower(value)) WHERE status = 'approved';
--- What waits for an operator, oldest first; and what reads alike (heliograph/overview/installation/approvals.py).
+-- Senders waiting for an operator, oldest first, and look-alikes (heliograph/overview/installation/approvals.py).
 CREATE INDEX sender_ids_pending ON sender_ids (id) WHERE status = 'pending';
 CREATE INDEX sender_ids_alike ON sender_ids ((translate(lower(value), '013457i8 ._&-', 'oleastlb') COLLATE "C"))
  WHERE status <> 'rejected';
 CREATE INDEX sender_ids_alike_end ON sender_ids
     ((reverse(translate(lower(value), '013457i8 ._&-', 'oleastlb')) COLLATE "C")) WHERE status <> 'rejected';
--- The lists that operators read of all organizations: the newest, and those that begin as they typed; each of all and
--- of one status, which few may have.
+-- Operators' lists across organizations: the newest, and those that begin with what they typed; each of all statuses or
+-- of one, which may be rare.
 CREATE INDEX sender_ids_newest ON sender_ids (id);
 CREATE INDEX sender_ids_newest_of ON sender_ids (status, id);
 CREATE INDEX sender_ids_begin ON sender_ids ((lower(value) COLLATE "C"));
 CREATE INDEX sender_ids_begin_of ON sender_ids (status, (lower(value) COLLATE "C"));
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
 COMMENT ON COLUMN sender_ids.question IS 'what operators want to know before they decide; NULL: nothing. answer is the organization''s';
-COMMENT ON COLUMN sender_ids.first_by IS 'the first of two operators who approved it, while the installation wants four eyes; NULL: nobody yet';
+COMMENT ON COLUMN sender_ids.first_by IS 'the first of two operators to approve it, if the installation requires two; NULL: nobody yet';
 
 CREATE TABLE sender_registrations (
     organization_id uuid NOT NULL,
@@ -1467,9 +1466,9 @@ CREATE TABLE sender_registrations (
     PRIMARY KEY (organization_id, sender_id, country, network, supplier_id),
     CONSTRAINT sender_registrations_sender FOREIGN KEY (organization_id, sender_id) REFERENCES sender_ids
 );
-COMMENT ON TABLE sender_registrations IS 'tenant: how far an organization''s senders are registered abroad; operators keep it';
-COMMENT ON COLUMN sender_registrations.network IS 'MCC-MNC; empty: all of the country';
-COMMENT ON COLUMN sender_registrations.supplier_id IS 'with which supplier; zero: with whichever';
+COMMENT ON TABLE sender_registrations IS 'tenant: progress of registering an organization''s senders abroad; maintained by operators';
+COMMENT ON COLUMN sender_registrations.network IS 'MCC-MNC; empty: the whole country';
+COMMENT ON COLUMN sender_registrations.supplier_id IS 'the supplier it is registered with; zeros: any';
 COMMENT ON COLUMN sender_registrations.note IS 'for operators and for the organization';
 
 CREATE TABLE saved_texts (
@@ -1483,8 +1482,8 @@ CREATE TABLE saved_texts (
     PRIMARY KEY (organization_id, id)
 );
 CREATE UNIQUE INDEX saved_texts_name ON saved_texts (organization_id, lower(name));
-COMMENT ON TABLE saved_texts IS 'tenant: texts that people send again and again, at most 200 of an organization; kept until somebody removes them';
-COMMENT ON COLUMN saved_texts.body IS '1 to 1600 characters; longer where it is sealed';
+COMMENT ON TABLE saved_texts IS 'tenant: texts that people use repeatedly, at most 200 per organization; kept until somebody removes them';
+COMMENT ON COLUMN saved_texts.body IS '1 to 1600 characters; longer if sealed';
 COMMENT ON COLUMN saved_texts.used_at IS 'when it was last sent, to the minute';
 
 -- No index by recipient or reference: a search scans a bounded number of messages, rather than having every
@@ -1538,50 +1537,51 @@ CREATE TABLE messages (
     receipt_at       timestamptz,
     PRIMARY KEY (organization_id, id)
 ) PARTITION BY RANGE (id);
--- Rows are inserted in order of time, so a few pages tell whether a month that is to be dropped holds a row younger
--- than its id says. The same for the other indexes named `_age`.
--- Their texts are erased by this time. Without the text in its predicate, so that erasing one stays within its page.
+-- Texts of scheduled messages are erased by this time. The text is not in the predicate, so that erasing it can be a
+-- HOT update.
 CREATE INDEX messages_scheduled ON messages (send_at) WHERE send_at IS NOT NULL;
+-- Rows are inserted in order of time, so a few pages tell whether a month about to be dropped holds a row younger than
+-- its id says. The same for the other indexes named `_age`.
 CREATE INDEX messages_age ON messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
-COMMENT ON TABLE messages IS 'tenant: one row per SMS, which is also its entry of the usage list';
-COMMENT ON COLUMN messages.sender_defaulted IS 'true: the send named no sender, and got the organization''s default; NULL: it named one, or a campaign sent it';
+COMMENT ON TABLE messages IS 'tenant: one row per SMS, which is also its entry in the usage list';
+COMMENT ON COLUMN messages.sender_defaulted IS 'true: the send named no sender and got the organization''s default; NULL: it named one, or a campaign sent it';
 COMMENT ON COLUMN messages.supplier_id IS 'the supplier that accepted it, once known; traffic counts it under this supplier';
-COMMENT ON COLUMN messages.network IS 'the recipient''s network (MCC-MNC) as it was known when a supplier took it; empty: not known';
-COMMENT ON COLUMN messages.price IS 'millionths that its organization pays, settled when it was accepted; NULL: there was no price. price_due: submit, or delivered: only if it arrives';
-COMMENT ON COLUMN messages.cost IS 'millionths that the supplier who took it charges, settled with the attempt; NULL: not known. cost_due: as price_due';
-COMMENT ON COLUMN messages.route IS 'name, as it was then, of the route that chose the supplier who took it; NULL: no route did, or that is not known';
-COMMENT ON COLUMN messages.previous_status IS 'status before the last change, from which a change subtracts it in the traffic roll-ups';
-COMMENT ON COLUMN messages.class IS 'traffic class: what its sender says it is (a one-time code, transactional, marketing), by which routes and limits tell messages apart';
-COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: no country';
+COMMENT ON COLUMN messages.network IS 'the recipient''s network (MCC-MNC) as known when a supplier accepted the message; empty: not known';
+COMMENT ON COLUMN messages.price IS 'millionths that its organization pays, settled when it was accepted; NULL: there was no price. price_due: submit, or delivered: only if it is delivered';
+COMMENT ON COLUMN messages.cost IS 'millionths charged by the supplier that accepted it, settled with the attempt; NULL: not known. cost_due: like price_due';
+COMMENT ON COLUMN messages.route IS 'name, at that time, of the route that chose the supplier that accepted it; NULL: no route did, or it is not known';
+COMMENT ON COLUMN messages.previous_status IS 'status before the last change, which the traffic roll-ups subtract';
+COMMENT ON COLUMN messages.class IS 'traffic class, as stated by its sender (a one-time code, transactional, marketing); routes and limits distinguish messages by it';
+COMMENT ON COLUMN messages.country IS 'ISO region of the calling code; 001: none';
 COMMENT ON COLUMN messages.body IS 'text; NULL: erased after the retention time or with its person';
 COMMENT ON COLUMN messages.key_id IS 'API key of the request that sent it; NULL: sent by a campaign, a person or the command line';
 COMMENT ON COLUMN messages.person_id IS 'the user who sent it on the dashboard; NULL: a key, a campaign or the command line did';
 COMMENT ON COLUMN messages.balance_after IS 'remaining quota after it was accepted; test messages use none';
 COMMENT ON COLUMN messages.send_at IS 'earliest time to send it; NULL: at once';
 COMMENT ON COLUMN messages.expires_at IS 'not sent after this; NULL: the default of the retry schedule';
-COMMENT ON COLUMN messages.quiet_until IS 'marketing that waits for the end of quiet hours where its recipient is, or did, since quiet_since';
+COMMENT ON COLUMN messages.quiet_until IS 'end of the quiet hours that this marketing message waits for, or waited for, since quiet_since';
 COMMENT ON COLUMN messages.ended_at IS 'when it became canceled or unknown; other final states have columns of their own';
 COMMENT ON COLUMN messages.event_id IS 'the one contract event raised by this message';
-COMMENT ON COLUMN messages.receipt IS 'fingerprint of the first receipt that changed its status, which has no row in receipts; the following columns belong to that receipt';
+COMMENT ON COLUMN messages.receipt IS 'fingerprint of the first receipt that changed its status, which has no row in receipts; the following columns are that receipt''s';
 
 CREATE VIEW usage_sums AS
 SELECT organization_id,
-       -- The last UUIDv7 of that millisecond: where the sum stands among the entries.
+       -- The last UUIDv7 of that millisecond: the sum's place among the entries.
        (lpad(to_hex(floor(extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7fffbfffffffffffffff')::uuid AS id,
        'usage' AS type, 'sms' AS channel, -messages AS quantity, balance_after, segments, NULL::uuid AS message_id,
        NULL::uuid AS campaign_id, 'sum of ' || to_char(month, 'YYYY-MM') AS reason, at AS created_at
   FROM (SELECT organization_id, month, sum(messages)::bigint AS messages, sum(segments)::bigint AS segments,
                (array_agg(balance_after ORDER BY last_at DESC NULLS FIRST))[1] AS balance_after,
-               -- Of a whole month its end; while some of its messages are there still, where the last one stood that
-               -- is not.
+               -- The end of a month that is gone as a whole; while some of its messages remain, the time of the last
+               -- one that was removed.
                CASE WHEN bool_or(last_at IS NULL)
                     THEN (month + interval '1 month') AT TIME ZONE 'UTC' - interval '1 millisecond'
                     ELSE max(last_at) END AS at
           FROM usage_months
          WHERE source = 'stray' OR EXISTS (SELECT FROM usage_closed WHERE usage_closed.source = usage_months.source)
          GROUP BY organization_id, month) months;
-COMMENT ON VIEW usage_sums IS 'one entry of the usage list for each month whose messages were dropped, all or some';
+COMMENT ON VIEW usage_sums IS 'one entry in the usage list for each month whose messages were dropped, all or some of them';
 
 -- The organization's usage list: messages, other changes of the quota, and the sums of months whose messages are
 -- gone. `quantity` adds up to total - used of quotas at every commit.
@@ -1594,7 +1594,7 @@ SELECT organization_id, id, type, channel, quantity, balance_after, segments, me
   FROM usage_ledger
 UNION ALL
 SELECT * FROM usage_sums;
-COMMENT ON VIEW usage_entries IS 'every change of each organization''s quota';
+COMMENT ON VIEW usage_entries IS 'all changes of organizations'' quotas';
 
 CREATE TABLE sms_parts (
     answered_on      date NOT NULL,
@@ -1615,7 +1615,7 @@ CREATE INDEX sms_parts_by_message ON sms_parts (message_id);
 CREATE INDEX sms_parts_open ON sms_parts (created_at) WHERE parts > 1 AND state IS NULL;
 CREATE INDEX sms_parts_age ON sms_parts USING brin (created_at) WITH (autosummarize = on);
 CREATE TABLE sms_parts_rest PARTITION OF sms_parts DEFAULT;
-COMMENT ON TABLE sms_parts IS 'control: supplier message id to message, for messages of several parts and for those accepted long before they were sent; others have it in attempts. Suppliers reuse ids (wrap, restart), so the key is not unique';
+COMMENT ON TABLE sms_parts IS 'control: supplier message id to message, for messages of several parts and for those accepted long before they were sent; for others it is in attempts. Suppliers reuse ids (wrap, restart), so the key is not unique';
 COMMENT ON COLUMN sms_parts.answered_on IS 'day of created_at, in UTC';
 COMMENT ON COLUMN sms_parts.attempt IS 'first attempt of its series';
 COMMENT ON COLUMN sms_parts.state IS 'final state reported by a receipt; only for messages of several parts';
@@ -1644,8 +1644,8 @@ CREATE TABLE receipts (
 ) PARTITION BY RANGE (received_on);
 -- Receipts waiting for their message are found by each of the ids they name, by the time of their next try, and, for
 -- an attempt whose response was lost, by the time they arrived. Those matched at once never enter these indexes.
--- Orphans are in the last one only: a supplier whose receipts match nothing leaves many. The supplier comes last
--- in each: an index that leads with it looks as good as the right one until the table was analyzed.
+-- Orphans are only in the last one: a supplier whose receipts match nothing leaves many. The supplier comes last in
+-- each: until the table has been analyzed, an index that leads with it looks as good as the right one.
 CREATE INDEX receipts_early_1 ON receipts ((keys[1]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
 CREATE INDEX receipts_early_2 ON receipts ((keys[2]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
 CREATE INDEX receipts_due ON receipts (next_try_at) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
@@ -1653,8 +1653,8 @@ CREATE INDEX receipts_unmatched ON receipts (received_at, supplier_id) WHERE mes
 CREATE INDEX receipts_by_message ON receipts (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX receipts_age ON receipts USING brin (received_at) WITH (autosummarize = on);
 CREATE TABLE receipts_rest PARTITION OF receipts DEFAULT;
-COMMENT ON TABLE receipts IS 'control: receipts other than the first that changed its message''s status: unmatched, further and intermediate ones, and those of messages of several parts. A redelivered one is recognized by its fingerprint';
-COMMENT ON COLUMN receipts.submitted IS '`sub` of the text; with `dlvrd` it decides about all parts, even if the receipt is matched later';
+COMMENT ON TABLE receipts IS 'control: receipts other than the first that changed its message''s status: unmatched, further and intermediate ones, and those of messages of several parts. A redelivered receipt is recognized by its fingerprint';
+COMMENT ON COLUMN receipts.submitted IS '`sub` of the text; with `dlvrd` it decides for all parts, even if the receipt is matched later';
 COMMENT ON COLUMN receipts.next_try_at IS 'when an unmatched receipt is tried again; NULL on an unmatched one: an orphan';
 
 CREATE TABLE receipt_bytes (
@@ -1696,19 +1696,19 @@ CREATE TABLE inbound_messages (
 CREATE UNIQUE INDEX inbound_messages_key ON inbound_messages (supplier_id, key) WHERE key IS NOT NULL;
 CREATE INDEX inbound_messages_due ON inbound_messages (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX inbound_messages_unassigned ON inbound_messages (id) WHERE state = 'unassigned';
--- A handset that writes ten thousand times must not make each look-up read all of it: a
--- repetition is looked for among what was not acknowledged, a part among parts of the same reference.
+-- A handset that writes ten thousand times must not make each look-up read all its messages: repetitions are looked
+-- for among unacknowledged messages, parts among those of the same reference.
 CREATE INDEX inbound_messages_unanswered ON inbound_messages (sender, recipient, received_at)
     WHERE NOT acknowledged AND concatenation IS NULL;
 CREATE INDEX inbound_messages_parts ON inbound_messages (sender, recipient, (concatenation[1]), received_at)
     WHERE concatenation IS NOT NULL;
 COMMENT ON TABLE inbound_messages IS 'control: messages from handsets as received, stored before they are acknowledged. Then parts are joined, the organization is found and words such as STOP are acted on';
 COMMENT ON COLUMN inbound_messages.sender_ton IS 'type of number (SMPP 3.4 5.2.5): 0 unknown, 1 international, 2 national';
-COMMENT ON COLUMN inbound_messages.form IS 'by which the supplier''s kind reads body once all parts are there; empty: body is text in UTF-8';
-COMMENT ON COLUMN inbound_messages.sealed IS 'body and raw are sealed by the key of organization_id; both are empty once they were erased';
+COMMENT ON COLUMN inbound_messages.form IS 'the form in which the supplier''s kind reads body once all parts have arrived; empty: body is text in UTF-8';
+COMMENT ON COLUMN inbound_messages.sealed IS 'body and raw are sealed by the key of organization_id; both are empty once erased';
 COMMENT ON COLUMN inbound_messages.acknowledged IS 'our acknowledgement was written to the connection, so a repetition is another message';
 COMMENT ON COLUMN inbound_messages.key IS 'the supplier''s id of the message, if it gives one: a repetition is not stored';
-COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number of no organization, or of several';
+COMMENT ON COLUMN inbound_messages.state IS 'waiting: for its other parts; unassigned: to a number that belongs to no organization, or to several';
 COMMENT ON COLUMN inbound_messages.due_at IS 'when it is processed; NULL: done';
 COMMENT ON COLUMN inbound_messages.message_id IS 'the message in received_messages that it belongs to';
 
@@ -1745,8 +1745,8 @@ CREATE TABLE automatic_replies (
     PRIMARY KEY (organization_id, recipient, kind)
 );
 CREATE INDEX automatic_replies_by_message ON automatic_replies (organization_id, message_id);
-COMMENT ON TABLE automatic_replies IS 'tenant: the last confirmation of each kind to a number, to limit them; message_id may be sent although the number opted out';
-COMMENT ON COLUMN automatic_replies.refusal IS 'code of the refusal, if it could not be accepted';
+COMMENT ON TABLE automatic_replies IS 'tenant: the last confirmation of each kind to a number, to limit them; message_id may be sent although the number has opted out';
+COMMENT ON COLUMN automatic_replies.refusal IS 'code of the refusal, if the reply could not be accepted';
 
 CREATE TABLE inbox_threads (
     organization_id uuid NOT NULL,
@@ -1763,13 +1763,13 @@ CREATE TABLE inbox_threads (
 ) WITH (fillfactor = 70);
 CREATE INDEX inbox_threads_of_peer ON inbox_threads (organization_id, peer);
 CREATE INDEX inbox_threads_newest ON inbox_threads (organization_id, message_id) WHERE message_id IS NOT NULL;
-COMMENT ON TABLE inbox_threads IS 'tenant: conversations of an organization''s lines, ordered by the last message; one row per pair of line and peer';
+COMMENT ON TABLE inbox_threads IS 'tenant: conversations in an organization''s inbox, ordered by the last message; one row per pair of line and peer';
 COMMENT ON COLUMN inbox_threads.id IS 'id of the WhatsApp conversation, or derived from line and peer';
-COMMENT ON COLUMN inbox_threads.line_id IS 'the sender ID or WhatsApp number that was written to';
+COMMENT ON COLUMN inbox_threads.line_id IS 'the sender ID or WhatsApp number written to';
 COMMENT ON COLUMN inbox_threads.peer IS 'the other side: E.164 with +, a user id, or as a supplier wrote it';
-COMMENT ON COLUMN inbox_threads.message_id IS 'the last message that they wrote';
-COMMENT ON COLUMN inbox_threads.seen_id IS 'the last message when a member who answers last looked';
-COMMENT ON COLUMN inbox_threads.assigned_to IS 'the user who takes care of it';
+COMMENT ON COLUMN inbox_threads.message_id IS 'the last message from the peer';
+COMMENT ON COLUMN inbox_threads.seen_id IS 'the last message at the time when a member who answers last looked';
+COMMENT ON COLUMN inbox_threads.assigned_to IS 'the user who handles it';
 COMMENT ON COLUMN inbox_threads.closed_at IS 'when it was marked as done; the next message makes it NULL again';
 
 
@@ -1790,7 +1790,7 @@ CREATE TABLE whatsapp_apps (
     changed_at       timestamptz NOT NULL
 );
 COMMENT ON TABLE whatsapp_apps IS 'reference: Meta apps, each with the secret that signs its callbacks to /in/whatsapp/{id}. Several organizations may share one. secret, old_secret and verify_token are sealed';
-COMMENT ON COLUMN whatsapp_apps.unsigned_at IS 'when a callback last came that was not signed with its secret, to a few seconds; NULL again with the next one that is';
+COMMENT ON COLUMN whatsapp_apps.unsigned_at IS 'when a callback last arrived that was not signed with its secret, to within a few seconds; NULL again with the next one that is';
 COMMENT ON COLUMN whatsapp_apps.verified_at IS 'when the callback URL last answered the handshake with the right token';
 
 CREATE TABLE whatsapp_accounts (
@@ -1835,14 +1835,14 @@ CREATE TABLE whatsapp_accounts (
 );
 CREATE UNIQUE INDEX whatsapp_accounts_waba ON whatsapp_accounts (waba_id) WHERE state <> 'removed';
 CREATE INDEX whatsapp_accounts_mirror ON whatsapp_accounts (mirror_at) WHERE state <> 'removed';
-COMMENT ON TABLE whatsapp_accounts IS 'tenant: WhatsApp Business Accounts and the credential for each. token is sealed';
+COMMENT ON TABLE whatsapp_accounts IS 'tenant: WhatsApp Business Accounts and the credentials for each. token is sealed';
 COMMENT ON COLUMN whatsapp_accounts.portfolio IS 'business portfolio whose messaging limit its numbers share; the WABA id if Meta named none';
 COMMENT ON COLUMN whatsapp_accounts.subscribed IS 'our app is subscribed to this account''s callbacks; NULL: not asked yet';
 COMMENT ON COLUMN whatsapp_accounts.held_until IS 'nothing is sent before this (credential, policy or billing trouble); then one message tries';
 COMMENT ON COLUMN whatsapp_accounts.held_for_status IS 'the fault was reported by a status, so only a status can end the hold: a response says nothing about it';
 COMMENT ON COLUMN whatsapp_accounts.trying_id IS 'the one message sent after the hold''s time, whose outcome decides';
 COMMENT ON COLUMN whatsapp_accounts.trying_at IS 'when a worker was allowed to send one trial message; others wait for a while';
-COMMENT ON COLUMN whatsapp_accounts.released_at IS 'when an operator last ended a hold by hand';
+COMMENT ON COLUMN whatsapp_accounts.released_at IS 'when an operator last ended a hold manually';
 COMMENT ON COLUMN whatsapp_accounts.mirror_at IS 'when templates, numbers and credential are next read from Meta';
 COMMENT ON COLUMN whatsapp_accounts.numbers_at IS 'when numbers, their health and the credential are next read; templates_at: all templates. mirror_at is the earlier of the two';
 COMMENT ON COLUMN whatsapp_accounts.templates_read_at IS 'all templates are known as of this time; older events change nothing. numbers_read_at likewise';
@@ -1959,7 +1959,7 @@ CREATE TABLE whatsapp_qualities (
     messaging_limit integer,
     PRIMARY KEY (organization_id, object_id, at)
 );
-COMMENT ON TABLE whatsapp_qualities IS 'tenant: how the quality of numbers and templates went, a row when it or a limit changes; kept as long as messages are';
+COMMENT ON TABLE whatsapp_qualities IS 'tenant: history of the quality of numbers and templates, one row per change of it or of a limit; kept as long as messages';
 COMMENT ON COLUMN whatsapp_qualities.object_id IS 'a number or a template';
 
 CREATE TABLE whatsapp_conversations (
@@ -1987,7 +1987,7 @@ CREATE INDEX whatsapp_conversations_merged ON whatsapp_conversations (organizati
 CREATE INDEX whatsapp_conversations_referred ON whatsapp_conversations (referred_at) WHERE referred_at IS NOT NULL;
 COMMENT ON TABLE whatsapp_conversations IS 'tenant: one per pair of number and user, with the service window opened by the user''s messages';
 COMMENT ON COLUMN whatsapp_conversations.mode IS 'test and live conversations are separate; aliases of test ones begin with `test:`, unlike any number or user id';
-COMMENT ON COLUMN whatsapp_conversations.recipient IS 'E.164 with +; for a user who hides the number, the user id';
+COMMENT ON COLUMN whatsapp_conversations.recipient IS 'E.164 with +; the user id if the user hides the number';
 COMMENT ON COLUMN whatsapp_conversations.merged_into IS 'the conversation that turned out to have the same user: references to this one mean that one';
 COMMENT ON COLUMN whatsapp_conversations.opened_at IS 'when the user last sent a message that opens the window for a day';
 COMMENT ON COLUMN whatsapp_conversations.closed_at IS 'when Meta reported the window as closed: only later messages from the user open it';
@@ -2001,7 +2001,7 @@ CREATE TABLE whatsapp_aliases (
     PRIMARY KEY (organization_id, number_id, alias)
 );
 CREATE INDEX whatsapp_aliases_by_alias ON whatsapp_aliases (organization_id, alias) WHERE alias IS NOT NULL;
-COMMENT ON TABLE whatsapp_aliases IS 'tenant: names by which a user''s conversation with a number is found; person_names has the user''s others';
+COMMENT ON TABLE whatsapp_aliases IS 'tenant: names by which a user''s conversation with a number is found; the user''s other names are in person_names';
 COMMENT ON COLUMN whatsapp_aliases.alias IS 'a key of person_of without +, or a user id';
 
 CREATE TABLE whatsapp_words (
@@ -2068,8 +2068,8 @@ COMMENT ON COLUMN whatsapp_messages.content IS 'content as JSON: template parame
 COMMENT ON COLUMN whatsapp_messages.key_id IS 'as in messages';
 COMMENT ON COLUMN whatsapp_messages.person_id IS 'as in messages';
 COMMENT ON COLUMN whatsapp_messages.recipient IS 'the user, in either direction: E.164 with +, or a user id';
-COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta silently drops it after this: without a status by then it has expired; NULL: canceled, or inbound';
-COMMENT ON COLUMN whatsapp_messages.failure_evidence IS 'Meta''s code, where a status reported the failure; evidence, never shown to customers. What an attempt was answered is in attempts';
+COMMENT ON COLUMN whatsapp_messages.deadline_at IS 'Meta silently drops it after this: without a status by then it expires; NULL: canceled, or inbound';
+COMMENT ON COLUMN whatsapp_messages.failure_evidence IS 'Meta''s code, if a status reported the failure; evidence, never shown to customers. The response to an attempt is in attempts';
 COMMENT ON COLUMN whatsapp_messages.event_id IS 'the first contract event raised by this message';
 COMMENT ON COLUMN whatsapp_messages.delivered_event IS 'message.delivered was raised: the only contract event that may follow a failure, once';
 COMMENT ON COLUMN whatsapp_messages.reserved IS 'currently reserved in the wallet, in millionths';
@@ -2169,8 +2169,8 @@ CREATE TABLE wallets (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE wallets IS 'tenant: the maintained balance for WhatsApp, in millionths; its row lock also serializes an organization''s accepts';
 COMMENT ON COLUMN wallets.alert_below IS 'the wallet''s page warns when less than this is available; NULL: never';
-COMMENT ON COLUMN wallets.is_alerted IS 'people were told that it is below its alert, and it was not above since';
-COMMENT ON COLUMN wallets.available IS 'negative only if Meta delivers messages that had been given up';
+COMMENT ON COLUMN wallets.is_alerted IS 'people were told that it is below its alert, and it has not been above it since';
+COMMENT ON COLUMN wallets.available IS 'negative only if Meta delivers messages that had been given up as lost';
 
 CREATE TABLE wallet_ledger (
     organization_id uuid NOT NULL,
@@ -2181,7 +2181,7 @@ CREATE TABLE wallet_ledger (
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, id)
 );
-COMMENT ON TABLE wallet_ledger IS 'tenant: changes of a wallet other than messages; append-only, kept forever. See wallet_entries';
+COMMENT ON TABLE wallet_ledger IS 'tenant: changes of a wallet not caused by messages; append-only, kept forever. See wallet_entries';
 
 CREATE TABLE wallet_movements (
     organization_id uuid NOT NULL,
@@ -2215,7 +2215,7 @@ COMMENT ON COLUMN wallet_months.is_closed IS 'set in the commit that drops the m
 
 CREATE VIEW wallet_sums AS
 SELECT organization_id,
-       -- The last UUIDv7 of the month: where the sum stands among the entries.
+       -- The last UUIDv7 of the month: the sum's place among the entries.
        (lpad(to_hex((extract(epoch FROM (month + interval '1 month') AT TIME ZONE 'UTC') * 1000)::bigint - 1), 12, '0')
            || '7fffbfffffffffffffff')::uuid AS id,
        available, reserved, consumed, 'sum of ' || to_char(month, 'YYYY-MM') AS reason,
@@ -2223,7 +2223,7 @@ SELECT organization_id,
   FROM wallet_months WHERE is_closed;
 COMMENT ON VIEW wallet_sums IS 'one entry of a wallet for each month whose messages were dropped';
 
--- Every change of a wallet. They add up to the wallet at every commit.
+-- All changes of wallets. They add up to the wallet at every commit.
 CREATE VIEW wallet_entries AS
 SELECT organization_id, id, movement, NULL::uuid AS message_id, '' AS key, available, 0::bigint AS reserved,
        0::bigint AS consumed, reason, created_at
@@ -2233,7 +2233,7 @@ SELECT organization_id, id, movement, message_id, key, available, reserved, cons
   FROM wallet_movements
 UNION ALL
 SELECT organization_id, id, 'month', NULL, '', available, reserved, consumed, reason, created_at FROM wallet_sums;
-COMMENT ON VIEW wallet_entries IS 'every change of each organization''s wallet';
+COMMENT ON VIEW wallet_entries IS 'all changes of organizations'' wallets';
 
 CREATE TABLE wallet_days (
     organization_id uuid NOT NULL,
@@ -2243,7 +2243,7 @@ CREATE TABLE wallet_days (
     consumed        bigint NOT NULL,
     PRIMARY KEY (organization_id, day, category)
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE wallet_days IS 'tenant: consumption of a wallet by day (UTC) and billing category, maintained with it: it adds up to the wallet''s consumed';
+COMMENT ON TABLE wallet_days IS 'tenant: consumption of a wallet by day (UTC) and billing category, maintained with it: the rows add up to the wallet''s consumed';
 COMMENT ON COLUMN wallet_days.messages IS 'messages charged for the first time; later corrections of the price are not counted';
 
 
@@ -2261,7 +2261,7 @@ CREATE TABLE events (
     PRIMARY KEY (organization_id, id)
 ) PARTITION BY RANGE (id);
 CREATE INDEX events_age ON events USING brin (created_at) WITH (autosummarize = on);
--- Events that quote what a handset wrote, until that is erased.
+-- Events that quote a text from a handset, until it is erased.
 CREATE INDEX events_with_text ON events (id) WHERE kind = 'message.received' AND data LIKE '%"text":"%';
 CREATE TABLE events_rest PARTITION OF events DEFAULT;
 COMMENT ON TABLE events IS 'tenant: events, recorded in the transaction that caused them. data is JSON, sent as is';
@@ -2299,9 +2299,9 @@ CREATE INDEX webhook_endpoints_disabled ON webhook_endpoints (organization_id, d
 CREATE UNIQUE INDEX webhook_endpoints_catcher ON webhook_endpoints (organization_id, mode) WHERE catches_until IS NOT NULL;
 CREATE INDEX webhook_endpoints_catching ON webhook_endpoints (catches_until) WHERE status = 'active' AND catches_until IS NOT NULL;
 COMMENT ON TABLE webhook_endpoints IS 'tenant: destinations of events. secret is sealed';
-COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'previous secrets that still sign beside the new one, newest first; sealed like secret';
+COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'previous secrets that still sign alongside the new one, newest first; sealed like secret';
 COMMENT ON COLUMN webhook_endpoints.waits_from IS 'events recorded since then and never delivered are recovered when a paused or disabled endpoint comes back; NULL while active';
-COMMENT ON COLUMN webhook_endpoints.dropped IS 'deliveries that left the queue when it was paused or disabled';
+COMMENT ON COLUMN webhook_endpoints.dropped IS 'deliveries removed from the queue when it was paused or disabled';
 COMMENT ON COLUMN webhook_endpoints.catches_until IS 'end of a catcher, whose events are stored in webhook_caught instead of being posted';
 
 CREATE TABLE webhook_caught (
@@ -2365,8 +2365,8 @@ CREATE TABLE message_traces (
     PRIMARY KEY (organization_id, message_id)
 ) PARTITION BY RANGE (message_id);
 CREATE TABLE message_traces_rest PARTITION OF message_traces DEFAULT;
-COMMENT ON TABLE message_traces IS 'tenant: where the trace of a message continues, for those that are traced, by day. Such ids, and those of their events, are marked by some of their bits';
-COMMENT ON COLUMN message_traces.span_id IS 'of the request that sent it: 64 bits, so it may be negative';
+COMMENT ON TABLE message_traces IS 'tenant: where the trace of a traced message continues, by day. Ids of such messages and of their events are marked by some of their bits';
+COMMENT ON COLUMN message_traces.span_id IS 'span of the request that sent it: 64 bits, so it may be negative';
 COMMENT ON COLUMN message_traces.at IS 'when it was accepted';
 
 CREATE TABLE webhook_successes (
@@ -2414,7 +2414,7 @@ CREATE UNIQUE INDEX webhook_replays_one ON webhook_replays (organization_id, end
 CREATE INDEX webhook_replays_by_endpoint ON webhook_replays (organization_id, endpoint_id, id);
 CREATE INDEX webhook_replays_next ON webhook_replays (stepped_at) WHERE status = 'running' AND NOT held;
 COMMENT ON TABLE webhook_replays IS 'tenant: time ranges being replayed to an endpoint, and their progress';
-COMMENT ON COLUMN webhook_replays.cause IS 'request: somebody asked for it; return: its endpoint was paused or disabled, and came back';
+COMMENT ON COLUMN webhook_replays.cause IS 'request: somebody requested it; return: its endpoint came back after it was paused or disabled';
 COMMENT ON COLUMN webhook_replays.held IS 'its endpoint is paused; it continues afterwards';
 COMMENT ON COLUMN webhook_replays.position IS 'the last event examined';
 
@@ -2443,7 +2443,7 @@ CREATE TABLE webhook_traffic (
     PRIMARY KEY (organization_id, endpoint_id, hour, result)
 ) WITH (fillfactor = 70);
 CREATE INDEX webhook_traffic_age ON webhook_traffic USING brin (hour) WITH (autosummarize = on);
-COMMENT ON TABLE webhook_traffic IS 'tenant: attempts of an endpoint by hour and result, the source of its page';
+COMMENT ON TABLE webhook_traffic IS 'tenant: attempts to an endpoint by hour and result, the source of its page';
 COMMENT ON COLUMN webhook_traffic.took IS 'histogram of durations';
 
 
@@ -2471,10 +2471,10 @@ CREATE TABLE exports (
     PRIMARY KEY (organization_id, id)
 );
 CREATE INDEX exports_due ON exports (organization_id, id) WHERE state = 'running';
-COMMENT ON TABLE exports IS 'tenant: files that members asked for, and changes to all that fits a list, done by workers page by page; forgotten after a week, and at once when a person of the organization is erased';
-COMMENT ON COLUMN exports.wanted IS 'JSON: filters, form, and what its reader may see in it';
-COMMENT ON COLUMN exports.place IS 'id of the last row that was looked at; moves in the commit that writes its chunk';
-COMMENT ON COLUMN exports.is_cut IS 'it ended at the most that a file may hold';
+COMMENT ON TABLE exports IS 'tenant: files that members requested, and changes to everything that matches a list''s filters, processed by workers page by page; deleted after a week, or at once when a person of the organization is erased';
+COMMENT ON COLUMN exports.wanted IS 'JSON: filters, format, and what its reader may see in it';
+COMMENT ON COLUMN exports.place IS 'id of the last row examined; advances in the commit that writes its chunk';
+COMMENT ON COLUMN exports.is_cut IS 'it ended at the maximum size of a file';
 
 CREATE TABLE export_chunks (
     organization_id uuid NOT NULL,
@@ -2483,12 +2483,12 @@ CREATE TABLE export_chunks (
     bytes           bytea NOT NULL,
     PRIMARY KEY (organization_id, export_id, number)
 );
-COMMENT ON TABLE export_chunks IS 'tenant: what was written of an export; deleted with it';
+COMMENT ON TABLE export_chunks IS 'tenant: contents of an export written so far; deleted with it';
 
 
 -- -- Traffic ----------------------------------------------------------------------------------------------------------
--- Messages counted by the hour of acceptance and by current status. Histograms are arrays
--- of counts: place n, from 0, is for durations from 2^n to 2^(n+1) milliseconds.
+-- Messages counted by the hour of acceptance and by current status. Histograms are arrays of counts: element n, from
+-- 0, is for durations from 2^n to 2^(n+1) milliseconds.
 
 CREATE TABLE traffic_deltas (
     organization_id uuid NOT NULL,
@@ -2516,7 +2516,7 @@ COMMENT ON TABLE traffic_deltas IS 'tenant: changes of traffic and usage, append
 COMMENT ON COLUMN traffic_deltas.batch IS 'distinguishes commits';
 COMMENT ON COLUMN traffic_deltas.campaign_id IS 'only usage distinguishes it, and the key; known when messages are accepted';
 COMMENT ON COLUMN traffic_deltas.refunds IS 'messages refunded in the hour; such a row does not change traffic. refunded: their segments';
-COMMENT ON COLUMN traffic_deltas.reason IS 'the failure code, where messages failed';
+COMMENT ON COLUMN traffic_deltas.reason IS 'the failure code, for failed messages';
 
 CREATE TABLE traffic (
     organization_id uuid NOT NULL,
@@ -2533,15 +2533,15 @@ CREATE TABLE traffic (
     to_delivered    bigint[] NOT NULL,
     PRIMARY KEY (organization_id, hour, channel, mode, country, sender, supplier_id, status)
 ) WITH (fillfactor = 70);
--- The last hours of all organizations, for the wall. The hour of a row never changes: folding into one that is there does
--- not touch the index, and a new row is added at its end.
+-- The last hours of all organizations, for the wall. The hour of a row never changes: folding into an existing row does
+-- not touch the index, and new rows are added at its end.
 CREATE INDEX traffic_hour ON traffic (hour);
 COMMENT ON TABLE traffic IS 'tenant: roll-ups of outbound messages, the source of charts and bills';
 COMMENT ON COLUMN traffic.hour IS 'hour of acceptance';
 COMMENT ON COLUMN traffic.sender IS 'sender of an SMS; for WhatsApp, the id of the number';
 COMMENT ON COLUMN traffic.supplier_id IS 'zeros: not accepted by a supplier yet, or WhatsApp';
 COMMENT ON COLUMN traffic.status IS 'accepted stands for all messages waiting to be sent';
-COMMENT ON COLUMN traffic.to_sent IS 'of the row of status sent: how long messages took from acceptance, or from when they were due, to the supplier; also of those that have moved on. to_delivered likewise';
+COMMENT ON COLUMN traffic.to_sent IS 'in the row of status sent: how long messages took from acceptance, or from when they were due, to the supplier; includes those that have moved on. to_delivered likewise';
 
 CREATE TABLE traffic_days (
     organization_id uuid NOT NULL,
@@ -2566,7 +2566,7 @@ CREATE TABLE traffic_organizations (
     count           bigint NOT NULL,
     PRIMARY KEY (organization_id, day, status)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE traffic_organizations IS 'tenant: live traffic by day (UTC) and status alone, for lists of organizations; folded with it';
+COMMENT ON TABLE traffic_organizations IS 'tenant: live traffic by day (UTC) and status only, for lists of organizations; folded with it';
 
 CREATE TABLE failure_counts (
     organization_id uuid NOT NULL,
@@ -2578,7 +2578,7 @@ CREATE TABLE failure_counts (
     count           bigint NOT NULL,
     PRIMARY KEY (organization_id, hour, channel, mode, country, reason)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE failure_counts IS 'tenant: why messages failed, by the hour in which they were accepted; the sum over reasons is that of traffic';
+COMMENT ON TABLE failure_counts IS 'tenant: why messages failed, by the hour in which they were accepted; the sum over reasons equals that of traffic';
 
 CREATE TABLE reconciliation_deltas (
     batch       uuid NOT NULL,
@@ -2595,7 +2595,7 @@ CREATE TABLE reconciliation_deltas (
     to_receipt  bigint[] NOT NULL DEFAULT '{}',
     PRIMARY KEY (batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-COMMENT ON TABLE reconciliation_deltas IS 'control: what commits changed of the reconciliation with suppliers, appended by them, folded and deleted every ten seconds';
+COMMENT ON TABLE reconciliation_deltas IS 'control: changes to the reconciliation with suppliers, appended by commits, folded and deleted every ten seconds';
 COMMENT ON COLUMN reconciliation_deltas.batch IS 'distinguishes commits';
 
 CREATE TABLE reconciliation (
@@ -2616,14 +2616,14 @@ CREATE TABLE reconciliation (
 ) PARTITION BY RANGE (day);
 CREATE INDEX reconciliation_age ON reconciliation USING brin (hour) WITH (autosummarize = on);
 CREATE TABLE reconciliation_rest PARTITION OF reconciliation DEFAULT;
-COMMENT ON TABLE reconciliation IS 'control: what suppliers were handed, answered and reported, by hour and country, to be compared with their bills. Live SMS only';
-COMMENT ON COLUMN reconciliation.hour IS 'in which the supplier took the message; of other answers, in which they came; of orphans, that of the receipt';
-COMMENT ON COLUMN reconciliation.country IS 'ISO region of the calling code; 001: of no country; of orphans as their number looks, empty: like none';
-COMMENT ON COLUMN reconciliation.network IS 'MCC-MNC of what was taken; empty: not known, or it was not taken';
+COMMENT ON TABLE reconciliation IS 'control: what suppliers were handed, answered and reported, by hour and country, for comparison with their bills. Live SMS only';
+COMMENT ON COLUMN reconciliation.hour IS 'hour in which the supplier accepted the message; for other answers, in which they arrived; for orphans, that of the receipt';
+COMMENT ON COLUMN reconciliation.country IS 'ISO region of the calling code; 001: none; for orphans as their number suggests, empty: none';
+COMMENT ON COLUMN reconciliation.network IS 'MCC-MNC of accepted messages; empty: not known, or not accepted';
 COMMENT ON COLUMN reconciliation.what IS 'see traffic/reconciliation.py';
-COMMENT ON COLUMN reconciliation.currency IS 'of what the supplier charges for these messages; empty: that is not known, or nothing was taken';
-COMMENT ON COLUMN reconciliation.charged IS 'millionths: of what was accepted or doubled, due when it was taken; of delivered, due on delivery; of what did not arrive, its part of the former, which is due back';
-COMMENT ON COLUMN reconciliation.to_receipt IS 'of what a receipt ended: how long it took after the answer';
+COMMENT ON COLUMN reconciliation.currency IS 'in which the supplier charges for these messages; empty: not known, or nothing was accepted';
+COMMENT ON COLUMN reconciliation.charged IS 'millionths: for accepted or doubled messages, due on acceptance; for delivered ones, due on delivery; for undelivered ones, the part of the former that is due back';
+COMMENT ON COLUMN reconciliation.to_receipt IS 'for messages ended by a receipt: how long it took after the answer';
 
 CREATE TABLE reconciliation_days (
     day         date NOT NULL,
@@ -2639,7 +2639,7 @@ CREATE TABLE reconciliation_days (
 );
 COMMENT ON TABLE reconciliation_days IS 'control: reconciliation, summed over the hours of a day and over networks; folded with it';
 
--- What messages cost and what is paid for them, by the day (UTC) in which it became due.
+-- Costs and prices of messages, by the day (UTC) on which they became due.
 CREATE TABLE margin_deltas (
     organization_id uuid NOT NULL,
     batch           uuid NOT NULL,
@@ -2657,7 +2657,7 @@ CREATE TABLE margin_deltas (
     cost            bigint NOT NULL,
     PRIMARY KEY (organization_id, batch, n)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-COMMENT ON TABLE margin_deltas IS 'tenant: what commits add to margins, appended by them, folded and deleted every ten seconds';
+COMMENT ON TABLE margin_deltas IS 'tenant: changes to margins, appended by commits, folded and deleted every ten seconds';
 COMMENT ON COLUMN margin_deltas.batch IS 'distinguishes commits';
 
 CREATE TABLE margins (
@@ -2675,13 +2675,13 @@ CREATE TABLE margins (
     cost            bigint NOT NULL,
     PRIMARY KEY (organization_id, day, supplier_id, country, network, route, price_currency, cost_currency)
 ) WITH (fillfactor = 70);
-COMMENT ON TABLE margins IS 'tenant: live SMS that suppliers took, by day, with what became due in it. What margin_deltas holds is still to be added. Operators read it, customers never';
+COMMENT ON TABLE margins IS 'tenant: live SMS accepted by suppliers, by day, with the amounts that became due on it. Excludes what margin_deltas still holds. For operators, never for customers';
 COMMENT ON COLUMN margins.network IS 'MCC-MNC; empty: not known';
-COMMENT ON COLUMN margins.route IS 'name of the route that chose the supplier, as it was when that took the message; empty: no route did, or that is not known';
-COMMENT ON COLUMN margins.price_currency IS 'empty: there was no price. The same for the cost''s';
-COMMENT ON COLUMN margins.messages IS 'that were handed over in the day; what is due only on delivery may be of another day';
+COMMENT ON COLUMN margins.route IS 'name of the route that chose the supplier, as it was when the supplier accepted the message; empty: no route did, or it is not known';
+COMMENT ON COLUMN margins.price_currency IS 'empty: there was no price. The same for cost_currency';
+COMMENT ON COLUMN margins.messages IS 'handed over on the day; amounts due only on delivery may belong to another day''s messages';
 
--- Sums of margins, folded with them: what is asked over all organizations must not read the rows of each.
+-- Sums of margins, folded with them: queries over all organizations must not read the rows of each.
 CREATE TABLE margin_days (
     day             date NOT NULL,
     supplier_id     uuid NOT NULL,
@@ -2710,7 +2710,7 @@ CREATE TABLE margin_organizations (
     PRIMARY KEY (organization_id, day, price_currency, cost_currency)
 ) WITH (fillfactor = 70);
 CREATE INDEX margin_organizations_day ON margin_organizations (day);
-COMMENT ON TABLE margin_organizations IS 'tenant: margins, summed over suppliers and places. Operators read it, customers never';
+COMMENT ON TABLE margin_organizations IS 'tenant: margins, summed over suppliers and destinations. For operators, never for customers';
 
 
 -- -- Requests ---------------------------------------------------------------------------------------------------------
@@ -2741,11 +2741,11 @@ CREATE TABLE requests (
 CREATE INDEX requests_by_request ON requests (organization_id, request_id);
 CREATE INDEX requests_by_key_hash ON requests (organization_id, key_hash) WHERE key_hash IS NOT NULL;
 CREATE TABLE requests_rest PARTITION OF requests DEFAULT;
-COMMENT ON TABLE requests IS 'tenant: refused requests, and those that changed something; accepted sends are in their message''s row. A log: written once a second by each process, off the path of a response';
-COMMENT ON COLUMN requests.path IS 'below /v1, or of the dashboard; only ids are kept of its variable parts';
+COMMENT ON TABLE requests IS 'tenant: refused requests, and those that changed something; accepted sends are in their message''s row. A log: each process writes it once a second, outside the path of a response';
+COMMENT ON COLUMN requests.path IS 'below /v1, or of the dashboard; variable parts are kept only if they are ids';
 COMMENT ON COLUMN requests.operation IS 'operationId; for the dashboard, the route';
 COMMENT ON COLUMN requests.key_hash IS 'as in idempotency: finds other requests with the same key';
-COMMENT ON COLUMN requests.body IS 'as received, with texts and numbers blanked; empty: none, or too long to be kept';
+COMMENT ON COLUMN requests.body IS 'as received, with texts and numbers blanked; empty: none, or too long to keep';
 COMMENT ON COLUMN requests.answer IS 'response of a refusal, with numbers blanked';
 COMMENT ON COLUMN requests.at IS 'when it was recorded; the id holds the time of the response';
 
@@ -2762,7 +2762,7 @@ CREATE TABLE request_counts (
     PRIMARY KEY (organization_id, hour, mode, operation, status, error_code)
 ) WITH (fillfactor = 70);
 CREATE INDEX request_counts_age ON request_counts USING brin (hour) WITH (autosummarize = on);
-COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and outcome; a killed process loses its last second';
+COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and outcome; a process that is killed loses its last second';
 
 
 -- -- The guard against the bill --------------------------------------------------------------------------------------
@@ -2775,7 +2775,7 @@ CREATE TABLE organization_notes (
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, id)
 );
-COMMENT ON TABLE organization_notes IS 'tenant: what operators write down about an organization, which it never reads; kept until one of them removes it, or until the person is erased whose number it has';
+COMMENT ON TABLE organization_notes IS 'tenant: operators'' notes about an organization, which never sees them; kept until an operator removes them, or the person whose number they contain is erased';
 COMMENT ON COLUMN organization_notes.author IS 'name of the operator at that time';
 
 CREATE TABLE guard_settings (
@@ -2785,11 +2785,11 @@ CREATE TABLE guard_settings (
     event_until     timestamptz,
     limits          jsonb NOT NULL DEFAULT '{}'
 );
-COMMENT ON TABLE guard_settings IS 'tenant: what is done with suspicious traffic, where an organization chose something';
-COMMENT ON COLUMN guard_settings.policy IS 'NULL: monitor in the first two weeks of an organization, then hold';
-COMMENT ON COLUMN guard_settings.event_until IS 'an announced event: until then ten times as many messages are usual';
-COMMENT ON COLUMN guard_settings.limits IS 'messages of a class that are allowed in ten minutes, by class; none by default';
-COMMENT ON COLUMN guard_settings.safe IS 'digits that begin numbers which are never held, without the plus';
+COMMENT ON TABLE guard_settings IS 'tenant: how suspicious traffic is handled, for organizations that have chosen something';
+COMMENT ON COLUMN guard_settings.policy IS 'NULL: monitor in an organization''s first two weeks, then hold';
+COMMENT ON COLUMN guard_settings.event_until IS 'end of an announced event: until then ten times as many messages are considered usual';
+COMMENT ON COLUMN guard_settings.limits IS 'messages of a class allowed in ten minutes, by class; none by default';
+COMMENT ON COLUMN guard_settings.safe IS 'leading digits, without the plus, of numbers that are never held';
 
 CREATE TABLE guard_holds (
     organization_id uuid NOT NULL,
@@ -2806,9 +2806,9 @@ CREATE TABLE guard_holds (
 );
 CREATE INDEX guard_holds_by_range ON guard_holds (organization_id, range, begun_at);
 CREATE INDEX guard_holds_standing ON guard_holds (until) WHERE released_at IS NULL;
-COMMENT ON TABLE guard_holds IS 'tenant: ranges that the guard found suspicious, for a month';
-COMMENT ON COLUMN guard_holds.range IS 'of a block, the digits before the last four; of a country its ISO code; of a class its name; else all digits of a number';
-COMMENT ON COLUMN guard_holds.until IS 'messages to it are held until then, or until it is released; those that are held wait on';
+COMMENT ON TABLE guard_holds IS 'tenant: ranges that the guard found suspicious, kept for a month';
+COMMENT ON COLUMN guard_holds.range IS 'for a block, the digits before the last four; for a country, its ISO code; for a class, its name; otherwise all digits of a number';
+COMMENT ON COLUMN guard_holds.until IS 'messages to it are held until then, or until it is released; those already held stay held';
 
 CREATE TABLE guard_held (
     organization_id uuid NOT NULL,
@@ -2820,8 +2820,8 @@ CREATE TABLE guard_held (
 );
 CREATE INDEX guard_held_by_hold ON guard_held (organization_id, hold_id);
 CREATE INDEX guard_held_waiting ON guard_held (organization_id) WHERE released_at IS NULL;
-COMMENT ON TABLE guard_held IS 'tenant: messages that met a hold, for a month. Whether one still waits is for the queue to say';
-COMMENT ON COLUMN guard_held.released_at IS 'when it was let go; held_at: at once, since holds were only noted';
+COMMENT ON TABLE guard_held IS 'tenant: messages that met a hold, kept for a month. Whether one is still waiting is known only to the queue';
+COMMENT ON COLUMN guard_held.released_at IS 'when it was released; equal to held_at if holds were only recorded';
 
 CREATE TABLE guard_seen (
     organization_id uuid NOT NULL,
@@ -2834,8 +2834,8 @@ CREATE TABLE guard_seen (
     PRIMARY KEY (organization_id, id)
 );
 CREATE INDEX guard_seen_by_time ON guard_seen (at);
-COMMENT ON TABLE guard_seen IS 'tenant: what workers tell each other of the messages that they saw, for ten minutes';
-COMMENT ON COLUMN guard_seen.numbers IS 'of one second; places has that of each message in the order in which they were accepted';
+COMMENT ON TABLE guard_seen IS 'tenant: what workers tell each other about recent messages, kept for ten minutes';
+COMMENT ON COLUMN guard_seen.numbers IS 'numbers of one second; places: each message''s place in the order of acceptance';
 
 CREATE TABLE guard_challenges (
     organization_id uuid NOT NULL,
@@ -2844,7 +2844,7 @@ CREATE TABLE guard_challenges (
     PRIMARY KEY (organization_id, message_id)
 );
 CREATE INDEX guard_challenges_age ON guard_challenges (passed_at);
-COMMENT ON TABLE guard_challenges IS 'tenant: messages whose people were challenged, as their sender says; some were refused after all. Kept as long as one may be scheduled ahead';
+COMMENT ON TABLE guard_challenges IS 'tenant: messages whose recipients passed a challenge, according to their sender; some were refused nevertheless. Kept as long as a message may be scheduled ahead';
 
 CREATE TABLE guard_conversions (
     organization_id uuid NOT NULL,
@@ -2855,7 +2855,7 @@ CREATE TABLE guard_conversions (
     PRIMARY KEY (organization_id, message_id)
 );
 CREATE INDEX guard_conversions_age ON guard_conversions (converted_at);
-COMMENT ON TABLE guard_conversions IS 'tenant: messages whose code was entered, as their organization says, for a month. What was said last is read by workers each second';
+COMMENT ON TABLE guard_conversions IS 'tenant: messages whose code was entered, according to their organization, kept for a month. Workers read the newest every second';
 
 
 -- -- Work -------------------------------------------------------------------------------------------------------------
@@ -2890,7 +2890,7 @@ COMMENT ON COLUMN queue.line IS 'a supplier or an endpoint; lines are served in 
 COMMENT ON COLUMN queue.lane IS '0 goes before 1';
 COMMENT ON COLUMN queue.due_at IS 'earliest time of a claim; never before the start of the transaction that wrote it, since workers read due work in order of time';
 COMMENT ON COLUMN queue.since IS 'its place in the line, if earlier than due_at because it was put back to wait';
-COMMENT ON COLUMN queue.passed IS 'suppliers that an operator passed over for this message; looked at from the second try on';
+COMMENT ON COLUMN queue.passed IS 'suppliers that an operator excluded for this message; checked from the second try on';
 COMMENT ON COLUMN queue.claims IS 'number of claims; from the second on, earlier tries may have left traces';
 COMMENT ON COLUMN queue.attempt IS 'the last attempt of a message; 0: none. The following columns belong to that attempt, as in attempts';
 COMMENT ON COLUMN queue.begun_at IS 'start of the attempt under way: the intention committed before the first byte; NULL: it has ended, and is in attempts';
@@ -2923,15 +2923,15 @@ CREATE INDEX attempts_by_supplier_message_id ON attempts (supplier_message_id, t
     WHERE supplier_message_id IS NOT NULL;
 CREATE INDEX attempts_age ON attempts USING brin (ended_at) WITH (autosummarize = on);
 CREATE TABLE attempts_rest PARTITION OF attempts DEFAULT;
-COMMENT ON TABLE attempts IS 'tenant: the outcome of each attempt to hand a message over. One under way is in its queue row';
+COMMENT ON TABLE attempts IS 'tenant: the outcome of each attempt to hand a message over. An attempt under way is in its queue row';
 COMMENT ON COLUMN attempts.target_id IS 'the supplier, or the WhatsApp number, it was handed to';
-COMMENT ON COLUMN attempts.continues IS 'the first attempt of the series that this one completes: a long message of which the supplier has some segments is completed under the same reference, and its segments are booked under that attempt; NULL: it begins one';
+COMMENT ON COLUMN attempts.continues IS 'the first attempt of the series that this one completes: if the supplier has some segments of a long message, the rest is sent under the same reference, and segments are recorded under that attempt; NULL: it begins a series';
 COMMENT ON COLUMN attempts.decision IS 'why its supplier was chosen: see route_decisions';
 COMMENT ON COLUMN attempts.parts IS 'number of segments of the whole message in this supplier''s encoding';
 COMMENT ON COLUMN attempts.supplier_message_id IS 'for an SMS of one part, the supplier''s id by which receipts are matched; those of several parts are in sms_parts. Suppliers reuse ids (wrap, restart)';
 COMMENT ON COLUMN attempts.recipient_suffix IS 'end of the recipient''s number, which a receipt with this id must match';
-COMMENT ON COLUMN attempts.cost IS 'millionths, by the supplier''s rate card when it was handed over; owed if it was accepted. NULL: not known, also of one whose worker ended';
-COMMENT ON COLUMN attempts.sent_as IS 'as whom it was sent, where the supplier''s rules replace the message''s sender; NULL: as that, or not known';
+COMMENT ON COLUMN attempts.cost IS 'millionths, by the supplier''s rate card when it was handed over; owed if it was accepted. NULL: not known, also if its worker died';
+COMMENT ON COLUMN attempts.sent_as IS 'the sender actually used, if the supplier''s rules replace the message''s; NULL: unchanged, or not known';
 COMMENT ON COLUMN attempts.doubtful IS 'for an attempt of unknown outcome, segments written without a response; NULL: all of them';
 
 CREATE TABLE queue_holds (
@@ -2955,7 +2955,7 @@ CREATE TABLE timers (
     done_until timestamptz
 );
 COMMENT ON TABLE timers IS 'control: periodic work; the worker that moves next_at runs it';
-COMMENT ON COLUMN timers.done_until IS 'progress of a sweep through time; of retention: when the last round began that left nothing';
+COMMENT ON COLUMN timers.done_until IS 'progress of a sweep through time; for retention: when the last round began that left nothing';
 
 CREATE TABLE workers (
     id          uuid PRIMARY KEY,
@@ -2970,9 +2970,9 @@ CREATE TABLE workers (
 );
 COMMENT ON TABLE workers IS 'control: living worker processes, for health checks';
 COMMENT ON COLUMN workers.clock_ahead IS 'seconds by which its machine''s clock is ahead of the database''s';
-COMMENT ON COLUMN workers.memory IS 'bytes that it occupies; NULL: its system does not say so';
-COMMENT ON COLUMN workers.drain IS 'an operator told it to take nothing more, and then to end, or to stay until told otherwise; NULL: it works';
-COMMENT ON COLUMN workers.drained_at IS 'since when it holds nothing and stays';
+COMMENT ON COLUMN workers.memory IS 'bytes in use; NULL: its system does not report it';
+COMMENT ON COLUMN workers.drain IS 'an operator told it to take no more work, and then to end, or to stay until told otherwise; NULL: it works';
+COMMENT ON COLUMN workers.drained_at IS 'since when it has been drained and idle';
 
 CREATE TABLE web_processes (
     id         uuid PRIMARY KEY,
@@ -2984,10 +2984,10 @@ CREATE TABLE web_processes (
     metrics    text NOT NULL,
     accepting  bigint[] NOT NULL
 );
-COMMENT ON TABLE web_processes IS 'control: living web processes, for whoever looks after them';
-COMMENT ON COLUMN web_processes.memory IS 'bytes that it occupies; NULL: its system does not say so';
-COMMENT ON COLUMN web_processes.metrics IS 'where its metrics are; empty: nowhere';
-COMMENT ON COLUMN web_processes.accepting IS 'messages of the last minute by how long accepting took at most, a histogram as in traffic';
+COMMENT ON TABLE web_processes IS 'control: living web processes, for operators';
+COMMENT ON COLUMN web_processes.memory IS 'bytes in use; NULL: its system does not report it';
+COMMENT ON COLUMN web_processes.metrics IS 'where its metrics are served; empty: nowhere';
+COMMENT ON COLUMN web_processes.accepting IS 'messages of the last minute by how long accepting them took (at most): a histogram as in traffic';
 
 CREATE TABLE findings (
     id      uuid PRIMARY KEY,
@@ -3000,18 +3000,18 @@ CREATE TABLE findings (
 );
 CREATE UNIQUE INDEX findings_open ON findings (name, state) WHERE over_at IS NULL;
 CREATE INDEX findings_over ON findings (over_at) WHERE over_at IS NOT NULL;
-COMMENT ON TABLE findings IS 'control: what checks of the installation found, from when until when; kept for a month after it is over';
-COMMENT ON COLUMN findings.name IS 'of the check, in English';
-COMMENT ON COLUMN findings.told IS 'the same as a sentence with its values, to be told in another language. detail likewise, as it was last';
-COMMENT ON COLUMN findings.over_at IS 'when a look did not find it any more; NULL: it is still so';
+COMMENT ON TABLE findings IS 'control: problems found by checks of the installation, with their beginning and end; kept for a month after they are over';
+COMMENT ON COLUMN findings.name IS 'name of the check, in English';
+COMMENT ON COLUMN findings.told IS 'the same as a sentence with its values, for translation. detail likewise, as last seen';
+COMMENT ON COLUMN findings.over_at IS 'when a check no longer found it; NULL: it persists';
 
 CREATE TABLE database_sizes (
     day   date PRIMARY KEY,
     bytes bigint NOT NULL,
     free  bigint
 );
-COMMENT ON TABLE database_sizes IS 'control: how large the database was at the end of each day (UTC), for forecasts';
-COMMENT ON COLUMN database_sizes.free IS 'bytes that were free on its disk; NULL: that is another machine''s';
+COMMENT ON TABLE database_sizes IS 'control: size of the database at the end of each day (UTC), for forecasts';
+COMMENT ON COLUMN database_sizes.free IS 'free bytes on its disk; NULL: the disk is another machine''s';
 
 CREATE TABLE backups (
     id          uuid PRIMARY KEY,
@@ -3025,12 +3025,12 @@ CREATE TABLE backups (
     verified_at timestamptz
 );
 CREATE INDEX backups_by_time ON backups (taken_at);
-COMMENT ON TABLE backups IS 'control: backups that were completed; they may have been removed since';
-COMMENT ON COLUMN backups.taken_at IS 'everything answered before is in it';
-COMMENT ON COLUMN backups.place IS 'its directory, on the machine on which it was taken';
-COMMENT ON COLUMN backups.archive IS 'the directory of archived WAL that continues it, called like its cluster; empty: a dump';
-COMMENT ON COLUMN backups.first_wal IS 'the first segment there that bringing it up needs; empty: a dump';
-COMMENT ON COLUMN backups.verified_at IS 'when it was last brought up in a scratch directory; NULL: never';
+COMMENT ON TABLE backups IS 'control: completed backups; they may have been removed since';
+COMMENT ON COLUMN backups.taken_at IS 'it contains everything answered before';
+COMMENT ON COLUMN backups.place IS 'its directory, on the machine where it was taken';
+COMMENT ON COLUMN backups.archive IS 'directory of archived WAL that continues it, named after its cluster; empty: a dump';
+COMMENT ON COLUMN backups.first_wal IS 'first WAL segment that restoring it needs; empty: a dump';
+COMMENT ON COLUMN backups.verified_at IS 'when it was last test-restored in a scratch directory; NULL: never';
 
 CREATE TABLE retention_places (
     name       text PRIMARY KEY,

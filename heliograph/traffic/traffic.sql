@@ -1,4 +1,4 @@
--- Histograms are arrays of counts; they are added element by element; a shorter one is padded with zeros.
+-- Histograms are arrays of counts, added element by element; a shorter one is padded with zeros.
 CREATE OR REPLACE FUNCTION histogram_add(p_one bigint[], p_other bigint[]) RETURNS bigint[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN p_other = '{}' THEN p_one WHEN p_one = '{}' THEN p_other

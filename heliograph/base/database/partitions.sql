@@ -1,7 +1,7 @@
 -- version 1
--- Making and dropping partitions. The application's role owns no table, so it cannot do either by itself: these
--- functions run as their owner, make only partitions of our own names with the rights of their table, and drop only
--- what is past. The audit log's stay for 13 months, whatever the application asks for.
+-- Creating and dropping partitions. The application's role owns no table, so it can do neither by itself: these
+-- functions run as their owner, create only partitions with our own names and the privileges of their table, and drop
+-- only past ones. Those of the audit log stay for 13 months, whatever the application asks for.
 CREATE OR REPLACE FUNCTION make_partition(p_table text, p_name text, p_from text, p_to text, p_fill integer)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE

@@ -1,32 +1,32 @@
 -- sms_accept: accept a batch of messages in one transaction and one round trip.
 --
--- First the balance rows of the batch's organizations are locked, in one order, so that two processes cannot deadlock.
--- From then on nobody else accepts for these organizations, and the second statement's snapshot sees all that was
--- committed before: that is what makes idempotency keys and quota exact across processes.
+-- First the balance rows of the batch's organizations are locked, in a fixed order, so that two processes cannot
+-- deadlock. From then on nobody else accepts for these organizations, and the second statement's snapshot sees
+-- everything committed before: that is what makes idempotency keys and quota exact across processes.
 --
--- A lock that somebody holds for over 2 s (as long as a duplicate waits for the first) fails the whole call.
+-- If somebody else holds a lock for over 2 s (as long as a duplicate waits for the first), the whole call fails.
 --
 -- A request's unit of its key's rate window is also charged here (p_rate_*, p_slot, p_place, p_limit), which saves a
--- round trip for each batch: first the windows' rows in one order, then the balances'. An item over its limit is
--- 'limited', whatever else is true of it.
+-- round trip for each batch: first the windows' rows in a fixed order, then the balances'. An item over its limit is
+-- 'limited', whatever else applies to it.
 --
--- An item that must not be accepted for a reason found earlier (p_eligible is false) is included nevertheless: if its
--- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
--- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
+-- An item already found not to be acceptable (p_eligible is false) is included nevertheless: if its idempotency key
+-- already has an outcome, that outcome is the answer. A batch contains a key at most once. An outcome is valid for
+-- p_kept, by the database's clock, whether or not a worker is running to delete it.
 --
--- p_price: what each item's organization pays, in millionths, with its currency and when it is due; NULL as a whole
--- where nothing has a price.
+-- p_price: what each item's organization pays, in millionths, with its currency and when it is due; the whole array is
+-- NULL if nothing has a price.
 --
--- p_person: who sent each item on the dashboard; NULL as a whole where nobody did, which is a batch of keys'.
+-- p_person: who sent each item on the dashboard; the whole array is NULL if all were sent with API keys.
 --
 -- p_defaulted: true for each item that named no sender, else NULL.
 --
--- Items are read by their position, p_id[n]: PL/pgSQL keeps its arrays unpacked, so that costs less than the row that
--- unnest() forms of each element (decision 0114).
+-- Items are read by their position, p_id[n]: PL/pgSQL keeps its arrays unpacked, so this costs less than the row that
+-- unnest() builds for each element (decision 0114).
 --
 -- For a batch that is stored as a whole, only the balances (and the state of the rate windows) are returned; verdict
--- and related columns are NULL. For a replay, what its answer is rebuilt from is returned: message, reference and
--- remaining quota.
+-- and related columns are NULL. For a replay, the values that its answer is rebuilt from are returned: message,
+-- reference and remaining quota.
 CREATE OR REPLACE FUNCTION sms_accept(
     p_at timestamptz, p_kept interval,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_billed boolean[], p_key uuid[], p_request bytea[],
@@ -42,8 +42,8 @@ CREATE OR REPLACE FUNCTION sms_accept(
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_oldest timestamptz := now() - p_kept;
-    -- Days are those of UTC in which the keys that count were made. Whoever had the turn before may have begun later,
-    -- beyond midnight.
+    -- UTC days on which keys that are still valid were created. Whoever had the turn before may have begun later, after
+    -- midnight.
     v_first date := (v_oldest AT TIME ZONE 'UTC')::date;
     v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_taken int[];
@@ -55,7 +55,7 @@ DECLARE
     v_message uuid[];
     v_reference text[];
     v_used int[];
-    -- The limit of a day that an item would pass; NULL: nobody in the batch has any.
+    -- The daily limit that an item would exceed; NULL: nobody in the batch has one.
     v_over text[];
 BEGIN
     -- 1. Rate.
@@ -70,8 +70,8 @@ BEGIN
       WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
       ORDER BY organization_id FOR UPDATE;
 
-    -- Limits of a day, which few have; whoever had the turn before may have begun on the next day. Segments count up in
-    -- the order the items came, as if all of them were stored.
+    -- Daily limits, which few have; whoever had the turn before may have begun on the next day. Segments are counted in
+    -- the order of the items, as if all of them were stored.
     IF EXISTS (SELECT FROM spend_limits WHERE organization_id = ANY (p_organization)) THEN
         SELECT array_agg(CASE WHEN by_all > whole.available THEN 'spend_organization'
                               WHEN by_key > own.available THEN 'spend_key' END ORDER BY counted.n)
@@ -96,7 +96,7 @@ BEGIN
                 LIMIT 1) own ON true;
     END IF;
 
-    -- 3. Decide. Those that cost a unit of quota count up within their organization, in the order they came.
+    -- 3. Decide. Items that use a unit of quota are counted within their organization, in order.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.verdict = 'stored' ORDER BY n),
            array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n),
            array_agg(known_message ORDER BY n), array_agg(decided.used ORDER BY n)
@@ -128,7 +128,7 @@ BEGIN
                                p_recipient[n] AS recipient, p_slot[n] AS slot, p_place[n] AS place,
                                p_limit[n] AS most, v_over[n] AS passed
                           FROM generate_series(1, cardinality(p_id)) AS n) item
-                  -- LIMIT keeps each look-up a look-up, whatever a plan that was made while a table was empty thinks.
+                  -- LIMIT keeps each look-up a look-up, even in a plan made while a table was empty.
                   LEFT JOIN LATERAL (
                        SELECT quotas.total, quotas.used FROM quotas
                         WHERE organization_id = item.organization LIMIT 1) quota ON true
@@ -136,8 +136,8 @@ BEGIN
                        SELECT request_hash, message_id FROM send_keys
                         WHERE organization_id = item.organization AND key_hash = item.key
                           AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest LIMIT 1) known ON true
-                  -- The confirmation of an opt-out is the one message that still goes to such a number: looked for
-                  -- once there is an opt-out. Counted, because EXISTS may be planned as a hash of the whole table.
+                  -- The confirmation of an opt-out is the only message that such a number still gets: looked up only
+                  -- if there is an opt-out. Counted, because EXISTS may be planned as a hash of the whole table.
                   LEFT JOIN LATERAL (
                        SELECT silent.since FROM opted_out_since(item.organization, item.recipient) silent
                         WHERE (SELECT count(*) FROM automatic_replies reply
@@ -171,15 +171,15 @@ BEGIN
                   FROM generate_series(1, cardinality(p_id)) AS n WHERE v_stored[n]) item
          GROUP BY organization, billed, country, sender, campaign, p_rate_key[slot];
 
-        -- Live messages have no supplier yet (line 0); test messages go straight to the one of test keys (line 1).
+        -- Live messages have no supplier yet (line 0); test messages go straight to the supplier of test keys (line 1).
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
         SELECT 'sms', CASE WHEN p_billed[n] THEN '00000000-0000-0000-0000-000000000000'::uuid
                            ELSE '00000000-0000-0000-0000-000000000001'::uuid END,
                p_lane[n], p_organization[n], greatest(p_due[n], p_at), p_id[n]
           FROM generate_series(1, cardinality(p_id)) AS n WHERE v_stored[n];
 
-        -- A key that is past its time may be of today, if keys are kept for less than a day. Otherwise all of today count,
-        -- and none is in the way of one that is stored: ON CONFLICT would look for it again, which costs 2 µs a message.
+        -- If keys are kept for less than a day, an expired key may be from today. Otherwise all of today's are valid,
+        -- and none can conflict with a new one: ON CONFLICT would look for it again, which costs 2 µs per message.
         IF p_kept >= interval '1 day' THEN
             INSERT INTO send_keys (organization_id, key_hash, made_on, request_hash, message_id, created_at)
             SELECT p_organization[n], p_key[n], v_today, p_request[n], p_id[n], now()

@@ -1,8 +1,8 @@
 -- sms_accept_one: what `sms_accept` does with a batch of one, for a third of the cost: no arrays, no windows, no sorts.
 --
--- It stores what is as usual: allowed, under a new key or none, within quota and rate. All else it hands to
--- `sms_accept`, so that the rules stand there alone; locks and their order are the same. What is counted of the rate
--- window stands here, as does the refusal of what is over its limit.
+-- It stores the usual case: allowed, with a new key or none, within quota and rate. Everything else is passed to
+-- `sms_accept`, so that the rules are only there; locks and their order are the same. What is counted in the rate
+-- window is counted here, and requests over the limit are refused here.
 CREATE OR REPLACE FUNCTION sms_accept_one(
     p_at timestamptz, p_kept interval,
     p_organization uuid, p_id uuid, p_eligible boolean, p_billed boolean, p_key uuid, p_request bytea,
@@ -19,7 +19,7 @@ DECLARE
     v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_first date := ((now() - p_kept) AT TIME ZONE 'UTC')::date;
 BEGIN
-    -- 1. Rate. A window that is there is counted up without a detour.
+    -- 1. Rate. An existing window is updated directly.
     IF p_rate_key IS NOT NULL THEN
         UPDATE rate_windows known
            SET taken = CASE WHEN known.window_start >= date_trunc('minute', now()) THEN known.taken ELSE 0 END + 1,
@@ -41,7 +41,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- 3. Is it as usual? (A key that is past its time may still be in the way.)
+    -- 3. Is this the usual case? (An expired key may still conflict.)
     IF NOT p_eligible OR (p_billed AND coalesce(remaining, 0) <= 0)
        OR EXISTS (SELECT FROM send_keys WHERE organization_id = p_organization AND key_hash = p_key
                      AND made_on BETWEEN v_first AND v_today + 1)
@@ -56,7 +56,7 @@ BEGIN
                           ARRAY[p_sender_id], ARRAY[p_reference], ARRAY[p_campaign], ARRAY[p_encoding],
                           ARRAY[p_segments], ARRAY[p_guarantee], ARRAY[p_request_id], ARRAY[p_expires], ARRAY[p_due],
                           ARRAY[p_lane], ARRAY[p_text], p_bucket,
-                          -- Of the window none is taken again; its key is that of the message.
+                          -- Nothing more is taken from the window; its key is that of the message.
                           array_remove(ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN p_organization END], NULL),
                           array_remove(ARRAY[p_rate_key], NULL),
                           array_remove(ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN 0 END], NULL),

@@ -1,11 +1,11 @@
 -- sms_accept_bulk: accept messages of one organization, sender and campaign, all of them or none.
 --
--- The same rows as `sms_accept` writes, with the same accounting; but without idempotency keys and rate windows, and
--- the caller has checked each recipient. The balance's row, on which all accepts of the organization take turns, is
--- locked as late as possible; it is needed because a message's row says what it left of the quota.
+-- Writes the same rows as `sms_accept`, with the same accounting, but without idempotency keys and rate windows; the
+-- caller has checked each recipient. The balance's row, which serializes all accepts of the organization, is locked as
+-- late as possible; it is needed because a message's row records the quota that remained.
 --
--- p_text may be shorter than the others: p_body stands for what is missing. Returns the remaining quota, or NULL if it
--- does not cover all of them; then nothing is stored. Test messages cost none and return what there is.
+-- p_text may be shorter than the others: p_body replaces missing texts. Returns the remaining quota, or NULL if it does
+-- not cover all messages; then nothing is stored. Test messages use none and return the current quota.
 CREATE OR REPLACE FUNCTION sms_accept_bulk(
     p_at timestamptz, p_organization uuid, p_billed boolean, p_sender text, p_sender_id uuid, p_campaign uuid,
     p_guarantee text, p_request_id text, p_lane smallint, p_body text,
@@ -19,7 +19,7 @@ DECLARE
     v_segments bigint := (SELECT sum(one) FROM unnest(p_segments) AS one);
     v_today date := (now() AT TIME ZONE 'UTC')::date;
 BEGIN
-    -- Live messages have no supplier yet (line 0); test messages go straight to the one of test keys (line 1).
+    -- Live messages have no supplier yet (line 0); test messages go straight to the supplier of test keys (line 1).
     INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
     SELECT 'sms', CASE WHEN p_billed THEN '00000000-0000-0000-0000-000000000000'::uuid
                        ELSE '00000000-0000-0000-0000-000000000001'::uuid END,

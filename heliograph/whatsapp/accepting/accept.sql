@@ -1,25 +1,25 @@
 -- whatsapp_accept: accept a batch of WhatsApp messages in one transaction and one round trip.
 --
--- First the wallets of the batch's organizations are locked, in one order, so that two processes cannot deadlock. From
--- then on nobody else accepts for these organizations, and the later statements' snapshots see all that was committed
--- before: that is what makes idempotency keys and wallets exact across processes. A lock that somebody holds for over 2
--- s (as long as a duplicate waits for the first) fails the whole call.
+-- First the wallets of the batch's organizations are locked, in a fixed order, so that two processes cannot deadlock.
+-- From then on nobody else accepts for these organizations, and the later statements' snapshots see everything
+-- committed before: that is what makes idempotency keys and wallets exact across processes. If somebody else holds a
+-- lock for over 2 s (as long as a duplicate waits for the first), the whole call fails.
 --
 -- A request's unit of its key's rate window is also charged here (p_rate_*, p_slot, p_place, p_limit), after the
 -- wallets: other requests of the key count in the same row, and must not wait for a wallet. An item over its limit is
--- 'limited', whatever else is true of it.
+-- 'limited', whatever else applies to it.
 --
--- An item that must not be accepted for a reason found earlier (p_eligible is false) is included nevertheless: if its
--- idempotency key already has an outcome, that outcome is the answer. A batch holds a key at most once. An outcome is
--- kept for p_kept, by the database's clock, whether or not a worker is there to delete it.
+-- An item already found not to be acceptable (p_eligible is false) is included nevertheless: if its idempotency key
+-- already has an outcome, that outcome is the answer. A batch contains a key at most once. An outcome is valid for
+-- p_kept, by the database's clock, whether or not a worker is running to delete it.
 --
 -- For a batch that is stored as a whole, only the state of the rate windows is returned; verdict and related columns
--- are NULL. For a replay, what its answer is rebuilt from is returned: message and reference.
+-- are NULL. For a replay, the values that its answer is rebuilt from are returned: message and reference.
 --
--- p_person: who sent each item on the dashboard; NULL as a whole where nobody did.
+-- p_person: who sent each item on the dashboard; the whole array is NULL if nobody did.
 --
--- Items are read by their position, p_id[n]: PL/pgSQL keeps its arrays unpacked, so that costs less than the row that
--- unnest() forms of each element (decision 0114).
+-- Items are read by their position, p_id[n]: PL/pgSQL keeps its arrays unpacked, so this costs less than the row that
+-- unnest() builds for each element (decision 0114).
 --
 -- p_price is the list price in millionths; a conversation that is currently free costs nothing. p_margin: how long
 -- before its end, in seconds, a service window counts as closed. p_conversation: ids for new conversations.
@@ -39,8 +39,8 @@ CREATE OR REPLACE FUNCTION whatsapp_accept(
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_oldest timestamptz := now() - p_kept;
-    -- Days are those of UTC in which the keys that count were made. Whoever had the turn before may have begun later,
-    -- beyond midnight.
+    -- UTC days on which keys that are still valid were created. Whoever had the turn before may have begun later, after
+    -- midnight.
     v_first date := (v_oldest AT TIME ZONE 'UTC')::date;
     v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_organization uuid[] := ARRAY(SELECT DISTINCT unnest(p_organization) ORDER BY 1);
@@ -82,7 +82,7 @@ BEGIN
       FROM count_requests(p_rate_organization, p_rate_key,
                           array_fill(p_bucket, ARRAY[cardinality(p_rate_units)]), p_rate_units) AS counted;
 
-    -- 3. Decide, as if every wallet covered what is asked of it; v_short: one does not.
+    -- 3. Decide, as if every wallet covered its items; v_short: one does not.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.cost ORDER BY n),
            array_agg(decided.available ORDER BY n), array_agg(silent_since ORDER BY n),
            array_agg(expires_at ORDER BY n), array_agg(known_message ORDER BY n),
@@ -117,7 +117,7 @@ BEGIN
                                p_number[n] AS number, p_type[n] AS type, p_currency[n] AS currency,
                                p_price[n] AS price, p_slot[n] AS slot, p_place[n] AS place, p_limit[n] AS most
                           FROM generate_series(1, cardinality(p_id)) AS n) item
-                  -- LIMIT keeps each look-up a look-up, whatever a plan that was made while a table was empty thinks.
+                  -- LIMIT keeps each look-up a look-up, even in a plan made while a table was empty.
                   LEFT JOIN LATERAL (
                        SELECT wallets.available FROM wallets
                         WHERE organization_id = item.organization AND wallets.currency = item.currency LIMIT 1
@@ -142,7 +142,7 @@ BEGIN
           ) judged
       ) decided;
 
-    -- In the order they came; what costs too much leaves what there is to those that cost less.
+    -- In the order of the items; one that costs too much leaves the balance to those that cost less.
     IF v_short THEN
         FOR v_item IN
             SELECT n, organization || currency AS whose FROM unnest(p_organization, p_currency) WITH ORDINALITY
@@ -201,21 +201,21 @@ BEGIN
                   FROM generate_series(1, cardinality(p_id)) AS n WHERE v_stored[n]) item
          GROUP BY organization, live, country, number, campaign, p_rate_key[slot];
 
-        -- Every live message has its reservation, one that is free as well: each is charged in the same way.
+        -- Every live message has a reservation, even a free one: all are charged in the same way.
         INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved, consumed,
                                       created_at)
         SELECT p_organization[n], p_id[n], 'reserve', p_id[n], -v_price[n], v_price[n], 0, p_at
           FROM generate_series(1, cardinality(p_id)) AS n WHERE v_stored[n] AND p_live[n];
 
-        -- Live messages go by their number; test messages go straight to the one line of test keys.
+        -- Live messages wait in the line of their number; test messages go straight to the single line of test keys.
         INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
         SELECT 'whatsapp',
                CASE WHEN p_live[n] THEN p_number[n] ELSE '00000000-0000-0000-0000-000000000001'::uuid END, p_lane[n],
                p_organization[n], greatest(p_due[n], p_at), p_id[n]
           FROM generate_series(1, cardinality(p_id)) AS n WHERE v_stored[n];
 
-        -- A key that is past its time may be of today, if keys are kept for less than a day. Otherwise all of today count,
-        -- and none is in the way of one that is stored: ON CONFLICT would look for it again (decision 0133).
+        -- If keys are kept for less than a day, an expired key may be from today. Otherwise all of today's are valid,
+        -- and none can conflict with a new one: ON CONFLICT would look for it again (decision 0133).
         IF p_kept >= interval '1 day' THEN
             INSERT INTO send_keys (organization_id, key_hash, made_on, request_hash, message_id, created_at)
             SELECT p_organization[n], p_key[n], v_today, p_request[n], p_id[n], now()

@@ -1,8 +1,8 @@
 -- whatsapp_accept_one: what `whatsapp_accept` does with a batch of one: no arrays, no windows, no sorts.
 --
--- It stores what is as usual: allowed, under a new key or none, within rate, window and wallet. All else it hands to
--- `whatsapp_accept` before anything is counted, so that the rules stand there alone; locks and their order are the
--- same: wallet, then rate window. Only the refusal of what is over its limit stands here as well.
+-- It stores the usual case: allowed, with a new key or none, within rate, window and wallet. Everything else is passed
+-- to `whatsapp_accept` before anything is counted, so that the rules are only there; locks and their order are the
+-- same: wallet, then rate window. Only requests over their limit are refused here as well.
 CREATE OR REPLACE FUNCTION whatsapp_accept_one(
     p_at timestamptz, p_kept interval, p_margin float8,
     p_organization uuid, p_id uuid, p_eligible boolean, p_live boolean, p_key uuid, p_request bytea,
@@ -30,7 +30,7 @@ BEGIN
     SELECT wallets.available, wallets.currency INTO v_wallet FROM wallets WHERE organization_id = p_organization
        FOR UPDATE;
 
-    -- 2. Is it as usual? (A key that is past its time may still be in the way.)
+    -- 2. Is this the usual case? (An expired key may still conflict.)
     SELECT c.id, c.expires_at, c.free_until INTO v_thread
       FROM whatsapp_conversation_of(p_organization, p_number, v_address) found
       CROSS JOIN LATERAL (
@@ -64,7 +64,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- 3. Rate. A window that is there is counted up without a detour.
+    -- 3. Rate. An existing window is updated directly.
     IF v_rated THEN
         UPDATE rate_windows known
            SET taken = CASE WHEN known.window_start >= date_trunc('minute', now()) THEN known.taken ELSE 0 END + 1,

@@ -1,14 +1,14 @@
 -- whatsapp_accept_bulk: accept messages of one organization, number, template and campaign, all of them or none.
 --
--- The same rows as `whatsapp_accept` writes, with the same accounting; but without idempotency keys and rate windows,
--- and the caller has checked each recipient. Single sends of the organization wait while the wallet is locked, so it is
--- locked last; but it is locked first if there are users whom nobody has written to yet, because conversations are
--- created under it.
+-- Writes the same rows as `whatsapp_accept`, with the same accounting, but without idempotency keys and rate windows;
+-- the caller has checked each recipient. Single sends of the organization wait while the wallet is locked, so it is
+-- locked last; but it is locked first if any user has no conversation yet, because conversations are created under the
+-- lock.
 --
--- p_life: from when a message is due until it has expired. p_price: list prices in millionths; a conversation that is
--- currently free costs nothing. p_conversation: ids for new conversations. Returns what is available in the wallet
--- afterwards, or NULL if it does not cover all of them; then nothing is stored. Test messages cost nothing and return
--- what there is.
+-- p_life: from when a message is due until it expires. p_price: list prices in millionths; a conversation that is
+-- currently free costs nothing. p_conversation: ids for new conversations. Returns the wallet's available balance
+-- afterwards, or NULL if it does not cover all messages; then nothing is stored. Test messages cost nothing and return
+-- the current balance.
 CREATE OR REPLACE FUNCTION whatsapp_accept_bulk(
     p_at timestamptz, p_organization uuid, p_billed boolean, p_number uuid, p_campaign uuid, p_template uuid,
     p_name text, p_language text, p_category text, p_currency text, p_life interval, p_request_id text, p_lane smallint,
@@ -32,7 +32,7 @@ BEGIN
         v_thread := whatsapp_ensure_conversations(p_at, v_organization, v_number, v_address, p_conversation);
     END IF;
 
-    -- LIMIT keeps each look-up a look-up, whatever a plan that was made while the table was empty thinks.
+    -- LIMIT keeps each look-up a look-up, even in a plan made while the table was empty.
     SELECT array_agg(CASE WHEN NOT p_billed OR thread.free_until > now() THEN 0 ELSE item.price END ORDER BY n)
       INTO v_price
       FROM unnest(v_thread, p_price) WITH ORDINALITY AS item (thread, price, n)
@@ -49,7 +49,7 @@ BEGIN
       FROM unnest(p_id, v_thread, p_recipient, p_content, v_price, p_country, p_due)
            AS item (id, thread, recipient, content, price, country, due);
 
-    -- Live messages go by their number; test messages go straight to the one line of test keys.
+    -- Live messages wait in the line of their number; test messages go straight to the single line of test keys.
     INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
     SELECT 'whatsapp', CASE WHEN p_billed THEN p_number ELSE '00000000-0000-0000-0000-000000000001'::uuid END, p_lane,
            p_organization, greatest(due, p_at), id
@@ -69,7 +69,7 @@ BEGIN
     IF NOT p_billed THEN
         RETURN coalesce(v_left, 0);
     END IF;
-    -- Every live message has its reservation, one that is free as well: each is charged in the same way.
+    -- Every live message has a reservation, even a free one: all are charged in the same way.
     INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved, consumed,
                                   created_at)
     SELECT p_organization, id, 'reserve', id, -price, price, 0, p_at FROM unnest(p_id, v_price) AS item (id, price);

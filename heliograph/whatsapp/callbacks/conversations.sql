@@ -1,9 +1,8 @@
--- Looking up conversations. A user is identified by any name: a number in E.164, or a user id. whatsapp_aliases has one
--- row for each conversation, under one of the person's names; `names_of_person` finds it by the others. Test keys have
--- their own conversations, under `test:` and the number.
+-- Conversations: look-up, creation, merging. A user is identified by any name: a number in E.164, or a user id.
+-- whatsapp_aliases has one row for each conversation, under one of the person's names; `names_of_person` finds it by
+-- the others. Test keys have their own conversations, under `test:` and the number.
 
--- whatsapp_conversation_of: the conversation between one of our numbers and a user; no row: there is none. It is
--- inlined.
+-- whatsapp_conversation_of: the conversation between one of our numbers and a user; no row if there is none. Inlined.
 CREATE OR REPLACE FUNCTION whatsapp_conversation_of(p_organization uuid, p_number uuid, p_address text)
 RETURNS TABLE (conversation_id uuid) LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT found.conversation_id
@@ -15,7 +14,7 @@ RETURNS TABLE (conversation_id uuid) LANGUAGE sql STABLE PARALLEL SAFE AS $$
      LIMIT 1
 $$;
 
--- whatsapp_find_conversations: those that exist, in order; NULL where there is none.
+-- whatsapp_find_conversations: existing conversations, in order; NULL where there is none.
 CREATE OR REPLACE FUNCTION whatsapp_find_conversations(p_organization uuid[], p_number uuid[], p_address text[])
 RETURNS uuid[] LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(known.conversation_id ORDER BY n)
@@ -27,8 +26,8 @@ $$;
 -- whatsapp_ensure_conversations: the conversations of pairs of number and user, created where there are none.
 --
 -- Returns a conversation for each pair, in order; p_id are the ids of new ones. Runs in the caller's transaction, after
--- it has locked wallets: whoever creates a conversation waits for others that are creating the same one, so wallets
--- always come first.
+-- it has locked wallets: a transaction that creates a conversation waits for others that are creating the same one, so
+-- wallets always come first.
 CREATE OR REPLACE FUNCTION whatsapp_ensure_conversations(
     p_at timestamptz, p_organization uuid[], p_number uuid[], p_address text[], p_id uuid[]
 ) RETURNS uuid[] LANGUAGE plpgsql AS $$
@@ -39,8 +38,8 @@ BEGIN
         RETURN v_found;
     END IF;
 
-    -- The smallest of a person's names represents all of them, so that two transactions that know one user by different
-    -- names create one conversation. In one order, so that they cannot deadlock.
+    -- The smallest of a person's names represents all of them, so that two transactions that know a user by different
+    -- names create one conversation. In a fixed order, so that they cannot deadlock.
     WITH wanted AS MATERIALIZED (
         SELECT DISTINCT ON (organization, number, person.alias) organization, number, person.alias, address, id
           FROM unnest(v_found, p_organization, p_number, p_address, p_id) WITH ORDINALITY
@@ -60,14 +59,14 @@ BEGIN
            CASE WHEN address LIKE 'test:%' THEN 'test' ELSE 'live' END, p_at
       FROM wanted WHERE id IN (SELECT conversation_id FROM mine);
 
-    -- Again, with those that others created at the same time: they are committed now.
+    -- Again, including those created concurrently: they are committed by now.
     RETURN whatsapp_find_conversations(p_organization, p_number, p_address);
 END $$;
 
 -- whatsapp_merge_conversations: merge the conversations that a person has with one of our numbers, for each number.
 --
--- The oldest one stays, with the window that ends last, since the person opened either. The others remain as pointers
--- to it: a message that is being accepted now may still name one.
+-- The oldest one stays, with the window that ends last, since the person opened both. The others remain as pointers to
+-- it: a message that is being accepted right now may still refer to one.
 CREATE OR REPLACE FUNCTION whatsapp_merge_conversations(p_organization uuid[], p_address text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -75,7 +74,7 @@ DECLARE
     v_found record;
     v_kept uuid;
 BEGIN
-    -- Most people have one conversation with a number, under all their names: they are passed over in one statement.
+    -- Most people have one conversation with a number, under all their names: they are skipped in one statement.
     FOR v_pair IN
         SELECT DISTINCT organization, address FROM unnest(p_organization, p_address) AS pair (organization, address)
          CROSS JOIN LATERAL (
