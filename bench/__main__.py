@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, compare with the budgets, say what misses. `make bench ARGS="--quick"` does the same."""
+"""`python -m bench`: measures, compares with the budgets, reports misses. Same as `make bench ARGS="--quick"`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from heliograph.base.embedded.install import PostgresError
 
 RESULTS = Path(__file__).parent / "results"
 QUICK = Lengths(rounds=1, window=3.0, way=6.0, backlog=20_000, contacts=60_000, campaign=60_000, statuses=6_000)
-#: Share of the machine that others may use before it is worth a remark: kernel threads alone use some.
+#: Share of the machine that others may use before the report mentions it: kernel threads alone use some.
 QUIET = 0.1
-#: In this order: what grows the database comes last, and `start` has the machine for itself.
+#: In this order: parts that grow the database come last, and `start` has the machine to itself.
 SECTIONS: dict[str, Callable[[Stage, Report, Lengths], Awaitable[None]]] = {
     "start": start,
     "idle": idle,
@@ -75,7 +75,7 @@ def arguments() -> argparse.Namespace:
 
 
 async def measure(chosen: argparse.Namespace) -> int:
-    """Everything that was asked for; returns the exit status."""
+    """Run the requested parts; returns the exit status."""
     given = {name: value for name in Lengths.__struct_fields__ if (value := getattr(chosen, name, None)) is not None}
     base = QUICK if chosen.quick else Lengths()
     lengths = Lengths(**{name: getattr(base, name) for name in Lengths.__struct_fields__} | given)
@@ -149,7 +149,7 @@ def _say(line: str) -> None:
 async def main() -> int:
     task = asyncio.current_task()
     assert task is not None
-    # Ctrl-C and a polite kill end the run the same way: through every `finally`.
+    # Ctrl-C and SIGTERM end the run in the same way: through every `finally`.
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     try:

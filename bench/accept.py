@@ -1,7 +1,6 @@
-"""POST /v1/sms/send with nothing behind it: how many messages a second are stored and answered, and how fast.
+"""POST /v1/sms/send with nothing behind it: how many messages are stored and answered per second, and how fast.
 
-Beside it, in turn with it and on the same PostgreSQL, what pgbench does, so that a machine that others use too slows
-both alike.
+pgbench runs in turn with it on the same PostgreSQL, so that a machine shared with others slows both alike.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ COUNTS = (1, 16, 64)
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """How long and how often things are measured."""
+    """How long and how often each part measures."""
 
     rounds: int = 3
     #: One window of pgbench or of accepts, seconds.
@@ -37,7 +36,7 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 async def limits(stage: Stage, report: Report, lengths: Lengths, *, counts: tuple[int, ...] = (64,)) -> None:
-    """pgbench alone, for parts that are compared with it, unless it was measured already."""
+    """pgbench alone, for parts that are compared with it, unless it has already been measured."""
     for clients in counts:
         if f"pgbench_{clients}" not in report.figures:
             rates = [
@@ -47,7 +46,7 @@ async def limits(stage: Stage, report: Report, lengths: Lengths, *, counts: tupl
 
 
 async def accept(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Accepts and pgbench at each count, in turn, and the same transaction one by one."""
+    """Accepts and pgbench in turn, at each number of connections, and the same transaction one by one."""
     inserts: dict[int, list[float]] = {count: [] for count in COUNTS}
     results: dict[int, list[load.Result]] = {count: [] for count in COUNTS}
     naive: list[float] = []
@@ -80,7 +79,7 @@ async def accept(stage: Stage, report: Report, lengths: Lengths) -> None:
 
 
 async def once(stage: Stage, *, connections: int, seconds: float, empty: bool = True) -> load.Result:
-    """One window of accepts. BenchError unless what was answered is stored."""
+    """One window of accepts. BenchError unless everything answered is stored."""
     if empty:
         await stage.empty()
     else:
@@ -94,7 +93,7 @@ async def once(stage: Stage, *, connections: int, seconds: float, empty: bool = 
 
 
 async def _used(stage: Stage) -> int:
-    # The balance is a count of what was accepted, and costs nothing to read among millions of messages.
+    # The balance counts accepted messages, and is cheap to read even with millions of them.
     async with stage.connection() as conn:
         used: int = await conn.fetchval("SELECT used FROM quotas WHERE organization_id = $1", stage.organization)
     return used

@@ -1,7 +1,7 @@
 """A backlog: messages accepted while no worker runs, then one worker that starts and finds them.
 
-It is measured from the first submit to the last receipt that is stored (the simulator counts acknowledgements, and
-nothing is acknowledged that is not committed), or to the last webhook.
+Measured from the first submit to the last stored receipt (the simulator counts acknowledgements, which follow the
+commit), or to the last webhook.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from bench.control import Control
 from bench.figures import Report
 from bench.stage import BenchError, Stage
 
-#: A backlog that does not move for this long is stuck, seconds.
+#: A backlog without progress for this long is stuck, seconds.
 STUCK = 30.0
 
 
 async def backlog(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Messages a second, first with receipts only, then with a signed webhook each."""
+    """Messages per second, first with receipts only, then with a signed webhook each."""
     if "api" not in stage.parts:
         await stage.start_api(lengths.api_processes)
     plain, webhooks = [], []
@@ -84,7 +84,7 @@ async def _watch(stage: Stage, report: Report, amount: int, smsc: Control, recei
 
 
 async def note_memory(stage: Stage, report: Report) -> None:
-    """Resident memory as it is now: of the largest API process, and of the worker if there is one."""
+    """Current resident memory of the largest API process, and of the worker if one is running."""
     for kind, label in (("api", "API process"), ("worker", "worker")):
         sizes = [stage.size(name) for name in stage.parts if name.split()[0] == kind]
         if sizes:

@@ -1,7 +1,7 @@
-"""Staging of campaigns: recipients a second from contacts with a tag to messages in the queue, by one worker.
+"""Staging of campaigns: recipients per second from contacts with a tag to messages in the queue, by one worker.
 
-From the moment the campaign is created to the commit of its last message, gathering the audience included, with a text
-that is another one for each recipient. No supplier takes anything meanwhile: this is about staging alone.
+Measured from the creation of the campaign to the commit of its last message, including gathering the audience, with a
+different text for each recipient. No supplier accepts anything meanwhile: only staging is measured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from heliograph.campaigns.channels.sms import Wish
 
 TAG = "bench"
 TEXT = "Hello {{name}}, your order is ready. Reply STOP to hear no more from us."
-#: A campaign that does not move for this long is stuck, seconds.
+#: A campaign without progress for this long is stuck, seconds.
 STUCK = 30.0
 
 FILL = """
@@ -38,7 +38,7 @@ INSERT INTO contact_tags (organization_id, tag, contact_id) SELECT organization_
 
 
 async def campaigns(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """One campaign to all contacts, staged by a worker that has nothing else to do."""
+    """One campaign to all contacts, staged by an otherwise idle worker."""
     async with stage.connection() as conn:
         await conn.execute("TRUNCATE contacts CASCADE")
         await conn.execute(FILL, stage.organization, TAG, lengths.campaign, timeout=600)
@@ -64,7 +64,7 @@ async def campaigns(stage: Stage, report: Report, lengths: Lengths) -> None:
 
 
 async def _once(stage: Stage, report: Report, amount: int) -> float:
-    """One campaign. BenchError unless everybody has one message."""
+    """One campaign. BenchError unless each contact got exactly one message."""
     actor = Actor(stage.organization, None, "live", frozenset(), "active")
     processes = {"worker": stage.parts["worker"].pid, "postgres": stage.server.pid or 0}
     before = {name: machine.processor_seconds(pid) for name, pid in processes.items()}

@@ -1,8 +1,8 @@
-"""What a claim costs, by how many organizations and lines wait, and by how many rows were finished under a snapshot
-that keeps their remains.
+"""The cost of a claim, by the number of organizations and lines that wait, and by the number of rows finished under a
+snapshot that keeps their dead versions.
 
-The cost is processor time of the PostgreSQL process that the claims run in, so that others on the machine change
-little of it. Nothing else runs.
+The cost is processor time of the PostgreSQL process that executes the claims, so that other load on the machine hardly
+affects it. Nothing else runs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
 
-#: Rows a claim, rows that wait at first, claims of a round.
+#: Rows per claim, rows that wait at first, claims per round.
 SIZE, WAITING, CLAIMS = 256, 20_000, 24
 ORGANIZATIONS = (1, 1_000, 20_000)
 LINES = (1, 20_000)
 FINISHED = (30_000, 300_000)
-#: Rows finished between two looks, as a worker under load would see it.
+#: Rows finished between two queries of a worker under load.
 STEP = 5_000
 
 FILL = """
@@ -34,7 +34,7 @@ FINISH = "DELETE FROM queue WHERE kind = 'bench'"
 
 
 async def claims(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Microseconds a claimed row, and the ratios that should be one."""
+    """Microseconds per claimed row, and the ratios that should be one."""
     pool = await open_pool(stage.server.owner_url, size=2)
     try:
         for count in ORGANIZATIONS:
@@ -64,14 +64,14 @@ async def _waiting(stage: Stage, pool: Pool, *, organizations: int, lines: int =
     await stage.empty()
     backlog = Backlog()
     async with pool.acquire() as conn:
-        await conn.execute("ANALYZE queue")  # empty, as far as the planner will ever know
+        await conn.execute("ANALYZE queue")  # the planner will always believe it to be empty
         await conn.execute(FILL, lines, organizations, WAITING)
         await backlog.look(conn, "bench")
         return await _cost(conn, backlog)
 
 
 async def _under_snapshot(stage: Stage, report: Report, pool: Pool) -> None:
-    """One worker that lives through it, beside a transaction that reads and stays open."""
+    """One worker throughout, alongside an open transaction that has read the queue."""
     await stage.empty()
     backlog = Backlog()
     async with pool.acquire() as conn, stage.connection() as old:
@@ -111,12 +111,12 @@ async def _cost(conn: Connection, backlog: Backlog) -> float:
         claimed = await backlog.claim(conn, "bench", free, seconds=60)
         costs.append((_used(conn) - began) / len(claimed))
         await leases.finish(conn, claimed)
-    # The first one has to be planned.
+    # The first one must be planned.
     return statistics.median(costs[1:])
 
 
 def _used(conn: Connection) -> float:
-    """Processor time that the connection's server process has used, microseconds."""
+    """Processor time used by the connection's server process, in microseconds."""
     return int(Path(f"/proc/{conn.get_server_pid()}/schedstat").read_text().split()[0]) / 1000
 
 

@@ -1,4 +1,4 @@
-"""`heliograph contacts import`: rows a second from a file into contacts and their tags, its start included."""
+"""`heliograph contacts import`: rows per second from a file into contacts and tags, including the program's start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.stage import BenchError, Stage
 
 
 async def contacts(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """A file of people with two tags each into no contacts, and the same file again."""
+    """Import a file of people with two tags each when there are no contacts, and then the same file again."""
     file = stage.place / "people.csv"
     _write(file, lengths.contacts)
     first, again = [], []
@@ -31,7 +31,7 @@ async def contacts(stage: Stage, report: Report, lengths: Lengths) -> None:
 
 
 async def _once(stage: Stage, file: Path, *, created: int) -> float:
-    """One import. BenchError unless what it says is so, and is stored."""
+    """One import. BenchError unless its summary is right and everything is stored."""
     began = time.monotonic()
     said = await stage.run(
         *(sys.executable, "-m", "heliograph", "contacts", "import", file, "--json", "--org", str(stage.organization)),
@@ -52,5 +52,5 @@ def _write(file: Path, rows: int) -> None:
     with file.open("w") as out:
         out.write("Phone,First name,Last name,Tags\n")
         for number in range(rows):
-            # Not in the order of numbers: 7919 is prime, so all of them are different.
+            # Numbers are not in order: 7919 is prime, so all of them are different.
             out.write(f"+25884{number * 7919 % 10_000_000:07},Ana {number},Silva,district {number % 150};customers\n")

@@ -1,4 +1,4 @@
-"""How the generator and the bench ask a simulator for its counters: a line with a word, and a line of JSON back."""
+"""Control protocol for reading a simulator's counters: a line with a word, answered by a line of JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Control:
                     await asyncio.sleep(0.02)
 
     async def ask(self, word: str) -> Any:
-        """The answer to one word. ConnectionError when the simulator has ended."""
+        """The answer to one word. ConnectionError if the simulator has ended."""
         async with self._turn:
             self._writer.write(word.encode() + b"\n")
             line = await self._reader.readline()

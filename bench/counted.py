@@ -1,7 +1,8 @@
-"""A process of ours that counts what it does for metrics and logs: `python -m bench.counted FILE -m heliograph api …`.
+"""Runs one of our processes and counts its operations on metrics and logs:
+`python -m bench.counted FILE -m heliograph api …`.
 
-Every operation is counted by what it is done to, and passed on. Once the process ends in order, each kind is done again
-in a tight loop, on the same objects with the same labels, and the counts and what each costs are written to FILE.
+Every operation is counted by its object, and executed. When the process ends normally, each kind is repeated in a tight
+loop, on the same objects with the same labels, and the counts and costs are written to FILE.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import uvloop
 
 from heliograph.base.process import measures
 
-#: Operations of a tight loop, of which the cheapest of so many rounds counts: what interrupts one is not its cost.
+#: Operations and log lines in a tight loop, and rounds, of which the cheapest counts: interruptions are not its cost.
 LOOP, LINES, ROUNDS = 20_000, 400, 5
 
 
 class Kind(msgspec.Struct):
-    """What was done of one kind, and nanoseconds of processor time for one."""
+    """The number of operations of one kind, and nanoseconds of processor time for each."""
 
     times: int = 0
     nanoseconds: float = 0.0
@@ -38,7 +39,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._done: Counter[tuple[Any, ...]] = Counter()
-        #: How each is done again, by the same key.
+        #: How each kind is repeated, by the same key.
         self._again: dict[tuple[Any, ...], Callable[[], object]] = {}
 
     def note(self, key: tuple[Any, ...], again: Callable[[], object]) -> None:
@@ -48,19 +49,19 @@ class Counts:
             self._again[key] = again
 
     def measured(self) -> dict[str, Kind]:
-        """By kind: how often, and what each costs on average over all that it was done to."""
+        """By kind: how often, and the average cost over all its objects."""
         kinds: dict[str, Kind] = {}
         for key, times in self._done.most_common():
             kind = kinds.setdefault(key[0], Kind())
             cost = _nanoseconds(self._again[key], LINES if key[0].startswith("log") else LOOP)
             kind.nanoseconds = (kind.nanoseconds * kind.times + cost * times) / (kind.times + times)
             kind.times += times
-        # Whoever reads this knows how often.
+        # The reader of the result knows how often.
         return kinds | {"wake": Kind(0, uvloop.run(_wake()))}
 
 
 def _nanoseconds(work: Callable[[], object], loop: int) -> float:
-    """Of this thread's processor time, for one."""
+    """Of this thread's processor time, per operation."""
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.thread_time_ns()
@@ -71,7 +72,7 @@ def _nanoseconds(work: Callable[[], object], loop: int) -> float:
 
 
 async def _wake() -> float:
-    """Nanoseconds of a coroutine that sleeps and wakes, as the one that watches the loop does."""
+    """Nanoseconds for a coroutine that sleeps and wakes, like the one that watches the event loop."""
     await asyncio.sleep(0.001)
     began = time.thread_time_ns()
     for _ in range(LINES):
@@ -80,7 +81,7 @@ async def _wake() -> float:
 
 
 def watch(counts: Counts) -> None:
-    """Count what is done to metrics and logs from now on."""
+    """Count operations on metrics and logs from now on."""
     add, observe, accepted = measures.Counter.add, measures.Histogram.observe, measures.accepted
 
     def counted_add(self: measures.Counter, *labels: str, by: float = 1) -> None:
@@ -102,7 +103,7 @@ def watch(counts: Counts) -> None:
 
 
 def _watch_logs(counts: Counts) -> None:
-    """Lines that are written, and calls for lines that the level leaves out."""
+    """Lines written, and calls for lines below the level."""
     made = structlog.make_filtering_bound_logger
 
     def counted(min_level: Any) -> Any:

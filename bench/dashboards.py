@@ -1,4 +1,4 @@
-"""Dashboards among millions of stored messages: what open ones cost those who send. (How long they take: `pages`.)"""
+"""Dashboards with millions of stored messages: what open ones cost senders. (Their response times: `pages`.)"""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bench.pages import owner
 from bench.stage import Stage
 from heliograph.traffic import folding
 
-#: Dashboards that are open while messages are accepted.
+#: Dashboards open while messages are accepted.
 OPEN = 20
-#: Seconds between two looks of one: after a change, and how it grows while nothing changes.
+#: Seconds between two requests of one: after a change, and the factor by which it grows while nothing changes.
 PAUSE, GROWS, LONGEST = 2.0, 1.5, 15.0
-#: What they show, in turn.
+#: Pages that they show, in turn.
 WATCHED = ("/", "/messages", "/messages?status=failed")
 
 
@@ -42,15 +42,15 @@ async def dashboards(stage: Stage, report: Report, lengths: Lengths) -> None:
 
 
 async def fold(stage: Stage) -> None:
-    """What a worker does every ten seconds. None runs here, and home would add up whatever was accepted since the
-    database was filled: tens of thousands of deltas, seven times, where an installation has those of a few seconds."""
+    """Do what a worker does every ten seconds. None runs here, and the home page would add up everything accepted since
+    the database was filled: tens of thousands of deltas, seven times, instead of those of a few seconds."""
     async with stage.connection() as conn:
         await folding.fold(conn)
 
 
 @contextlib.asynccontextmanager
 async def _watching(session: aiohttp.ClientSession) -> AsyncIterator[None]:
-    """OPEN dashboards that look again as an open page does (`pages/static/live.js`)."""
+    """OPEN dashboards that refresh like an open page (`pages/static/live.js`)."""
 
     async def look(number: int) -> None:
         path, tag, seen, pause = WATCHED[number % len(WATCHED)], "", "0", PAUSE

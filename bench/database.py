@@ -1,4 +1,4 @@
-"""What PostgreSQL did, by its own statistics: commits, WAL, rows."""
+"""PostgreSQL's own statistics: commits, WAL, rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from bench.stage import Stage
 
-#: Since the start of the database: commits, bytes of WAL, rows. Updates that stayed on their page wrote no index.
+#: Since the database started: commits, bytes of WAL, rows. HOT updates, which stay on their page, write no index.
 MARK = """
 SELECT (SELECT xact_commit FROM pg_stat_database WHERE datname = current_database())::float8 AS commits,
        pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 AS wal,
@@ -18,13 +18,13 @@ SELECT (SELECT xact_commit FROM pg_stat_database WHERE datname = current_databas
        (SELECT sum(n_tup_upd - n_tup_hot_upd) FROM pg_stat_user_tables)::float8 AS moved,
        (SELECT sum(n_tup_del) FROM pg_stat_user_tables)::float8 AS deleted
 """
-#: A backend that has nothing to do tells what it did within so many seconds (PGSTAT_MIN_INTERVAL, and a little).
+#: An idle backend reports its statistics within this many seconds (PGSTAT_MIN_INTERVAL, and some slack).
 TOLD = 1.5
 
 
 class Work(msgspec.Struct, frozen=True):
-    """What was done so far, or between two marks, or for one message of many. `wal` in bytes; `moved`: of the updated
-    rows, those whose new version went to another page, and so into every index."""
+    """Totals so far, between two marks, or for one message of many. `wal` in bytes; `moved`: updated rows whose new
+    version went to another page, and therefore into every index."""
 
     commits: float
     wal: float
@@ -34,7 +34,7 @@ class Work(msgspec.Struct, frozen=True):
     deleted: float
 
     def since(self, earlier: Work, *, messages: float = 1.0) -> Work:
-        """What was done between the two, for each of `messages`."""
+        """The difference of the two, for each of `messages`."""
         return Work(
             *(
                 (now - then) / max(messages, 1.0)
@@ -44,14 +44,14 @@ class Work(msgspec.Struct, frozen=True):
 
 
 async def mark(stage: Stage) -> Work:
-    """What was done so far, once everybody has told of it."""
+    """Totals so far, once all backends have reported theirs."""
     await asyncio.sleep(TOLD)
     async with stage.connection() as conn:
         return await read(conn)
 
 
 async def read(conn: asyncpg.Connection[asyncpg.Record]) -> Work:
-    """What the statistics say now."""
+    """The current statistics."""
     await conn.execute("SELECT pg_stat_clear_snapshot()")
     row = await conn.fetchrow(MARK)
     assert row is not None

@@ -1,7 +1,7 @@
-"""The figures, their budgets and aims, and how they are shown.
+"""The figures, their budgets and aims, and their presentation.
 
-A budget is what must be met (exit status 1 otherwise), an aim is what is wanted. Most are ratios to what pgbench does
-on the same PostgreSQL in the same run, so that they hold on any machine.
+A budget must be met (exit status 1 otherwise), an aim is what we would like. Most are ratios to pgbench on the same
+PostgreSQL in the same run, so that they apply to any machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Budget(msgspec.Struct, frozen=True):
     at_most: bool = False
 
     def judge(self, value: float) -> str:
-        """Meets the aim, meets the budget, or misses."""
+        """Whether a value meets the aim, meets the budget, or misses it."""
         better = (lambda bound: value <= bound) if self.at_most else (lambda bound: value >= bound)
         if better(self.aim):
             return "meets the aim"
@@ -67,7 +67,7 @@ WORK = "PostgreSQL, for a message: commits, bytes of WAL, rows (moved: updated, 
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One line of the table. `values`: one for each round; what is shown and judged is their median."""
+    """One line of the table. `values`: one per round; their median is shown and judged."""
 
     key: str
     label: str
@@ -80,14 +80,14 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Report:
-    """All figures of a run, in the order in which they came, and what was noticed beside them."""
+    """All figures of a run, in order, and remarks."""
 
     def __init__(self) -> None:
         self.figures: dict[str, Figure] = {}
         self.facts: list[tuple[str, str]] = []
-        #: Microseconds of processor time for one message, by part of the measurement and process.
+        #: Microseconds of processor time per message, by part of the measurement and process.
         self.costs: dict[str, dict[str, float]] = {}
-        #: What PostgreSQL did for one message, by part of the measurement: commits, WAL, rows.
+        #: PostgreSQL's work per message, by part of the measurement: commits, WAL, rows.
         self.work: dict[str, dict[str, float]] = {}
 
     def add(self, key: str, label: str, values: Sequence[float], unit: str = "") -> Figure:
@@ -96,7 +96,7 @@ class Report:
         return figure
 
     def ratio(self, key: str, label: str, over: str, under: str) -> None:
-        """Add the quotient of two figures' medians, if both are there."""
+        """Add the quotient of two figures' medians, if both exist."""
         if over in self.figures and under in self.figures and self.figures[under].value:
             self.add(key, label, [self.figures[over].value / self.figures[under].value])
 
@@ -118,7 +118,7 @@ class Report:
         return "\n\n".join(parts)
 
     def markdown(self) -> str:
-        """The same as Markdown."""
+        """The tables as Markdown."""
         lines = [f"{name}: {value}  " for name, value in self.facts]
         lines += ["", *_markdown(["", "median", "of", "budget", "aim", ""], self._rows())]
         if self.costs:

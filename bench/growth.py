@@ -1,9 +1,9 @@
-"""Growth: accepts and pages on a database that holds millions of messages, against the same database without any.
+"""Growth: accepts and pages on a database with millions of messages, compared with the same database without any.
 
-The messages are made in SQL as a month of traffic would have left them: ids of the last 30 days, half of them of the
-organization that sends now, each with its text, idempotency record, attempt, supplier id, receipt and
-event; `holdings` adds what else there is. Loading writes no WAL (tables truncated in the same transaction under
-`wal_level = minimal`) and freezes rows, so that neither vacuum nor checkpoints of the loading are measured afterwards.
+The messages are generated in SQL as a month of traffic would have left them: ids of the last 30 days, half of them from
+the organization that sends now, each with its text, idempotency record, attempt, supplier id, receipt and event;
+`holdings` adds everything else. Loading writes no WAL (tables are truncated in the same transaction under
+`wal_level = minimal`) and freezes rows, so that neither its vacuum nor its checkpoints are measured afterwards.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from bench.stage import BenchError, Stage
 from heliograph.base.database.migrate import DAILY, day_name, make_days, make_partitions
 
 DAYS = 30
-#: Space of one message in all tables with their indexes, and of its helper while it is made; kB.
+#: Space of one message in all tables with their indexes, and of its helper row while it is generated; kB.
 KB_EACH = 3.4
-#: Skipping WAL is for tables that are filled in the transaction that truncates them.
+#: WAL is skipped only for tables that are filled in the transaction that truncates them.
 MINIMAL = {"wal_level": "minimal", "max_wal_senders": "0"}
 
-# n is a message's number, from old to new; everything else follows from it. The ids are UUIDv7 of their time.
+# n is a message's number, from old to new; everything else is derived from it. The ids are UUIDv7 of their time.
 IDS = f"""
 CREATE UNLOGGED TABLE bench_ids AS
 SELECT n, at, md5('s' || n) AS hash, organization_id, n % 100 IN (6, 7) AS failed,
@@ -51,7 +51,7 @@ SELECT n, at, md5('s' || n) AS hash, organization_id, n % 100 IN (6, 7) AS faile
                   FROM generate_series(0, $4::int - 1) AS n) AS number
        ) AS timed
 """
-#: Columns of each table, and their values made from `bench_ids`.
+#: Columns of each table, and their values derived from `bench_ids`.
 ROWS = {
     "messages": (
         "organization_id, id, status, mode, recipient, sender, sender_id, supplier_id, network, encoding, segments,"
@@ -84,9 +84,9 @@ ROWS = {
         '"deliveredAt":"2026-01-01T00:00:00.000Z","failedAt":null,"failure":null}}}}\', at',
     ),
 }
-#: How long keys are kept, which is by day.
+#: How long keys are kept; partitioned by day.
 KEYS_KEPT = timedelta(days=3)
-#: Tables by month.
+#: Tables partitioned by month.
 MONTHLY = ("messages", "attempts", "events")
 
 
@@ -106,7 +106,7 @@ async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:
     size = await fill(stage, lengths.growth)
     await stage.restart_database()
     await stage.start_api(lengths.api_processes)
-    # Caches are empty after the restart, which no running system's are.
+    # Caches are empty after the restart, unlike in a running system.
     await once(stage, connections=64, seconds=lengths.window, empty=False)
     results = [await once(stage, connections=64, seconds=lengths.window, empty=False) for _ in range(lengths.rounds)]
     amount = f"{lengths.growth:,}".replace(",", " ")
@@ -122,7 +122,7 @@ async def growth(stage: Stage, report: Report, lengths: Lengths) -> None:
 
 
 async def fill(stage: Stage, amount: int) -> float:
-    """Store so many messages of the last DAYS days; returns the size of the database in GB."""
+    """Store that many messages of the last DAYS days; returns the size of the database in GB."""
     start = datetime.now(UTC) - timedelta(days=DAYS, minutes=1)
     async with stage.connection() as conn:
         await make_partitions(conn, start.date())
@@ -139,7 +139,7 @@ async def fill(stage: Stage, amount: int) -> float:
         select = f"SELECT {values.format(**names)} FROM bench_ids"
         for target, condition in _targets(table, start):
             work.append((target, columns, f"{select} WHERE {condition}"))
-    # The longest first, two at a time: what one writes, another reads meanwhile.
+    # The longest first, two at a time: one writes while another reads.
     slots = asyncio.Semaphore(2)
 
     async def one(target: str, columns: str, select: str) -> None:
@@ -154,14 +154,14 @@ async def fill(stage: Stage, amount: int) -> float:
     await hold(stage, amount)
     async with stage.connection() as conn:
         await conn.execute("DROP TABLE bench_ids")
-        # Messages are frozen, so this only notes that they are: autovacuum has nothing to do while we measure.
+        # Messages are frozen, so this only records it: autovacuum then has nothing to do while we measure.
         await conn.execute("VACUUM (ANALYZE)", timeout=3600)
         size: int = await conn.fetchval("SELECT pg_database_size(current_database())")
     return size / 2**30
 
 
 def _targets(table: str, start: datetime) -> list[tuple[str, str]]:
-    """(table or partition, condition on bench_ids): rows can be frozen only where they lie."""
+    """(table or partition, condition on bench_ids): COPY can freeze rows only in the partition itself."""
     if table in DAILY:
         days = [datetime.now(UTC).date() - timedelta(days=number) for number in range(KEYS_KEPT.days + 1)]
         return [(day_name(table, day), f"(at AT TIME ZONE 'UTC')::date = '{day}'") for day in days]
@@ -183,7 +183,7 @@ async def _pour(
     columns: str,
     select: str,
 ) -> None:
-    """Copy what `select` makes into a table that is truncated first, frozen."""
+    """Truncate a table and copy the rows of `select` into it, frozen."""
     chunks: asyncio.Queue[bytes | None] = asyncio.Queue(64)
 
     async def make() -> None:

@@ -1,7 +1,7 @@
-"""What an installation holds besides messages: organizations of every size, and a month of everything they do.
+"""What an installation stores besides messages: organizations of all sizes, and a month of all their activity.
 
-One organization has half of all messages; the others share the rest by a long tail (the cube of a uniform number, so
-that a tenth of them have nearly half of it). Everything is made in the database by statements over sets, from the
+One organization has half of all messages; the others share the rest with a long tail (the cube of a uniform number, so
+that a tenth of them have nearly half of it). Everything is generated in the database by set-based statements, from the
 messages' own ids and times, so that lists, roll-ups and searches agree with each other.
 """
 
@@ -17,18 +17,18 @@ from heliograph.base.histogram import LENGTH
 from heliograph.webhooks.delivery.signing import new_secret
 from heliograph.webhooks.endpoints import context
 
-#: Organizations, the large one with them, and suppliers, the stage's own with them.
+#: Organizations, including the large one, and suppliers, including the stage's own.
 ORGANIZATIONS, SUPPLIERS = 2_000, 50
-#: What there is per message.
+#: Number of each per message.
 CONTACTS, WHATSAPP, RECEIVED, AUDITED = 0.1, 0.1, 0.02, 0.05
-#: Ids of other organizations and suppliers: this and a number of twelve digits.
+#: Ids of other organizations and suppliers: this, followed by a number of twelve digits.
 ORGANIZATION, SUPPLIER = "00000000-0000-7000-8000-", "00000000-0000-7000-9000-"
-#: Campaigns of an organization with messages all month, and the one that a message of `bench_ids` belongs to: one in
-#: five is a campaign's.
+#: Campaigns of an organization that sends all month, and the one that a message of `bench_ids` belongs to: one message
+#: in five belongs to a campaign.
 CAMPAIGNS, CAMPAIGN_ID = 100, "00000000-0000-7000-a000-"
 CAMPAIGN = f"('{CAMPAIGN_ID}' || lpad((n::bigint * {CAMPAIGNS} / $4::int)::text, 12, '0'))::uuid"
 
-#: `:large` is the id of the large organization. Each comes with what everybody has.
+#: `:large` is the id of the large organization. Each organization gets what all of them have.
 FIRST = (
     f"""
 INSERT INTO organizations (id, name, country, created_at)
@@ -324,7 +324,7 @@ UPDATE whatsapp_accounts SET token = made.token FROM unnest($1::uuid[], $2::byte
  WHERE whatsapp_accounts.id = made.id
 """
 SECRET = "UPDATE webhook_endpoints SET secret = $2 WHERE organization_id = $1 AND id = $1"
-#: Those of THEN that hold what the stage itself needs.
+#: The tables of THEN that contain rows needed by the stage itself.
 KEPT = ("quotas", "webhook_endpoints", "audit_log", "whatsapp_accounts", "whatsapp_numbers")
 
 
@@ -336,9 +336,9 @@ async def organizations(conn: asyncpg.Connection[asyncpg.Record], large: UUID) -
 
 
 async def hold(stage: Stage, amount: int) -> None:
-    """Everything else that `amount` messages of `bench_ids` bring with them."""
+    """Store everything else that comes with `amount` messages of `bench_ids`."""
     async with stage.connection() as conn:
-        # What earlier parts of the measurement left would be counted twice.
+        # Rows left by earlier parts of the measurement would be counted twice.
         emptied = ", ".join(name for name in THEN if name not in KEPT)
         await conn.execute(f"TRUNCATE {emptied} CASCADE")
         for name, statement in THEN.items():
@@ -348,7 +348,7 @@ async def hold(stage: Stage, amount: int) -> None:
 
 
 async def _seal(stage: Stage, conn: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Secrets that pages open are sealed as the product does it, each for its own row."""
+    """Seal the secrets that pages open as the product does, each for its own row."""
     key = stage.whatsapp_key
     for row in await conn.fetch("SELECT id FROM whatsapp_apps WHERE app_id = '1'"):
         place = f"whatsapp_apps/{row['id']}"
@@ -362,6 +362,6 @@ async def _seal(stage: Stage, conn: asyncpg.Connection[asyncpg.Record]) -> None:
 
 
 def filled(statement: str, large: UUID, amount: int = 0) -> str:
-    """A statement with its values in it."""
-    # Both are ours, so they may stand in the text; parameters that a statement does not use would be refused.
+    """A statement with its values inserted."""
+    # Both are our own values, so they may be part of the text; PostgreSQL refuses unused parameters.
     return statement.replace(":large", f"'{large}'::uuid").replace(":amount", str(amount))

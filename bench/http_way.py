@@ -1,4 +1,4 @@
-"""The whole way through a supplier over HTTP: accept → request → callback → signed webhook, as `way` does over SMPP."""
+"""The whole way through a supplier over HTTP: accept → request → callback → signed webhook, like `way` over SMPP."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bench.way import IN_FLIGHT, STAND_INS, WARM_UP, settle
 from heliograph.sms.dispatch import suppliers
 
 KIND = "infobip"
-#: Requests that may be open at once.
+#: Maximum number of concurrent requests.
 WINDOW = 200
 REMOVE = "UPDATE suppliers SET state = 'removed' WHERE name = 'bench'"
 
 
 async def http_way(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Messages a second that are accepted, sent, delivered and reported; ÷ `way`, where that was measured."""
+    """Messages accepted, sent, delivered and reported per second; ÷ `way`, if that was measured."""
     secret = secrets.token_urlsafe(6)
     await stage.empty()
     supplier, base_url = await stage.start_aggregator(KIND, secret)

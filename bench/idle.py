@@ -1,4 +1,4 @@
-"""What an installation costs that has nothing to do: one API and one worker process, bound to a supplier."""
+"""The cost of an idle installation: one API and one worker process, bound to a supplier."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bench.accept import Lengths
 from bench.figures import Report
 from bench.stage import Stage
 
-#: Seconds until what a start brings with it is over, and of the window, which has all that is done once a minute.
+#: Seconds until the work of starting is over, and of the window, which includes everything done once a minute.
 CALM, WINDOW = 15.0, 60.0
 
 
 async def idle(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Commits, WAL and processor time a second."""
+    """Commits, WAL and processor time per second."""
     smsc = await stage.start_smsc()
     if "api" not in stage.parts:
         await stage.start_api(lengths.api_processes)

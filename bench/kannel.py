@@ -1,6 +1,6 @@
-"""The whole way of Kannel, where Debian's package is installed: the same SMSC, generator, bound on what is under way
-and server for what comes back. Its `file` store is written each few seconds, so an accepted message may be lost, and it
-tells of receipts by a plain GET, unsigned.
+"""The whole way through Kannel, if Debian's package is installed: with the same SMSC, generator, limit of messages in
+flight and server for receipts. Its `file` store is written every few seconds, so an accepted message may be lost, and
+it reports receipts by a plain unsigned GET.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bench.stage import BenchError, Stage, free_port
 from bench.way import IN_FLIGHT, WARM_UP
 from heliograph.demo.seeding import WINDOW
 
-#: Debian puts them where not every user looks.
+#: Where Debian installs them, which is not in every user's PATH.
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
 NAMES = ("bearerbox", "smsbox")
-#: How long the last receipts may take, seconds.
+#: Time allowed for the last receipts, seconds.
 SETTLED = 30.0
 CONFIGURATION = """
 group = core
@@ -63,7 +63,7 @@ max-messages = 9
 
 
 async def kannel(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Messages a second that Kannel takes, sends, and reports, and what this costs; nothing where it is missing."""
+    """Messages that Kannel accepts, sends and reports per second, and their cost; nothing if it is not installed."""
     programs = {name: shutil.which(name, path=PATH) for name in NAMES}
     if None in programs.values():
         stage.say("  not measured: Kannel is not installed (Debian's package `kannel`)")
@@ -115,7 +115,7 @@ async def kannel(stage: Stage, report: Report, lengths: Lengths) -> None:
 
 
 async def _settle(smsc: Control, visits: Control, accepted: int) -> None:
-    """Wait until everything that was accepted is sent, and told of. BenchError if that takes too long."""
+    """Wait until everything accepted is sent and reported. BenchError if that takes too long."""
     deadline = time.monotonic() + SETTLED
     while True:
         came: int = (await visits.ask("counters"))["received"]

@@ -1,11 +1,11 @@
-"""The load generator: many connections, one request under way on each, as raw protocols on uvloop.
+"""The load generator: many connections with one request under way on each, as raw protocols on uvloop.
 
-Requests are put together from prepared bytes; of an answer only status and length are looked at. It runs as a process
-of its own, `python -m bench.load OPTIONS` (JSON), and says its `Result` as JSON. How fast it can be at all is measured
-against `process.fixed`, and must be several times what it measures.
+Requests are assembled from prepared bytes; only status and length of an answer are examined. It runs as a separate
+process, `python -m bench.load OPTIONS` (JSON), and prints its `Result` as JSON. Its maximum speed is measured against
+`process.fixed`, and must be several times what it measures.
 
-Three ways to hold back: `count` ends after so many, `rate` paces, `in_flight` keeps what was sent and has not come
-back as a webhook below a bound, so that what is measured is what the whole way carries.
+Three ways to limit it: `count` stops after that many messages, `rate` paces, and `in_flight` limits the messages sent
+whose webhook has not come back, so that the throughput of the whole way is measured.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from bench import machine
 from bench.control import Control
 
 TEXT = "Your code is 482913. It is valid for ten minutes. We will never ask you for it by phone."
-#: How long the last answers may take, seconds.
+#: Time allowed for the last answers, seconds.
 PATIENCE = 30.0
-#: Numbers that are sent to, and how far apart those of two messages are; prime to each other, so all of them come.
+#: Recipients' numbers, and the distance between those of two messages; coprime, so that all of them are used.
 NUMBERS, SPREAD = 9_986_000, 7919
-#: How often to look whether more may be sent, seconds.
+#: How often to check whether more may be sent, seconds.
 TICK = 0.01
 
 
@@ -46,30 +46,30 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     connections: int
     #: Send WhatsApp templates from these numbers in turn; none: SMS.
     whatsapp: tuple[str, ...] = ()
-    #: Ask Kannel's `sendsms`, with the name and password of `key` ("name:password"); receipts go to this address.
+    #: Use Kannel's `sendsms`, with the name and password in `key` ("name:password"); receipts go to this address.
     receipts_to: str = ""
     warm_up: float = 0.0
-    #: Length of the window that is measured, after the warm-up.
+    #: Length of the measured window, after the warm-up.
     seconds: float = 0.0
-    #: Instead of a window: send so many and measure until the last is answered.
+    #: Instead of a window: send this many and measure until the last is answered.
     count: int = 0
-    #: Messages a second; 0: as fast as answers come.
+    #: Messages per second; 0: as fast as answers arrive.
     rate: float = 0.0
-    #: Most messages sent whose webhook has not come; 0: no bound.
+    #: Maximum number of messages sent whose webhook has not arrived; 0: no limit.
     in_flight: int = 0
     #: Control port of the receiver whose webhooks count.
     receiver: int = 0
-    #: Processes whose processor time is taken, by name.
+    #: Processes whose processor time is measured, by name.
     processes: dict[str, int] = {}
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What was measured. Latencies in ms, from the write of a request to its whole answer."""
+    """What was measured. Latencies in ms, from writing a request to its complete answer."""
 
     #: Messages answered with 202 in the window, and the window's length in seconds.
     accepted: int
     seconds: float
-    #: Webhooks that came in the window.
+    #: Webhooks that arrived in the window.
     received: int
     #: Every answer from the first to the last, by status; "lost" is a connection that closed.
     statuses: dict[str, int]
@@ -80,12 +80,12 @@ class Result(msgspec.Struct, frozen=True):
     processor: dict[str, float]
     #: Share of the machine, 0 to 1, that was used by processes other than these.
     others: float
-    #: Share of the machine that was used at all.
+    #: Share of the machine that was used in total.
     busy: float
 
     @property
     def rate(self) -> float:
-        """Messages accepted a second."""
+        """Messages accepted per second."""
         return self.accepted / self.seconds
 
     def costs(self, messages: int) -> dict[str, float]:
@@ -94,12 +94,12 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def requests(options: Options) -> Callable[[int], bytes]:
-    """A function from a number to a request with a key and a recipient of its own.
+    """A function from a number to a request with a key and recipient of its own.
 
-    Recipients are spread over a thousand blocks, as those of honest traffic are: of numbers that follow one another,
-    nearly every one meets a hold of the guard, which is a row more for each message. Each run begins elsewhere among
-    them, since the fourth message to a number within ten minutes makes its block suspicious as well. Their last four
-    digits are 0014 and up: those below are orders to simulators.
+    Recipients are spread over a thousand blocks, as in honest traffic: of consecutive numbers, nearly every one would
+    meet a hold of the guard, which is another row for each message. Each run begins at a different place, since the
+    fourth message to a number within ten minutes makes its block suspicious as well. Their last four digits are 0014
+    and up: those below are commands to simulators.
     """
     if options.whatsapp:
         return _templates(options)
@@ -107,7 +107,7 @@ def requests(options: Options) -> Callable[[int], bytes]:
         return _sendsms(options)
     body = b'{"to":"+25884%s","message":"' + TEXT.encode() + b'"}'
     before, after = body.split(b"%s")
-    # A UUID's first four groups are this run's own; the last one counts.
+    # A UUID's first four groups are unique to this run; the last one is a counter.
     run = str(uuid.uuid4())[:24].encode()
     first = random.randrange(NUMBERS)
     head = (
@@ -164,7 +164,7 @@ async def generate(options: Options) -> Result:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` of the ordered ones lie; 0 without any."""
+    """The value below which `share` of the sorted values are; 0 if there are none."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 
 
@@ -254,12 +254,12 @@ class _Load:
         }
 
     async def _pace(self, control: Control | None) -> None:
-        """Let more be sent as time passes or webhooks come back."""
+        """Permit more sends as time passes or webhooks come back."""
         options = self.options
         if not (options.rate or options.in_flight):
             return
         began = time.perf_counter()
-        # Messages of earlier runs may still come back; they are nobody's here.
+        # Messages of earlier runs may still come back; they are ignored.
         before = (await control.ask("counters"))["received"] if control else 0
         while True:
             allowed = sys.maxsize
@@ -281,7 +281,7 @@ class _Connection(asyncio.Protocol):
         self._rest = b""
         self._began = 0.0
         self._waiting = False
-        #: How the server spells it: nobody's answer is searched for another's.
+        #: As spelled by the server: answers are not searched for other spellings.
         self._length = b"Content-Length: " if load.options.receipts_to else b"content-length: "
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -296,7 +296,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def send(self) -> None:
-        """Send the next request, or wait in line until one may be sent."""
+        """Send the next request, or queue until one may be sent."""
         load = self._load
         if not load.may_send():
             load.idle.append(self)

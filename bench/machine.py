@@ -1,4 +1,4 @@
-"""The machine that is measured, and what its processes use of it."""
+"""The measured machine, and its usage by processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = ("uvloop", "asyncpg", "msgspec", "httptools")
 
 
 def facts(place: Path) -> list[tuple[str, str]]:
-    """(name, value) of everything that a figure depends on. `place`: where the database will be."""
+    """(name, value) of everything that figures depend on. `place`: where the database will be."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     load = " ".join(f"{one:.2f}" for one in os.getloadavg())
     return [
@@ -33,9 +33,9 @@ def facts(place: Path) -> list[tuple[str, str]]:
 
 
 def _python() -> str:
-    """Its version, and whether its build leaves out what the builds of most distributions have.
+    """Its version, and whether it was built without the optimizations that most distributions enable.
 
-    Distributions optimize in a build of their own, and record the arguments of another: Debian's does not name it, and
+    Distributions optimize in a separate build, and record the arguments of another: Debian's does not mention it, and
     runs a fifth faster than the same version built without.
     """
     arguments = sysconfig.get_config_var("CONFIG_ARGS") or "--enable-optimizations"
@@ -44,7 +44,7 @@ def _python() -> str:
 
 
 def fsync_ms(place: Path, *, times: int = 200) -> float:
-    """Median time in ms of a write of 8 kB with fdatasync, in place, as a commit does it."""
+    """Median time in ms of an in-place write of 8 kB with fdatasync, like a commit."""
     path = place / "fsync-probe"
     took = []
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -73,7 +73,7 @@ def file_system(place: Path) -> str:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time of a process and its children, the ended ones included, since their start."""
+    """Processor time of a process and its children, including ended ones, since their start."""
     return sum(_times(one) for one in _family(pid))
 
 
@@ -87,7 +87,7 @@ def clock_seconds(pid: int) -> float:
 def busy_seconds() -> float:
     """Processor time that the whole machine has spent on anything, all cores, since its start."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    # All but idle and iowait (proc(5)); guests are counted within user and nice.
+    # All but idle and iowait (proc(5)); guests are included in user and nice.
     return sum(int(field) for number, field in enumerate(fields[:8]) if number not in (3, 4)) / _TICKS
 
 

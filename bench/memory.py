@@ -1,6 +1,6 @@
 """Resident memory of an API process and a worker after load.
 
-After the backlog they are measured as they are. Without it, or to see whether they stay as they are, the whole way
+After the backlog, the running processes are measured. Without it, or to see whether sizes stay constant, the whole way
 runs for a while: `--soak MINUTES`.
 """
 
@@ -16,7 +16,7 @@ from bench.stage import Stage
 
 
 async def memory(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Note the sizes after the whole way has run, if nobody did yet or a soak was asked for."""
+    """Record the sizes after running the whole way, if that was not done yet or a soak was requested."""
     if "memory_worker" in report.figures and not lengths.soak:
         return
     await stage.empty()

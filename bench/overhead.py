@@ -1,11 +1,11 @@
-"""What metrics and logs cost on the whole way: their share of the processor time of API and worker for a message.
+"""The cost of metrics and logs on the whole way: their share of the processor time of API and worker per message.
 
-Rates with them and without differ by more from one minute to the next than what is measured. So the operations of one
-real run are counted instead (`bench.counted`): additions to counters, observations, lines of logs and calls for lines
-that the level leaves out, from the start of each process to its end. What each kind costs is measured in a tight loop
-of the same process, on the same objects with the same labels, and so is a look at how late the event loop is; what a
-scrape costs, by the processor time of the process. All of it is compared with the processor time a message of the same
-run. A tight loop finds everything in the processor's caches, so the figure is a lower bound.
+Rates with and without them vary more from one minute to the next than the difference to be measured. So the operations
+of one real run are counted instead (`bench.counted`): additions to counters, observations, log lines and calls for
+lines below the level, from the start of each process to its end. The cost of each kind is measured in a tight loop of
+the same process, on the same objects with the same labels, as is that of a check of how late the event loop is; the
+cost of a scrape is the process's processor time. All of it is compared with the processor time per message of the same
+run. In a tight loop everything is in the processor's caches, so the figure is a lower bound.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from bench.stage import BenchError, Stage, free_port
 from bench.way import settle
 from heliograph.metrics.exporting import LAG_EVERY
 
-#: Seconds in which messages go through, those before, sent in a second, and on their way at most. Half of what goes
-#: through: batches are as small as they get, and each operation is for few messages.
+#: Seconds of measured traffic, of the warm-up, messages per second, and the maximum in flight. Half of the possible
+#: load: batches are as small as they get, and each operation covers few messages.
 WINDOW, WARM_UP, RATE, IN_FLIGHT = 20.0, 3.0, 1_000.0, 500
-#: Seconds between two scrapes (`deploy/prometheus`), and scrapes of which one's cost is the mean.
+#: Seconds between two scrapes (`deploy/prometheus`), and number of scrapes over which their cost is averaged.
 SCRAPED, SCRAPES = 15.0, 40
-#: Ports that are asked beyond one for each process: somebody else may have taken one.
+#: Additional ports that are tried, beyond one per process: others may have taken some.
 SPARE = 4
 
 
-#: Kinds of operations, as the table calls them.
+#: Kinds of operations, as named in the table.
 KINDS = {
     "counter": "additions to counters",
     "histogram": "observations",
@@ -46,14 +46,14 @@ KINDS = {
 
 
 class Cost(msgspec.Struct):
-    """Of one kind, for one message: how often, and microseconds of processor time."""
+    """One kind, per message: number of operations, and microseconds of processor time."""
 
     times: float = 0.0
     microseconds: float = 0.0
 
 
 class Round(msgspec.Struct):
-    """What one run had: microseconds of processor time a message by process, and what of it each kind is."""
+    """Results of one run: microseconds of processor time per message by process, and the part of each kind."""
 
     used: dict[str, float]
     costs: dict[str, Cost] = msgspec.field(default_factory=lambda: {kind: Cost() for kind in KINDS})
@@ -64,7 +64,7 @@ class Round(msgspec.Struct):
         return sum(cost.microseconds for cost in self.costs.values()) / sum(self.used.values()) * 100
 
     def add(self, kinds: Mapping[str, Kind], messages: float) -> None:
-        """What a process did while so many messages went through."""
+        """Add the operations of a process during that many messages."""
         for name, kind in kinds.items():
             cost = self.costs[name]
             cost.times += kind.times / messages
@@ -72,7 +72,7 @@ class Round(msgspec.Struct):
 
 
 async def overhead(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Per cent of the processor time of a message that metrics, scraped, and logs at `info` are."""
+    """Percentage of a message's processor time used by metrics, with scrapes, and by logs at `info`."""
     for name in [one for one in stage.parts if _is_ours(one)]:
         await stage.stop(name)
     controls = (await stage.start_smsc(), await stage.start_receiver())
@@ -132,14 +132,14 @@ async def _round(stage: Stage, lengths: Lengths) -> Round:
         kinds = msgspec.json.decode(file.read_bytes(), type=dict[str, Kind])
         wake = kinds.pop("wake").nanoseconds
         done.add(kinds, messages)
-        # These two happen by the clock, whatever comes.
+        # These two depend on time, not on traffic.
         scrape = scraped[name] / SCRAPES * 1e9
         done.add({"wake": Kind(round(SCRAPED / LAG_EVERY), wake), "scrape": Kind(1, scrape)}, RATE * SCRAPED)
     return done
 
 
 async def _messages(stage: Stage, seconds: float) -> int:
-    """Send for so long, and return how many once the last webhook was recorded: all work on them is done."""
+    """Send for that long, and return the number of messages once the last webhook is recorded: all work is done."""
     options = Options(
         port=stage.api_port, key=stage.key, connections=16, seconds=seconds, in_flight=IN_FLIGHT, rate=RATE
     )
@@ -157,7 +157,7 @@ def _is_ours(name: str) -> bool:
 
 
 async def _scrape(port: int, processes: int) -> None:
-    """Read the metrics of all processes, as Prometheus does. BenchError if one shows none."""
+    """Read the metrics of all processes, like Prometheus. BenchError if one serves none."""
     answers = await asyncio.gather(*(_metrics(port + at) for at in range(processes + SPARE)))
     shown = sum(b"heliograph_event_loop_lag_seconds" in answer for answer in answers)
     if shown < processes:
@@ -165,7 +165,7 @@ async def _scrape(port: int, processes: int) -> None:
 
 
 async def _metrics(port: int) -> bytes:
-    """What is shown at a port; nothing, if nobody is there."""
+    """The metrics served at a port; empty if nothing listens there."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:

@@ -1,11 +1,11 @@
-"""How long each page of both apps takes, and what it costs, among everything that `holdings` made.
+"""Response time and cost of each page of both apps, with everything that `holdings` generated.
 
-Somebody signs in to the dashboard and to the console, and every GET of their tables of routes is asked for: those
-without an id at once, the others by links on pages that were found before; each with the filters, tabs and cursors
-that a page links to (one address for each set of names in a query), with searches that find much, little and nothing,
-and far down the long lists. Time is from the request to the last byte of the answer, over loopback, with nobody else
-asking: what a server adds to the network. Beside it stands the processor time of API and PostgreSQL, which other work
-on the machine does not change much.
+A client signs in to the dashboard and to the console and requests every GET in their route tables: those without an id
+directly, the others through links on pages found before; each with the filters, tabs and cursors that a page links to
+(one address for each set of names in a query), with searches that find much, little and nothing, and far down the long
+lists. Time is from the request to the last byte of the answer, over loopback, without other clients: what a server
+adds to the network. The processor time of API and PostgreSQL is shown too, as other work on the machine hardly changes
+it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from heliograph.dashboard.table import TABLE as DASHBOARD
 from heliograph.demo import seeding
 from heliograph.pages.routes import Table
 
-#: Requests of each page that are timed, and before them some that are not.
+#: Timed requests of each page, and untimed ones before them.
 TIMED, WARM = 30, 3
-#: How often `Older` is followed.
+#: How many times `Older` is followed.
 DEEP = 20
-#: Addresses of one route: their links differ in what they are filtered by.
+#: Addresses per route: their links differ in their filters.
 VARIANTS = 12
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 PASSWORD = "correct horse battery staple"
-#: What people look for: much, little and nothing. A number of the large organization is even.
+#: Searches that find much, little and nothing. Numbers of the large organization are even.
 SEARCHES = (
     "/messages?q=%2B258840000004",
     "/messages?q=%2B351910000000",
@@ -71,13 +71,13 @@ CONSOLE_SEARCHES = (
 )
 
 
-#: In a page of which a part failed (`pages.pieces.parts`).
+#: Appears in a page of which a part failed (`pages.pieces.parts`).
 FELL = b"data-failed-part"
 
 
 class Took(msgspec.Struct, frozen=True):
-    """One page. Times in ms; `api` and `postgres` are processor time of one request; `failed`: how many of TIMED were
-    not answered with the page."""
+    """One page. Times in ms; `api` and `postgres`: processor time per request; `failed`: how many of TIMED were not
+    answered with the page."""
 
     path: str
     p50: float
@@ -90,7 +90,7 @@ class Took(msgspec.Struct, frozen=True):
 async def pages(stage: Stage, report: Report) -> None:
     """Each page of both apps. The API must be running."""
     took: list[Took] = []
-    # Both come in first: an address that has asked for much is held up at the doors.
+    # Both sign in first: an address with many requests is throttled when signing in.
     async with owner(stage) as customer, operator(stage) as ours:
         apps = ((customer, DASHBOARD, "/", SEARCHES), (ours, CONSOLE, "/console/now", CONSOLE_SEARCHES))
         for session, table, front, searches in apps:
@@ -128,7 +128,7 @@ async def owner(stage: Stage) -> AsyncIterator[aiohttp.ClientSession]:
 
 @contextlib.asynccontextmanager
 async def operator(stage: Stage) -> AsyncIterator[aiohttp.ClientSession]:
-    """The first operator, signed in to the console. BenchError once there is one with a second factor."""
+    """The first operator, signed in to the console. BenchError if there is one with a second factor."""
     async with stage.connection() as conn:
         token = await seeding.operators_link(conn)
     if token is None:
@@ -153,8 +153,8 @@ async def _browser(stage: Stage) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def _submit(session: aiohttp.ClientSession, path: str, text: str = "", **typed: str) -> str:
-    """Fill in the form of a page, which is fetched unless it is given; returns the page that it leads to. BenchError if
-    that is none."""
+    """Submit the form of a page, which is fetched unless given; returns the resulting page. BenchError if there is
+    none."""
     text = text or await (await session.get(path)).text()
     fields = {name: html.unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', text)}
     body = urllib.parse.urlencode(fields | typed)
@@ -165,7 +165,7 @@ async def _submit(session: aiohttp.ClientSession, path: str, text: str = "", **t
 
 
 async def _paths(session: aiohttp.ClientSession, table: Table, front: str, searches: Iterable[str]) -> list[str]:
-    """Addresses of every page that answers here."""
+    """Addresses of every page that responds."""
     fixed = [route.path for route in table.routes if route.method == "GET" and "{" not in route.path]
     wanted, found = [front, *searches, *sorted(fixed)], list[str]()
     seen = set[tuple[str, ...]]()
@@ -195,7 +195,7 @@ async def _paths(session: aiohttp.ClientSession, table: Table, front: str, searc
 
 
 async def _deep(session: aiohttp.ClientSession, path: str, text: str) -> str | None:
-    """Where `Older` leads after DEEP times, or as far as it goes; None: the page has no such link."""
+    """The page after following `Older` DEEP times, or as far as it goes; None: the page has no such link."""
     address = None
     for _ in range(DEEP):
         link = re.search(r'rel="next" href="([^"]*)"', text)
@@ -208,7 +208,7 @@ async def _deep(session: aiohttp.ClientSession, path: str, text: str) -> str | N
 
 
 async def _timed(stage: Stage, session: aiohttp.ClientSession, path: str) -> Took:
-    """How long a page takes."""
+    """Time a page."""
     times, failed = [], 0
     api, postgres = stage.parts["api"].pid, stage.server.pid
     begin = (0.0, 0.0)
@@ -220,7 +220,7 @@ async def _timed(stage: Stage, session: aiohttp.ClientSession, path: str) -> Too
             body = await answer.read()
         if number >= WARM:
             times.append((time.perf_counter() - began) * 1000)
-            # A part of a page may have failed alone.
+            # A single part of a page may have failed.
             failed += answer.status != 200 or FELL in body
     end = _used(api, postgres)
     each = [(after - before) * 1000 / TIMED for before, after in zip(begin, end, strict=True)]

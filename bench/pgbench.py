@@ -1,7 +1,7 @@
-"""What the same PostgreSQL does without us: pgbench, durable, with the server's own settings.
+"""What the same PostgreSQL can do without us: pgbench, durable, with the server's own settings.
 
-`insert`: one row of a message's size, with a UUID as its key. This is the limit of one commit a message.
-`naive`: what an accept writes, by the same server-side function, one request a transaction.
+`insert`: one row of a message's size, with a UUID as its key. This is the limit with one commit per message.
+`naive`: the writes of an accept, by the same server-side function, one request per transaction.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ CREATE = """
 CREATE TABLE IF NOT EXISTS bench_rows (
     id uuid PRIMARY KEY, recipient text NOT NULL, body text NOT NULL, accepted_at timestamptz NOT NULL)
 """
-# uuidv7() keeps the index as compact as our own ids do; random ones would make this slower, and us look faster.
+# uuidv7() keeps the index as compact as our own ids do; random ids would make this slower, and us look faster.
 INSERT = f"""
 \\set recipient random(1000000, 9999999)
 INSERT INTO bench_rows (id, recipient, body, accepted_at)
 VALUES (uuidv7(), '+25884' || :recipient::text, '{TEXT}', now());
 """
-# The arguments of sms_accept_one in their order: the message, and one unit of a rate window.
-# A colon before a letter or digit would be a variable of pgbench's.
+# The arguments of sms_accept_one in order: the message, and one unit of a rate window. To pgbench, a colon before a
+# letter or digit is a variable.
 NAIVE = """
 \\set recipient random(1000000, 9999999)
 SELECT verdict FROM sms_accept_one(now(), interval '72 hours', '{organization}', uuidv7(), true, true,
@@ -34,7 +34,7 @@ SELECT verdict FROM sms_accept_one(now(), interval '72 hours', '{organization}',
 
 
 async def insert(stage: Stage, *, clients: int, seconds: float) -> float:
-    """Rows inserted a second, each with a commit of its own."""
+    """Rows inserted per second, each with its own commit."""
     async with stage.connection() as conn:
         await conn.execute(CREATE)
         await conn.execute("TRUNCATE bench_rows")
@@ -46,7 +46,7 @@ async def insert(stage: Stage, *, clients: int, seconds: float) -> float:
 
 
 async def naive(stage: Stage, *, clients: int, seconds: float) -> float:
-    """Messages accepted a second, one a transaction, for one organization, as in the accept part."""
+    """Messages accepted per second, one per transaction, for one organization, as in the accept part."""
     await stage.empty()
     async with stage.connection() as conn:
         sender = await conn.fetchval(

@@ -1,7 +1,7 @@
 """The simulators as processes, with a control port: `python -m bench.process NAME JSON`; the names are at the end.
 
-They are those of `heliograph simulate`, told to write nothing. What is measured (API and worker) is never started from
-here: it runs as in production, through `python -m heliograph`.
+They are those of `heliograph simulate`, without output. The measured processes (API and worker) are never started from
+here: they run as in production, through `python -m heliograph`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ANSWER = (
 
 
 async def smsc(values: dict[str, Any]) -> None:
-    """`port`, `control`, `systems`. Numbers have no magic here."""
+    """`port`, `control`, `systems`. No number has a special meaning here."""
     simulator = Smsc(SmscOptions(port=values["port"], systems=values["systems"], magic=""))
     await simulator.start()
     await _until_told(values["control"], {"counters": lambda: simulator.counters}, simulator.stop)
 
 
 async def graph(values: dict[str, Any]) -> None:
-    """`options`, `control`, `numbers`: as many numbers, each of which may send a thousand messages a second."""
+    """`options`, `control`, `numbers`: how many numbers, each of which may send a thousand messages per second."""
     options = quick(**values["options"], magic="", batch_window_ms=5.0, keep=1000, keep_requests=10, keep_callbacks=10)
     known = graph_demo.setup(options)
     template = known.numbers[0]
@@ -59,7 +59,7 @@ async def aggregator(values: dict[str, Any]) -> None:
         secret=values["secret"],
         port=values["port"],
         receipt_delay=0.0,
-        always="delivered",  # whatever a number ends with: one in a thousand would never have a receipt
+        always="delivered",  # ignore what numbers end with: one in a thousand would never get a receipt
     )
     simulator = Aggregator(options)
     await simulator.start()
@@ -78,7 +78,7 @@ async def receiver(values: dict[str, Any]) -> None:
 
 
 async def visits(values: dict[str, Any]) -> None:
-    """`port`, `control`: counts requests, by the server that takes webhooks too."""
+    """`port`, `control`: counts requests, with the same server that receives webhooks."""
     received = 0
 
     def take(head: RequestHead, body: bytes) -> Reply:
@@ -96,7 +96,7 @@ async def visits(values: dict[str, Any]) -> None:
 
 
 async def fixed(values: dict[str, Any]) -> None:
-    """`port`, `control`: a server that answers every request alike, to see how fast the generator can be."""
+    """`port`, `control`: a server that answers all requests alike, to measure the generator's maximum speed."""
     server = await asyncio.get_running_loop().create_server(Fixed, "127.0.0.1", values["port"], backlog=1024)
 
     async def stop() -> None:
@@ -106,7 +106,7 @@ async def fixed(values: dict[str, Any]) -> None:
 
 
 class Fixed(asyncio.Protocol):
-    """Takes what arrives at once for one request: the generator never has two under way on a connection."""
+    """Treats each read as one request: the generator never has two under way on a connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -1,7 +1,7 @@
-"""Where the time of one process goes: `--profile api` under accepts, `--profile worker` under the whole way.
+"""Where a process spends its time: `--profile api` during accepts, `--profile worker` on the whole way.
 
-With py-spy on the path it samples from outside, which slows nothing; else cProfile, which makes calls look dearer than
-they are, so its shares are a hint and its rate no measurement.
+If py-spy is in PATH it samples from outside, which slows nothing; otherwise cProfile, which makes calls look more
+expensive than they are, so its shares are only a hint and its rate is no measurement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SECONDS = 12
 
 
 async def profile(stage: Stage, name: str, results: Path) -> str:
-    """Run a load and return what was seen, or where it was written."""
+    """Run a load and return the profile, or where it was written."""
     results.mkdir(exist_ok=True)
     spy = shutil.which("py-spy")
     raw = stage.place / "profile"

@@ -1,8 +1,8 @@
-"""What choosing a supplier costs: the look-up and the draw, with a thousand routes and fifty suppliers.
+"""The cost of choosing a supplier: look-up and draw, with a thousand routes and fifty suppliers.
 
-Beside it, what that supplier's rules for senders and numbers cost, of which there are a thousand, too.
+Also that of the supplier's rules for senders and numbers, of which there are a thousand, too.
 
-Processor time of this process; no database is asked, as no worker asks one.
+Processor time of this process; no database is used, as in a worker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CLASSES = ("otp", "transactional", "marketing")
 
 
 class Carrier(msgspec.Struct, frozen=True):
-    """A supplier of the bench."""
+    """A supplier for the benchmark."""
 
     id: UUID
     prefixes: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Carrier(msgspec.Struct, frozen=True):
 
 
 async def routing(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Microseconds a message, and milliseconds to compile the table."""
+    """Microseconds per message, and milliseconds to compile the table."""
     random.seed(1)
     codes, carriers = list(phones.REGIONS), [Carrier(uuid7()) for _ in range(SUPPLIERS)]
     organizations = [uuid7() for _ in range(ORGANIZATIONS)]
@@ -84,7 +84,7 @@ async def routing(stage: Stage, report: Report, lengths: Lengths) -> None:
         began = time.process_time()
         table = Table(carriers, routes)
         compiled.append((time.process_time() - began) * 1e3)
-        for _ in range(2):  # the first time, nothing is remembered
+        for _ in range(2):  # at first nothing is cached
             began = time.process_time()
             for to, organization_id, traffic_class, id in messages:
                 table.candidates(

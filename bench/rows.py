@@ -1,8 +1,8 @@
 """`python -m bench.rows`: what PostgreSQL does for one SMS, without HTTP and SMPP: processor time, WAL, rows and bytes.
 
-First what accepting costs, in batches of a fixed size, one after the other, as the API commits them under load (32 at
-64 connections); then answers and receipts, in batches of 256 as a busy worker records them. Rates are no use on a
-machine that others use too; work done for a message is.
+First accepting, in batches of a fixed size, one after the other, as the API commits them under load (32 at 64
+connections); then answers and receipts, in batches of 256 as a busy worker records them. On a machine shared with
+others rates mean little, but work per message does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::float8 AS wal,
 
 
 async def measure(made: Stage, *, messages: int, size: int, organizations: int) -> None:
-    """Accept `messages` in batches of `size`, of that many organizations by turns, and say what each one cost."""
+    """Accept `messages` in batches of `size`, from that many organizations in turn, and print the cost of each."""
     pool = await open_pool(made.server.url, size=1)
     acceptor = Acceptor(pool)
     actors = [Actor(one, None, "live", frozenset(), "active") for one in await _organizations(made, organizations)]
@@ -89,19 +89,19 @@ async def measure(made: Stage, *, messages: int, size: int, organizations: int) 
     pool.terminate()
 
 
-# As if a worker had claimed them and handed them over.
+# As if a worker had claimed and sent them.
 BEGIN = """
 UPDATE queue SET lease_until = now() + interval '1 hour', lease_token = $2, attempt = 1, begun_at = now(),
                  target_id = $3, reference = 1, claims = 1
  WHERE (id, line) IN (SELECT id, line FROM queue WHERE kind = 'sms' AND begun_at IS NULL LIMIT $1)
 RETURNING organization_id, id, due_at, begun_at
 """
-#: Messages in a batch of what comes back.
+#: Messages in a batch of answers or receipts.
 BATCH = 256
 
 
 async def measure_reports(made: Stage, *, messages: int) -> None:
-    """Record the answers to messages that were accepted before, and then their receipts, and say what each cost."""
+    """Record answers to previously accepted messages, then their receipts, and print the cost of each."""
     pool = await open_pool(made.server.url, size=1)
     supplier, token = uuid7(), uuid4()
     channel = SmsChannel(pool, dict, grace=90.0)
@@ -141,14 +141,14 @@ async def measure_reports(made: Stage, *, messages: int) -> None:
         raise BenchError(f"{found} of {len(rows)} messages were delivered")
 
 
-#: Whose circuit it was is nobody's question here.
+#: The circuit does not matter here.
 _CHOSEN = Chosen(cast(Any, None), 0)
 
 
 def _under_way(
     number: int, row: asyncpg.Record, recipient: str, supplier: UUID, token: UUID
 ) -> tuple[Answered, ReceivedReceipt]:
-    """What a supplier says of a message that was handed over: the answer, and the receipt."""
+    """A supplier's answer and receipt for a message that was handed over."""
     lease = Lease("sms", token, UNROUTED, 0, row["organization_id"], row["id"], 0, False, row["due_at"])
     submission = Submission(row["id"], 1, recipient[1:], "BENCH", TEXT, "gsm7", 1)
     at = row["begun_at"]
@@ -165,7 +165,7 @@ def _under_way(
 
 
 async def _say(made: Stage, what: str, messages: int, work: Callable[[], Awaitable[None]]) -> None:
-    """Do it, and say what it cost for each of so many messages."""
+    """Run it, and print the cost per message."""
     await made.checkpoint()
     async with made.connection() as conn:
         before, began = await _mark(conn), (time.process_time(), machine.processor_seconds(made.server.pid or 0))
@@ -184,7 +184,7 @@ async def _say(made: Stage, what: str, messages: int, work: Callable[[], Awaitab
 
 
 async def _mark(conn: asyncpg.Connection[asyncpg.Record]) -> dict[str, float]:
-    await asyncio.sleep(1.2)  # backends report what they did once a second
+    await asyncio.sleep(1.2)  # backends report their statistics once a second
     await conn.execute("SELECT pg_stat_clear_snapshot()")
     row = await conn.fetchrow(MARK)
     assert row is not None

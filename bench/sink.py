@@ -1,7 +1,7 @@
-"""What takes the bench's webhooks: it judges each as a receiver must, and does nothing else.
+"""The receiver of the benchmark's webhooks: it verifies each as a receiver must, and does nothing else.
 
 It shares two cores with what it measures, and the simulated receiver, which can misbehave in a dozen ways, takes three
-times as long for each. It reads what our own client writes: headers in its spelling, one request at a time.
+times as long for each. It only understands our own client: headers in its spelling, one request at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heliograph.webhooks.delivery.signing import Verifier
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 REFUSED = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
-#: Webhooks of which latencies are taken: the last ones.
+#: Latencies are kept for this many webhooks, the most recent ones.
 KEPT = 20_000
 
 
@@ -36,7 +36,7 @@ class _Event(msgspec.Struct):
 
 
 class Sink:
-    """Counts what came. `secret`: of the endpoint."""
+    """Counts webhooks. `secret`: the endpoint's."""
 
     def __init__(self, secret: str) -> None:
         self.counters = Counters()
@@ -45,17 +45,17 @@ class Sink:
         self._kept: deque[tuple[datetime, bytes]] = deque(maxlen=KEPT)
 
     async def listen(self, port: int) -> asyncio.Server:
-        """Take webhooks on a port of loopback."""
+        """Receive webhooks on a loopback port."""
         return await asyncio.get_running_loop().create_server(lambda: _Line(self), "127.0.0.1", port, backlog=1024)
 
     def latencies(self) -> dict[str, float]:
-        """From accept to webhook, ms, of those that came since this was asked last."""
+        """From accept to webhook, ms, for those that arrived since the last call."""
         took = sorted((at - accepted_at(body)).total_seconds() * 1000 for at, body in self._kept)
         self._kept.clear()
         return {"p50": percentile(took, 0.5), "p95": percentile(took, 0.95)}
 
     def take(self, head: bytes, body: bytes) -> bytes:
-        """Judge one; returns the answer."""
+        """Verify one; returns the answer."""
         counters, now = self.counters, datetime.now(UTC)
         counters.requests += 1
         id = field(head, b"x-service-event-id")

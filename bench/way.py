@@ -1,8 +1,8 @@
 """The whole way, live: accept → submit_sm → receipt → signed webhook, everything on this machine at once.
 
-The generator sends as fast as answers come while fewer than IN_FLIGHT messages are on their way, so the rate at which
-it is answered is the rate at which webhooks arrive, and that is what is measured. With so many on their way, the time
-from accept to webhook is IN_FLIGHT ÷ rate by arithmetic; what a customer sees is measured at half the rate.
+The generator sends as fast as it gets answers while fewer than IN_FLIGHT messages are in flight, so its rate of answers
+equals the rate at which webhooks arrive, which is what is measured. With that many in flight, the time from accept to
+webhook is IN_FLIGHT ÷ rate by arithmetic; what a customer sees is measured at half the rate.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bench.figures import Report
 from bench.stage import BenchError, Stage
 
 IN_FLIGHT = 2_000
-#: What stands for the rest of the world.
+#: Processes that simulate the rest of the world.
 STAND_INS = ("smsc", "receiver", "generator")
-#: Where the time between accept and webhook goes, medians in ms, of the messages accepted since $1.
+#: The time between accept and webhook by step, medians in ms, for messages accepted since $1.
 STEPS = """
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY attempt.started_at - message.accepted_at) AS attempt,
        percentile_cont(0.5) WITHIN GROUP (ORDER BY message.receipt_at - attempt.started_at) AS receipt,
@@ -43,7 +43,7 @@ STEP_LABELS = {
 
 
 async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Messages a second that are accepted, sent, delivered and reported, and the time that this takes."""
+    """Messages accepted, sent, delivered and reported per second, and the time it takes."""
     await limits(stage, report, lengths)
     rates, busy, processor, accepted, full_p50, half_p50, half_p95 = [], [], [], [], [], [], []
     await stage.empty()
@@ -100,7 +100,7 @@ async def way(stage: Stage, report: Report, lengths: Lengths) -> None:
         control.close()
 
 
-#: Something is still on its way: work in the queue, or a message whose end is not known.
+#: True while there is work in the queue, or a message without a final status.
 OPEN = """
 SELECT EXISTS (SELECT FROM queue)
     OR EXISTS (SELECT FROM messages WHERE status IN ('accepted', 'sent'))
@@ -109,7 +109,7 @@ SELECT EXISTS (SELECT FROM queue)
 
 
 async def settle(stage: Stage, *, patience: float = 60.0) -> None:
-    """Wait until every message has ended and every webhook was answered and recorded, however slow the machine is now.
+    """Wait until every message has ended and every webhook is answered and recorded, however slow the machine is.
     BenchError if that takes longer than `patience` seconds."""
     deadline = time.monotonic() + patience
     async with stage.connection() as conn:

@@ -1,9 +1,8 @@
-"""The webhooks' share of the way, by itself: `python -m bench.webhooks [COUNT [ROUNDS]]`.
+"""The webhooks' share of the whole way, by itself: `python -m bench.webhooks [COUNT [ROUNDS]]`.
 
-One process records events and delivers them, as a worker does; the receiver is a process of its own. Three parts:
-events that nobody subscribed to, events recorded and delivered at once, and a backlog that was queued beforehand. What
-a delivery costs is the second less the first. Shown is the least of the rounds: what else runs on the machine only
-adds to processor time.
+One process records and delivers events, like a worker; the receiver is a separate process. Three parts: events that
+nobody subscribed to, events recorded and delivered at once, and a backlog queued beforehand. The cost of a delivery is
+the second minus the first. The lowest of the rounds is shown: other load on the machine can only add processor time.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.delivery import Deliverer
 from heliograph.webhooks.recording import events
 
-#: Events in one transaction, and on their way at most: what the recorder's batches are like under load.
+#: Events per transaction, and the maximum in flight: similar to the recorder's batches under load.
 BATCH, ON_THE_WAY = 128, 1_000
 DATA = (
     '{"message":{"id":"0190aaaa-0000-7000-8000-000000000000","clientReference":"order-1001","channel":"sms",'
@@ -47,18 +46,18 @@ COUNTED = ("wal", "commits", "inserted", "updated", "deleted")
 
 
 class Bench:
-    """What the parts share."""
+    """State that the parts share."""
 
     def __init__(self, stage: Stage, pool: Pool, deliverer: Deliverer, receiver: Control, count: int) -> None:
         self.stage, self.pool, self.deliverer, self.receiver, self.count = stage, pool, deliverer, receiver, count
         self.organization = stage.organization
 
     async def came(self) -> int:
-        """Callbacks that the receiver took, each once."""
+        """Distinct callbacks that the receiver accepted."""
         return int((await self.receiver.ask("counters"))["received"])
 
     async def record(self, batch: int, *, organization: UUID | None = None, handed: bool = False) -> None:
-        """One transaction with as many events."""
+        """Record that many events in one transaction."""
         made = [
             events.Event(organization or self.organization, uuid7(), "message.delivered", "req-1", DATA, clock.now())
             for _ in range(batch)
@@ -93,7 +92,7 @@ class Bench:
             await asyncio.sleep(0.02)
 
     async def measured(self, part: Callable[[], Awaitable[None]]) -> dict[str, float]:
-        """Run a part; what it took for each event."""
+        """Run a part; returns its cost per event."""
         gc.collect()
         await self.stage.checkpoint()
         conn = await asyncpg.connect(self.stage.server.url)
@@ -104,7 +103,7 @@ class Bench:
             await part()
             took = time.monotonic() - began
             own, server = time.process_time() - own, machine.processor_seconds(self.stage.server.pid or 0) - server
-            await asyncio.sleep(1.2)  # until the server has counted
+            await asyncio.sleep(1.2)  # until the server has updated its statistics
             after = await conn.fetchrow(COUNTS)
         finally:
             await conn.close()
@@ -115,7 +114,7 @@ class Bench:
 
 
 def shown(name: str, count: int, rounds: list[dict[str, float]]) -> str:
-    """A line of the least of each."""
+    """A line with the lowest value of each."""
     least = {key: min(one[key] for one in rounds) for key in rounds[0]}
     return (
         f"{name:10} {count / least['seconds']:8,.0f}/s  worker {least['worker']:6.1f} µs"

@@ -1,9 +1,9 @@
-"""WhatsApp: how much is carried from accept to `read`, and how fast callbacks are answered and worked through.
+"""WhatsApp: throughput from accept to `read`, and how fast callbacks are answered and processed.
 
-Sends go over HTTP to the simulated Cloud API, which answers at once, says of each message that it was sent, delivered
-and read, and has numbers enough that Meta's limit of a thousand a second each is not what is measured. Callbacks are
-measured alone as well: what Meta asks is that each is answered within 250 ms, and what counts here is one status a
-POST, the dearest form, while the worker applies them on the same cores.
+Sends go over HTTP to the simulated Cloud API, which answers at once, reports each message as sent, delivered and read,
+and has enough numbers that Meta's limit of a thousand per second each is not what is measured. Callbacks are also
+measured alone: Meta requires an answer within 250 ms, and the figure that counts is for one status per POST, the most
+expensive form, while the worker applies them on the same cores.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from bench.way import settle
 from heliograph.base.ids import uuid7
 from heliograph.demo.seeding import CLOUD
 
-#: Each may send a thousand a second.
+#: Each may send a thousand per second.
 NUMBERS = 8
 IN_FLIGHT = 2_000
 WARM_UP = 3.0
 CONNECTIONS = 16
-#: Statuses in one POST, by what it shows: Meta's usual form, and a burst after an outage of ours.
+#: Statuses per POST: Meta's usual form, and a burst after an outage of ours.
 SINGLE, BURST = 1, 100
-#: Statuses a second at which the answer is timed: the budget, with Meta's "three times what you send" beside 333 sends.
+#: Statuses per second at which the answer is timed: the budget, by Meta's "three times what you send" for 333 sends.
 PACE = 1_000.0
 PATIENCE = 120.0
 
 
 async def whatsapp(stage: Stage, report: Report, lengths: Lengths) -> None:
-    """Sends from accept to the webhook about the delivery, then callbacks alone."""
+    """Sends from accept to the webhook for the delivery, then callbacks alone."""
     await stage.empty()
     if "api" not in stage.parts:
         await stage.start_api(lengths.api_processes)
@@ -92,7 +92,7 @@ async def _callbacks(stage: Stage, report: Report, lengths: Lengths, number: asy
     report.add("whatsapp_answer_full", "  as fast as answers come", full, "ms")
 
 
-# Messages that Meta has taken, as sends leave them, each with its reserved price.
+# Messages that Meta has accepted, as sends leave them, each with its reserved price.
 SEED = """
 WITH message AS (
     INSERT INTO whatsapp_messages (organization_id, id, direction, type, mode, status, number_id, conversation_id,
@@ -121,7 +121,7 @@ RESERVED = "SELECT reserved FROM wallets WHERE organization_id = $1"
 async def _post(
     stage: Stage, count: int, number: asyncpg.Record, batch: int, *, pace: float = 0.0
 ) -> tuple[float, statuses.Posted]:
-    """Post the statuses of `count` messages; returns how many were applied a second, and how they were answered."""
+    """Post the statuses of `count` messages; returns how many were applied per second, and how they were answered."""
     await stage.empty()
     ids = [uuid7() for _ in range(count)]
     async with stage.connection() as conn:

@@ -1,14 +1,14 @@
-"""`python -m release --to dist`: what is published of a version.
+"""`python -m release --to dist`: builds the files that are published for a version.
 
-    heliograph-V-py3-none-any.whl   asks for exactly what was tested: every dependency with its version
+    heliograph-V-py3-none-any.whl   requires exactly what was tested: every dependency is pinned
     heliograph-V.tar.gz             builds the same wheel
     heliograph-V-requirements.txt   these versions with the digests of their files, for `pip --require-hashes`
-    heliograph-V-requirements-traces.txt   likewise what the extra `traces` adds
+    heliograph-V-requirements-traces.txt   likewise for what the extra `traces` adds
     heliograph-V.cdx.json           bill of materials (CycloneDX 1.6)
     SHA256SUMS
 
-The same commit gives the same bytes: times are the commit's. The rule nobody may break: a wheel has every file of the
-package, or there is none.
+The same commit gives the same bytes: times are the commit's. The rule nobody may break: a wheel contains every file of
+the package, or it is not built.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from heliograph import __version__
 from release.materials import bill_of_materials
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Which file of the project's takes its versions from which.
+#: Requirements files of the project, and the lock file with the versions of each.
 PINNED = {"requirements.in": "requirements.lock", "requirements-traces.in": "requirements-traces.lock"}
 
 
 class ReleaseError(Exception):
-    """There is no release; the message says why."""
+    """The release could not be built; the message says why."""
 
 
 def pins(lock: str) -> list[str]:
-    """The requirements of a lock file without their digests: `anyio==4.16.0`, with the marker if there is one."""
+    """The requirements in a lock file without their digests: `anyio==4.16.0`, with the marker if there is one."""
     return [found.strip() for found in re.findall(r"^([a-z0-9][^\\\n]*==[^\\\n]*?)\s*\\?$", lock, re.MULTILINE)]
 
 
 def release(root: Path, to: Path, *, uncommitted: bool = False) -> list[Path]:
-    """Write the files of a release of the work tree `root` into the empty directory `to`; returns them.
+    """Build a release from the work tree `root` into the empty directory `to`; returns its files.
 
-    `uncommitted`: also of a tree that is not what was committed. Raises ReleaseError.
+    `uncommitted`: allow a tree with uncommitted changes. Raises ReleaseError.
     """
     if _git(root, "status", "--porcelain").strip() and not uncommitted:
         raise ReleaseError("the tree is not what was committed: commit, or add --uncommitted")
@@ -73,8 +73,8 @@ def release(root: Path, to: Path, *, uncommitted: bool = False) -> list[Path]:
         os.environ["SOURCE_DATE_EPOCH"] = str(at)
         source = Path(ProjectBuilder(place, runner=quiet_subprocess_runner).build("sdist", str(to)))
         _settle(source, at)
-        # From the source distribution, so that it is proved to be enough. It is our own: no filter is needed, which
-        # Python 3.11.2 would not know.
+        # Built from the source distribution, which proves that it is complete. The archive is our own, so it needs no
+        # filter; Python 3.11.2 does not have them.
         shutil.unpack_archive(source, Path(name) / "unpacked")
         (unpacked,) = (Path(name) / "unpacked").iterdir()
         wheel = Path(ProjectBuilder(unpacked, runner=quiet_subprocess_runner).build("wheel", str(to)))
@@ -99,7 +99,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def _settle(source: Path, at: int) -> None:
-    """Pack a source distribution anew, in order of names, with one time and no owner."""
+    """Repack a source distribution reproducibly: sorted by name, with a single time and no owner."""
     with tarfile.open(source) as old:
         kept = [
             (entry, file.read())

@@ -1,7 +1,7 @@
-"""`python -m release.audit`: what is locked, against advisories that are here. `make check` runs it, without a network.
+"""`python -m release.audit`: checks locked dependencies against local advisories. Run by `make check`, offline.
 
-The advisories are OSV's export for PyPI (`all.zip`, or a folder with its JSON files), where ADVISORIES names it, or at
-`.advisories.zip`. No package ships them, so without the file it says that nothing was audited, and that is no failure.
+The advisories are OSV's export for PyPI (`all.zip`, or a folder with its JSON files), at the path in ADVISORIES, or at
+`.advisories.zip`. No package ships them, so without the file it reports that nothing was audited, and succeeds.
 Schema: https://ossf.github.io/osv-schema/
 """
 
@@ -35,7 +35,7 @@ def locked(root: Path) -> dict[tuple[str, str], list[str]]:
 
 
 def advisories(place: Path) -> Iterator[dict[str, Any]]:
-    """The records of a folder or an archive. Raises ValueError if there are none."""
+    """The records in a folder or an archive. Raises ValueError if there are none."""
     if place.is_dir():
         texts: Iterable[bytes] = (path.read_bytes() for path in sorted(place.rglob("*.json")))
     elif zipfile.is_zipfile(place):
@@ -54,7 +54,7 @@ def advisories(place: Path) -> Iterator[dict[str, Any]]:
 def hits(
     pinned: Mapping[tuple[str, str], list[str]], known: Iterable[dict[str, Any]]
 ) -> list[tuple[str, str, str, list[str]]]:
-    """What is affected: name, version, the advisory with its aliases, and the lock files."""
+    """Affected distributions: name, version, the advisory with its aliases, and the lock files."""
     by_name: dict[str, list[str]] = {}
     for name, version in pinned:
         by_name.setdefault(name, []).append(version)
@@ -82,7 +82,7 @@ def _is_affected(version: str, affected: Mapping[str, Any]) -> bool:
 
 
 def _is_within(version: Version, events: Iterable[Mapping[str, str]]) -> bool:
-    """The evaluation that the schema describes: events in their order, the last one before the version counts."""
+    """Evaluates a range as the schema describes: with events in order, the last one before the version decides."""
     inside = False
     for event in sorted(events, key=lambda one: _at(next(iter(one.values())))):
         (kind, at), *_ = event.items()

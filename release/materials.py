@@ -1,4 +1,4 @@
-"""The bill of materials: what a release installs, what is kept inside it of others, and under which licences."""
+"""The bill of materials: what a release installs, third-party files that it contains, and their licences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from packageurl import PackageURL
 
 from heliograph.base.embedded import install
 
-#: Files of others inside the package, by their name at npm: version and licence. Their READMEs say the same.
+#: Third-party files inside the package, by their npm name: version and licence. Their READMEs say the same.
 VENDORED = {
     "htmx.org": ("4.0.1", "0BSD"),
     "uplot": ("1.6.32", "MIT"),
@@ -39,7 +39,7 @@ _NAMESPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 9562: for 
 
 
 def bill_of_materials(root: Path, *, at: int, version: str) -> str:
-    """CycloneDX 1.6 as JSON, valid by its schema; the same for the same project and time (`at`, seconds since 1970)."""
+    """CycloneDX 1.6 as JSON, validated against its schema; deterministic for a project and time (`at`, Unix time)."""
     licences = LicenseFactory()
     ours = Component(
         type=ComponentType.APPLICATION,
@@ -82,13 +82,13 @@ def _locked(lock: Path, scope: ComponentScope) -> Iterator[Component]:
 
 
 def _licence(name: str) -> str:
-    """As the installed distribution states it in a word or an expression; "" where it does not."""
+    """The licence as stated by the installed distribution, a name or an expression; "" if it states none."""
     try:
         metadata = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError:
-        return ""  # for another system
+        return ""  # only installed on other systems
     stated = [*(metadata.get_all("License-Expression") or ()), *(metadata.get_all("License") or ())]
-    # Some put the whole text there.
+    # Some distributions put the whole text there.
     stated = [one for one in stated if "\n" not in one and len(one) < 80]
     classified = [one for one in metadata.get_all("Classifier") or () if one.startswith("License :: OSI")]
     return next(iter([*stated, *(one.rpartition(" :: ")[2] for one in classified)]), "")
@@ -108,7 +108,7 @@ def _kept(licences: LicenseFactory) -> Iterator[Component]:
 
 
 def _postgresql() -> Iterator[Component]:
-    """The servers inside the wheel of the embedded PostgreSQL, which has the libraries' own bills with it."""
+    """The servers inside the wheel of the embedded PostgreSQL, which includes bills for the libraries."""
     for folder in sorted(install.programs().parents[1].glob("pginstall*")):
         said = subprocess.run([folder / "bin" / "postgres", "--version"], capture_output=True, text=True, check=True)
         version = said.stdout.split()[-1]
