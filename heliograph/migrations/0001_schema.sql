@@ -626,7 +626,7 @@ CREATE TABLE contact_readings (
     lag     interval PRIMARY KEY,
     read_to timestamptz NOT NULL
 );
-COMMENT ON TABLE contact_readings IS 'control: how far the timer that updates contacts.written_at has read messages, by their time of acceptance; one row for each lag with which it reads them';
+COMMENT ON TABLE contact_readings IS 'control: how far the timer that updates contacts.written_at has read messages, by when they were accepted or sent; one row for each lag with which it reads them';
 
 CREATE TABLE contact_tags (
     organization_id uuid NOT NULL,
