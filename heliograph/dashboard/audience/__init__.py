@@ -1,1 +1,1 @@
-"""The audience: people, their tags, opt-outs and imports, and the campaigns that go to them."""
+"""The audience: people, their tags, opt-outs and imports, and the campaigns sent to them."""

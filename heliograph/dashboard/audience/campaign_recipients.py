@@ -1,4 +1,4 @@
-"""D7c Campaign: who got it, who did not and why; as a page of a table, and as a file."""
+"""D7c Campaign: who received it, who did not and why; as a page of a table, and as a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from heliograph.pages.requests import Request
 from heliograph.sms import messages as sms
 from heliograph.whatsapp import messages as whatsapp
 
-#: What a campaign's recipients may be filtered by.
+#: Filters for a campaign's recipients.
 STATUSES = {
     "sms": tuple(one for one in sms.SHOWN_STATUSES if one != "sending"),
     "whatsapp": tuple(one for one in whatsapp.SHOWN_STATUSES if one not in ("sending", "received")),
@@ -33,8 +33,8 @@ STATUSES = {
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """Messages, or skipped people. `reasons`: for which the campaign skipped somebody; `last`: with which the page
-    ends; `seen`: how far was looked where that was not far enough."""
+    """Messages, or skipped people. `reasons`: why the campaign skipped people; `last`: the last row of the page;
+    `seen`: how far the search got, if it ended before the page was full."""
 
     rows: list[Message] = []
     skipped: list[Skipped] = []
@@ -44,20 +44,20 @@ class Rows(msgspec.Struct, frozen=True):
 
 
 def reason_in(fields: Mapping[str, str]) -> str:
-    """For which reason those were skipped of whom the page or the file is; "": it is of messages."""
+    """The reason by which the page or the file selects skipped people; "": it lists messages."""
     asked = fields.get("skipped", "")
     return asked if asked in REASONS else ""
 
 
 def filters(campaign: Campaign, status: str) -> Filters:
-    """Those of its messages that have a status, or all."""
+    """Filters for the campaign's messages with a status, or for all of them."""
     begun, ended = recipients.times(campaign)
     statuses = (status,) if status in STATUSES[campaign.channel] else None
     return Filters(channel=campaign.channel, statuses=statuses, campaign_id=campaign.id, date_from=begun, date_to=ended)
 
 
 async def read(conn: Connection, request: Request, campaign: Campaign) -> Rows:
-    """The page that the address asks for."""
+    """The requested page."""
     actor, limit, after = request.actor, leafing.size(request), leafing.after(request)
     reason, counts = reason_in(request.query), campaign.counts
     reasons = []
@@ -75,7 +75,7 @@ async def read(conn: Connection, request: Request, campaign: Campaign) -> Rows:
 
 
 async def export(request: Request) -> Answer:
-    """Have its recipients written to a file, with what became of each, or why they were skipped."""
+    """Export its recipients, each with the outcome, or with the reason for which they were skipped."""
     form: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "json" else "csv"
     async with request.reading() as conn:
         campaign = await found(request, conn, request.id())

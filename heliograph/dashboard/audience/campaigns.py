@@ -1,4 +1,4 @@
-"""D7a Campaigns: a list of them. D7c Campaign: how far it is, why it stands still, who got it and who did not."""
+"""D7a Campaigns: the list. D7c Campaign: its progress, why it is stalled, who received it and who did not."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from heliograph.people.roles import CONTENT, SETTINGS, USAGE
 WRITE = "campaigns:write"
 HERE = "/campaigns"
 CHANNELS = ("sms", "whatsapp")
-#: Campaigns under way that stand above the others.
+#: Campaigns in progress that are listed above the others.
 FIRST = 50
 
-#: Where what keeps a campaign from sending is put right, by its reason: the place, what the rail calls it, and the
-#: scope and permission that see it.
+#: Where to fix what keeps a campaign from sending, by reason: the page, its name on the rail, and the scope and
+#: permission that give access to it.
 CURES: Mapping[str, tuple[str, str, str | None, str | None]] = {
     "quota_exceeded": ("/usage", "Usage", None, USAGE),
     "spend_limit_reached": ("/settings/limits", "Limits", None, SETTINGS),
@@ -72,18 +72,18 @@ CURES: Mapping[str, tuple[str, str, str | None, str | None]] = {
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A campaign, and what can be said of its pace."""
+    """A campaign and its pace."""
 
     campaign: Campaign
-    #: What somebody may do with it who need not approve it.
+    #: What can be done with it, apart from approving it.
     acts: frozenset[plan.Act]
-    #: Messages a minute at present; and when it will have handed over the last one, at that pace.
+    #: Current messages per minute; and when the last one will have been handed over at that pace.
     rate: float | None
     ends_at: datetime | None
 
 
 async def show_list(request: Request) -> Answer:
-    """A page of campaigns of a channel: those under way on the first one, then the others, newest first."""
+    """A page of campaigns of a channel, newest first; the first page begins with those in progress."""
     channel = request.query.get("channel", "sms")
     channel = channel if channel in CHANNELS else "sms"
     limit, range, after = leafing.size(request), ranges.read(request), leafing.after(request)
@@ -126,24 +126,24 @@ async def show(request: Request) -> Answer:
 
 
 async def pause(request: Request) -> Answer:
-    """Stop it until somebody lets it go on."""
+    """Stop it until somebody resumes it."""
     return await _act(
         request, plan.pause, request.text("The campaign is paused. Messages already handed over still go out.")
     )
 
 
 async def resume(request: Request) -> Answer:
-    """Let it go on where it was."""
+    """Continue from where it stopped."""
     return await _act(request, plan.resume, request.text("The campaign is resumed."))
 
 
 async def approve(request: Request) -> Answer:
-    """Approve it, as the second person that the organization asks for."""
+    """Approve it, as the second person that the organization requires."""
     return await _act(request, approving.approve, request.text("The campaign is approved."))
 
 
 async def change_pace(request: Request) -> Answer:
-    """Faster or slower, from now on."""
+    """Change its pace, from now on."""
     text = request.form.get("pace", "").strip()
     async with request.reading() as conn:
         campaign = await find(request, conn)
@@ -174,7 +174,7 @@ async def cancel(request: Request) -> Answer:
 
 
 async def find(request: Request, conn: Connection) -> Campaign:
-    """The campaign of the address, in either channel. Raises NotFound."""
+    """The campaign in the address, of either channel. Raises NotFound."""
     return await found(request, conn, request.id())
 
 
@@ -189,7 +189,7 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
         return channel
 
     try:
-        # What was done already is not done again: its result alone says of which channel it was.
+        # A repeated form does not run `work` again, so only the stored result tells the channel.
         channel = await request.once(work)
     except (
         CampaignNotPausable,
@@ -248,7 +248,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
 
 
 def _cure(request: Request, campaign: Campaign) -> tuple[str, str] | None:
-    """(what it is called, where) of the place at which the reader may put right what keeps it from sending."""
+    """(name, path) of the page on which the reader can fix what keeps it from sending."""
     known = CURES.get(campaign.status_reason or "")
     if known is None or not request.may(known[2], known[3]):
         return None
@@ -259,8 +259,8 @@ def _cure(request: Request, campaign: Campaign) -> tuple[str, str] | None:
 
 
 def _missing(request: Request, campaign: Campaign, course: Progress) -> str:
-    """How many reports are missing once all is handed over, and by when they count as missing for good; "": more is to
-    go out, or none is missing."""
+    """How many reports are missing once everything is handed over, and when the messages will count as unknown; "":
+    some are not handed over yet, or no report is missing."""
     counts, count = campaign.counts, request.speech.count
     if not counts.sent or counts.queued or counts.pending or campaign.status in ("scheduled", "staging"):
         return ""
@@ -309,8 +309,8 @@ def _chart(request: Request, course: Progress) -> Chart:
 
 
 def _funnel(counts: Counts) -> list[tuple[str, int]]:
-    """From all that were found down to those who read it: (step, how many came so far). What has failed may have been
-    handed over or not; it counts as handed over, since a supplier or the engine tried it."""
+    """From everybody found down to those who read it: (step, how many reached it). Failed messages count as handed
+    over, whether they were or not, since a supplier or the engine tried them."""
     tried = counts.sent + counts.reached + counts.missed
     return [
         ("audience", counts.total),

@@ -1,5 +1,5 @@
-"""D6c Imports: a file is uploaded or pasted, read, mapped, looked through and run, each step an address that can be
-left and gone on with; what was rejected is mended, and all of it can be undone for a day.
+"""D6c Imports: a file is uploaded or pasted, read, mapped, checked and run. Each step has an address, so it can be
+left and resumed; rejected rows can be corrected, and the whole import can be undone for a day.
 
 It has over 400 lines because the five steps of one form share its state.
 """
@@ -31,15 +31,15 @@ from heliograph.people.roles import RoleRequired
 
 WRITE = "contacts:write"
 HERE = "/contacts/imports"
-#: Encodings and delimiters that may be chosen.
+#: Encodings and delimiters to choose from.
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252", "cp1250", "iso-8859-15")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-#: Rows that are shown of a file, and values of each column.
+#: Rows shown from a file, and sample values per column.
 ROWS, SAMPLES = 10, 3
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of the file, what it holds, and what it is taken for."""
+    """A column of the file, sample values, and the field that it is mapped to."""
 
     index: int
     name: str
@@ -62,16 +62,16 @@ async def show_list(request: Request) -> Answer:
 
 
 async def show_upload(request: Request) -> Answer:
-    """Step 1: a file, or what was copied from a sheet."""
+    """Step 1: upload a file, or paste from a spreadsheet."""
     return Shown(template="audience/import_upload.html", values=_upload_values(request))
 
 
 async def upload(request: Request) -> Answer:
-    """The file, kept in pieces as it comes."""
+    """Store the file in pieces as it arrives."""
     given, actor = request.upload, request.actor
     kind = "opt_outs" if request.form.get("kind") == "opt_outs" else "contacts"
     if kind == "opt_outs" and not request.may(WRITE, mode="live"):
-        raise RoleRequired(required=roles.holders(scope=WRITE, mode="live"))  # they hold in both modes
+        raise RoleRequired(required=roles.holders(scope=WRITE, mode="live"))  # opt-outs apply to both modes
     id: UUID | None = None
     size, number, start = 0, 0, b""
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -105,7 +105,7 @@ async def upload(request: Request) -> Answer:
 
 
 async def show_read(request: Request) -> Answer:
-    """Step 2: how the file is read; the address may say it otherwise, and the rows follow."""
+    """Step 2: how the file is read. The query can override it; the rows shown follow."""
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
         if draft.state not in ("reading", "checked"):
@@ -115,7 +115,7 @@ async def show_read(request: Request) -> Answer:
 
 
 async def read(request: Request) -> Answer:
-    """Keep how the file is read."""
+    """Save how the file is read."""
     id = request.id()
     try:
         async with request.writing() as conn:
@@ -132,7 +132,7 @@ async def read(request: Request) -> Answer:
 
 
 async def show_map(request: Request) -> Answer:
-    """Step 3: what the columns are. The address may say it otherwise, and what becomes of numbers follows."""
+    """Step 3: what the columns are. The query can override it; the numbers shown follow."""
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
         if draft.state not in ("reading", "checked"):
@@ -144,7 +144,7 @@ async def show_map(request: Request) -> Answer:
 
 
 async def map_columns(request: Request) -> Answer:
-    """Keep what the columns are, and have the file looked through."""
+    """Save what the columns are, and have the file checked."""
     id, typed = request.id(), request.form
     try:
         async with request.writing() as conn:
@@ -182,7 +182,7 @@ async def show_check(request: Request) -> Answer:
 
 
 async def run(request: Request) -> Answer:
-    """Import what was looked through, or go on with what was stopped."""
+    """Import a checked file, or continue a stopped import."""
     id = request.id()
     try:
         async with request.writing() as conn:
@@ -198,7 +198,7 @@ async def run(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    """Step 5: how far it has come, and what became of it; an import that is not so far yet shows its step."""
+    """Step 5: progress and result; an import that is not that far yet shows its current step."""
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
     if draft.state in drafts.UNSTARTED:
@@ -213,12 +213,12 @@ async def show(request: Request) -> Answer:
 
 
 async def stop(request: Request) -> Answer:
-    """Import nothing more."""
+    """Stop the import."""
     return await _act(request, drafts.stop)
 
 
 async def show_undo(request: Request) -> Answer:
-    """What undoing would take back, in numbers; of what can no longer be undone, its page."""
+    """What undoing would take back, in numbers; the import's page if it can no longer be undone."""
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
     if not draft.can_undo:
@@ -227,12 +227,12 @@ async def show_undo(request: Request) -> Answer:
 
 
 async def undo(request: Request) -> Answer:
-    """Take back what it made."""
+    """Undo the import."""
     return await _act(request, drafts.undo)
 
 
 async def back(request: Request) -> Answer:
-    """From the check to the columns again."""
+    """Go back from the check to the columns."""
     id = request.id()
     try:
         async with request.writing() as conn:
@@ -243,14 +243,14 @@ async def back(request: Request) -> Answer:
 
 
 async def discard(request: Request) -> Answer:
-    """Forget a file of which nothing was imported."""
+    """Delete a file from which nothing was imported."""
     async with request.writing() as conn:
         await drafts.discard(conn, request.actor, id=request.id())
     return Elsewhere(location=request.to(HERE), notice=request.text("The file is erased."))
 
 
 async def export_rejects(request: Request) -> Answer:
-    """Have rejected rows written to a file of the original's form."""
+    """Export the rejected rows in the format of the original file."""
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
     delimiter = draft.delimiter or exporting.separator(request)
@@ -258,12 +258,12 @@ async def export_rejects(request: Request) -> Answer:
 
 
 async def show_mend(request: Request) -> Answer:
-    """Rejected rows as a table that can be changed."""
+    """Rejected rows as an editable table."""
     return Shown(template="audience/import_mend.html", values=await _mend_values(request))
 
 
 async def mend(request: Request) -> Answer:
-    """Import rows that were mended; what is still wrong stays."""
+    """Import corrected rows; those that are still wrong stay."""
     id = request.id()
     cells: dict[int, dict[str, str]] = {}
     for name, value in request.form.items():
@@ -296,7 +296,7 @@ async def _give_up(request: Request, id: UUID | None) -> None:
 
 
 def _encoding(start: bytes, is_utf8: bool) -> str:
-    """What the mark at the beginning says, else UTF-8 if all of the file is, else what sheets of the West write."""
+    """The encoding of the byte order mark, else UTF-8 if the whole file is valid, else that of Western spreadsheets."""
     for mark, encoding in sheets.MARKS:
         if start.startswith(mark):
             return encoding
@@ -304,7 +304,7 @@ def _encoding(start: bytes, is_utf8: bool) -> str:
 
 
 def _layout(draft: Draft, head: bytes, given: Any) -> tuple[Layout, str]:
-    """(how the file is read as the form says, what is wrong with that)"""
+    """(how to read the file according to the form, what is wrong with that)"""
     encoding = given.get("encoding", draft.encoding)
     delimiter = next((one for one, name in DELIMITERS.items() if name == given.get("delimiter")), draft.delimiter)
     header = {"yes": True, "no": False}.get(given.get("header", ""), draft.has_header)
@@ -329,7 +329,7 @@ def _read_values(draft: Draft, head: bytes, given: Any) -> dict[str, Any]:
 
 
 def _typed(draft: Draft, home: str | None) -> dict[str, str]:
-    """The form as it begins: what was guessed or chosen before; the country is the organization's own."""
+    """The form's initial values: guessed or chosen before; the country defaults to the organization's."""
     known = {index: field for field, index in draft.fields.items()}
     typed = {f"column-{at}": known.get(at, "") for at in range(len(draft.columns))}
     return typed | {
@@ -340,7 +340,7 @@ def _typed(draft: Draft, home: str | None) -> dict[str, str]:
 
 
 def _fields(draft: Draft, typed: Any) -> dict[str, int]:
-    """Field to column. Raises Invalid if two columns are taken for one thing."""
+    """Column by field. Raises Invalid if two columns are mapped to one field."""
     found: dict[str, int] = {}
     for at in range(len(draft.columns)):
         field = typed.get(f"column-{at}", "")
@@ -420,14 +420,14 @@ async def _act(request: Request, act: Any) -> Answer:
 
 
 async def _moved(request: Request, id: UUID) -> Answer:
-    """Somebody did something else meanwhile: the page of where it is now says so."""
+    """Somebody else has moved the import on: go to its current page, which says so."""
     async with request.reading() as conn:
         await drafts.get(conn, request.actor, id=id)
     return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text(ImportMoved().message))
 
 
 def _now(request: Request, draft: Draft) -> Answer:
-    """Where an import is."""
+    """Go to the import's current page."""
     step = {"uploading": "/read", "reading": "/read", "checking": "/check", "checked": "/check"}.get(draft.state, "")
     if draft.state == "uploading":
         return Elsewhere(location=request.to(HERE))

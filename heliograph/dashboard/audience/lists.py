@@ -1,4 +1,4 @@
-"""What lists of this room have in common: their filters."""
+"""Filters shared by the lists of this room."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from heliograph.pages.lists import ranges
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
 
-#: Days without a message that are offered.
+#: Choices for the days without a message.
 UNWRITTEN = (1, 7, 30, 90, 180, 365)
-#: What a range of time is of, if not of when they became a contact.
+#: Value of `times`: the time range applies to when they were written to, not to when they became a contact.
 WRITTEN = "written"
 
 
 def kept(given: Mapping[str, str], names: tuple[str, ...], longest: int = 200) -> dict[str, str]:
-    """The filters of an address or a form."""
+    """The filters in an address or a form."""
     return {name: given.get(name, "").strip()[:longest] for name in names}
 
 
 def countries(request: Request) -> list[tuple[str, str]]:
-    """(code, name) of all countries, in the order of the reader's language."""
+    """(code, name) of all countries, in the alphabetical order of the reader's language."""
     named = [(region, request.speech.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
     return sorted(named, key=lambda one: one[1].casefold())
 
 
 def as_json(request: Request) -> bool:
-    """Whether the form asks for JSON lines."""
+    """Whether the form requests JSON lines."""
     return request.form.get("format") == "json"
 
 
 async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -> tuple[Filters, str]:
-    """(what is asked for, what of it could not be understood)"""
+    """(filters, what could not be understood)"""
     problem = ""
     try:
         tags = records.tags([one for one in kept["tag"].split(",") if one.strip()], "tag")
@@ -71,7 +71,7 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
 
 
 def _day(request: Request, text: str) -> datetime | None:
-    """The beginning of a day, as the reader has it; None: it is none."""
+    """The beginning of a day in the reader's time zone; None: not a date."""
     try:
         return datetime.combine(date.fromisoformat(text), time(), ZoneInfo(request.speech.zone))
     except ValueError:

@@ -1,4 +1,4 @@
-"""D6d Opt-outs: who may not be written to and how that came; the organization's own words and replies."""
+"""D6d Opt-outs: who may not be written to and why; the organization's own keywords and replies."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ HERE = "/contacts/opt-outs"
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What one word is answered with."""
+    """The reply to one keyword."""
 
     kind: str
     #: The organization's own text; None: the default.
     own: str | None
     default: str
-    #: What a handset gets; empty: nothing.
+    #: What a handset receives; empty: nothing.
     shown: str
     segments: int
 
 
 async def show_list(request: Request) -> Answer:
-    """A page of opt-outs, newest first, or the one of a number."""
+    """A page of opt-outs, newest first, or that of a single number."""
     searched = request.query.get("q", "").strip()[:100]
     return Shown(template="audience/opt_outs.html", values=await _listed(request, searched, {}))
 
 
 async def add(request: Request) -> Answer:
-    """Opt somebody out who asked for it by other means than STOP."""
+    """Opt out somebody who asked for it by other means than STOP."""
     typed = {name: request.form.get(name, "").strip() for name in ("phone", "reason")}
 
     async def work(conn: Connection) -> str:
@@ -70,7 +70,7 @@ async def add(request: Request) -> Answer:
 
 
 async def lift(request: Request) -> Answer:
-    """Let somebody be written to again whom the organization itself had opted out."""
+    """Lift an opt-out that the organization itself had recorded."""
     phone, reason = request.form.get("phone", ""), request.form.get("reason", "").strip()
     back = _to_contact(request) or request.to(HERE)
 
@@ -92,14 +92,14 @@ async def lift(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """Have all of them written to a file."""
+    """Export all of them."""
     form: Literal["csv", "jsonl"] = "jsonl" if lists.as_json(request) else "csv"
     wanted = OptOuts(form=form, delimiter=exporting.separator(request))
     return await exporting.ask(request, request.acting("live"), wanted)
 
 
 async def show_words(request: Request) -> Answer:
-    """The organization's own words for STOP, and what the words are answered with."""
+    """The organization's own keywords for STOP, and the replies to keywords."""
     async with request.reading() as conn:
         found = await organizations.get(conn, id=request.acting("live").organization_id)
     typed = {"opt_out_words": "\n".join(found.opt_out_words), "reply_language": found.reply_language or ""}
@@ -111,7 +111,7 @@ async def show_words(request: Request) -> Answer:
 
 
 async def change_words(request: Request) -> Answer:
-    """Change words and replies; "preview" shows what a handset would get and changes nothing."""
+    """Change keywords and replies; "preview" shows what a handset would receive and changes nothing."""
     names = ("opt_out_words", "reply_language", *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")))
     typed = {name: request.form.get(name, "").strip() for name in names}
     chosen = {f"{kind}_reply": reply_of(typed, kind) for kind in KINDS}
@@ -214,7 +214,7 @@ def _position(request: Request, key: Key) -> tuple[datetime, str] | None:
 
 
 def _to_contact(request: Request) -> str | None:
-    """The person's page that the form stood on."""
+    """The page of the contact whose form this is; None: the form belongs to the list."""
     id = uuid_in(request.form.get("contact", ""))
     return None if id is None else request.to(f"/contacts/{id}")
 
@@ -226,7 +226,7 @@ def _reason(text: str) -> str:
 
 
 def _in_words(refusal: Invalid) -> Invalid:
-    """The rule's refusals, as a form says them."""
+    """The rule's refusals in the form's wording."""
     return Invalid(
         *(
             (

@@ -1,4 +1,4 @@
-"""D6a People: found, looked at, made, changed, tagged, deleted with a way back, and taken away as a file."""
+"""D6a People: search, view, create, change, tag, delete with undo, and export."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from heliograph.sending.listing import Found
 
 WRITE = "contacts:write"
 FIELDS = ("q", "tag", "match", "country", "opted", "written", "delivered", "times", "range", "from", "to")
-#: Those that alone ask for nothing.
+#: Fields that do not filter on their own.
 HOW = ("match", "times")
-#: Messages that a person's page shows, and how many are looked through for them.
+#: Messages shown on a person's page, and how many are searched for them.
 LATEST, LOOK = 10, 5_000
-#: Messages whose campaigns are named.
+#: Messages whose campaigns are listed by name.
 CAMPAIGNS = 50
-#: Opt-outs and opt-ins that their page shows.
+#: Opt-outs and opt-ins shown on their page.
 STATEMENTS = 50
-#: People of one look for an audience.
+#: People per query when an audience is collected.
 LOOKED = 1_000
 TYPED = ("name", "first_name", "last_name", "phone", "tags")
 
 
 async def show_list(request: Request) -> Answer:
-    """A page of people, newest first, by the filters of the address."""
+    """A page of people, newest first, filtered by the address."""
     kept = lists.kept(request.query, FIELDS)
     limit = leafing.size(request)
     after = uuid_in(request.query.get("after", ""))
@@ -94,13 +94,13 @@ async def show_list(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    """One person: what is known, whether they may be written to, and what was."""
+    """One person: what is known, whether they may be written to, and their history."""
     template = "audience/person_live.html" if request.is_fragment else "audience/person.html"
     return Shown(template=template, values=await _values(request, request.id(), is_beside=request.is_fragment))
 
 
 async def annotate(request: Request) -> Answer:
-    """Other notes on them."""
+    """Change the notes on them."""
     id, written = request.id(), request.form.get("notes", "")
     try:
         async with request.writing() as conn:
@@ -114,7 +114,7 @@ async def annotate(request: Request) -> Answer:
 
 
 async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dict[str, Any]:
-    """`is_beside`: it stands beside the list."""
+    """`is_beside`: shown beside the list."""
     parts = Parts(request)
     async with request.reading() as conn:
         contact = await records.get(conn, request.actor, id=id)
@@ -154,7 +154,7 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
 
 
 async def _conversations(conn: Connection, request: Request, contact: Contact) -> Sequence[Thread]:
-    """By any of their names, the latest first."""
+    """Those under any of their identifiers, latest first."""
     if not request.may("whatsapp:read"):
         return []
     names = {*await names_of(conn, request.actor.organization_id, contact.phone)}
@@ -163,13 +163,13 @@ async def _conversations(conn: Connection, request: Request, contact: Contact) -
 
 
 async def show_new(request: Request) -> Answer:
-    """An empty form, or one with what the address fills in."""
+    """An empty form, or one filled in from the address."""
     typed = {name: request.query.get(name, "")[:200] for name in TYPED}
     return Shown(template="audience/person_edit.html", values={"typed": typed, "contact": None})
 
 
 async def create(request: Request) -> Answer:
-    """Make a person. Their number is read as people of the organization's country write it."""
+    """Create a person. Their number is parsed as written in the organization's country."""
     typed = {name: request.form.get(name, "").strip() for name in TYPED}
 
     async def work(conn: Connection) -> str:
@@ -188,7 +188,7 @@ async def create(request: Request) -> Answer:
 
 
 async def show_edit(request: Request) -> Answer:
-    """One person's form."""
+    """The form of one person."""
     async with request.reading() as conn:
         contact = await records.get(conn, request.actor, id=request.id())
     typed = {
@@ -219,7 +219,7 @@ async def change(request: Request) -> Answer:
 
 
 async def change_marked(request: Request) -> Answer:
-    """Tag, untag or delete the people that were marked; the list that comes after offers to undo it."""
+    """Tag, untag or delete the selected people; the list shown afterwards offers to undo it."""
     back = _back(request)
     do = request.form.get("do", "")
     ids = _marked(request)
@@ -247,7 +247,7 @@ async def change_marked(request: Request) -> Answer:
 
 
 async def undo(request: Request) -> Answer:
-    """Take back what was just done to marked people."""
+    """Undo what was just done to selected people."""
     id = uuid_in(request.form.get("change", ""))
     back = _back(request)
     if id is None:
@@ -267,7 +267,7 @@ async def undo(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """Have all that fit, or those that are marked, written to a file."""
+    """Export everybody who matches, or the selected people."""
     kept = lists.kept(request.form, FIELDS)
     form: Literal["csv", "jsonl"] = "jsonl" if lists.as_json(request) else "csv"
     async with request.reading() as conn:
@@ -279,12 +279,12 @@ async def export(request: Request) -> Answer:
 
 
 async def show_all(request: Request) -> Answer:
-    """Before all that fit the filters are tagged: how many they are, as far as a look goes."""
+    """Before everybody who matches the filters is tagged: how many there are, as far as one query reaches."""
     return Shown(template="audience/people_all.html", values=await _fitting(request, ""))
 
 
 async def change_all(request: Request) -> Answer:
-    """Have all that fit the filters tagged or untagged, and show how far it is."""
+    """Have everybody who matches the filters tagged or untagged, and show the progress."""
     typed = request.form.get("tag", "")
     async with request.reading() as conn:
         filters, _ = await lists.filters_of(conn, request, lists.kept(request.query, FIELDS))
@@ -322,7 +322,7 @@ def _marked(request: Request) -> list[UUID]:
 
 
 def _campaign(request: Request, kept: dict[str, str]) -> str:
-    """Where a campaign to all that fit begins; "" for who makes none, or where nothing is asked for."""
+    """Where a campaign to everybody who matches begins; "" for readers who cannot create one, or without filters."""
     asked = {name: value for name, value in kept.items() if value}
     if not request.may("campaigns:write") or not request.may(WRITE) or not asked.keys() - {*HOW}:
         return ""
@@ -330,9 +330,9 @@ def _campaign(request: Request, kept: dict[str, str]) -> str:
 
 
 async def audience_of(request: Request) -> dict[str, str] | None:
-    """What of a campaign's form the filters of the address fill in: tags alone as tags, so that whoever gets one until
-    the start is written to, and else the numbers of all who fit now. None: they are more than can be listed, and part
-    of a list would be an audience that nobody chose."""
+    """The fields of a campaign's form, filled in from the address's filters: tags alone as tags, so that anybody tagged
+    before the start is included; otherwise the numbers of everybody who matches now. None: too many to list, and a
+    partial list would be an audience that nobody chose."""
     kept = lists.kept(request.query, FIELDS)
     if kept["tag"] and not any(kept[name] for name in FIELDS if name not in ("tag", *HOW)):
         return {"to": "tags", "tags": kept["tag"], "match": kept["match"]}
@@ -347,24 +347,24 @@ async def audience_of(request: Request) -> dict[str, str] | None:
 
 
 def _sees_numbers(request: Request) -> bool:
-    """Who writes contacts has to see their numbers."""
+    """Whoever may change contacts has to see their numbers, too."""
     return request.may(permission=CONTENT) or request.may(WRITE)
 
 
 def _may_opt(request: Request) -> bool:
-    """Opt-outs hold in both modes, so they are judged as live things."""
+    """Opt-outs apply to both modes, so they require the live permission."""
     return request.may(WRITE, mode="live")
 
 
 def _back(request: Request) -> str:
-    """The list that the form stood on; the plain list for what is none."""
+    """The list that the form was on; the unfiltered list if the form's address is not one of ours."""
     given = request.form.get("back", "")
     is_ours = given.startswith("/contacts?") and given.isprintable() and len(given) < 2_000
     return given if is_ours else request.to("/contacts")
 
 
 async def _read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:
-    """What was typed, as the rules take it. Raises Invalid with all that is wrong."""
+    """The typed fields as the rules expect them. Raises Invalid with everything that is wrong."""
     wrong: list[tuple[str, str, str]] = []
     names: tuple[str, str | None, str | None] | None = None
     first, last = typed["first_name"] or None, typed["last_name"] or None

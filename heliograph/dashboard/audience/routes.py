@@ -1,4 +1,4 @@
-"""Addresses of campaigns, people, tags, imports and opt-outs."""
+"""Routes of campaigns, people, tags, imports and opt-outs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D6b Tags: how many have each, the last campaign to it; renamed, merged, removed, with the number of people before."""
+"""D6b Tags: how many people have each, its last campaign; rename, merge and remove, after showing how many people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heliograph.pages.requests import Request
 
 
 async def show_list(request: Request) -> Answer:
-    """A page of tags, in the order of the alphabet."""
+    """A page of tags, in alphabetical order."""
     after, size = request.query.get("after", "")[: records.MAX_TAG], leafing.size(request)
     async with request.reading() as conn:
         listed = await tag_uses.list_page(conn, request.actor, after=after, limit=size + 1)
@@ -37,13 +37,13 @@ async def show_list(request: Request) -> Answer:
 
 
 async def show_edit(request: Request) -> Answer:
-    """Rename, merge or remove one tag, with what that will do."""
+    """The form that renames, merges or removes one tag, with the effect of each."""
     name = request.query.get("tag", "")
     return Shown(template="audience/tag_edit.html", values=await _values(request, name, ""))
 
 
 async def rename(request: Request) -> Answer:
-    """Give a tag another name, that of another tag too: then both are one."""
+    """Rename a tag; the name of another tag merges both."""
     name, becomes = request.form.get("tag", ""), request.form.get("becomes", "").strip()
 
     async def work(conn: Connection) -> str:
@@ -63,7 +63,7 @@ async def rename(request: Request) -> Answer:
 
 
 async def remove(request: Request) -> Answer:
-    """Take a tag from everybody."""
+    """Remove a tag from everybody."""
     name = request.form.get("tag", "")
 
     async def work(conn: Connection) -> str:

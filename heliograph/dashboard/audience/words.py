@@ -1,4 +1,4 @@
-"""Words for what forms of this room refuse, and for what rules name. Each is looked up in the reader's language."""
+"""Texts for refusals of this room's forms, and for names used by rules. Each is translated for the reader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from heliograph.contacts import importing, sheets
 
-#: What is wrong with a field of the form for a person, or of what is done to marked ones.
+#: Errors in a field of a person's form, or in an action on selected people.
 CONTACT_FORM: Mapping[str, str] = {
     "name": "A name has 1 to 200 characters.",
     "phone": "Write the number with + and its country code, or as people in your organization's country do.",
@@ -16,7 +16,7 @@ CONTACT_FORM: Mapping[str, str] = {
     "same": "It already has this name.",
     "ids": "Select at least one person, and at most 200.",
 }
-#: What is wrong with a field of the forms for opt-outs.
+#: Errors in a field of the opt-out forms.
 OPT_OUT_FORM: Mapping[str, str] = {
     "phone": "Write the number with + and its country code, or as people in your organization's country do.",
     "opt_out_words": "At most 50 words of at most 64 characters, each with a letter or digit.",
@@ -26,7 +26,7 @@ OPT_OUT_FORM: Mapping[str, str] = {
     "reply_language": "Choose one of the languages that are offered.",
     "reason": "A reason has at most 200 characters.",
 }
-#: What a column of an imported file can be.
+#: What a column of an imported file can contain.
 FIELDS: Mapping[str, str] = {
     "phone": "Phone number",
     "name": "Full name",
@@ -34,14 +34,14 @@ FIELDS: Mapping[str, str] = {
     "last_name": "Last name",
     "tags": "Tags",
 }
-#: What is wrong with a file.
+#: Errors in a file.
 IMPORT_FORM: Mapping[str, str] = {
     "required": "Choose a file that is not empty, or paste something.",
     "format": "This is not a text table. In the spreadsheet, save the sheet as CSV and choose that file.",
     "length": "A file can be at most 200 MB.",
     "count": "There are 20 unfinished imports. Discard some of them first.",
 }
-#: Why rows of a file are rejected: what the rule says, and what a page does.
+#: Why rows of a file are rejected: the rule's wording, and the page's.
 IMPORT_REASONS: Mapping[str, str] = {
     sheets.OPEN_QUOTE: "A quotation mark in this row, or in one above it, is not closed",
     sheets.LONG_LINE: "The line has more than a million characters",
@@ -57,7 +57,7 @@ IMPORT_REASONS: Mapping[str, str] = {
     importing.MANY_TAGS: "There are more than 50 tags",
     importing.OVERFULL: "The contact would have more than 50 tags",
 }
-#: What is wrong with the form for a campaign: field and issue.
+#: Errors in a campaign's form, by field and issue.
 CAMPAIGN_FORM: Mapping[str, str] = {
     "name.required": "Enter a name.",
     "name.length": "A name has 1 to 200 characters.",
@@ -88,7 +88,7 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "parameter.required": "Write the text that everybody gets.",
     "parameter.refused": "WhatsApp refuses this value: it must have 1 to 1,024 characters, and no line breaks or tabs.",
 }
-#: Steps of a campaign's recipients.
+#: Stages of a campaign's recipients.
 CAMPAIGN_STEPS: Mapping[str, str] = {
     "audience": "The audience",
     "allowed": "May be written to",
@@ -97,7 +97,7 @@ CAMPAIGN_STEPS: Mapping[str, str] = {
     "delivered": "Delivered",
     "read": "Read",
 }
-#: Why a campaign skipped somebody: as a filter, and in a row.
+#: Why a campaign skipped somebody: as a filter, and in a row of the list.
 CAMPAIGN_SKIPPED: Mapping[str, str] = {
     "opted_out": "Opted out",
     "recently_written": "Written to too recently",
@@ -105,7 +105,7 @@ CAMPAIGN_SKIPPED: Mapping[str, str] = {
     "unfit": "The text or a value does not fit",
     "no_number": "Not a phone number",
 }
-#: Where a value of a template comes from.
+#: The source of a template's value.
 CAMPAIGN_COLUMNS: Mapping[str, str] = {
     "phone": "their number",
     "name": "their full name",

@@ -1,3 +1,3 @@
-"""A campaign that is being composed: its form (`form`), what that means (`meaning`), what stands beside it (`offers`),
-its drafts (`drafts`), and the page on which it is looked at, tried and made (`new`).
+"""Composing a campaign: its form (`form`), how the form is interpreted (`meaning`), what is shown beside it
+(`offers`), its drafts (`drafts`), and the page on which it is previewed, tried and created (`new`).
 """

@@ -1,4 +1,4 @@
-"""Drafts of campaigns: saved while somebody types, gone on with by anybody who may make campaigns, or discarded."""
+"""Drafts of campaigns: saved while somebody types, continued by anybody who may create campaigns, or discarded."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 
 HERE = "/campaigns"
-#: What is no part of a draft: what stands elsewhere, and what is to be thought about each time.
+#: Fields that are not part of a draft: they are stored elsewhere, or have to be decided anew each time.
 _OUTSIDE = ("draft", "numbers", "start", "typed")
 
 
 async def save(request: Request) -> Answer:
-    """Keep the form as it stands, and say so where its script shows it."""
+    """Save the form as it is, and return the message that its script shows."""
     problem = await keep(request, form.typed(request.form))
     return Shown(template="audience/campaign_draft.html", values={"problem": problem})
 
 
 async def keep(request: Request, typed: dict[str, str]) -> str:
-    """Keep a form; returns why it could not be kept, or ""."""
+    """Save a form; returns why it could not be saved, or ""."""
     if (id := uuid_in(typed["draft"])) is None or not any(typed[name] for name in ("name", "text", "template")):
         return ""
     fields = {name: value for name, value in typed.items() if name not in _OUTSIDE and value}
@@ -40,14 +40,14 @@ async def keep(request: Request, typed: dict[str, str]) -> str:
 
 
 async def read(request: Request, id: UUID) -> dict[str, str]:
-    """The fields of a draft, as they were typed. Raises NotFound."""
+    """The fields of a draft as typed. Raises NotFound."""
     async with request.reading() as conn:
         found = await drafts.get(conn, request.actor, id=id)
     return {**found.fields, "numbers": "\n".join(found.numbers), "draft": str(found.id)}
 
 
 async def discard(request: Request) -> Answer:
-    """Put one away, with a way back."""
+    """Discard a draft; this can be undone."""
     id = request.id()
 
     async def work(conn: Connection) -> str:
@@ -60,7 +60,7 @@ async def discard(request: Request) -> Answer:
 
 
 async def restore(request: Request) -> Answer:
-    """Undo that one was discarded."""
+    """Restore a discarded draft."""
     id = request.id()
 
     async def work(conn: Connection) -> str:
@@ -75,7 +75,7 @@ async def restore(request: Request) -> Answer:
 
 
 async def values(request: Request, conn: Connection) -> list[dict[str, Any]]:
-    """What the list of campaigns shows of them."""
+    """Drafts as the list of campaigns shows them."""
     return [
         {
             "id": one.id,

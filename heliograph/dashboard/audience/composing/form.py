@@ -1,4 +1,4 @@
-"""The form for a campaign: its fields as they were typed or are filled in, and the field that a refusal is told at."""
+"""A campaign's form: its fields as typed or prefilled, and the field at which a refusal is shown."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from heliograph.whatsapp.mirror.templates import (
     TemplateParameterMismatch,
 )
 
-#: Whom it goes to, and when; then what it says, by channel. A template's n-th parameter is `p<n>`, a column or `text`,
-#: and `t<n>`: the text, or what stands in where the column is empty.
+#: Audience and time; then the content, by channel. A template's n-th parameter is `p<n>`, a column or `text`, and
+#: `t<n>`: the text, or the default where the column is empty.
 FIELDS = (
     *("channel", "name", "to", "tags", "match", "without", "numbers", "from", "when", "day", "hour", "pace", "typed"),
     *("start", "draft", "sender", "text", "number", "template", "import", "unwritten"),
 )
-#: A refusal, and the field that it is told at.
+#: A refusal, and the field at which it is shown.
 REFUSED: Mapping[type[Refusal], str] = {
     SenderIdNotApproved: "sender",
     CampaignAudienceEmpty: "to",
@@ -43,7 +43,7 @@ REFUSED: Mapping[type[Refusal], str] = {
 
 
 async def prefilled(request: Request) -> dict[str, str]:
-    """The form as the address fills it in: tags, a saved text, a template, a campaign to copy, or one that did not
+    """The form prefilled from the address: tags, a saved text, a template, a campaign to copy, or one that did not
     reach everybody."""
     query = request.query
     typed = {name: query.get(name, "")[:2_000] for name in FIELDS}
@@ -57,7 +57,7 @@ async def prefilled(request: Request) -> dict[str, str]:
 
 
 def typed(form: Mapping[str, str]) -> dict[str, str]:
-    """The form as somebody sent it."""
+    """The form as submitted."""
     kept = {name: form.get(name, "").strip() for name in FIELDS}
     for n in range(1, MOST + 1):
         if f"p{n}" not in form:
@@ -75,7 +75,7 @@ async def found(request: Request, conn: Connection, id: UUID) -> Campaign:
 
 
 def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
-    """What the form for such a campaign would have been. Numbers that were listed are forgotten behind a campaign."""
+    """The form that would create such a campaign. Listed numbers are not kept once a campaign is created."""
     content = campaign.content
     kept = {
         "channel": campaign.channel,
@@ -99,12 +99,12 @@ def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
 
 
 def numbers(text: str) -> list[str]:
-    """Numbers as they are pasted: one a line, or with commas or semicolons between them."""
+    """Pasted numbers: one per line, or separated by commas or semicolons."""
     return [one for one in text.replace(",", "\n").replace(";", "\n").split("\n") if one.strip()]
 
 
 def told(refusal: Refusal) -> Invalid:
-    """A rule's refusal, at the form's fields."""
+    """A rule's refusal, assigned to the form's fields."""
     if not isinstance(refusal, Invalid):
         field = REFUSED.get(type(refusal))
         if field is None:

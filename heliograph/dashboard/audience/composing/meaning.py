@@ -1,6 +1,6 @@
-"""What the fields of a campaign's form mean, and what would become of such a campaign.
+"""Interprets the fields of a campaign's form, and previews the campaign.
 
-The rule nobody may break: what is typed and cannot be understood is told at its field; it is never taken for nothing.
+The rule nobody may break: input that cannot be understood is reported at its field; it is never treated as empty.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from heliograph.sms.dispatch import routing
 from heliograph.whatsapp import library
 from heliograph.whatsapp.library import Entry
 
-#: Pasted numbers that are shown with what they were read as, of each kind.
+#: Pasted numbers of each kind that are shown with their interpretation.
 SAMPLES = 3
 
 
 class Filled(msgspec.Struct, frozen=True):
-    """A template, and where its values come from."""
+    """A template, and the sources of its values."""
 
     number: UUID
     entry: Entry
@@ -48,7 +48,7 @@ class Filled(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What the form says, read."""
+    """The parsed form."""
 
     name: str
     tags: list[str] | None
@@ -56,33 +56,33 @@ class Given(msgspec.Struct, frozen=True):
     imported: UUID | None
     match: Literal["any", "all"]
     without: list[str]
-    #: Contacts who were written to within so many days are skipped.
+    #: Contacts who were written to within this number of days are skipped.
     unwritten: int | None
     scheduled_at: datetime | None
     pace: int | None
-    #: SMS.
+    #: The text of an SMS.
     text: str
     sender: UUID | None
-    #: None: it is an SMS.
+    #: None for an SMS.
     filled: Filled | None
-    #: Numbers that were pasted: text → what it was read as, None: no number.
+    #: Pasted numbers: text → the number it was read as, None: not a number.
     pasted: Mapping[str, str | None]
 
     @property
     def unread(self) -> int:
-        """Pasted texts that are no numbers."""
+        """How many pasted texts are not numbers."""
         return sum(number is None for number in self.pasted.values())
 
     @property
     def national(self) -> list[tuple[str, str]]:
-        """Some of the pasted texts that lack a country's code, those that are no numbers (with "") before others."""
+        """Some of the pasted texts without a country code and their numbers, first those that are not numbers ("")."""
         national = [(text, number or "") for text, number in self.pasted.items() if not phones.is_international(text)]
         none, read = [one for one in national if not one[1]], [one for one in national if one[1]]
         return none[:SAMPLES] + read[:SAMPLES]
 
     @property
     def wish(self) -> sms.Wish | whatsapp.Wish:
-        """The campaign that is wished for."""
+        """The campaign to create."""
         common: dict[str, Any] = {
             "name": self.name,
             "scheduled_at": self.scheduled_at,
@@ -104,7 +104,7 @@ class Given(msgspec.Struct, frozen=True):
 
 
 async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Given:
-    """Raises Invalid with all that is wrong."""
+    """Parse the form. Raises Invalid with everything that is wrong."""
     wrong: list[tuple[str, str, str]] = []
     try:
         plan.checked_name(typed["name"])
@@ -151,7 +151,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
 
 
 def _count(typed: Mapping[str, str], field: str, most: int, wrong: list[tuple[str, str, str]]) -> int | None:
-    """A number from 1 to `most`; None: the field is empty, or wrong."""
+    """A number from 1 to `most`; None: the field is empty, or invalid (and added to `wrong`)."""
     refused = (field, "range", words.CAMPAIGN_FORM[f"{field}.range"])
     try:
         return figures.within(typed[field], Invalid(refused), least=1, most=most)
@@ -175,7 +175,7 @@ async def _audience(
     pasted: Mapping[str, str | None],
     wrong: list[tuple[str, str, str]],
 ) -> tuple[list[str] | None, list[str] | None, list[str]]:
-    """(tags, or listed numbers; tags that are left out)"""
+    """(tags, or listed numbers, excluded tags)"""
     tags: list[str] | None = None
     listed: list[str] | None = None
     if typed["to"] == "again" and typed["from"]:
@@ -207,8 +207,8 @@ async def _audience(
 async def _pasted(
     request: Request, conn: Connection, typed: dict[str, str], wrong: list[tuple[str, str, str]]
 ) -> dict[str, str | None]:
-    """Pasted numbers, read as people of the organization's country write them: text → number. A national number never
-    becomes another country's; the check shows what became of it."""
+    """Pasted numbers, parsed as written in the organization's country: text → number. A national number is never read
+    as another country's; the check shows how it was read."""
     listed = numbers(typed["numbers"])
     if not 1 <= len(listed) <= audience.MAX_RECIPIENTS:
         wrong.append(("numbers", "length", words.CAMPAIGN_FORM["numbers.length"]))
@@ -251,7 +251,7 @@ async def _template(
             wrong.append((field, issue, words.CAMPAIGN_FORM[f"parameter.{issue}"]))
             continue
         fillings.append(one)
-        # The others as if their columns had a value: so it is known which of them is refused.
+        # Checked alone, as if the others' columns had values, to know which one is refused.
         others: list[Filling] = [Filling(column="name")] * count
         others[n - 1] = one
         try:
@@ -271,7 +271,7 @@ async def entry_of(request: Request, conn: Connection, typed: dict[str, str]) ->
 
 
 async def look(request: Request, conn: Connection, typed: dict[str, str], given: Given) -> Preview:
-    """What would become of it. Raises Invalid for a number or template that cannot be sent."""
+    """Preview the campaign. Raises Invalid for a number or template that cannot be sent."""
     wish, waits = given.wish, None
     if isinstance(wish, whatsapp.Wish):
         try:

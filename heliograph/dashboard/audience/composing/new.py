@@ -1,4 +1,4 @@
-"""D7b New campaign: to whom, what, when; with who gets it, in how many segments and at what cost beside the form."""
+"""D7b New campaign: audience, content and time; recipients, segments and cost are shown beside the form."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from heliograph.whatsapp.accepting import accept as whatsapp_send
 
 HERE = "/campaigns"
 PAGE = "audience/campaign_new.html"
-#: From so many recipients on, their number has to be typed.
+#: From this number of recipients on, it has to be typed to confirm.
 MANY = 1_000
-#: Fields of a send, and what the form for a campaign calls them; all others stand above it.
+#: Fields of a send, and their names in a campaign's form; errors in all others are shown above it.
 _FIELDS = {"message": "text", "sender": "sender", "number": "number", "template": "template"}
 
 
 async def show(request: Request) -> Answer:
-    """The form, as far as the address fills it in."""
+    """The form, prefilled from the address."""
     listed = await people.audience_of(request) if request.query.get("people") else {}
     if listed is None:
         said = request.text("More than 10,000 people match these filters. Give them a tag, and write to that.")
@@ -50,12 +50,12 @@ async def show(request: Request) -> Answer:
 
 
 async def create(request: Request) -> Answer:
-    """Look at it, try it on oneself, or make it."""
+    """Preview it, send it to oneself, or create it."""
     typed = form.typed(request.form)
     wants = request.form.get("do", "preview")
-    if wants != "create":  # without a script, too, nothing that was typed is lost
+    if wants != "create":  # nothing typed is lost, even without a script
         await campaign_drafts.keep(request, typed)
-    if wants == "template":  # another one has other fields
+    if wants == "template":  # another template has other fields
         return Shown(template=PAGE, values=await _values(request, typed))
     if wants != "create":
         typed["start"] = (
@@ -100,7 +100,7 @@ async def _make(request: Request, conn: Connection, given: Given, draft: UUID | 
 
 
 async def _try(request: Request, typed: dict[str, str], given: Given, seen: Preview) -> Answer:
-    """Send it to whoever asks, and show the form as it was."""
+    """Send it to the person who asks, and show the form as it was."""
     values = await _values(request, typed, seen, given)
     if not values["own"]:  # removed meanwhile, or their role sends nothing
         return Shown(template=PAGE, values=values)
@@ -114,7 +114,7 @@ async def _try(request: Request, typed: dict[str, str], given: Given, seen: Prev
 
 
 class _Sent(msgspec.Struct, frozen=True):
-    """The response to an accepted send, as far as it is needed here."""
+    """The part of the response to an accepted send that is needed here."""
 
     class Message(msgspec.Struct, frozen=True):
         """The message."""
@@ -125,8 +125,8 @@ class _Sent(msgspec.Struct, frozen=True):
 
 
 async def _send(request: Request, given: Given, seen: Preview, own: str) -> UUID:
-    """Send what the first example gets to `own`, once for this form, from the campaign's sender and in the class of a
-    campaign: it goes the way of the campaign. Returns the message's id. Raises what a send raises."""
+    """Send the first example's message to `own`, once per form, with the campaign's sender and class, so that it takes
+    the same route. Returns the message's id. Raises what a send raises."""
     once = request.form.get("_once", "")
     if not once or len(once) > idempotency.MAX_LENGTH:
         raise Invalid(("form", "required", SEND_FORM["form.required"]))
@@ -167,7 +167,7 @@ async def _send(request: Request, given: Given, seen: Preview, own: str) -> UUID
 
 
 def _told(request: Request, refusal: Refusal) -> Invalid:
-    """What a send was refused for, each part at its field."""
+    """A send's refusal, each part at its field."""
     fields = refusals.told(request, refusal).details["fields"]
     return Invalid(*((_FIELDS.get(one["field"], "form"), one["issue"], one["message"]) for one in fields))
 

@@ -1,4 +1,4 @@
-"""What is known beside a campaign's form: what can be chosen in it, what is left to spend, what it would cost."""
+"""Values shown with a campaign's form: its choices, what is left to spend, what it would cost."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from heliograph.whatsapp import library, reads, standing
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.reads import TemplateFilters
 
-#: Templates that are offered, and imports.
+#: Templates offered, and imports offered.
 OFFERED, IMPORTS = 200, 50
 
 
 async def values(
     request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
 ) -> dict[str, Any]:
-    """What the form's template needs."""
+    """The values that the form's template needs."""
     shown: dict[str, Any] = {"typed": typed, "seen": seen, "zone": request.speech.zone, "longest": LONGEST}
     shown["national"] = [] if given is None else given.national
     pace = None if given is None else given.pace
@@ -64,7 +64,7 @@ async def _sms_values(request: Request, conn: Connection) -> dict[str, Any]:
         "senders": approved,
         "sender_options": [("", request.text("the default")), *((str(one.id), one.value) for one in approved)],
         "left": balance.remaining,
-        #: Segments that a limit of the day leaves; None: there is no limit.
+        #: Segments left under today's limit; None: there is no limit.
         "left_today": today.get("organization") if request.mode == "live" else None,
         "places": template.PLACES,
     }
