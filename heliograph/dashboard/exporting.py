@@ -1,4 +1,4 @@
-"""Asking for a file: what the lists of all rooms do with their button "Export".
+"""Requesting an export: what the "Export" button does in the lists of every room.
 
 The rule nobody may break: no page holds a connection while a file is written or read.
 """
@@ -19,12 +19,12 @@ HERE = "/exports"
 
 
 def separator(request: Request) -> str:
-    """Between the cells of a CSV file, as the reader's spreadsheet wants it."""
+    """The delimiter of CSV files, as expected by spreadsheets in the reader's language."""
     return SEPARATORS.get(request.speech.language, ",")
 
 
 async def ask(request: Request, actor: Actor, wanted: Wanted) -> Answer:
-    """Have the file written, once for this form, and show how far it is."""
+    """Request the file, once per form, and go to the page that shows its progress."""
 
     async def work(conn: Connection) -> str:
         return str(await jobs.ask(conn, actor, wanted=wanted))
@@ -32,7 +32,7 @@ async def ask(request: Request, actor: Actor, wanted: Wanted) -> Answer:
     try:
         try:
             await request.once(work)
-        except IdempotencyConflict:  # the same page, the other form of file
+        except IdempotencyConflict:  # same page, but another file format
             async with request.writing() as conn:
                 await work(conn)
     except TooManyExports as refusal:

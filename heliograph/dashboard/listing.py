@@ -1,4 +1,4 @@
-"""The columns that lists of the dashboard offer, list by list: each has a cell in its list's template."""
+"""The columns that the dashboard's lists offer; each has a cell in its list's template."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
     ),
 }
 
-#: The permission that a column needs.
+#: The permission that a column requires.
 NEEDS: Mapping[tuple[str, str], str] = {("messages", "price"): USAGE}
 
 
 def columns(request: Request, list: str) -> Columns:
-    """The columns of one of these lists, as the person has them; what it may not see is not offered."""
+    """The columns of one of these lists, as the person has arranged them; those they may not see are not offered."""
     offered = [
         one
         for one in COLUMNS[list]

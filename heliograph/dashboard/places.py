@@ -1,4 +1,4 @@
-"""The frame around every screen: where one can go, by role, and what stands on the rail."""
+"""The frame around every screen: the navigation rail, filtered by role, and its marks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heliograph.pages.pieces.places import Action, Groups, Place
 from heliograph.pages.requests import MODES, Request
 from heliograph.people import roles
 
-#: Of the dashboard's screens.
+#: Templates of the dashboard's screens.
 TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -52,7 +52,7 @@ GROUPS: Groups = (
     ),
 )
 
-#: What the palette offers beside the places.
+#: What the palette offers in addition to the places.
 ACTIONS = (
     Action("Send a message", "/send", scope="sms:send"),
     Action("Create an API key", "/keys/new", scope="api_keys:write"),
@@ -71,7 +71,7 @@ ACTIONS = (
     Action("Change my password", "/account/password"),
 )
 
-#: Keys of its own.
+#: The dashboard's own keyboard shortcuts.
 KEYS = (
     ("s", "Send a message"),
     ("m", "Live or test mode"),
@@ -79,9 +79,9 @@ KEYS = (
     ("o", "You, and your organizations"),
 )
 
-#: Of an address, where in a list one is: that of another mode has other rows.
+#: Query parameters that are a position in a list: the other mode's list has other rows.
 WITHIN = ("after", "csv", "far", "open", "top")
-#: Of the address of a form, which things it is filled in from: they are of one mode alone.
+#: Query parameters that name what a form is filled in from, by path: these objects belong to a single mode.
 FILLED = {
     "/send": ("sent", "again", "number", "template"),
     "/campaigns/new": ("draft", "copy", "from", "import", "number", "template"),
@@ -89,8 +89,8 @@ FILLED = {
 
 
 def frame(request: Request) -> dict[str, Any]:
-    """What the templates of the frame need."""
-    # Of those that are counted, the ones that the reader's role is told of, and that they want to hear of.
+    """The values that the frame's templates need."""
+    # Only counted kinds that the reader has not silenced and that their role is notified of.
     person = request.person if request.session else None
     news = [] if person is None else [name for name in person.unread if name not in person.silent]
     known = [KINDS[name] for name in news if name in KINDS]
@@ -104,8 +104,8 @@ def frame(request: Request) -> dict[str, Any]:
 
 
 def _in_mode(request: Request, mode: str) -> str:
-    """Where this page is in a mode, with its filters and its time. Of a thing, and of what a form was answered with or
-    is filled in from, the other mode knows nothing: their place on the rail, or the empty form, stands for them."""
+    """This page's address in a mode, with its filters and its time range. The other mode knows neither a single object
+    nor what a form was answered with or filled in from: the list on the rail, or the empty form, replaces those."""
     if "{" in request.route or request.method == "POST":
         listed = [one.path for _, places in GROUPS for one in places if request.path.startswith(f"{one.path}/")]
         if listed:

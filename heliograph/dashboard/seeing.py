@@ -1,6 +1,6 @@
-"""Whose numbers and texts a reader sees whole, and what the people and campaigns behind messages are called.
+"""Whose numbers and texts a reader sees in full, and the names of the people and campaigns behind messages.
 
-A role sees all of them, or those of what its person sent, or none (`people.roles`).
+A role sees all of them, only those of messages that its holder sent, or none (`people.roles`).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from heliograph.people.roles import CONTENT, CONVERSE, TEAM
 
 
 def is_whole(request: Request, person_id: UUID | None) -> bool:
-    """Whether the reader sees number and text of a message that this person sent (None: no person did)."""
+    """Whether the reader sees the number and text of a message sent by this person (None: sent by no person)."""
     seen = whose(request)
     return seen == "all" or (seen == "own" and person_id == request.person.user_id)
 
 
 def whose(request: Request) -> Literal["all", "own", "none"]:
-    """Whose messages the reader sees whole."""
+    """Whose messages the reader sees in full."""
     if request.may(permission=CONTENT):
         return "all"
     return "own" if request.may(permission=CONVERSE) else "none"
 
 
 async def people(conn: Connection, request: Request) -> list[tuple[UUID, str]]:
-    """Who may be asked for as the sender of messages: the team, for who sees it, and else oneself."""
+    """The people whom messages can be filtered by: the team, for readers who may see it, otherwise only the reader."""
     own = (request.person.user_id, request.person.name)
     if not request.may(permission=TEAM):
         return [own] if request.may("sms:send") or request.may("whatsapp:send") else []
@@ -38,7 +38,7 @@ async def people(conn: Connection, request: Request) -> list[tuple[UUID, str]]:
 
 
 async def name(conn: Connection, request: Request, person_id: UUID | None) -> str | None:
-    """What a person is called; None for one whom the reader may not know, or who has left."""
+    """A person's name; None if the reader may not know it, or if the person has left."""
     if person_id is None:
         return None
     return (dict(await people(conn, request)) | {request.person.user_id: request.person.name}).get(person_id)
@@ -47,8 +47,8 @@ async def name(conn: Connection, request: Request, person_id: UUID | None) -> st
 async def campaigns(
     conn: Connection, request: Request, ids: Iterable[UUID | None], *, mode: Literal["live"] | None = None
 ) -> dict[UUID, str]:
-    """What these campaigns are called, of those that are there and for who may know them. `mode`: of a page that knows
-    one mode alone."""
+    """The names of those campaigns that exist, for readers who may see them. `mode`: for a page that is limited to one
+    mode."""
     asked = list({id for id in ids if id is not None})
     if not asked or not request.may("campaigns:read", mode=mode):
         return {}

@@ -1,4 +1,4 @@
-"""The table of routes: every address of the dashboard, and who may come in, room by room."""
+"""The table of routes: every address of the dashboard, and who has access, room by room."""
 
 from __future__ import annotations
 
