@@ -1,1 +1,1 @@
-"""D5 Inbox: what people wrote, and answering them."""
+"""D5 Inbox: received messages, and replying to them."""

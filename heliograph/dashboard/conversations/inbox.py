@@ -1,4 +1,4 @@
-"""D5 Inbox: conversations on the left, one of them on the right."""
+"""D5 Inbox: the conversations on the left, one of them open on the right."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from heliograph.people import memberships
 from heliograph.people.roles import CONVERSE
 
 COLLECTION = "conversations of a page"
-#: Conversations and messages of a page.
+#: Conversations, and messages, per page.
 LINES, BUBBLES = 30, 40
-#: Hours for which WhatsApp lets any text be answered.
+#: Hours during which WhatsApp allows a free-text reply.
 WINDOW_HOURS = 24
 
 
 async def show_list(request: Request) -> Answer:
-    """The list by itself."""
+    """The list alone."""
     return await _shown(request, None)
 
 
@@ -36,14 +36,14 @@ async def show(request: Request) -> Answer:
 
 
 async def page(request: Request, id: UUID, **values: Any) -> dict[str, Any]:
-    """The values of a conversation's page; `values`: those of a reply that was refused."""
+    """The values of a conversation's page; `values`: those of a refused reply."""
     return await _values(request, id) | values
 
 
 async def _shown(request: Request, id: UUID | None) -> Answer:
     try:
         values = await _values(request, id)
-    except Invalid:  # a place in a list that is not this one
+    except Invalid:  # a position in another list
         return Elsewhere(location=request.to(request.path, state=request.query.get("state")))
     return Shown(
         template="conversations/inbox_live.html" if request.is_fragment else "conversations/inbox.html", values=values
@@ -87,7 +87,7 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
         "whole": request.may(permission=CONVERSE),
         "names": {one.user_id: one.name for one in people},
         "left": _left(None if found is None else found.window),
-        # In whole hours: a list that changed with each look would be sent anew each time.
+        # In whole hours: a list that changed with every refresh would be sent again each time.
         "hours_left": {one.thread.id: math.ceil(_left(one.window)) for one in lines},
         "hours": WINDOW_HOURS,
         "typed": "",
@@ -96,19 +96,19 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
 
 
 async def place_of(conn: Connection, request: Request, id: UUID) -> str | None:
-    """Where a received SMS stands in its conversation; None: there is none, or the reader does not see it."""
+    """The address of a received SMS in its conversation; None: it has none, or the reader may not see it."""
     if not request.may("whatsapp:read"):
         return None
     thread = await inbox.of_received(conn, request.actor, id=id)
     if thread is None:
         return None
-    # The page that begins with it, as far back as it may be.
+    # The page that begins with it, however far back that is.
     before = _at(request, just_above(id), str(thread))
     return request.to(f"/inbox/{thread}", before=before) + f"#b-{id}"
 
 
 def _left(window: Window | None) -> float:
-    """Hours for which a window is open still."""
+    """Hours for which a window is still open."""
     if window is None or window.expires_at is None or not window.is_open:
         return 0.0
     return max((window.expires_at - clock.now()).total_seconds() / 3600, 0.0)
@@ -126,7 +126,7 @@ def _at(request: Request, id: UUID, bound: str) -> str:
 
 
 def _place(request: Request, name: str, bound: str) -> UUID | None:
-    """Where a page begins. Raises Invalid."""
+    """Where a page begins. Raises Invalid for a position in another list."""
     given = request.query.get(name)
     if not given:
         return None

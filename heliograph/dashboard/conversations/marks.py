@@ -1,4 +1,4 @@
-"""What is done about a conversation besides answering: light marks, opt-outs, a contact."""
+"""Actions on a conversation other than replying: assigning, closing, opt-outs, adding a contact."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heliograph.pages.requests import Request
 
 
 async def assign(request: Request) -> Answer:
-    """To me, or to nobody."""
+    """Assign it to oneself, or to nobody."""
     id, mine = request.id(), request.form.get("to") == "me"
     async with request.writing() as conn:
         await threads.assign(conn, request.actor, id=id, user_id=request.person.user_id if mine else None)
@@ -21,7 +21,7 @@ async def assign(request: Request) -> Answer:
 
 
 async def close(request: Request) -> Answer:
-    """It is done with, or is not after all."""
+    """Close it, or reopen it."""
     id, is_closed = request.id(), request.form.get("closed") == "yes"
     async with request.writing() as conn:
         await threads.close(conn, request.actor, id=id, is_closed=is_closed)
@@ -34,7 +34,7 @@ async def close(request: Request) -> Answer:
 
 
 async def suppress(request: Request) -> Answer:
-    """Stop writing to this person."""
+    """Opt this person out."""
     async with request.writing() as conn:
         thread = await threads.get(conn, request.actor, id=request.id())
         try:
@@ -45,7 +45,7 @@ async def suppress(request: Request) -> Answer:
 
 
 async def lift(request: Request) -> Answer:
-    """Write to this person again, if it was not they who asked for no more."""
+    """Lift the opt-out, unless the person asked for it."""
     async with request.writing() as conn:
         thread = await threads.get(conn, request.actor, id=request.id())
         try:
@@ -58,7 +58,7 @@ async def lift(request: Request) -> Answer:
 
 
 async def add_contact(request: Request) -> Answer:
-    """Keep the number under a name."""
+    """Save the number as a contact with a name."""
     async with request.writing() as conn:
         thread = await threads.get(conn, request.actor, id=request.id())
         try:

@@ -1,4 +1,4 @@
-"""Answering somebody: by SMS from the sender ID that they wrote to, by WhatsApp while the window is open."""
+"""Replying: by SMS from the sender ID that they wrote to, by WhatsApp while the window is open."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting import accept as sms
 from heliograph.whatsapp.accepting import accept as whatsapp
 
-#: Characters of a text on WhatsApp.
+#: Maximum characters of a WhatsApp text.
 LONGEST = 4_096
 
 
 async def send(request: Request) -> Answer:
-    """Send the answer, once for this form."""
+    """Send the reply, once per form."""
     id = request.id()
     async with request.reading() as conn:
         thread = await threads.get(conn, request.actor, id=id)

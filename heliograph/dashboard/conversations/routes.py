@@ -1,4 +1,4 @@
-"""Addresses of the inbox."""
+"""Routes of the inbox."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""For developers: keys of the API, webhook endpoints and what they were sent, the catcher, and the log of requests."""
+"""For developers: API keys, webhook endpoints and their deliveries, the catcher, and the request log."""

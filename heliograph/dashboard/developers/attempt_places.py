@@ -1,5 +1,5 @@
-"""Places in the list of an endpoint's attempts, as they stand in an address: where a page begins, and which row is the
-first that a reader sees. Each is good for the filters alone that it was made under.
+"""Positions in the list of an endpoint's attempts, as encoded in addresses: where a page begins, and the first row
+that a reader sees. Each is valid only for the filters under which it was created.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from heliograph.pages.requests import Request
 from heliograph.webhooks.history import Tried
 
 COLLECTION = "attempts of a page"
-#: When an attempt began, its event and its number.
+#: (when an attempt began, its event, its number).
 Place = tuple[datetime, UUID, int]
 
 
 class Places:
-    """Of a list under some filters."""
+    """Positions in a list with given filters."""
 
     def __init__(self, request: Request, filters: Mapping[str, str | None]) -> None:
         self._request, self._filters = request, filters
 
     def written(self, place: Place) -> str:
-        """As it stands in an address."""
+        """Encoded for an address."""
         organization_id, key = self._request.actor.organization_id, self._request.services.cursor_key
         return cursor.encode(key, place, organization_id=organization_id, collection=COLLECTION, filters=self._filters)
 
     def after(self) -> Place | None:
-        """The last row of the page before; None: this is the newest page. Raises Invalid."""
+        """The last row of the previous page; None: this is the newest page. Raises Invalid."""
         text = self._request.query.get("after")
         return self._read(text) if text else None
 
     def top(self) -> Place | None:
-        """The first row that the reader sees: a list that renews itself names it, so that nothing moves in above; None:
-        this is no such region, or an empty one."""
+        """The first row that the reader sees: a self-refreshing list names it, so that no rows are inserted above;
+        None:
+        this is not such a fragment, or it is empty."""
         text = self._request.query.get("top")
         if not text or not self._request.is_fragment:
             return None
@@ -54,5 +55,5 @@ class Places:
 
 
 def place(one: Tried) -> Place:
-    """Of an attempt."""
+    """The position of an attempt."""
     return one.started_at, one.event_id, one.attempt

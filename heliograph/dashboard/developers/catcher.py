@@ -1,4 +1,4 @@
-"""D8c Catcher: what a program would be told, shown as it is signed, before there is a program."""
+"""D8c Catcher: shows the signed events that a program would receive, before there is such a program."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from heliograph.webhooks.catcher import Caught
 from heliograph.webhooks.delivery.catching import MOST
 from heliograph.webhooks.inspection import masked_body
 
-#: Events that are shown.
+#: Events shown.
 SHOWN = 50
-#: Where a developer's own program is taken to listen.
+#: Where a developer's own program is assumed to listen.
 LOCAL = "http://localhost:3000/hooks"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A caught event. `curl`: "" for who may not see texts and numbers."""
+    """A caught event. `curl`: "" for readers who may not see texts and numbers."""
 
     id: str
     event_id: str
@@ -37,7 +37,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The catcher of this mode with what it caught, newest first; or what one is."""
+    """This mode's catcher with what it caught, newest first; without one, an explanation."""
     rules, whole = webhooks.rules(request), request.may(permission=CONTENT)
     async with request.reading() as conn:
         found = await catcher.current(conn, request.actor)
@@ -56,7 +56,7 @@ async def show(request: Request) -> Answer:
 
 
 async def open(request: Request) -> Answer:
-    """Open it for an hour and show its secret, here and nowhere else."""
+    """Open it for an hour, and show its secret, only here."""
 
     async def work(conn: Connection) -> dict[str, str]:
         made, secret = await catcher.open(conn, request.actor, rules=webhooks.rules(request))
@@ -66,7 +66,7 @@ async def open(request: Request) -> Answer:
 
 
 async def close(request: Request) -> Answer:
-    """End it before its hour is over."""
+    """Close it before its hour is over."""
     async with request.writing() as conn:
         await catcher.close(conn, request.actor)
     said = request.text("The catcher is closed, and what it caught is erased.")
@@ -88,6 +88,6 @@ def _line(one: Caught, whole: bool) -> Line:
 
 
 def _curl(one: Caught) -> str:
-    """The same request to a program on the developer's machine. Every byte of the body is as it was signed."""
+    """The same request to a program on the developer's machine. The body is the signed one, byte for byte."""
     lines = [f"curl -sS {LOCAL}", *(f"  -H {shlex.quote(f'{name}: {value}')}" for name, value in one.headers)]
     return " \\\n".join([*lines, f"  --data-raw {shlex.quote(one.body)}"])

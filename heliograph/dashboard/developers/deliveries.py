@@ -1,4 +1,4 @@
-"""D8b Delivery: one event at one endpoint, what was sent and what was answered."""
+"""D8b Delivery: one event at one endpoint, with requests and responses."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from heliograph.webhooks.delivery.evidence import Kept
 from heliograph.webhooks.endpoints import EndpointDisabled, EndpointPaused
 from heliograph.webhooks.history import Delivery, Tried
 
-#: A test that was just sent is waited for, so that its answer stands on the page: looks, and seconds between them.
+#: Waiting for a test just sent, so that the page shows its response: the number of checks, and seconds between them.
 LOOKS, PAUSE = 12, 0.2
 
 
 class Line(msgspec.Struct, frozen=True):
-    """An attempt, and what was answered as far as that is kept."""
+    """An attempt, and the response as far as it is kept."""
 
     tried: Tried
     kept: Kept | None
     head: str
     body: str
-    #: What took how long, seconds.
+    #: (phase, seconds).
     times: list[tuple[str, float]]
 
 
 async def show(request: Request) -> Answer:
-    """The event as it was sent, and each attempt with its answer."""
+    """The event as it was sent, and each attempt with its response."""
     endpoint_id, event_id = request.id(), request.id("event")
     found = await _found(request, endpoint_id, event_id)
     for _ in range(LOOKS if request.query.get("wait") and not request.is_fragment else 0):
@@ -47,12 +47,12 @@ async def show(request: Request) -> Answer:
 
 
 async def panel(request: Request, endpoint_id: UUID, event_id: UUID) -> dict[str, Any]:
-    """The values of the delivery that the list of attempts has open beside it. Raises NotFound."""
+    """The values of the delivery that is open beside the list of attempts. Raises NotFound."""
     return await _values(request, endpoint_id, await _found(request, endpoint_id, event_id))
 
 
 async def reveal(request: Request) -> Answer:
-    """The event with its texts and numbers, for who sees them one at a time."""
+    """The event with its texts and numbers, for readers who may see them one at a time."""
     endpoint_id, event_id = request.id(), request.id("event")
     async with request.writing() as conn:
         found = await history.reveal(conn, request.actor, endpoint_id=endpoint_id, event_id=event_id)
@@ -61,7 +61,7 @@ async def reveal(request: Request) -> Answer:
 
 
 async def resend(request: Request) -> Answer:
-    """Send the event again, or now where it waits for a later attempt."""
+    """Send the event again, or at once if it is waiting for a later attempt."""
     endpoint_id, event_id = request.id(), request.id("event")
     here = f"/webhooks/{endpoint_id}/events/{event_id}"
     try:
@@ -79,7 +79,7 @@ async def _values(request: Request, endpoint_id: UUID, found: Delivery, *, is_re
     async with request.reading() as conn:
         endpoint = await endpoints.get(conn, request.actor, id=endpoint_id)
         secrets = await endpoints.secrets(conn, request.actor, id=endpoint_id, rules=rules(request))
-    # What went out last; before that, what would.
+    # What was sent last; before the first attempt, what would be sent.
     kept = None if latest is None else found.evidence.get(latest.started_at)
     began = found.event.created_at if latest is None else latest.started_at
     sent = inspection.sent(found.event, kept, began, secrets)

@@ -1,4 +1,4 @@
-"""D8b Endpoint: how one does, what was tried, and what may be done about it."""
+"""D8b Endpoint: the state of one, its attempts, and the actions on it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from heliograph.webhooks.history import Filters, Page
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
 
-#: Attempts on a page, and replays that are listed.
+#: Replays listed.
 REPLAYS = 10
-#: How far back a replay may be asked to begin.
+#: Choices for how far back a replay begins.
 SINCE = {
     "1h": timedelta(hours=1),
     "24h": timedelta(hours=24),
@@ -42,11 +42,11 @@ SINCE = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=REPLAY_DAYS),
 }
-#: Or times of one's own.
+#: The choice of custom times.
 OWN = "custom"
-#: What is due within this time is not put off.
+#: Deliveries due within this time do not count as scheduled for later.
 SOON = timedelta(seconds=5)
-#: Characters of an id that is looked for; and deliveries a minute that are told without decimals.
+#: Maximum characters of an id in a search; deliveries per minute from which the rate is shown without decimals.
 LONGEST_ID, EXACT = 64, 10
 
 
@@ -98,7 +98,7 @@ async def edit(request: Request) -> Answer:
 
 
 async def show_disable(request: Request) -> Answer:
-    """What disabling an endpoint would end."""
+    """What disabling an endpoint would stop."""
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=request.id())
     values = {"health": health, "most_waiting": figures.MOST_WAITING}
@@ -106,7 +106,7 @@ async def show_disable(request: Request) -> Answer:
 
 
 async def disable(request: Request) -> Answer:
-    """Send nothing more to an endpoint."""
+    """Disable an endpoint: nothing more is sent to it."""
     id = request.id()
     async with request.writing() as conn:
         await changing.disable(conn, request.actor, id=id)
@@ -114,7 +114,7 @@ async def disable(request: Request) -> Answer:
 
 
 async def enable(request: Request) -> Answer:
-    """Send to a disabled endpoint again what happens from now on, and what it missed if that is asked for."""
+    """Enable a disabled endpoint: it is sent new events, and on request those that it missed."""
     recover = request.form.get("recover") == "yes"
     said = request.text("The endpoint is enabled. It gets what happens from now on; what it missed can be recovered.")
     if recover:
@@ -123,7 +123,7 @@ async def enable(request: Request) -> Answer:
 
 
 async def pause(request: Request) -> Answer:
-    """Send nothing until it is resumed."""
+    """Pause an endpoint until it is resumed."""
     said = request.text(
         "The endpoint is paused. New events wait until it is resumed, for %(days)s days at most.", days=REPLAY_DAYS
     )
@@ -131,7 +131,7 @@ async def pause(request: Request) -> Answer:
 
 
 async def resume(request: Request) -> Answer:
-    """Send again, and what waited."""
+    """Resume an endpoint, and send what has waited."""
     said = request.text("The endpoint is resumed. What waited is on its way, behind new events.")
     return await _change(request, Changes(paused=False), said)
 
@@ -155,7 +155,7 @@ async def show_rotate(request: Request) -> Answer:
 
 
 async def rotate(request: Request) -> Answer:
-    """Replace the secret and show the new one, here and nowhere else."""
+    """Replace the secret, and show the new one, only here."""
     id = request.id()
 
     async def work(conn: Connection) -> dict[str, str]:
@@ -176,7 +176,7 @@ async def rotate(request: Request) -> Answer:
 
 
 async def test(request: Request) -> Answer:
-    """Send a test event or an example now, and go and see what the endpoint answers."""
+    """Send a test event or an example now, and go to the page that shows the endpoint's response."""
     id = request.id()
 
     async def work(conn: Connection) -> str:
@@ -197,12 +197,12 @@ async def test(request: Request) -> Answer:
 
 
 async def show_replay(request: Request) -> Answer:
-    """The form that sends a range of time again, and the replays there were."""
+    """The form that replays a time range, and earlier replays."""
     return Shown(template="developers/endpoint_replay.html", values=await _replay_values(request))
 
 
 async def replay(request: Request) -> Answer:
-    """Send again what was recorded since a moment: what failed, or everything."""
+    """Send again what was recorded in a time range: what failed, or everything."""
     id, form = request.id(), request.form
 
     async def work(conn: Connection) -> str:
@@ -235,13 +235,13 @@ async def replay(request: Request) -> Answer:
 
 
 def _asked_times(request: Request) -> tuple[datetime, datetime | None]:
-    """From when until when something is sent again; None: until now. Raises Invalid."""
+    """(since, until) of a replay; None: until now. Raises Invalid."""
     form, zone = request.form, ZoneInfo(request.speech.zone)
     if form.get("since") != OWN:
         since = SINCE.get(form.get("since", ""))
         if since is None:
             raise Invalid(("since", "enum", "Choose one of the times that are offered."))
-        # The limit is as old as the oldest attempt that is kept.
+        # One minute less: the longest choice is the limit itself, and time passes until it is checked.
         return clock.now() - since + timedelta(minutes=1), None
     ends: list[datetime | None] = []
     for field in ("from", "to"):
@@ -274,7 +274,7 @@ async def _replay_values(request: Request) -> dict[str, Any]:
 
 
 async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
-    """None: the address names a page of the list that is none."""
+    """The page's values; None: the address names a position that is not in this list."""
     parts = Parts(request)
     range, size = ranges.read(request), leafing.size(request)
     filters = Filters(
@@ -293,7 +293,7 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         return None
     is_first = before is None
     if top is not None:
-        before = (top[0], top[1], top[2] + 1)  # with the first one itself
+        before = (top[0], top[1], top[2] + 1)  # includes the first row itself
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=id)
         filters, problem = await _of_message(conn, request, filters, named)
@@ -345,7 +345,7 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
 
 
 async def _of_message(conn: Connection, request: Request, filters: Filters, named: str) -> tuple[Filters, str]:
-    """The filters with the events of the message that has this id, and what is wrong with the id."""
+    """(filters limited to the events of the message with this id, what is wrong with the id)"""
     if not named:
         return filters, ""
     events, problem = [], ""
@@ -359,7 +359,7 @@ async def _of_message(conn: Connection, request: Request, filters: Filters, name
 
 
 async def _pace(conn: Connection, request: Request, health: Health) -> str:
-    """At what pace what waits goes out, and how long it will take; "": nothing waits, or only for a time to come."""
+    """The pace at which the backlog is delivered, and how long it will take; "": nothing waits, or only for later."""
     if not health.waiting or health.endpoint.status != "active":
         return ""
     if health.next_at is not None and health.next_at > clock.now() + SOON:
@@ -376,6 +376,6 @@ async def _pace(conn: Connection, request: Request, health: Health) -> str:
 
 
 def _of(request: Request, name: str, known: Sequence[str]) -> str | None:
-    """A choice of the address; what is not offered chooses nothing."""
+    """A choice in the address; None if it is not one of those offered."""
     chosen = request.query.get(name)
     return chosen if chosen in known else None

@@ -1,4 +1,4 @@
-"""D8b Charts of an endpoint: attempts by result, and how long it takes to answer."""
+"""D8b Charts of an endpoint: attempts by result, and response times."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from heliograph.webhooks.delivery.attempts import DELIVERED
 from heliograph.webhooks.figures import Course
 from heliograph.webhooks.replays import REPLAY_DAYS
 
-#: What is shown if no range is chosen, and failures that have a plot of their own; the others share one.
+#: The default range, and the number of failures with a plot of their own; the others share one.
 USUAL, SEVERAL = "24h", 2
 
 
 def bounds(range: Range) -> tuple[datetime, datetime]:
-    """From when until when, no further back than attempts are kept."""
+    """(since, until), no further back than attempts are kept."""
     now = clock.now()
     until = min(range.until or now, now)
     since = max(range.since or until - LENGTHS[USUAL], now - timedelta(days=REPLAY_DAYS))

@@ -1,4 +1,4 @@
-"""D12 API keys: made with a profile, shown once, revoked."""
+"""D12 API keys: created with a profile, shown once, rotated, revoked."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import OWNERS, USAGE, holders
 
-#: What may be chosen for the end of a key, in days; 0: it does not end.
+#: Choices for a key's lifetime, in days; 0: it does not expire.
 EXPIRIES = (0, 30, 90, 365)
-#: Keys that are listed with who made them.
+#: Keys listed with their creators.
 TOLD = 100
-#: Owners that are named.
+#: Owners listed by name.
 NAMED = 5
-#: A key that was not used for so long is worth a look.
+#: A key unused for this long should be checked.
 STALE = timedelta(days=90)
 
 
@@ -44,7 +44,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The keys of this mode, those that ended lately included."""
+    """The keys of this mode, including those that ended recently."""
     actor = request.actor
     today = clock.now().date()
     async with request.reading() as conn:
@@ -52,7 +52,7 @@ async def show(request: Request) -> Answer:
         told = await audit.latest(
             conn, actor.organization_id, action="api_key.created", object_ids=[one.id for one in listed[:TOLD]]
         )
-        # Who makes test keys alone reads here who lets them make live ones.
+        # Readers who may create only test keys are told who can allow them to create live ones.
         allowing = (
             []
             if request.may("api_keys:write") or not request.may("api_keys:write", mode="test")
@@ -95,7 +95,7 @@ async def show_new(request: Request) -> Answer:
 
 
 async def make(request: Request) -> Answer:
-    """Make a key and show its secret, here and nowhere else."""
+    """Create a key, and show its secret, only here."""
     form = request.form
 
     async def work(conn: Connection) -> dict[str, str]:
@@ -127,12 +127,12 @@ async def make(request: Request) -> Answer:
 
 
 async def show_revoke(request: Request) -> Answer:
-    """What revoking a key would end."""
+    """What revoking a key would stop."""
     return Shown(template="developers/keys_revoke.html", values={"key": await _key(request)})
 
 
 async def revoke(request: Request) -> Answer:
-    """End a key for good."""
+    """Revoke a key for good."""
     async with request.writing() as conn:
         key = await lifecycle.revoke(conn, request.actor, id=request.id())
     said = request.text("The key “%(name)s” is revoked; it stops working within a second.", name=key.name)
@@ -140,12 +140,12 @@ async def revoke(request: Request) -> Answer:
 
 
 async def show_rotate(request: Request) -> Answer:
-    """What replacing a key means, and how long both work."""
+    """What rotating a key means, and how long both keys work."""
     return Shown(template="developers/keys_rotate.html", values=await _rotation(request))
 
 
 async def rotate(request: Request) -> Answer:
-    """Make a key with the same rights, and let the old one end later."""
+    """Create a key with the same rights, and let the old one expire later."""
 
     async def work(conn: Connection) -> dict[str, str]:
         hours = request.form.get("overlap", "")
@@ -170,13 +170,13 @@ async def rotate(request: Request) -> Answer:
 
 
 async def show_rename(request: Request) -> Answer:
-    """The form for another name."""
+    """The form that renames a key."""
     key = await _key(request)
     return Shown(template="developers/keys_rename.html", values={"key": key, "name": key.name})
 
 
 async def rename(request: Request) -> Answer:
-    """Give a key another name."""
+    """Rename a key."""
     name = request.form.get("name", "")
     try:
         async with request.writing() as conn:
@@ -188,12 +188,12 @@ async def rename(request: Request) -> Answer:
 
 
 async def show_check(request: Request) -> Answer:
-    """The form that a found secret is pasted into."""
+    """The form for pasting a secret that was found somewhere."""
     return Shown(template="developers/keys_check.html", values={"found": None, "is_asked": False, "may_revoke": False})
 
 
 async def check(request: Request) -> Answer:
-    """Whose secret this is. It is compared by its hash, and neither kept nor shown."""
+    """Find the key of a secret. It is compared by hash, and neither stored nor shown."""
     async with request.reading() as conn:
         found = await issued.by_secret(conn, request.actor, secret=request.form.get("secret", ""))
     may_revoke = found is not None and request.may("api_keys:write", mode=found.mode)
@@ -206,7 +206,7 @@ async def _rotation(request: Request) -> dict[str, Any]:
 
 
 def _least_missed(key: ApiKey) -> datetime:
-    """Which of them would be missed least comes first: never used, then used longest ago."""
+    """Sort key that puts the least missed first: never used, then the least recently used."""
     return key.last_used_at or clock.EPOCH
 
 
@@ -221,8 +221,7 @@ async def _key(request: Request) -> ApiKey:
 
 
 def _profiles(request: Request) -> list[Profile]:
-    """The profiles that the person may give: what they neither hold themselves nor were given to grant they cannot hand
-    on."""
+    """The profiles that the person may grant: those whose scopes they all hold or may grant."""
     held = request.actor.scopes | request.actor.grants
     return [
         Profile(

@@ -1,4 +1,4 @@
-"""D9 Requests: what my programs asked, and what they were told; errors in groups, with what they mean."""
+"""D9 Requests: API requests and their responses; errors in groups, with explanations."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from heliograph.people import memberships
 from heliograph.people.roles import TEAM
 from heliograph.requests import DAYS, Asked, Filters, Hour, reading
 
-#: The range of chart and groups if none is chosen.
+#: The default range of the chart and groups.
 USUAL = "24h"
-#: Longest code, operation or id that is looked for.
+#: Maximum characters of a code, operation or id in a search.
 LONGEST = 128
-#: And longest path.
+#: Maximum characters of a path.
 LONGEST_PATH = 256
 HOUR = timedelta(hours=1)
 _HOST = re.compile("^https?://[^/]*")
-#: Fields of the filters, beside range and search.
+#: Filter fields, apart from range and search.
 FIELDS = ("status", "code", "operation", "path", "key")
 
 
 async def show_list(request: Request) -> Answer:
-    """Chart, errors in groups, and the list by the filters of the address."""
+    """The chart, errors in groups, and the list, filtered by the address."""
     query = request.query
     range = ranges.read(request, usual=USUAL)
     filters, searched, problem = _filters(request, range)
@@ -91,13 +91,13 @@ async def show_list(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    """One request, with what it was told and its siblings."""
+    """One request, with its response and related requests."""
     template = "developers/request_live.html" if request.is_fragment else "developers/request.html"
     return Shown(template=template, values=await _values(request, request.id()))
 
 
 async def _newer(conn: Connection, actor: Actor, filters: Filters, top: UUID) -> int:
-    """How many requests have come that would stand above the first one shown."""
+    """How many new requests would be listed above the first one shown."""
     found = await requests.list_page(conn, actor, filters=filters, limit=leafing.MOST_NEWER, look=1_000)
     return leafing.newer([one.id for one in found.requests], top)
 
@@ -119,7 +119,7 @@ async def _values(request: Request, id: UUID) -> dict[str, Any]:
     }
 
 
-#: What a request may have been about, and who sees that.
+#: What a request can be about, and the scope that gives access to it.
 THINGS = {
     "message": "sms:read",
     "campaign": "campaigns:read",
@@ -132,7 +132,7 @@ THINGS = {
 
 
 def _place(request: Request, thing: Thing) -> tuple[str, str]:
-    """(where it is, what it is called)"""
+    """(its address, its name)"""
     text = request.text
     path, name = {
         "message": (f"/messages/{thing.id}", text("The message")),
@@ -147,7 +147,7 @@ def _place(request: Request, thing: Thing) -> tuple[str, str]:
 
 
 def _filters(request: Request, range: Range) -> tuple[Filters, str, str]:
-    """(what is asked for, an id that is looked for, what of it could not be understood)."""
+    """(filters, an id searched for, what could not be understood)"""
     query = request.query
     key, problem = None, ""
     if query.get("key"):
@@ -170,14 +170,14 @@ def _filters(request: Request, range: Range) -> tuple[Filters, str, str]:
 
 
 def _path(typed: str) -> str | None:
-    """A path as the log has it, of one that was copied from a program: whole, or without its beginning."""
+    """A path as it is logged, from one copied from a program: the whole URL, or without host or version."""
     path = _HOST.sub("", typed.strip()).partition("?")[0].strip("/")
     path = path.removeprefix("v1/") if path != "v1" else ""
     return f"/{path}"[:LONGEST_PATH] if path else None
 
 
 def _hours(range: Range) -> tuple[datetime, datetime]:
-    """Whole hours for chart and groups, no further back than the log goes."""
+    """(since, until) in whole hours for the chart and groups, no further back than the log."""
     until = range.until or clock.now()
     since = max(range.since or until - ranges.LENGTHS[USUAL], clock.now() - timedelta(days=DAYS))
     return min(since, until).astimezone(UTC).replace(minute=0, second=0, microsecond=0), until
@@ -216,7 +216,7 @@ def _chart(request: Request, course: Sequence[Hour], since: datetime, until: dat
 
 
 async def _names(conn: Connection, request: Request, listed: Sequence[Asked]) -> dict[UUID, str]:
-    """Names of the keys and, for who may know the team, of the people among these requests."""
+    """Names of the keys behind these requests and, for readers who may see the team, of the people."""
     actor: Actor = request.actor
     found: dict[UUID, str] = {}
     if request.may("api_keys:read") and any(one.key_id for one in listed):
@@ -229,7 +229,7 @@ async def _names(conn: Connection, request: Request, listed: Sequence[Asked]) ->
 
 
 def _curl(one: Asked, base: str) -> str:
-    """The same request as a line to fill in; "" for an act of the dashboard."""
+    """The same request as a command to fill in; "" for one made by the dashboard."""
     if one.person_id is not None:
         return ""
     lines = [f"curl -sS -X {one.method} {base}/v1{one.path} \\", "  -H 'authorization: Bearer …'"]

@@ -1,4 +1,4 @@
-"""Addresses of what developers need."""
+"""Routes of the pages for developers."""
 
 from __future__ import annotations
 

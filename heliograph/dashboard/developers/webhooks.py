@@ -1,4 +1,4 @@
-"""D8a Webhooks: the endpoints and how they do, and the making of one with code that verifies what it gets."""
+"""D8a Webhooks: the endpoints and their state; creating one, with code that verifies what it receives."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.samples import SUMMARIES, samples
 from heliograph.why.words import why
 
-#: What is chosen where nothing was yet: the contract's two.
+#: Events preselected for a new endpoint: the contract's two.
 USUAL = ("message.delivered", "message.failed")
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """An hour of the strip: "good", "some", "bad" or "idle"; `label` says it in words."""
+    """An hour of the strip. `tone`: "good", "some", "bad" or "idle"; `label` says it in words."""
 
     tone: str
     label: str
 
 
 class EndpointLine(msgspec.Struct, frozen=True):
-    """An endpoint of the list."""
+    """An endpoint in the list."""
 
     health: Health
     state: str
@@ -39,7 +39,7 @@ class EndpointLine(msgspec.Struct, frozen=True):
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """An event to choose, with its sample as JSON."""
+    """A selectable event, with a sample as JSON."""
 
     name: str
     explained: str
@@ -47,7 +47,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The endpoints of this mode, those disabled lately included."""
+    """The endpoints of this mode, including those disabled recently."""
     async with request.reading() as conn:
         found = await figures.overview(conn, request.actor)
         catching = await catcher.current(conn, request.actor)
@@ -67,14 +67,14 @@ async def show(request: Request) -> Answer:
 
 
 async def show_new(request: Request) -> Answer:
-    """The form for an endpoint; a fragment of it is what the rule says of the address that is being typed."""
+    """The form for an endpoint; its fragment is the rule's verdict on the address being typed."""
     if request.is_fragment:
         return Shown(template="developers/webhooks_url.html", values=said_of(request, request.query.get("url", "")))
     return Shown(template="developers/webhooks_new.html", values=typed(request, USUAL))
 
 
 async def make(request: Request) -> Answer:
-    """Register an endpoint and show its secret, here and nowhere else."""
+    """Register an endpoint, and show its secret, only here."""
     form = request.form
 
     async def work(conn: Connection) -> dict[str, str]:
@@ -96,24 +96,24 @@ async def make(request: Request) -> Answer:
 
 
 def registered(made: dict[str, str], *, is_catcher: bool) -> Answer:
-    """A new endpoint's secret, with code that verifies."""
+    """A new endpoint's secret, with code that verifies signatures."""
     values = {"made": made, "pieces": pieces(made["secret"]), "is_rotated": False, "until": None}
     return Shown(template="developers/webhooks_made.html", values=values | {"is_catcher": is_catcher})
 
 
 def base(request: Request) -> str:
-    """The address of this installation, as far as it is known."""
+    """The base URL of this installation: `public_url`, or as seen by this request."""
     given = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
     return (given or f"{'https' if request.is_secure else 'http'}://{request.host}").rstrip("/")
 
 
 def rules(request: Request) -> EndpointRules:
-    """What the settings say of endpoints."""
+    """The settings' rules for endpoints."""
     return endpoints.rules(request.services.settings)
 
 
 def pieces(secret: str) -> list[tuple[str, str, str]]:
-    """Verifying code for a secret: (name, what the language is called, code)."""
+    """Verification code for a secret: (language, its display name, code)."""
     return [(name, title, verification.code(name, secret)) for name, title in verification.LANGUAGES]
 
 
@@ -123,7 +123,7 @@ def chosen(request: Request) -> list[str]:
 
 
 def typed(request: Request, usual: tuple[str, ...] | list[str] = (), **known: str) -> dict[str, Any]:
-    """The form as it was typed; before that, with `known` values and the `usual` events."""
+    """The form as typed; initially with the `known` values and the `usual` events."""
     form = request.form
     ticked = chosen(request) if form else list(usual)
     groups: dict[str, list[Kind]] = {}
@@ -141,7 +141,7 @@ def typed(request: Request, usual: tuple[str, ...] | list[str] = (), **known: st
 
 
 def said_of(request: Request, url: str) -> dict[str, Any]:
-    """What the rule says of an address, as far as it can be said without connecting to it."""
+    """The rule's verdict on an address, as far as possible without connecting to it."""
     url = url.strip()
     problem = endpoints.problem_of(url, rules(request)) if url else None
     return {
@@ -151,7 +151,7 @@ def said_of(request: Request, url: str) -> dict[str, Any]:
 
 
 def in_words(request: Request, refusal: Invalid | TooManyEndpoints) -> Invalid:
-    """The rule's refusals, as a form says them."""
+    """The rule's refusals in the form's wording."""
     if isinstance(refusal, TooManyEndpoints):
         return Invalid(("url", "limit", refusal.message))
     problem = endpoints.problem_of(request.form.get("url", "").strip(), rules(request)) or ""
@@ -162,7 +162,7 @@ def in_words(request: Request, refusal: Invalid | TooManyEndpoints) -> Invalid:
 
 
 def state(request: Request, health: Health) -> tuple[str, str]:
-    """An endpoint's state in a word, and why it is so."""
+    """(an endpoint's state in a word, the reason)"""
     reason = health.endpoint.disabled_reason
     known = None if reason is None else why("endpoint", reason)
     because = "" if known is None else known.words(request.speech.language).customer
@@ -170,7 +170,7 @@ def state(request: Request, health: Health) -> tuple[str, str]:
 
 
 def cells(request: Request, hours: list[Hour]) -> list[Cell]:
-    """The strip of an endpoint."""
+    """The strip of an endpoint, one cell per hour."""
     return [
         Cell(
             "idle" if not one.results else "good" if not one.failed else "bad" if not one.delivered else "some",
