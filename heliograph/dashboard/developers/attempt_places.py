@@ -36,8 +36,7 @@ class Places:
 
     def top(self) -> Place | None:
         """The first row that the reader sees: a self-refreshing list names it, so that no rows are inserted above;
-        None:
-        this is not such a fragment, or it is empty."""
+        None: this is not such a fragment, or it is empty."""
         text = self._request.query.get("top")
         if not text or not self._request.is_fragment:
             return None

@@ -1,1 +1,1 @@
-"""The door: how people come in, by password, link or invitation, and what is theirs alone."""
+"""The door: signing in by password, passkey, link or invitation, and people's own accounts."""

@@ -15,12 +15,12 @@ from heliograph.people.tries import TooManyTries
 
 
 async def show(request: Request) -> Answer:
-    """Everything about the person."""
+    """The person's account."""
     return Shown(template="door/account.html", values=await _values(request))
 
 
 async def change(request: Request) -> Answer:
-    """Name, language and time zone."""
+    """Change name, language and time zone."""
     try:
         return await own_account.keep(request)
     except Invalid as refusal:
@@ -29,12 +29,12 @@ async def change(request: Request) -> Answer:
 
 
 async def show_password(request: Request) -> Answer:
-    """The form for another password."""
+    """The form that changes the password."""
     return Shown(template="door/account_password.html", values={})
 
 
 async def change_password(request: Request) -> Answer:
-    """Another password; all other sessions end."""
+    """Change the password; all other sessions end."""
     person = request.person
     try:
         if request.form.get("password", "") != request.form.get("again", request.form.get("password", "")):
@@ -61,13 +61,13 @@ async def change_password(request: Request) -> Answer:
 
 
 async def show_factor(request: Request) -> Answer:
-    """Turn an authenticator app on: its QR code, its secret as text, and a field for the first code."""
+    """The form that sets up an authenticator app: its QR code, its secret as text, and a field for the first code."""
     elsewhere = await factor.refused_here(request)
     return elsewhere or Shown(template="door/account_factor.html", values=_offer(request, factors.new_secret()))
 
 
 async def turn_factor_on(request: Request) -> Answer:
-    """The first code is right: show the recovery codes, once."""
+    """Turn the second factor on if the first code is right, and show the recovery codes, once."""
     person = request.person
     elsewhere = await factor.refused_here(request)
     if elsewhere is not None:
@@ -96,12 +96,13 @@ def _offer(request: Request, secret: str) -> dict[str, Any]:
 
 
 def _is_new(request: Request) -> bool:
-    """Whose account was just made by an invitation: they may leave it for later, and go on to the front page."""
+    """Whether the account was just created from an invitation: the person may postpone this and go to the front
+    page."""
     return request.query.get("new") == "yes"
 
 
 async def turn_factor_off(request: Request) -> Answer:
-    """Ask for the password alone from now on."""
+    """Require only the password from now on."""
     if request.person.factor_required:
         said = request.text("Your organization requires a second factor. Set up another app to change it.")
         return Elsewhere(location="/account", notice=said)
@@ -112,7 +113,7 @@ async def turn_factor_off(request: Request) -> Answer:
 
 
 async def end_session(request: Request) -> Answer:
-    """End one session of the person's."""
+    """End one of the person's sessions."""
     async with request.writing() as conn:
         await sessions.end(conn, own_account.self_of(request), user_id=request.person.user_id, id=request.id())
     return Elsewhere(location="/account", notice=request.text("The session was ended."))
@@ -128,7 +129,7 @@ async def end_others(request: Request) -> Answer:
 
 
 async def switch(request: Request) -> Answer:
-    """Look at another organization."""
+    """Switch to another organization."""
     async with request.writing() as conn:
         await sessions.switch(conn, id=request.person.id, user_id=request.person.user_id, organization_id=request.id())
     request.services.sessions.forget(request.token)

@@ -1,4 +1,4 @@
-"""Accepting an invitation: for who has an account, and for who makes one."""
+"""Accepting an invitation, with an existing account or a new one."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from heliograph.pages.requests import Request
 from heliograph.people import invitations, passwords, sessions, users
 from heliograph.people.invitations import InvitationEnded, Offer
 
-#: Where a new account goes on: its second factor is offered at once.
+#: The next page after creating an account: the second factor is offered at once.
 OFFERED = "/account/factor?new=yes"
 
 
 async def show(request: Request) -> Answer:
-    """Where the link leads: the token stands after `#`. Whoever signed in to accept what they had opened finds it
-    open."""
+    """The page that the link opens, with the token after `#`. Whoever signed in to accept an invitation already opened
+    continues with it."""
     token = request.cookies.get(cookies.session_name(cookies.INVITATION, request.is_secure), "")
     if token and request.session is not None:
         with contextlib.suppress(InvitationEnded):
@@ -33,8 +33,8 @@ async def show(request: Request) -> Answer:
 
 
 async def read(request: Request) -> Answer:
-    """What the link offers."""
-    # The whole link may be pasted as well.
+    """Show what the link offers."""
+    # The whole link can be pasted, too.
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:
         async with request.reading() as conn:
@@ -43,13 +43,13 @@ async def read(request: Request) -> Answer:
         request.services.failures.note(request.address, door="dashboard")
         return refused("door/invitation.html", Invalid(("link", "ended", refusal.message)), {})
     values = _values(request, offer, token)
-    # The address of the sign-in must not hold it: addresses stand in logs.
+    # In a cookie, not in the address of the sign-in, since addresses are logged.
     kept = [_kept(request, token)] if offer.is_known and not values["is_them"] else []
     return Shown(template="door/invitation_offer.html", values=values, cookies=kept)
 
 
 async def accept(request: Request) -> Answer:
-    """Become a member: with the account that is signed in, or with a new one."""
+    """Become a member, with the account that is signed in or with a new one."""
     form, token = request.form, request.form.get("invitation", "")
     async with request.reading() as conn:
         offer = await invitations.offer(conn, token=token)
@@ -85,7 +85,7 @@ async def _with_new_account(request: Request, offer: Offer, token: str) -> tuple
     hashed = await passwords.hashed(form.get("password", ""))
     async with request.writing() as conn, conn.transaction():
         user, is_new = await users.ensure(conn, who, email=offer.email, name=form.get("name", ""))
-        if not is_new:  # made by somebody else meanwhile: its password is theirs
+        if not is_new:  # somebody else created it meanwhile: the password is theirs
             raise InvitationEnded
         await users.keep_password(conn, who, user=user, hashed=hashed)
         await invitations.accept(conn, who, token=token, user_id=user.id)

@@ -1,4 +1,4 @@
-"""Addresses of the door: for everybody, or for a person whichever organization they belong to."""
+"""Routes of the door: for everybody, or for a person regardless of their organization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S2 Sign in and out, one-time links, S3 forgotten passwords, and what a visitor sees first."""
+"""S2 Sign in and out, one-time links, S3 forgotten passwords, and a visitor's first page."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from heliograph.people.passkeys.challenges import PasskeyRefused
 from heliograph.people.signing_in import WrongCode, WrongSignIn
 from heliograph.people.tries import TooManyTries
 
-#: Where somebody goes on who forgot their password.
+#: The next page for somebody who forgot their password.
 NEW_PASSWORD = "/account/password"  # noqa: S105
 
 
 async def show_form(request: Request) -> Answer:
-    """The form, or home for who is signed in."""
+    """The form; home for those who are signed in."""
     following = own_address(request.query.get("next", "/"))
     if request.session is not None:
         return Elsewhere(location=following)
@@ -31,7 +31,7 @@ async def show_form(request: Request) -> Answer:
 
 
 async def sign_in_passkey(request: Request) -> Answer:
-    """A passkey that the browser showed: who has it needs neither password nor code."""
+    """Sign in with a passkey, which needs neither password nor code."""
     form = request.form
     following = own_address(form.get("next", "/"))
     where = passkeys.site_of(request)
@@ -66,7 +66,7 @@ def _form(request: Request, following: str, email: str) -> dict[str, Any]:
 
 
 async def sign_in(request: Request) -> Answer:
-    """E-mail and password; then a session, or the form for the code."""
+    """Check e-mail address and password; then start a session, or show the form for the code."""
     form = request.form
     following = own_address(form.get("next", "/"))
     values = _form(request, following, form.get("email", ""))
@@ -103,7 +103,7 @@ async def sign_in(request: Request) -> Answer:
 
 
 async def sign_in_code(request: Request) -> Answer:
-    """The code of the authenticator app, or a recovery code."""
+    """Check the code of the authenticator app, or a recovery code."""
     form = request.form
     following = own_address(form.get("next", "/"))
     try:
@@ -145,13 +145,13 @@ async def sign_in_code(request: Request) -> Answer:
 
 
 async def show_enter(request: Request) -> Answer:
-    """Where a one-time link leads: the token stands after `#`, so a script fills it in, or the reader pastes it."""
+    """The page that a one-time link opens. The token is after `#`, so a script fills it in, or the reader pastes it."""
     return Shown(template="link.html", values={})
 
 
 async def enter(request: Request) -> Answer:
     """Use a one-time link."""
-    # The whole link may be pasted as well.
+    # The whole link can be pasted, too.
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:
         async with request.writing() as conn, conn.transaction():
@@ -176,13 +176,13 @@ async def enter(request: Request) -> Answer:
 
 
 async def show_forgotten(request: Request) -> Answer:
-    """Where to ask for a link by mail; without an SMTP server, who can make one."""
+    """The form that requests a link by e-mail; without an SMTP server, who can create one."""
     values = {"sends": outbox.of(request.services.settings) is not None, "email": "", "asked": None}
     return Shown(template="door/forgotten.html", values=values)
 
 
 async def forgotten(request: Request) -> Answer:
-    """Have a link mailed. The answer is the same whoever asks."""
+    """Send a link by e-mail. The response is the same whether or not the account exists."""
     box = outbox.of(request.services.settings)
     email = request.form.get("email", "").strip()
     values = {"sends": box is not None, "email": email, "asked": None}
@@ -199,5 +199,5 @@ async def forgotten(request: Request) -> Answer:
 
 
 async def prove(request: Request) -> Answer:
-    """Back to where the password was asked for: giving it is what this route declares."""
+    """Return to the page that needs the password; asking for it is declared on this route."""
     return Elsewhere(location=own_address(request.query.get("next", "/")))

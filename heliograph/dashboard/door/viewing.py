@@ -1,4 +1,4 @@
-"""Where an operator comes in who views as an organization, from the console by a link that is good once."""
+"""Entrance for an operator who views as an organization, by a one-time link from the console."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from heliograph.people.operators import viewing
 
 
 async def show(request: Request) -> Answer:
-    """The token stands after `#`, so a script fills it in, or the reader pastes it."""
+    """The page that the link opens. The token is after `#`, so a script fills it in, or the reader pastes it."""
     return Shown(template="link.html", values={})
 
 
 async def take_up(request: Request) -> Answer:
-    """Begin to view; whoever was signed in to the dashboard in this browser is so no more."""
+    """Begin viewing; this ends the browser's earlier dashboard session."""
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:
         async with request.writing() as conn:

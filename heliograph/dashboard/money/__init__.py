@@ -1,1 +1,1 @@
-"""What the organization used and may still use: the quota of messages, and the wallet for WhatsApp."""
+"""The organization's usage and what is left: the message quota, and the WhatsApp wallet."""

@@ -1,4 +1,4 @@
-"""Which days the pages about money show: those of a month, or of a range of the reader's own."""
+"""The days that pages about money show: a month, or a range chosen by the reader."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from heliograph.pages.requests import Request
 
 
 class Days(msgspec.Struct, frozen=True):
-    """[since, until), as days of UTC are called; a day that the reader names is that day of UTC."""
+    """[since, until) as UTC dates; a date chosen by the reader is taken as that UTC day."""
 
     since: date
     until: date
-    #: The whole of it; None: a range.
+    #: A whole month; None: a range.
     month: date | None
     range: Range
 
     @property
     def shown_until(self) -> date:
-        """Days that have not come are not drawn."""
+        """The end of what is drawn: future days are not."""
         return min(self.until, max(clock.now().date(), self.since) + timedelta(days=1))
 
     @property
     def id(self) -> str:
-        """For a chart of it."""
+        """Identifies these days' chart."""
         return "days" if self.month is None else f"{self.month:%Y-%m}"
 
 
 def read(request: Request) -> tuple[Days, Invalid | None]:
-    """What the address asks for, and what of it could not be understood; the present month if it names none."""
+    """(the requested days, what could not be understood); the current month by default."""
     range = ranges.read(request)
     if range.since is not None:
         zone, now = ZoneInfo(request.speech.zone), clock.now()

@@ -1,4 +1,4 @@
-"""Addresses of usage and wallet."""
+"""Routes of usage and wallet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D16 Usage: what was used, what is left and for how long, month by month, and the bill of a month as a file."""
+"""D16 Usage: what was used, what is left and for how long, by month, and a month's bill as a file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 
-#: Rows of a table beside the chart.
+#: Rows per table beside the chart.
 TOP = 10
 #: Tables beside the chart, in their order.
 TABLES = ("sender", "country", "campaign", "key")
@@ -39,19 +39,19 @@ CHANNELS = {"sms": "SMS", "whatsapp": "WhatsApp"}
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What falls to one value, as it is shown."""
+    """The usage of one value, as it is shown."""
 
     name: str
-    #: Named where both channels have messages; empty: it goes without saying.
+    #: Only if both channels have messages; otherwise empty.
     channel: str
     messages: int
     segments: int
-    #: Of all of the month, in percent; None: that is not known.
+    #: Percentage of the whole month; None: unknown.
     percent: int | None
 
 
 class Period(msgspec.Struct, frozen=True):
-    """The present one of the quota. `percent`: used; `level`: which mark of an alert that has passed."""
+    """The quota's current period. `percent`: used; `level`: the alert threshold that this has passed."""
 
     quota: Quota
     percent: int
@@ -61,13 +61,13 @@ class Period(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The present period, and one month, or a range, in days and shares."""
+    """The current period, and a month or range by day and by share."""
     shown, problem = days.read(request)
     return await _page(request, shown, None if problem is None else _in_words(problem))
 
 
 async def export(request: Request) -> Answer:
-    """Have the bill of a month written to a file."""
+    """Export a month's bill."""
     form = request.form
     today = clock.now().date()
     as_json = form.get("format") == "json"
@@ -85,7 +85,7 @@ async def export(request: Request) -> Answer:
 
 
 async def set_alert(request: Request) -> Answer:
-    """Tell of a day with more messages than this, or no more."""
+    """Set or remove the alert for days with more messages than a given number."""
     wrong = Invalid(("above", "format", "Write a number of messages such as 5000, or leave it empty."))
     try:
         above = figures.whole(request.form.get("above", ""), wrong)
@@ -105,7 +105,7 @@ async def set_alert(request: Request) -> Answer:
 
 
 async def show_ledger(request: Request) -> Answer:
-    """Every change of the quota, newest first."""
+    """Every change to the quota, newest first."""
     size, actor = leafing.size(request), request.acting("live")
     async with request.reading() as conn:
         found = await ledger.list_page(conn, actor, after=leafing.after(request), limit=size)
@@ -187,7 +187,7 @@ async def _period(conn: Connection, actor: Actor) -> Period:
 
 
 def _in_words(refusal: Invalid) -> Invalid:
-    """The rule's refusal, as a form says it."""
+    """The rule's refusal in the form's wording."""
     return Invalid(*((one["field"], one["issue"], words.USAGE_FORM[one["field"]]) for one in refusal.details["fields"]))
 
 
@@ -213,7 +213,7 @@ def _chart(request: Request, shown: Days, listed: list[usage.Day]) -> Chart:
         title=title,
         unit=text("messages a day"),
         kind="bars",
-        # Days are those of UTC for everybody.
+        # Days are UTC for everybody.
         speech=languages.speech(request.speech.language),
         times=[clock.midnight(one.day) for one in listed],
         step=DAY,

@@ -1,4 +1,4 @@
-"""D17 Wallet: what WhatsApp messages may cost, what is reserved for them, what was charged, and the prices."""
+"""D17 Wallet: the balance for WhatsApp messages, reservations, charges, and prices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from heliograph.whatsapp.money.rates import CATEGORIES, ELSEWHERE
 
 
 async def show(request: Request) -> Answer:
-    """The balance, and one month in days and categories."""
+    """The balance, and a month or range, by day and category."""
     values = await _values(request)
     if (file := charts.download(request, [values["chart"]])) is not None:
         return file
@@ -34,7 +34,7 @@ async def show(request: Request) -> Answer:
 
 
 async def set_alert(request: Request) -> Answer:
-    """Warn when little is left, or no more."""
+    """Set or remove the low-balance alert."""
     typed = request.form.get("below", "").strip()
     wrong = Invalid(("below", "format", "Write an amount such as 50 or 12.50, or leave it empty."))
     try:
@@ -148,7 +148,7 @@ def _chart(request: Request, currency: str, listed: list[wallet.Day], shown: Day
         title=title,
         unit=text("%(currency)s a day", currency=currency),
         kind="bars",
-        # Days are those of UTC for everybody.
+        # Days are UTC for everybody.
         speech=languages.speech(request.speech.language),
         times=[clock.midnight(day) for day in named],
         step=DAY,
@@ -158,7 +158,7 @@ def _chart(request: Request, currency: str, listed: list[wallet.Day], shown: Day
 
 
 def _categories(listed: list[wallet.Day]) -> list[tuple[str, int, int]]:
-    """(category, messages, consumed), the dearest first."""
+    """(category, messages, consumed), most expensive first."""
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for one in listed:
         sums[one.category][0] += one.messages

@@ -1,4 +1,4 @@
-"""D19 Audit log: who changed what in the organization, by the filters of the address, and as a file."""
+"""D19 Audit log: who changed what in the organization, filtered by the address, and as a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import short
 
-#: Filters of the address beside the range, and the longest that is looked for.
+#: Filters of the address apart from the range, and their maximum length.
 FIELDS, LONGEST = ("who", "action", "object"), 200
 
 
@@ -32,7 +32,7 @@ class AuditLine(msgspec.Struct, frozen=True):
 
     entry: Recorded
     action: str
-    #: Who, in words; what finds all of theirs; and what else there is to say of them.
+    #: The actor in words, the search that finds all their entries, and details shown below the actor.
     who: str
     who_sought: str
     kind: str
@@ -65,7 +65,7 @@ async def show(request: Request) -> Answer:
         ),
         "lines": [_line(request, one, names) for one in found.entries],
         "zone": request.speech.zone,
-        # The look ended before the page was full: say how far it got.
+        # The search ended before the page was full: show how far it got.
         "looked_until": time_of(found.seen) if found.seen is not None and len(found.entries) < size else None,
         "pages": leafing.pages(request, found.seen),
     }
@@ -74,7 +74,7 @@ async def show(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """Have all that fits written to a file."""
+    """Export everything that matches."""
     range = ranges.read(request)
     wanted, problems = _filter(request, _kept(request.query), range)
     if problems or range.problems:
@@ -89,7 +89,7 @@ def _kept(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _filter(request: Request, kept: Mapping[str, str], range: Range) -> tuple[Filter, dict[str, str]]:
-    """(what is asked for, what of it could not be understood, by its field)."""
+    """(filter, problems by field)"""
     problems = {}
     if kept["action"] and kept["action"] not in ACTIONS:
         problems["action"] = request.text("Choose one of the actions that are offered.")
@@ -105,7 +105,7 @@ def _filter(request: Request, kept: Mapping[str, str], range: Range) -> tuple[Fi
 
 
 def _line(request: Request, one: Recorded, names: Mapping[UUID, str]) -> AuditLine:
-    """`names`: of keys, which an entry has by their ids alone."""
+    """`names`: names of keys, since entries contain only their ids."""
     kind = request.text(words.AUTHORS[one.who])
     name = one.who_name or (names.get(one.who_id, "") if one.who_id is not None else "")
     return AuditLine(
@@ -120,7 +120,7 @@ def _line(request: Request, one: Recorded, names: Mapping[UUID, str]) -> AuditLi
 
 
 def _kind(one: Recorded, kind: str, name: str) -> str:
-    """What stands below who it was: of a key without a name its id, of whoever has one what they are."""
+    """The text below the actor: the id of one without a name, otherwise the kind, unless it is a person."""
     if not name:
         return "" if one.who_id is None else short(one.who_id)
     return "" if one.who == "person" else kind

@@ -1,4 +1,4 @@
-"""Exports: files that were asked for, how far they are, and the way to fetch them."""
+"""Exports: requested files, their progress, and their downloads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream
 from heliograph.pages.requests import Request
 from heliograph.people.roles import AUDIT, EXPORT, USAGE
 
-#: What a file of a kind takes to be asked for and to be fetched: a scope, and a permission.
+#: The scope and permission required to request and to download a file, by kind.
 NEEDS: dict[str, tuple[str | None, str | None]] = {
     "messages": ("sms:read", None),
     "contacts": ("contacts:read", EXPORT),
@@ -35,12 +35,12 @@ KINDS = {
     "jsonl": "application/jsonl; charset=utf-8",
     "json": "application/json; charset=utf-8",
 }
-#: Who sees more, from the least.
+#: What a reader sees of messages, in ascending order.
 LEVELS = ("none", "own", "all")
 
 
 async def show(request: Request) -> Answer:
-    """The person's files; for who reads the audit log those of everybody, without a way to fetch them."""
+    """The person's files; for readers of the audit log also everybody else's, without downloads."""
     sees_all = request.may(permission=AUDIT)
     async with request.reading() as conn:
         listed = await jobs.list_all(conn, request.acting("live"), of_everybody=sees_all)
@@ -56,7 +56,7 @@ async def show(request: Request) -> Answer:
 
 
 async def everything(request: Request) -> Answer:
-    """Have files written of all that the organization holds: all of them, or none."""
+    """Export everything that the organization has: all files, or none."""
     actor = request.acting("live")
     common: dict[str, Any] = {"form": "csv", "delimiter": separator(request)}
     wanted = (
@@ -80,7 +80,7 @@ async def everything(request: Request) -> Answer:
 
 
 async def fetch(request: Request) -> Answer:
-    """The file. Who may have it is asked again: a role may have changed since it was asked for."""
+    """Download the file. Permission is checked again, since roles may have changed since the request."""
     actor = request.acting("live")
     async with request.writing() as conn:
         found = await jobs.get(conn, actor, id=request.id())
@@ -92,7 +92,7 @@ async def fetch(request: Request) -> Answer:
 
 
 async def stop(request: Request) -> Answer:
-    """Write no further."""
+    """Stop writing the file."""
     id = request.id()
 
     async def work(conn: Connection) -> str:

@@ -1,4 +1,4 @@
-"""D20 Limits: what may be sent in a day, and what is done with messages to numbers that are sent unusually many."""
+"""D20 Limits: what may be sent per day, and how unusually many messages to similar numbers are treated."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from heliograph.pages.requests import Request
 from heliograph.people import policy
 
 TEMPLATE = "organization/limits.html"
-#: Ranges that are shown, the newest.
+#: Number ranges shown, the newest.
 SHOWN = 20
 
 
 async def show(request: Request) -> Answer:
-    """The limits with what is used of them today, and the ranges that were noticed lately."""
+    """The limits with today's usage, and number ranges detected recently."""
     return Shown(template=TEMPLATE, values=await _values(request))
 
 
@@ -51,7 +51,7 @@ async def change_limit(request: Request) -> Answer:
 
 
 async def change_guard(request: Request) -> Answer:
-    """What is done with suspicious messages, what is never held, and how many of a class are not suspicious."""
+    """Change how suspicious messages are treated, which are never held, and how many of a class are not suspicious."""
     form = request.form
     listed = [one.strip() for one in form.get("safe", "").replace(",", "\n").splitlines() if one.strip()]
 
@@ -105,7 +105,7 @@ async def _values(request: Request) -> dict[str, Any]:
 
 
 def _range(request: Request, one: Hold) -> str:
-    """The numbers that it is about, a single one without most of its digits."""
+    """The numbers concerned; a single one without most of its digits."""
     if one.kind == "class":
         return request.text(words.GUARD_CLASSES[one.range])
     if one.kind == "country":

@@ -1,4 +1,4 @@
-"""How somebody is told of what needs their eye: a table of kinds and ways, of oneself, and of the organization."""
+"""Notification preferences: a table of kinds and channels, one's own and the organization's."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ OWN, ALL = "/notices/choices", "/settings/notices"
 
 
 async def show_own(request: Request) -> Answer:
-    """What the reader chose; the kinds that their role is told of."""
+    """The reader's choices, for the kinds that their role is notified of."""
     return Shown(template=TEMPLATE, values=await _values(request, own=True))
 
 
 async def choose_own(request: Request) -> Answer:
-    """Choose for oneself, or do again as the organization does."""
+    """Set one's own choices, or return to the organization's."""
     kinds = seen_by(request)
     async with request.writing() as conn:
         known = await choices.get(conn, request.acting("live"))
@@ -36,12 +36,12 @@ async def choose_own(request: Request) -> Answer:
 
 
 async def show_all(request: Request) -> Answer:
-    """How members are told who chose nothing else, and what the organization's endpoints are sent."""
+    """The default for members without a choice of their own, and what the organization's endpoints are sent."""
     return Shown(template=TEMPLATE, values=await _values(request, own=False))
 
 
 async def choose_all(request: Request) -> Answer:
-    """Choose for the organization."""
+    """Set the organization's choices."""
     ways = {
         kind: None if "usual" in request.form else {way for way in WAYS if request.form.get(f"{kind} {way}")}
         for kind in KINDS

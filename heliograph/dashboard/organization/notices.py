@@ -1,4 +1,4 @@
-"""The bell: what needed somebody's attention in 90 days, newest first; what is new to the reader is marked."""
+"""The bell: what needed attention in the last 90 days, newest first; what is new to the reader is marked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heliograph.pages.requests import Request
 
 
 def seen_by(request: Request) -> list[str]:
-    """The kinds that the reader's role is told of."""
+    """The kinds that the reader's role is notified of."""
     return [name for name, kind in KINDS.items() if request.may(kind.scope, kind.permission, mode="live")]
 
 
@@ -45,7 +45,7 @@ async def show(request: Request) -> Answer:
 
 
 async def read(request: Request) -> Answer:
-    """The reader has seen what stands on the page, and what is older."""
+    """Mark the notices on the page, and older ones, as read."""
     try:
         up_to = UUID(request.form.get("up_to", ""))
     except ValueError:

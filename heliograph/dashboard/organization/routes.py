@@ -1,4 +1,4 @@
-"""Addresses of the organization's own affairs."""
+"""Routes of the organization's own pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D15 Sender IDs: who messages come from, asked for here and decided by the operator."""
+"""D15 Sender IDs: requested here, and approved or rejected by the operator."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from heliograph.sms.accepting import sender_choice, sender_ids, sender_questions
 from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 from heliograph.sms.accepting.sender_questions import Question
 
-#: Sender IDs that are listed with who asked for them; older ones are listed without.
+#: Sender IDs listed with the person who requested them; older ones are listed without.
 TOLD = 200
 
 
 class SenderLine(msgspec.Struct, frozen=True):
-    """A sender ID, when it was asked for the last time, and by whom where that is known."""
+    """A sender ID, when it was last requested, and by whom if known."""
 
     sender: SenderId
     asked_at: datetime
     asked_by: str
-    #: None: it sent nothing lately.
+    #: None: it sent nothing recently.
     sent: Sent | None
-    #: Where it is registered, or how far that is, and in which words.
+    #: The status of its registrations, each with its wording.
     registrations: list[tuple[Standing, str]]
-    #: What the operator wants to know before deciding; None: nothing.
+    #: The operator's question before a decision; None: no question.
     question: Question | None
 
 
@@ -75,7 +75,8 @@ async def show(request: Request) -> Answer:
 
 
 async def show_new(request: Request) -> Answer:
-    """The form; `value` in the address fills it in, to ask again. A fragment is what the rule says of what is typed."""
+    """The form; `value` in the address fills it in, to ask again. Its fragment is the rule's verdict on what is
+    typed."""
     values = await _typed(request, request.query.get("value", ""))
     if request.is_fragment:
         return Shown(template="organization/senders_value.html", values=values)
@@ -83,7 +84,7 @@ async def show_new(request: Request) -> Answer:
 
 
 async def ask(request: Request) -> Answer:
-    """Ask for a sender ID, new or rejected before."""
+    """Request a sender ID, new or rejected earlier."""
     value = request.form.get("value", "").strip()
 
     async def work(conn: Connection) -> str:
@@ -101,7 +102,7 @@ async def ask(request: Request) -> Answer:
 
 
 async def answer(request: Request) -> Answer:
-    """Say what the operator wants to know before deciding."""
+    """Answer the operator's question."""
     id = request.id()
 
     async def work(conn: Connection) -> str:
@@ -117,7 +118,7 @@ async def answer(request: Request) -> Answer:
 
 
 async def make_default(request: Request) -> Answer:
-    """Send as this one when a send names none."""
+    """Make this the sender ID of sends that name none."""
     id = request.id()
 
     async def work(conn: Connection) -> str:
@@ -145,7 +146,7 @@ async def _refused(request: Request, wrong: Invalid, value: str) -> Answer:
 
 
 async def _places(request: Request) -> dict[str, Any]:
-    """Where names are shown, countries by name."""
+    """Where alphanumeric sender IDs are shown, by country name."""
     async with request.reading() as conn:
         found = await sender_places.names(conn, request.acting("live"), sender=STAND_INS["alphanumeric"])
     named = {
@@ -156,7 +157,7 @@ async def _places(request: Request) -> dict[str, Any]:
 
 
 async def _typed(request: Request, value: str) -> dict[str, Any]:
-    """The form as it was typed, with the reason of an earlier rejection beside it."""
+    """The form as typed, with the reason for an earlier rejection."""
     earlier = None
     if value:
         async with request.reading() as conn:

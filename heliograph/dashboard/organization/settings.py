@@ -1,5 +1,4 @@
-"""D20 Settings: what the organization is called, how its messages are written, what it demands of its
-members, and its end."""
+"""D20 Settings: the organization's name, message defaults, requirements for its members, and closing it."""
 
 from __future__ import annotations
 
@@ -21,27 +20,26 @@ from heliograph.people import policy
 from heliograph.people.policy import MANY
 from heliograph.people.roles import OWNERS
 
-#: Hours without use after which a session may end, as they are offered; none: the usual rule.
+#: Choices for the idle hours after which a session ends; none chosen: the default rule.
 SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
-#: Seconds for which messages may be worth delivering, and days for which texts and messages may be kept, as they are
-#: offered.
+#: Choices for messages' validity, in seconds, and for how long texts and messages are kept, in days.
 VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
 TEXT_DAYS, MESSAGE_DAYS = (1, 3, 7, 14, 30, 60, 90), (30, 60, 90, 180, 365)
-#: No choice is more.
+#: Upper bound of all choices.
 MOST = 10**9 - 1
-#: What stands for all countries. An empty field is a slip, which must not open the world.
+#: Represents all countries. An empty field is a slip, which must not allow the whole world.
 EVERYWHERE = "any"
-#: What stands for quiet hours that the organization writes itself, and those that the form begins with.
+#: The choice of custom quiet hours, and the form's initial ones.
 OWN_HOURS, USUAL_HOURS = "own", ("20:00", "08:00")
 
 
 async def show(request: Request) -> Answer:
-    """All settings, each group a form of its own."""
+    """All settings, each group in a form of its own."""
     return Shown(template="organization/settings.html", values=await _values(request))
 
 
 async def change_general(request: Request) -> Answer:
-    """Name, time zone and country."""
+    """Change name, time zone and country."""
     form = request.form
 
     async def work(conn: Connection, actor: Actor) -> None:
@@ -54,7 +52,7 @@ async def change_general(request: Request) -> Answer:
 
 
 async def change_messages(request: Request) -> Answer:
-    """How texts are written, and where they may go."""
+    """Change how texts are written, and which countries are allowed."""
     form = request.form
     listed = [one for one in form.get("allowed", "").upper().replace(",", " ").split() if one]
 
@@ -76,7 +74,7 @@ async def change_messages(request: Request) -> Answer:
 
 
 async def change_defaults(request: Request) -> Answer:
-    """What sends mean that do not say it, and how long texts and messages are kept."""
+    """Change the defaults of sends, and how long texts and messages are kept."""
     form = request.form
 
     async def work(conn: Connection, actor: Actor) -> None:
@@ -103,7 +101,7 @@ def _chosen(field: str, text: str) -> int | None:
 
 
 async def change_security(request: Request) -> Answer:
-    """What is demanded of members."""
+    """Change what is required of members."""
     form = request.form
     hours = next((one for one in SESSION_HOURS if str(one) == form.get("session_hours")), None)
 

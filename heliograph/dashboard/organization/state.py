@@ -1,4 +1,4 @@
-"""The frame's own news: how many notices are new, how the service is, in words, and what needs somebody."""
+"""Live values of the frame: the number of new notices, the service status in words, and what needs attention."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from heliograph.pages.pieces.places import Mark
 from heliograph.pages.requests import Request
 from heliograph.webhooks import endpoints
 
-#: Paused campaigns that are counted.
+#: Maximum number of paused campaigns counted.
 MOST = 99
 
 
 async def show(request: Request) -> Answer:
-    """How the service is; the fragment has the bell and the rail's marks too, which each page renews from time to
-    time."""
+    """The service status; the fragment, which every page refreshes periodically, also has the bell and the rail's
+    marks."""
     if not request.is_fragment:
         return Shown(template="state.html", values={"words": await state.said(request)})
     name, _ = await request.services.status()
@@ -24,7 +24,7 @@ async def show(request: Request) -> Answer:
 
 
 async def _marks(request: Request) -> list[Mark]:
-    """Campaigns that are stalled, and endpoints that fail, in the mode of the page."""
+    """Stalled campaigns and failing endpoints, in the mode of the page."""
     marks, count = [], request.speech.count
     if not (request.may("campaigns:read") or request.may("webhooks:read")):
         return []

@@ -25,7 +25,7 @@ async def show_invite(request: Request) -> Answer:
 
 
 async def invite(request: Request) -> Answer:
-    """Make an invitation and show its link, once."""
+    """Create an invitation, and show its link, once."""
     try:
         made = await team.invite(request, request.actor)
     except Invalid as refusal:
@@ -34,26 +34,26 @@ async def invite(request: Request) -> Answer:
 
 
 async def renew(request: Request) -> Answer:
-    """Another link for three days more."""
+    """Create a new link, valid for three more days."""
     made = await team.renew(request, request.actor, id=request.id())
     return Shown(template="organization/team_link.html", values=made)
 
 
 async def withdraw(request: Request) -> Answer:
-    """End an invitation."""
+    """Withdraw an invitation."""
     async with request.writing() as conn:
         await invitations.withdraw(conn, request.actor, id=request.id())
     return Elsewhere(location="/team", notice=request.text("The invitation is withdrawn."))
 
 
 async def show_member(request: Request) -> Answer:
-    """One member: another role, or the end of the membership."""
+    """One member, with forms to change the role or to remove them."""
     member = await _member(request)
     return Shown(template="organization/team_member.html", values=await _of(request, member))
 
 
 async def change_role(request: Request) -> Answer:
-    """Give a member another role."""
+    """Change a member's role."""
     member = await _member(request)
     try:
         async with request.writing() as conn:
@@ -106,7 +106,7 @@ async def _values(request: Request) -> dict[str, Any]:
 
 
 def _given(request: Request) -> list[str]:
-    """The roles that the person may give."""
+    """The roles that the person may assign."""
     owners = request.may(permission=roles.OWNERS)
     return [name for name in roles.ROLES if owners or name != "owner"]
 

@@ -1,1 +1,1 @@
-"""WhatsApp: the templates that may be sent, and how the organization's numbers stand."""
+"""WhatsApp: the organization's templates, and the status of its numbers."""

@@ -1,4 +1,4 @@
-"""D14 WhatsApp numbers: how each stands, and what holds it."""
+"""D14 WhatsApp numbers: the status of each, and what blocks it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of templates and WhatsApp numbers."""
+"""Routes of templates and WhatsApp numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D13 Templates: which there are, how each stands and why, and what it looks like."""
+"""D13 Templates: the list, the status of each with its reason, and its appearance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from heliograph.whatsapp.reads import TemplateFilters
 
 
 async def show_list(request: Request) -> Answer:
-    """Templates, newest first, by status, category and name."""
+    """Templates, newest first, filtered by status, category and name."""
     query = request.query
     kept = {name: query.get(name, "") for name in ("status", "category", "name")}
     size = leafing.size(request)
