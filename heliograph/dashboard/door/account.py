@@ -96,8 +96,7 @@ def _offer(request: Request, secret: str) -> dict[str, Any]:
 
 
 def _is_new(request: Request) -> bool:
-    """Whether the account was just created from an invitation: the person may postpone this and go to the front
-    page."""
+    """Whether the account was just created from an invitation: its owner may postpone this and go to the front page."""
     return request.query.get("new") == "yes"
 
 

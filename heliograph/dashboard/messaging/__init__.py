@@ -1,1 +1,1 @@
-"""Messaging: home, and the messages of both channels, each with what happened and why."""
+"""Messaging: home, and the messages of both channels, each with what happened to it and why."""

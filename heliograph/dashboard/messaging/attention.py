@@ -1,4 +1,4 @@
-"""What needs somebody, on the front page: at most five things, each with one button."""
+"""What needs attention, on the front page: at most five items, each with one button."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.mirror.numbers import FALLEN
 from heliograph.why.words import why
 
-#: Things that are shown.
+#: Items shown.
 MOST = 5
-#: Percent of the quota below which somebody should look.
+#: Remaining quota, in percent, below which a notice is shown.
 LOW = 20
-#: What happened longer ago is no news; a key that ends within this time is.
+#: Events older than this are not news; a key that ends within this time is.
 LATELY = SOON = timedelta(days=7)
-#: Campaigns of a channel that run or stand still, at most.
+#: Maximum number of running or paused campaigns per channel.
 LATEST = 20
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """One thing. `link` and `label`: of its button."""
+    """One item. `link` and `label`: its button."""
 
     text: str
     link: str
@@ -51,7 +51,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 async def campaigns(conn: Connection, request: Request) -> list[Campaign]:
-    """Those that run or stand still, newest first."""
+    """Running and paused campaigns, newest first."""
     if not request.may("campaigns:read"):
         return []
     listed: list[Campaign] = []
@@ -63,8 +63,8 @@ async def campaigns(conn: Connection, request: Request) -> list[Campaign]:
 async def notices(
     conn: Connection, request: Request, *, balance: Quota | None, running: Sequence[Campaign], has_checklist: bool
 ) -> list[Notice]:
-    """What needs somebody, the most pressing first. `has_checklist`: it stands beside them, and has a second factor on
-    it."""
+    """What needs attention, most urgent first. `has_checklist`: the checklist, which includes the second factor, is
+    shown beside it."""
     found = await _of_quota(conn, request, balance)
     found += [_of_campaign(request, one) for one in running if one.status == "paused"]
     for part in (_of_held, _of_endpoints, _of_countries, _of_senders, _of_numbers, _of_keys):
@@ -105,7 +105,7 @@ def _of_campaign(request: Request, one: Campaign) -> Notice:
 
 
 async def _of_held(conn: Connection, request: Request) -> list[Notice]:
-    """Messages that wait for the operator, who alone lets them go; a limit of the day that is used up."""
+    """Messages waiting for the operator, who alone can release them; an exhausted daily limit."""
     text, number = request.text, request.speech.number
     if request.mode != "live" or not request.may("sms:read"):
         return []
@@ -171,12 +171,12 @@ def _of_failing(request: Request, one: Endpoint, waiting: Waiting) -> str:
 
 
 def _is_late(at: datetime | None) -> bool:
-    """It happened lately."""
+    """Whether it happened recently."""
     return at is not None and at > clock.now() - LATELY
 
 
 async def _of_countries(conn: Connection, request: Request) -> list[Notice]:
-    """Delivery to a country that fell below its own week before. What test numbers stand for says nothing of one."""
+    """Countries whose delivery rate fell below that of the week before. Test messages say nothing about countries."""
     if request.mode != "live" or not request.may("sms:read"):
         return []
     speech = request.speech
@@ -196,7 +196,7 @@ async def _of_countries(conn: Connection, request: Request) -> list[Notice]:
 
 
 async def _of_numbers(conn: Connection, request: Request) -> list[Notice]:
-    """WhatsApp numbers whose quality fell lately."""
+    """WhatsApp numbers whose quality fell recently."""
     if request.mode != "live" or not request.may("whatsapp:read"):
         return []
     low = [one.number for one in await standing.list_all(conn, request.actor) if one.number.quality_rating in FALLEN]
@@ -249,7 +249,7 @@ async def _of_factors(conn: Connection, request: Request, *, has_checklist: bool
     if not request.may(permission=TEAM):
         return []
     team = await memberships.list_all(conn, request.acting("live"))
-    # Who begins alone has it on their checklist.
+    # A new organization of one person has it on the checklist.
     if (len(team) < 2 and has_checklist) or any(one.has_totp or one.has_passkey for one in team):
         return []
     return [

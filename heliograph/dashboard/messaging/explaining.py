@@ -1,4 +1,4 @@
-"""Sentences of a message's page that are built from facts: how often such an end is, and what a message waited for."""
+"""Sentences on a message's page, built from facts: how often messages end like it, and what it waited for."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from heliograph.pages import words
 from heliograph.pages.requests import Request
 from heliograph.people.roles import USAGE
 
-#: Seconds of waiting that are worth a sentence.
+#: Seconds of waiting from which a sentence is shown.
 LONG = 60
-#: The end of a message of which the network said nothing.
+#: The final status of a message that the network did not report on.
 SILENT = "unknown"
-#: Of a number, as many choose the outcome of a test message.
+#: Last digits of a number that choose a test message's outcome.
 DIGITS = 4
 
 
 async def often(conn: Connection, request: Request, message: Message, near: Sequence[Message]) -> list[str]:
-    """How often messages end like this one, to its country and to its recipient. `near`: the latest to the recipient,
-    this one among them. Nothing for what has not failed."""
+    """How often messages to its country and to its recipient end like this one. `near`: the latest to the recipient,
+    including this one. Empty if it has not failed."""
     if message.direction != "outbound" or (message.failure_code is None and message.status != SILENT):
         return []
     text, number = request.text, request.speech.number
@@ -60,7 +60,7 @@ async def often(conn: Connection, request: Request, message: Message, near: Sequ
 
 
 async def delayed(conn: Connection, request: Request, message: Message) -> str:
-    """What a message waited for before it was handed over, if that took long; "" if it did not."""
+    """What a message waited for before it was handed over, if that took long; otherwise ""."""
     if message.sent_at is None or message.direction != "outbound":
         return ""
     seconds = (message.sent_at - (message.send_at or message.accepted_at)).total_seconds()
@@ -82,8 +82,8 @@ async def delayed(conn: Connection, request: Request, message: Message) -> str:
 
 
 async def charged(conn: Connection, request: Request, message: Message) -> str:
-    """What a message cost: of an SMS, a unit of the quota, from which number to which for whoever sees those, unless it
-    came back; of either channel, for them alone, its price, if it has one."""
+    """What a message cost. An SMS: a unit of the quota and any refund, with the balance before and after for readers
+    who may see usage. Both channels: its price, if it has one, for the same readers."""
     if message.direction != "outbound":
         return ""
     if request.mode == "test":
@@ -122,7 +122,7 @@ async def _quota(conn: Connection, request: Request, message: Message) -> str:
 
 
 def _chosen(request: Request, message: Message) -> str:
-    """What a test message cost, and by which digits its outcome was chosen."""
+    """That a test message cost nothing, and which digits chose its outcome."""
     said = request.text("A test message: it reached nobody and cost nothing.")
     digits = message.recipient[-DIGITS:]
     outcomes = words.OUTCOMES if message.channel == "sms" else words.WHATSAPP_OUTCOMES

@@ -1,4 +1,4 @@
-"""Finding messages: what the filters of an address mean, and where something that was pasted leads."""
+"""Finding messages: interprets the filters of an address, and finds the page for something pasted."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from heliograph.people.roles import DEVELOP, TEAM
 from heliograph.whatsapp.money.rates import CATEGORIES
 from heliograph.why.words import Kind, entries
 
-#: An id in any of its spellings has so many hexadecimal digits.
+#: Hexadecimal digits of an id, in any of its spellings.
 ID_DIGITS = 32
-#: Longest text that is looked for, and campaigns that are offered where several fit.
+#: Maximum characters of a search, and campaigns offered when several match.
 LONGEST, CHOICES = 200, 8
-#: Of no campaign: what was typed is not known, and nothing fits it.
+#: The id of no campaign: for an unknown name, which nothing may match.
 NOWHERE = UUID(int=0)
-#: Fields of the address beside the range.
+#: Fields of the address apart from the range.
 FIELDS = (
     "q",
     "channel",
@@ -48,12 +48,12 @@ FIELDS = (
     "category",
     "direction",
 )
-#: Reasons for which a message may have failed, by channel.
+#: The kind of failure reasons, by channel.
 FAILURES: Mapping[str, Kind] = {"sms": "sms_failure", "whatsapp": "whatsapp_failure"}
 REASONS = tuple(dict.fromkeys(code for kind in FAILURES.values() for code in entries()[kind]))
 
 
-#: Where things are that have a page, and who sees it: (path, scope, permission). Of an event, its message.
+#: Pages of objects, and who may see them: (path, scope, permission). For an event, the page of its message.
 THINGS: dict[str, tuple[str, str | None, str | None]] = {
     "campaign": ("/campaigns/{id}", "campaigns:read", None),
     "endpoint": ("/webhooks/{id}", "webhooks:read", None),
@@ -68,40 +68,40 @@ THINGS: dict[str, tuple[str, str | None, str | None]] = {
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What an address asks for."""
+    """The filters in an address."""
 
     filters: Filters
     range: Range
-    #: What was typed, by field; and what of it could not be understood.
+    #: Typed values by field; and problems by field.
     typed: dict[str, str]
     problems: dict[str, str]
-    #: The one message that was named by its id.
+    #: The single message searched for by id.
     id: UUID | None
-    #: What the field for the campaign holds, and the campaigns of which several have what was typed in their names.
+    #: The content of the campaign field, and the campaigns to choose from if several names match it.
     campaign: str = ""
     choices: Sequence[Named] = ()
-    #: Numbers that what was typed may mean, the one that is looked for first.
+    #: Numbers that the typed text could mean; the first one is searched for.
     numbers: Sequence[str] = ()
 
     @property
     def statuses(self) -> list[str]:
-        """Those that were chosen."""
+        """The chosen statuses."""
         return list(self.filters.statuses or ())
 
     @property
     def is_filtered(self) -> bool:
-        """Anything was asked for."""
+        """Whether any filter is set."""
         return any(self.typed.values()) or bool(self.range.name)
 
 
 def reasons(channel: str | None) -> list[tuple[str, Kind]]:
-    """All reasons, each with the kind that its words are of: that of the channel, where both know it."""
+    """All reasons, each with the kind that explains it: the channel's own, if both kinds have it."""
     kinds = sorted(FAILURES.values(), key=lambda kind: kind != FAILURES.get(channel or ""))
     return [(code, next(kind for kind in kinds if code in entries()[kind])) for code in REASONS]
 
 
 async def find(conn: Connection, request: Request) -> Wanted:
-    """What the address of a list asks for."""
+    """The filters in a list's address."""
     wanted = _read(request, await _numbers(conn, request, request.query.get("q", "").strip()[:LONGEST]))
     text = wanted.typed["campaign"]
     if not text:
@@ -113,7 +113,7 @@ async def find(conn: Connection, request: Request) -> Wanted:
     found = exact or [one for one in latest if text.casefold() in one.name.casefold()]
     if len(found) == 1:
         filters = msgspec.structs.replace(wanted.filters, campaign_id=found[0].id)
-        typed = wanted.typed | {"campaign": str(found[0].id)}  # so links stay right when another gets the name
+        typed = wanted.typed | {"campaign": str(found[0].id)}  # links stay valid if another campaign gets the name
         return msgspec.structs.replace(wanted, filters=filters, typed=typed, campaign=_shown(found[0].id, latest))
     said = (
         request.text("Several campaigns have this in their name. Choose one:")
@@ -130,12 +130,12 @@ async def find(conn: Connection, request: Request) -> Wanted:
 
 
 async def campaigns(conn: Connection, request: Request, *, limit: int = record.LOOKED) -> list[Named]:
-    """The latest campaigns, for who may know them."""
+    """The latest campaigns, for readers who may see them."""
     return await record.latest(conn, request.actor, limit=limit) if request.may("campaigns:read") else []
 
 
 def _shown(id: UUID, latest: Sequence[Named]) -> str:
-    """The name of a campaign if it leads back to it, else its id."""
+    """The name of a campaign if it identifies it, otherwise its id."""
     name = next((one.name for one in latest if one.id == id), None)
     same = [one for one in latest if name is not None and one.name.casefold() == name.casefold()]
     return str(id) if name is None or len(same) > 1 or _id(name) is not None else name
@@ -174,8 +174,8 @@ def _read(request: Request, numbers: Sequence[str]) -> Wanted:
 
 
 async def _numbers(conn: Connection, request: Request, text: str) -> list[str]:
-    """The numbers that a text may mean, as people of the organization's country write them, the likeliest first; an id
-    is none."""
+    """The numbers that a text could mean as written in the organization's country, most likely first; none for an
+    id."""
     if not text or _id(text) is not None:
         return []
     home = (await organizations.get(conn, id=request.actor.organization_id)).country
@@ -185,7 +185,7 @@ async def _numbers(conn: Connection, request: Request, text: str) -> list[str]:
 def _searched(
     request: Request, text: str, numbers: Sequence[str], problems: dict[str, str]
 ) -> tuple[str | None, str | None, UUID | None]:
-    """(number, reference, id) that somebody looks for. `numbers`: those that the text may mean."""
+    """The (number, reference, id) searched for. `numbers`: those that the text could mean."""
     if not text:
         return None, None, None
     if (id := _id(text)) is not None:
@@ -199,8 +199,8 @@ def _searched(
 
 
 async def go(request: Request) -> Answer:
-    """What somebody pasted: an id of any kind, the name of something, both ends of a key, an e-mail address, a
-    phone number, a reference, an error's code."""
+    """Go to the page for something pasted: an id of any kind, a name, both ends of a key, an e-mail address, a phone
+    number, a reference, an error code."""
     text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     id = _id(text)
     asked = request.mode
@@ -229,7 +229,7 @@ async def go(request: Request) -> Answer:
 
 
 async def _person(request: Request, number: str) -> str | None:
-    """Where the contact with a number is, whose page has messages and consent too; else where its opt-out is."""
+    """The page of the contact with a number, which also has messages and consent; otherwise that of its opt-out."""
     if not request.may("contacts:read"):
         return None
     async with request.reading() as conn:
@@ -243,7 +243,7 @@ async def _person(request: Request, number: str) -> str | None:
 
 
 async def _place(conn: Connection, request: Request, id: UUID | None, text: str) -> str | None:
-    """Where a message, a thing or a request of the mode is; `text`: its name, empty for what is a number."""
+    """The page of a message, another object or a request in this mode. `text`: its name; empty for a phone number."""
     if id is not None:
         try:
             await messages.get(conn, request.actor, id=id)

@@ -1,4 +1,4 @@
-"""D1 Home: is everything well, what needs me, what next."""
+"""D1 Home: whether everything is well, what needs attention, what to do next."""
 
 from __future__ import annotations
 
@@ -30,42 +30,42 @@ from heliograph.traffic import Failed
 from heliograph.whatsapp.money import wallet
 from heliograph.why.words import Kind
 
-#: The range that is shown if none is asked for.
+#: The default range.
 USUAL = "24h"
-#: Messages that are shown, countries that are listed.
+#: Messages shown, and countries listed.
 LATEST, COUNTRIES = 10, 8
-#: Reasons for which messages failed that are shown.
+#: Failure reasons shown.
 REASONS = 8
 
 
-#: What the checklist sends: in test mode the last four digits say that it arrives.
+#: The checklist's message: in test mode, the last four digits mean that it is delivered.
 TRIED = {"to": "+258841230000", "message": "Hello from Heliograph"}
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A line of the checklist."""
+    """An item of the checklist."""
 
     text: str
     is_done: bool
     link: str = ""
     label: str = ""
-    #: It is done here: by a button that sends TRIED in test mode, or by a program.
+    #: The item with a button that sends TRIED in test mode; a program can do it, too.
     is_tried: bool = False
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What the roll-ups tell, as it is shown."""
+    """Figures from the roll-ups, as they are shown."""
 
     picture: Picture
     charts: list[Chart]
-    #: (title, figure, change, where the messages that make it up are listed) of each.
+    #: (title, figure, change, address of the list of its messages).
     cards: list[tuple[str, str, str, str]]
-    #: (why, the kind of its words, where these messages are listed) of the commonest failures.
+    #: (reason, kind that explains it, address of the list of these messages), the most common failures.
     reasons: list[tuple[Failed, Kind, str]]
 
 
 async def front(request: Request) -> Answer:
-    """Home, or what a visitor sees first."""
+    """Home, or a visitor's first page."""
     if request.session is None:
         return Shown(template="door/visitor.html", values={"status": (await request.services.status())[0]})
     if request.person.organization_id is None:
@@ -117,7 +117,7 @@ async def front(request: Request) -> Answer:
 
 
 async def dismiss(request: Request) -> Answer:
-    """No more checklist in this browser."""
+    """Hide the checklist in this browser."""
     kept = cookies.preference(cookies.CHECKLIST, "gone", is_secure=request.is_secure)
     return Elsewhere(location=request.to("/"), cookies=[kept])
 
@@ -145,7 +145,7 @@ async def _latest(conn: Connection, request: Request) -> list[Message]:
 
 
 def _wants_checklist(request: Request) -> bool:
-    """Who makes keys builds something; the others have nothing to tick."""
+    """Those who may create keys are building something; the others have nothing to tick off."""
     return request.may("api_keys:read") and request.cookies.get(cookies.CHECKLIST) != "gone"
 
 
@@ -189,7 +189,7 @@ def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]
 
 
 async def _spent(conn: Connection, request: Request, picture: Picture) -> list[tuple[str, str, str, str]]:
-    """Cards of what was spent in the days of the picture. Test messages cost nothing."""
+    """Cards of the spending in the days of the picture. Test messages cost nothing."""
     if request.actor.mode != "live":
         return []
     since, until = _days(picture)
@@ -220,14 +220,14 @@ async def _spent(conn: Connection, request: Request, picture: Picture) -> list[t
 
 
 def _days(picture: Picture) -> tuple[date, date]:
-    """As many days of UTC as the picture is long, up to its last one: what is spent is summed by the day."""
+    """(since, until): as many UTC days as the picture is long, up to its last one, since spending is summed by day."""
     last = (picture.until - timedelta(microseconds=1)).date()
     until = min(last, clock.now().date()) + timedelta(days=1)
     return until - timedelta(days=max(1, round((picture.until - picture.since) / DAY))), until
 
 
 def _compared(request: Request, since: date, until: date, before: str) -> str:
-    """The days, and what was spent in as many before them: not a difference, as the last day may not be over."""
+    """The days, and the spending in as many before them; not a difference, as the last day may not be over."""
     text, speech, count = request.text, request.speech, (until - since).days
     if count == 1:
         return f"{speech.whole_day(since)} · {text('%(before)s on the day before', before=before)}"
@@ -241,7 +241,7 @@ def _links(request: Request, picture: Picture) -> list[str]:
 
 
 def _stretch(picture: Picture) -> dict[str, str]:
-    """The time that the figures are of, as an address of the list has it."""
+    """The figures' time range, as query parameters of the list."""
     return {"from": iso(picture.since), "to": iso(picture.until)}
 
 

@@ -1,4 +1,4 @@
-"""D3 Messages that somebody marked, or all that fit the filters: canceled, or sent again, never silently."""
+"""D3 Selected messages, or all that match the filters: canceled or sent again, never without a report."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.accept import Send
 from heliograph.sms.messages import Message
 
-#: Messages that may be marked at once.
+#: Maximum number of selected messages.
 MOST = 200
-#: Messages that are counted before all that fit are canceled, and reasons that are told of what was refused.
+#: Messages counted before all matching ones are canceled, and reasons shown for refused ones.
 COUNTED, TOLD = 1_000, 3
 
 
 class Again(msgspec.Struct, frozen=True):
-    """A marked message that can be sent again as it was."""
+    """A selected message that can be sent again unchanged."""
 
     message: Message
     text: str
 
 
 async def act(request: Request) -> Answer:
-    """What was to be done with the marked messages."""
+    """Perform the chosen action on the selected messages."""
     ids = read(request)
     if not ids:
         return Elsewhere(location=_back(request), notice=request.text("Select the messages first."))
@@ -52,12 +52,12 @@ async def act(request: Request) -> Answer:
 
 
 async def cancel(request: Request) -> Answer:
-    """Cancel the marked messages."""
+    """Cancel the selected messages."""
     return await _cancel(request, read(request))
 
 
 async def send_again(request: Request) -> Answer:
-    """Send the marked messages once more, each with its text, its sender and its reference; once for this form."""
+    """Send the selected messages again, each with its text, sender and reference; once per form."""
     listed = await _again(request, read(request))
     person, once = request.person.user_id, request.form.get("_once", "")
     if not once or len(once) > idempotency.MAX_LENGTH:
@@ -89,7 +89,7 @@ async def send_again(request: Request) -> Answer:
 
 
 async def show_all(request: Request) -> Answer:
-    """Before all that fit the filters are canceled: how many they are, as far as a look goes."""
+    """Before all matching messages are canceled: how many there are, as far as one query reaches."""
     async with request.reading() as conn:
         wanted = await finding.find(conn, request)
         if (elsewhere := back(request, wanted)) is not None:
@@ -107,7 +107,7 @@ async def show_all(request: Request) -> Answer:
 
 
 async def cancel_all(request: Request) -> Answer:
-    """Have all that fit the filters canceled, and show how far it is."""
+    """Have all matching messages canceled, and show the progress."""
     async with request.reading() as conn:
         wanted = await finding.find(conn, request)
     if (elsewhere := back(request, wanted)) is not None:
@@ -120,14 +120,14 @@ async def cancel_all(request: Request) -> Answer:
 
 
 def back(request: Request, wanted: Wanted) -> Answer | None:
-    """To the list, which says what of the filters is not understood: it would be all messages that are meant. None: all
-    of it is."""
+    """Go to the list with the problem if a filter is not understood, since ignoring it would select all messages. None:
+    all filters are understood."""
     problems = wanted.problems | wanted.range.problems
     return Elsewhere(location=_back(request), notice=next(iter(problems.values()))) if problems else None
 
 
 def may_cancel(request: Request, wanted: Wanted) -> bool:
-    """Whether there can be messages of these filters that may be canceled."""
+    """Whether these filters can match messages that may be canceled."""
     if wanted.problems or wanted.range.problems:
         return False
     filters = wanted.filters
@@ -138,7 +138,7 @@ def may_cancel(request: Request, wanted: Wanted) -> bool:
 
 
 def read(request: Request) -> list[UUID]:
-    """The marked messages. Raises Invalid."""
+    """The selected messages. Raises Invalid."""
     try:
         return [UUID(one) for one in request.form.get("id", "").split(",") if one][:MOST]
     except ValueError:
@@ -146,7 +146,7 @@ def read(request: Request) -> list[UUID]:
 
 
 async def _show_cancel(request: Request, ids: list[UUID]) -> Answer:
-    """Before they are canceled: how many still can be."""
+    """Before canceling: how many can still be canceled."""
     async with request.reading() as conn:
         found = await sms.by_ids(conn, request.actor, ids=ids)
         asked = [one.id for one in found if one.status in WAITING]
@@ -176,7 +176,7 @@ async def _cancel(request: Request, ids: list[UUID]) -> Answer:
 
 
 async def _again(request: Request, ids: list[UUID]) -> list[Again]:
-    """Those that can be sent again, in the order of the list: SMS whose texts are kept and are the reader's to see."""
+    """Those that can be sent again, in list order: SMS whose texts are still stored and visible to the reader."""
     async with request.reading() as conn:
         found = {one.id: one for one in await sms.by_ids(conn, request.actor, ids=ids)}
         own = [one.id for one in found.values() if seeing.is_whole(request, one.person_id)]
@@ -193,5 +193,5 @@ def _kept(request: Request) -> dict[str, str]:
 
 
 def _back(request: Request) -> str:
-    """The list, with the filters that stood above it."""
+    """The list with the filters that it had."""
     return request.to("/messages", **_kept(request))

@@ -1,4 +1,4 @@
-"""D4 Message: everything about one, and why."""
+"""D4 Message: everything about one message, with explanations."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from heliograph.sms.accepting import preview, withdrawal
 from heliograph.sms.messages import SENDING, MessageNotCancelable, Waiting
 from heliograph.webhooks.recording import feed
 
-#: Characters that are named for which a text is not GSM.
+#: Non-GSM characters listed.
 NAMED = 8
-#: How exactly the queue knows when quiet hours end.
+#: Precision with which the queue stores the end of quiet hours.
 SAME = timedelta(seconds=1)
 
 
@@ -48,14 +48,14 @@ async def show(request: Request) -> Answer:
 
 
 async def panel(request: Request, id: UUID) -> dict[str, Any]:
-    """The values of the message that a list has open beside it. Raises NotFound."""
+    """The values of the message that is open beside a list. Raises NotFound."""
     async with request.reading() as conn:
         detail = await messages.get(conn, request.actor, id=id)
         return await _values(conn, request, detail) | {"panel": id}
 
 
 async def reveal(request: Request) -> Answer:
-    """One message with its number and text, for who sees them one at a time."""
+    """One message with its number and text, for readers who may see them one at a time."""
     async with request.writing() as conn:
         detail = await messages.reveal(conn, request.actor, id=request.id())
         values = await _values(conn, request, detail, is_revealed=True)
@@ -63,7 +63,7 @@ async def reveal(request: Request) -> Answer:
 
 
 async def show_cancel(request: Request) -> Answer:
-    """What canceling would do; of what can no longer be canceled, its page."""
+    """What canceling would do; the message's page if it can no longer be canceled."""
     async with request.reading() as conn:
         detail = await messages.get(conn, request.actor, id=request.id())
         may_cancel = await _may_cancel(conn, request, detail.message)
@@ -83,7 +83,7 @@ async def _may_cancel(conn: Connection, request: Request, message: Message) -> b
 
 
 async def cancel(request: Request) -> Answer:
-    """Take an SMS back that nobody has yet."""
+    """Cancel an SMS that has not been handed over."""
     id = request.id()
     try:
         async with request.writing() as conn:
@@ -100,7 +100,7 @@ async def _values(
     conn: Connection, request: Request, detail: MessageDetail, *, is_revealed: bool = False
 ) -> dict[str, Any]:
     message, actor = detail.message, request.actor
-    # Of what came at the same time: the report, what it made of the message, and what was told of that.
+    # Among simultaneous steps: the report, then the status it caused, then the webhook about that.
     steps = sorted(
         [*detail.behind, *detail.steps], key=lambda step: (step.at, step.report is None, step.status is None)
     )
@@ -152,7 +152,7 @@ async def _values(
 
 
 class Explained(msgspec.Struct, frozen=True):
-    """How often messages end so, what the message waited for, and what it cost, in sentences."""
+    """Sentences: how often messages end like this one, what it waited for, and what it cost."""
 
     often: Sequence[str]
     delay: str
@@ -168,13 +168,13 @@ async def _explained(conn: Connection, request: Request, message: Message, near:
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What is known of a recipient. `contact`: their id; None: they are none."""
+    """Whether a recipient is a contact. `contact`: the contact's id; None: not a contact."""
 
     contact: UUID | None
 
 
 async def _known(conn: Connection, request: Request, message: Message) -> Known | None:
-    """Whether the recipient is a contact; None for one who is no phone number."""
+    """The recipient's contact, if any; None if the recipient is not a phone number."""
     if not message.recipient.startswith("+"):
         return None
     found = await records.find(conn, request.actor, text=message.recipient, country=None, limit=1)
@@ -182,14 +182,14 @@ async def _known(conn: Connection, request: Request, message: Message) -> Known 
 
 
 async def _opt_out(conn: Connection, request: Request, message: Message) -> OptOut | None:
-    """The opt-out that whoever the message was to, or from, has now, for those who see opt-outs."""
+    """The current opt-out of the message's recipient or sender, for readers who may see opt-outs."""
     if not request.may("contacts:read", mode="live"):
         return None
     return await optouts.of_recipient(conn, request.acting("live"), recipient=message.recipient)
 
 
 async def _said_in(conn: Connection, request: Request, message: Message, opt_out: OptOut | None) -> UUID | None:
-    """The other message with the word by which somebody opted out, if it has a page."""
+    """The message with which somebody opted out, if it is another one and has a page."""
     said_in = None if opt_out is None else opt_out.message_id
     if said_in is None or said_in == message.id:
         return None
@@ -198,7 +198,7 @@ async def _said_in(conn: Connection, request: Request, message: Message, opt_out
 
 
 async def _code(conn: Connection, request: Request, message: Message, text: str) -> list[code.Snippet]:
-    """The same send by a program; nothing for what was received."""
+    """The same send as code; empty for a received message."""
     if message.direction != "outbound":
         return []
     if message.channel == "whatsapp":
@@ -210,7 +210,7 @@ async def _code(conn: Connection, request: Request, message: Message, text: str)
 
 
 async def _key_name(conn: Connection, request: Request, message: Message) -> str:
-    """What the key is called, for those who see keys."""
+    """The key's name, for readers who may see keys."""
     if message.key_id is None or not request.may("api_keys:read"):
         return ""
     listed = await issued.list_all(conn, request.actor)
@@ -218,7 +218,7 @@ async def _key_name(conn: Connection, request: Request, message: Message) -> str
 
 
 def _waits(request: Request, message: Message, waiting: Waiting) -> str:
-    """What a message that has not gone waits for, in a sentence."""
+    """What a message not sent yet is waiting for, in a sentence."""
     text, moment = request.text, request.speech.moment
     if waiting.is_begun:
         return text("It is being handed over.")
@@ -240,7 +240,7 @@ def _waits(request: Request, message: Message, waiting: Waiting) -> str:
 
 
 def _strange(request: Request, message: Message, text: str | None) -> str:
-    """Why a text is not GSM, by the characters that are not; what plain letters would save."""
+    """Why a text is not GSM, by its non-GSM characters; what plain letters would save."""
     if text is None or message.encoding != "ucs2":
         return ""
     measured = preview.measure(request.actor, text)

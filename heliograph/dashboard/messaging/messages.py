@@ -1,4 +1,4 @@
-"""D3 Messages: one list of both channels, by the filters of the address, exported as it stands there."""
+"""D3 Messages: one list of both channels, filtered by the address, and its export."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from heliograph.sending.listing import Found
 from heliograph.sms import messages as sms
 from heliograph.whatsapp.money.rates import CATEGORIES
 
-#: Characters of a text that a list shows.
+#: Characters of a text shown in a list.
 EXCERPT = 60
-#: Looks that "Search further back" makes at a time.
+#: Queries that "Search further back" makes at a time.
 LOOKS = 10
-#: Campaigns whose names are suggested.
+#: Campaign names suggested.
 SUGGESTED = 50
 
 
 async def show_list(request: Request) -> Answer:
-    """The list, by the filters of the address."""
+    """The list, filtered by the address."""
     size = leafing.size(request)
     after, top = leafing.after(request), leafing.top(request)
     async with request.reading() as conn:
@@ -52,9 +52,9 @@ async def show_list(request: Request) -> Answer:
         columns = listing.columns(request, "messages")
         is_priced = any(one.name == "price" for one in columns.chosen)
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
-        # What renews itself has no filters to fill in.
+        # The self-refreshing fragment has no filter form.
         suggested = [] if request.is_fragment else await finding.campaigns(conn, request, limit=SUGGESTED)
-        # What renews itself has none, and further back it is known already.
+        # The self-refreshing fragment has no head, and later pages need not repeat it.
         head, latest = None, None
         if not request.is_fragment and after is None:
             head = await summing.head(conn, request, wanted)
@@ -101,7 +101,7 @@ async def show_list(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """Have all that fit the filters, or the marked ones, written to a file."""
+    """Export all matching messages, or the selected ones."""
     async with request.reading() as conn:
         wanted = await finding.find(conn, request)
     ids = tuple(marked.read(request))
@@ -120,7 +120,7 @@ async def export(request: Request) -> Answer:
 
 
 async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UUID | None, size: int) -> Found[Message]:
-    """A page; with `far` in the address, up to LOOKS looks for it."""
+    """A page; with `far` in the address, searched for with up to LOOKS queries."""
     looks, look = (LOOKS, LOOK) if request.query.get("far") else (1, PAGE_LOOK)
     found: list[Message] = []
     seen: UUID | None = after
@@ -136,13 +136,13 @@ async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UU
 
 
 async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:
-    """How many messages have come that would stand above the first one shown."""
+    """How many new messages would be listed above the first one shown."""
     found = await messages.list_page(conn, request.actor, filters=wanted.filters, limit=leafing.MOST_NEWER, look=1_000)
     return leafing.newer([one.id for one in found.messages], top)
 
 
 async def _texts(conn: Connection, request: Request, rows: Sequence[Message]) -> dict[UUID, str]:
-    """What the messages say, cut."""
+    """The messages' texts, shortened."""
     ids = [one.id for one in rows if one.channel == "sms"]
     found = await sms.texts(conn, request.actor, ids=ids, most=EXCERPT + 1) if ids else {}
     found |= {one.id: one.said for one in rows if one.said}

@@ -1,4 +1,4 @@
-"""What the palette adds once it is open: campaigns that can be paused or go on, and what belongs to a number."""
+"""What the palette loads once it is open: campaigns to pause or resume, and what belongs to a number."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from heliograph.pages.answers import Answer, Download
 from heliograph.pages.pieces.places import Choice
 from heliograph.pages.requests import Request
 
-#: Newest campaigns of each channel among which those under way are looked for.
+#: Newest campaigns of each channel that are searched for those in progress.
 LOOKED = 50
-#: Longest text that is looked for.
+#: Maximum characters of a search.
 LONGEST = 100
 CHANNELS = ("sms", "whatsapp")
 
 
 async def show(request: Request) -> Answer:
-    """As JSON; for a number (`q`), what belongs to it, in either mode's own pages."""
+    """The choices as JSON; for a number (`q`), the pages of this mode that belong to it."""
     text = request.query.get("q", "").strip()[:LONGEST]
     async with request.reading() as conn:
         found = await _of_number(conn, request, text) if text else await _campaigns(conn, request)

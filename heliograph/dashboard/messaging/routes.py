@@ -1,4 +1,4 @@
-"""Addresses of home and messages."""
+"""Routes of home and messages."""
 
 from __future__ import annotations
 

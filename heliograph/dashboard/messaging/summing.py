@@ -1,8 +1,8 @@
-"""The head of the list of messages: four figures of its filters, and why messages failed.
+"""The head of the list of messages: four figures for its filters, and why messages failed.
 
-The rule nobody may break: nothing is counted here, and a figure never belongs to other messages than the list. Figures
-come from the roll-ups, which know time, channel, country and sender, and so do reasons where they can; those of any
-other filter are told of the latest failures (`overview.explaining`) for whoever asks, with how far back that went.
+The rule nobody may break: nothing is counted here, and a figure never covers other messages than the list does. Figures
+come from the roll-ups, which know time, channel, country and sender, and so do reasons where possible; for any other
+filter, reasons are taken from the latest failures (`overview.explaining`) on request, with how far back these go.
 """
 
 from __future__ import annotations
@@ -23,65 +23,65 @@ from heliograph.pages.requests import Request
 from heliograph.traffic import LOST, Failed
 from heliograph.why.words import Kind
 
-#: The time that is told of if the list has none, and reasons that are listed.
+#: The default range, and the number of reasons listed.
 USUAL, REASONS = "24h", 20
-#: What the roll-ups of messages know, and those of reasons; what leaves both as they are.
+#: Filters known to the roll-ups of messages, and to those of reasons; filters that change neither.
 KNOWN = {"channel", "country", "sender"}
 KNOWN_OF_REASONS = {"channel", "country", "reason", "status"}
 NEUTRAL = {"direction"}
-#: What asks for the reasons in an address: EXPLAIN=BEGUN, or the id of the message after which they go on.
+#: Query parameter that requests reasons: EXPLAIN=BEGUN, or the id of the message after which they continue.
 EXPLAIN, BEGUN = "explain", "yes"
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Messages that failed for the same reason, and where they are listed."""
+    """Messages that failed for the same reason, and the address of their list."""
 
     code: str
     kind: Kind
     channel: str
     count: int
-    #: In percent of those that failed.
+    #: Percentage of failed messages.
     share: float
     link: str
 
 
 class Head(msgspec.Struct, frozen=True):
-    """[since, until), in whole hours or days. `cards`: (title, figure, where these messages are listed), none where the
-    roll-ups do not know them; `reasons`: the commonest first, None where they do not know those."""
+    """[since, until), in whole hours or days. `cards`: (title, figure, address of the list of these messages), empty if
+    the roll-ups do not know them; `reasons`: most common first, None if the roll-ups do not know them."""
 
     since: datetime
     until: datetime
-    #: The list has no time of its own.
+    #: The list has no range of its own.
     is_usual: bool
     cards: list[tuple[str, str, str]]
     reasons: list[Reason] | None
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """Why the latest messages failed that fit filters which the roll-ups do not know. `ask`: where it is told, and that
-    is all until it was asked for."""
+    """Why the latest messages failed, for filters that the roll-ups do not know. `ask`: the address that requests this;
+    everything else is empty until then."""
 
     ask: str
     is_asked: bool = False
-    #: From when they are, and back to when; None: from the newest on, and all of them.
+    #: The range covered: from `since`, None: from the newest, back to `back_to`, None: to the oldest.
     since: datetime | None = None
     back_to: datetime | None = None
     reasons: list[Reason] = []
-    #: How many failed.
+    #: Number of failed messages.
     total: int = 0
-    #: Where older ones are told; "": there are none.
+    #: Address of the reasons of older ones; "": there are none.
     older: str = ""
 
 
 async def head(conn: Connection, request: Request, wanted: Wanted) -> Head | None:
-    """What stands above the list; None: nothing is known of its filters."""
+    """What is shown above the list; None: the roll-ups do not know its filters."""
     asked = {name for name, value in wanted.typed.items() if value}
     if wanted.problems or wanted.range.problems or wanted.filters.direction == "inbound":
         return None
     if wanted.range.since is None and wanted.range.name:
         return None
     has_figures = asked <= KNOWN | NEUTRAL
-    # Reasons are not known by status, so all that mean a failure have to be asked for, or any.
+    # Reasons are not rolled up by status, so the filter must have all failure statuses, or none at all.
     fails = not wanted.statuses or set(wanted.statuses) >= set(LOST)
     has_reasons = asked <= KNOWN_OF_REASONS | NEUTRAL and fails
     if not has_figures and not has_reasons:
@@ -99,7 +99,7 @@ async def head(conn: Connection, request: Request, wanted: Wanted) -> Head | Non
         has_figures=has_figures,
         has_reasons=has_reasons,
     )
-    # The very messages: whole hours, and what else was asked for.
+    # Links list exactly these messages: whole hours, and the other filters.
     stretch = {"from": iso(told.since), "to": iso(told.until)}
     kept = {name: wanted.typed[name] for name in asked if name != "status"} | stretch
     cards = _cards(request, told, kept)
@@ -130,7 +130,7 @@ def _reasons(request: Request, told: Told, kept: dict[str, str], wanted: Wanted)
 
 
 async def latest(conn: Connection, request: Request, wanted: Wanted) -> Latest | None:
-    """Reasons where `head` has none; None: nothing that failed can be in the list."""
+    """Reasons where `head` has none; None: the list cannot have failed messages."""
     if wanted.problems or wanted.range.problems or not explaining.may_fail(wanted.filters):
         return None
     asked = request.query.get(EXPLAIN, "")

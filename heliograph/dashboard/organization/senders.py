@@ -75,8 +75,7 @@ async def show(request: Request) -> Answer:
 
 
 async def show_new(request: Request) -> Answer:
-    """The form; `value` in the address fills it in, to ask again. Its fragment is the rule's verdict on what is
-    typed."""
+    """The form; `value` in the address fills it in, to ask again. Its fragment is the rule's verdict on the input."""
     values = await _typed(request, request.query.get("value", ""))
     if request.is_fragment:
         return Shown(template="organization/senders_value.html", values=values)

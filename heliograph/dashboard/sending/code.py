@@ -1,4 +1,4 @@
-"""The same send as a program would make it: lines for curl, Python, Node and PHP, with a place for the key."""
+"""The same send as code for curl, Python, Node and PHP, with a placeholder for the key."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from heliograph.whatsapp.accepting.accept import TextReply
 
 
 class Snippet(msgspec.Struct, frozen=True):
-    """Code in a language."""
+    """Code in one language."""
 
     language: str
     text: str
 
 
 def of_sms(request: Request, send: Send, *, sender: str | None) -> list[Snippet]:
-    """An SMS as code. `sender`: the value of the sender ID that was chosen."""
+    """An SMS as code. `sender`: the value of the chosen sender ID."""
     body: dict[str, Any] = {"to": send.to, "message": send.text}
     body |= {
         name: value
@@ -60,7 +60,7 @@ def of_whatsapp(request: Request, send: WhatsAppSend) -> list[Snippet]:
 
 
 def snippets(request: Request, path: str, body: Mapping[str, Any]) -> list[Snippet]:
-    """A POST with an idempotency key, in four languages; the key is expected in the environment."""
+    """A POST with an idempotency key, in four languages; the API key is read from the environment."""
     base = request.services.settings.public_url.rstrip("/") or f"http://{request.host}"
     said = json.dumps(body, ensure_ascii=False)
     curl = (
@@ -115,7 +115,7 @@ def snippets(request: Request, path: str, body: Mapping[str, Any]) -> list[Snipp
 
 
 def _in_php(value: Any, by: int = 0) -> str:
-    """A text, a number, or a list or mapping of them, as PHP writes it; single quotes, in which nothing is replaced."""
+    """A text, a number, or a list or mapping of them in PHP syntax; single quotes, in which nothing is interpolated."""
     inner, outer = " " * (by + 4), " " * by
     if isinstance(value, str):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -128,5 +128,5 @@ def _in_php(value: Any, by: int = 0) -> str:
 
 
 def _indented(body: Mapping[str, Any], by: int) -> str:
-    """Texts, numbers and lists of them are written alike in Python and JavaScript."""
+    """An indented literal: texts, numbers and lists of them have the same syntax in Python and JavaScript."""
     return json.dumps(body, ensure_ascii=False, indent=by).replace("\n", "\n" + " " * by)

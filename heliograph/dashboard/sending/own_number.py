@@ -1,4 +1,4 @@
-"""The number of one's own on which a message is tried before others get it: asked for, proved by a code, removed."""
+"""The person's own number, on which a message is tried before others receive it: add, prove by a code, remove."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATH = "/account/number"
 
 
 async def show(request: Request) -> Answer:
-    """The number, or the form for one, or for the code that was sent."""
+    """The number, or the form for one, or for the code sent to it."""
     return Shown(template=TEMPLATE, values=await _values(request))
 
 
@@ -51,9 +51,9 @@ async def ask(request: Request) -> Answer:
 
 
 async def prove(request: Request) -> Answer:
-    """The code came back."""
+    """Check the code."""
     try:
-        # Not in a transaction with what it says: a wrong try counts.
+        # Outside a transaction, which the refusal would roll back: a wrong attempt counts.
         async with request.writing() as conn:
             await own_numbers.prove(
                 conn, request.actor, user_id=request.person.user_id, code=request.form.get("code", "")[:20]
@@ -65,7 +65,7 @@ async def prove(request: Request) -> Answer:
 
 
 async def remove(request: Request) -> Answer:
-    """Forget it."""
+    """Remove the number."""
     async with request.writing() as conn:
         await own_numbers.forget(conn, request.actor, user_id=request.person.user_id)
     return Elsewhere(location=PATH, notice=request.text("The number was removed."))

@@ -1,4 +1,4 @@
-"""What a send is refused for, at the field that it is about, in the reader's language and with what may be done."""
+"""Refusals of a send, shown at the field concerned, in the reader's language and with the way to a remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.consent.optouts import OptOut, RecipientOptedOut
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM, SEND_WAYS
 
-#: Fields of the rules, and what they are called on a page.
+#: Fields of the rules, and their names on a page.
 FIELDS = {
     "sendAt": "day",
     "senderId": "sender",
@@ -21,7 +21,7 @@ FIELDS = {
     "phoneNumberId": "number",
     "template.category": "template",
 }
-#: Where a refusal is told, by its code; all others above the form.
+#: The field at which a refusal is shown, by its code; all others are shown above the form.
 PLACES = {
     "recipient_opted_out": "to",
     "destination_not_allowed": "to",
@@ -36,7 +36,7 @@ PLACES = {
     "whatsapp_template_parameter_mismatch": "template",
     "whatsapp_window_closed": "message",
 }
-#: Where somebody goes from a refusal, by its code; SEND_WAYS says what for.
+#: The page with the remedy for a refusal, by its code; SEND_WAYS has the link texts.
 WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "quota_exceeded": ("/usage", {}),
     "sender_id_not_approved": ("/senders", {}),
@@ -46,40 +46,40 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def is_told(refusal: Refusal) -> bool:
-    """Whether a refusal is about what somebody wants to send, and told in its form: also that no more may be sent
-    today, but not that somebody asks too often."""
+    """Whether a refusal is about the message, and shown in its form; this includes the daily limit, but not the rate
+    limit of requests."""
     return refusal.status in (400, 403, 409) or isinstance(refusal, SpendLimitReached)
 
 
 async def behind(conn: Connection, request: Request, refusal: Refusal, number: str | None) -> OptOut | None:
-    """The opt-out of this number that a refusal is about; None: it is about something else."""
+    """The opt-out of this number, if the refusal is about that; otherwise None."""
     if not isinstance(refusal, RecipientOptedOut) or not number:
         return None
     return await optouts.find(conn, request.actor, phone=number)
 
 
 def way(request: Request, refusal: Refusal) -> tuple[str, str] | None:
-    """(what for, where) somebody goes from a refusal."""
+    """(link text, address) of the page with the remedy for a refusal."""
     known = WAYS.get(refusal.code)
     return known and (request.text(SEND_WAYS[refusal.code]), request.to(known[0], **known[1]))
 
 
 def problems(request: Request, refusal: Refusal, optout: OptOut | None = None) -> list[str]:
-    """What a preview says of a refusal: what is not typed yet is no mistake, and whom somebody means is asked beside
-    the field."""
+    """A refusal's messages for a preview: a field not filled in yet is not an error, and an ambiguous recipient is
+    resolved beside the field."""
     fields = told(request, refusal, optout).details["fields"]
     return [request.text(one["message"]) for one in fields if one["issue"] not in ("required", "ambiguous")]
 
 
 def told(request: Request, refusal: Refusal, optout: OptOut | None = None) -> Invalid:
-    """The refusal as one of the form, each part at its field."""
+    """The refusal as a form error, each part at its field."""
     if isinstance(refusal, Invalid):
         return Invalid(*(_field(request, one) for one in refusal.details["fields"]))
     return Invalid((PLACES.get(refusal.code, "form"), refusal.code, in_words(request, refusal, optout)))
 
 
 def in_words(request: Request, refusal: Refusal, optout: OptOut | None = None) -> str:
-    """What a refusal means to whoever wanted to send. `optout`: the one that it is about."""
+    """What a refusal means to the sender. `optout`: the opt-out that it is about."""
     text, details = request.text, refusal.details
     match refusal.code:
         case "recipient_opted_out":

@@ -1,4 +1,4 @@
-"""D2 Send, a WhatsApp reply: free text to whoever wrote within the last 24 hours, by the number that they wrote to."""
+"""D2 Send, a WhatsApp reply: free text to somebody who wrote within the last 24 hours, from the same number."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from heliograph.whatsapp.accepting.accept import Send, TextReply
 from heliograph.whatsapp.reads import Conversation, ConversationFilters
 
 PAGE = "sending/reply.html"
-#: Open conversations that are offered, those of one person that are looked at, and characters of a text.
+#: Open conversations offered, one person's conversations examined, and maximum characters of a text.
 OFFERED, LOOKED_AT, LONGEST = 20, 20, 4_096
 
 
 class Typed(msgspec.Struct, frozen=True):
-    """The fields of the form, as they were typed."""
+    """The fields of the form as typed."""
 
     to: str = ""
     #: Id of a number.
@@ -42,7 +42,7 @@ class Typed(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The form, empty or for somebody; beside it a reply that was just sent."""
+    """The form, empty or for a recipient; beside it a reply just sent."""
     sent = None
     if request.query.get("sent"):
         async with request.reading() as conn:
@@ -56,12 +56,12 @@ async def show(request: Request) -> Answer:
 
 
 async def look(request: Request) -> Answer:
-    """Whom it would go to, and until when it may. Nothing is stored."""
+    """Preview the recipient, and until when the window is open. Nothing is stored."""
     return Shown(template=PAGE, values=await _values(request, _typed(request)) | {"sent": None})
 
 
 async def send(request: Request) -> Answer:
-    """Send it, once for this form."""
+    """Send it, once per form."""
     given = _typed(request)
     sent = await whatsapp_form.accept(request, lambda conn: _read(request, conn, given))
     if isinstance(sent, Refusal):
@@ -71,7 +71,7 @@ async def send(request: Request) -> Answer:
 
 
 async def back(request: Request) -> Answer:
-    """The address of a form that was sent, asked for without it."""
+    """A GET for the address that the form posts to: go to the form."""
     return Elsewhere(location=request.to("/send", channel="reply"))
 
 
@@ -83,7 +83,7 @@ def _id(text: str) -> UUID:
 
 
 async def _again(request: Request) -> Typed:
-    """An earlier reply, as far as the reader sees it."""
+    """An earlier reply, as far as the reader may see it."""
     id = _id(request.query["again"])
     async with request.reading() as conn:
         earlier = await whatsapp_form.again(conn, request, id=id)
@@ -151,7 +151,7 @@ async def _values(request: Request, given: Typed) -> dict[str, Any]:
         "recipient": meant,
         "number": phones.spaced(number) if number.startswith("+") else number,
         "window": window,
-        # In test mode nobody wrote, and a reply is tried out at any time.
+        # In test mode nobody has written, and a reply can be tried at any time.
         "is_shut": bool(number) and request.mode == "live" and (window is None or not window.is_open),
         "left": _left(window),
         "listed": listed,

@@ -1,4 +1,4 @@
-"""Addresses of sending."""
+"""Routes of the sending pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""D2 Send, an SMS: the form, what would become of it, and what becomes of it once it is sent."""
+"""D2 Send, an SMS: the form, its preview, and the progress of the message once sent."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from heliograph.sms.by_hand.saved_texts import SavedText
 from heliograph.sms.dispatch import routing
 
 TEMPLATE = "sending/sms.html"
-#: What asking for a sender ID takes (scope, permission), and people who are named who may.
+#: The (scope, permission) required to request a sender ID, and how many people who may do so are named.
 ASK, NAMED = ("sender_ids:write", None), 5
 
 
 class Bubble(msgspec.Struct, frozen=True):
-    """A segment, its characters that are not in the GSM alphabet apart."""
+    """A segment, with its non-GSM characters separated out."""
 
     number: int
     left: int
@@ -47,7 +47,7 @@ class Bubble(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of the form as it stands."""
+    """The preview of the form as it is."""
 
     recipient: Recipient | None = None
     number: str = ""
@@ -56,20 +56,20 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     measured: Measured | None = None
     bubbles: list[Bubble] = []
     found: Preview | None = None
-    #: What is wrong with it, in the reader's language, and where to go for it.
+    #: What is wrong with it, in the reader's language, and the link to the remedy.
     problems: list[str] = []
     way: tuple[str, str] | None = None
-    #: Whoever sends it has to say that a person asked for it.
+    #: The sender has to confirm that a person asked for it.
     challenge: bool = False
     #: "networks", "simulator", "nobody"; empty in test mode.
     route: str = ""
     snippets: list[Snippet] = []
-    #: Places that only a campaign fills.
+    #: Placeholders that only a campaign fills in.
     places: list[str] = []
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """The response to an accepted send, as far as it is needed here."""
+    """The part of the response to an accepted send that is needed here."""
 
     class Message(msgspec.Struct, frozen=True):
         """The message."""
@@ -80,7 +80,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The form: empty, for a number (`to`), as an earlier message (`again`), or beside one just sent (`sent`)."""
+    """The form: empty, for a number (`to`), copied from a message (`again`), or beside one just sent (`sent`)."""
     if request.query.get("channel") == "template":
         return await template.show(request)
     if request.query.get("channel") == "reply":
@@ -89,14 +89,14 @@ async def show(request: Request) -> Answer:
     if sent is not None and request.is_fragment:
         return Shown(template="sending/sent_live.html", values={"sent": sent.message})
     given = await _prefilled(request, sent)
-    if given is None:  # a WhatsApp message is sent again as what it was
+    if given is None:  # a WhatsApp message is sent again by WhatsApp
         return Elsewhere(location=request.to("/send", channel="template", again=request.query.get("again")))
     values = await _page(request, given, sees=sent is None)
     return Shown(template=TEMPLATE, values=values | {"sent": None if sent is None else sent.message})
 
 
 async def look(request: Request) -> Answer:
-    """The preview: by itself for a script, on the whole page for anybody else. Nothing is stored."""
+    """The preview: alone for a script, otherwise on the whole page. Nothing is stored."""
     given = sms_form.typed(request)
     values = await _page(request, given)
     seen: Seen = values["seen"]
@@ -109,7 +109,7 @@ async def look(request: Request) -> Answer:
 
 
 async def send(request: Request) -> Answer:
-    """Send it, once for this form."""
+    """Send it, once per form."""
     given = sms_form.typed(request)
     try:
         async with request.reading() as conn:
@@ -125,13 +125,13 @@ async def send(request: Request) -> Answer:
     if (saved := uuid_in(given.saved)) is not None:
         async with request.writing() as conn:
             await saved_texts.used(conn, request.actor, id=saved)
-    # Whoever tried it on themselves goes on with whom they meant.
+    # After a trial on one's own number, the form keeps the intended recipient.
     meant = request.form.get("to") if "own" in request.form else None
     return Elsewhere(location=request.to("/send", sent=id, to=meant))
 
 
 async def back(request: Request) -> Answer:
-    """The address of a preview, asked for without a form."""
+    """A GET for the address of the preview: go to the form."""
     return Elsewhere(location=request.to("/send", channel=request.query.get("channel")))
 
 
@@ -147,7 +147,7 @@ async def _refused(request: Request, given: Typed, refusal: Refusal) -> Shown:
 
 
 async def _message(request: Request, name: str) -> messages.MessageDetail | None:
-    """The message that the address names."""
+    """The message named in the address."""
     if not (wanted := request.query.get(name)):
         return None
     try:
@@ -159,7 +159,7 @@ async def _message(request: Request, name: str) -> messages.MessageDetail | None
 
 
 async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> Typed | None:
-    """What the form begins with; None: it is to be another channel's."""
+    """The form's initial values; None: the message belongs to another channel."""
     detail = sent or await _message(request, "again")
     to = request.query.get("to", "")[: sms_form.LONGEST_NAME]
     if detail is None:
@@ -181,7 +181,7 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
 
 
 async def _saved(request: Request) -> SavedText | None:
-    """The saved text that the address names; None: it names none, or one that is gone."""
+    """The saved text named in the address; None: none is named, or it no longer exists."""
     if (id := uuid_in(request.query.get("saved", ""))) is None:
         return None
     try:
@@ -197,7 +197,7 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
         approved = sorted((one for one in senders if one.status == "approved"), key=lambda one: not one.is_default)
         askers = [] if approved else await _askers(conn, request)
         if approved and not approved[0].is_default and not given.sender:
-            # The default was suspended: what the form shows as chosen is what is meant.
+            # The default was suspended: use the sender ID that the form shows as chosen.
             given = msgspec.structs.replace(given, sender=str(approved[0].id))
         texts = await saved_texts.list_all(conn, request.actor)
         own = await own_numbers.get(conn, user_id=request.person.user_id)
@@ -220,7 +220,7 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
 
 
 async def _askers(conn: Connection, request: Request) -> list[str]:
-    """Whom somebody asks for a sender ID who may not ask for one."""
+    """Whom to ask for a sender ID, for readers who may not request one."""
     if request.may(*ASK, mode="live"):
         return []
     roles = request.realm.holders(*ASK, "live")

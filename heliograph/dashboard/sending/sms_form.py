@@ -1,4 +1,4 @@
-"""The form of an SMS: what was typed, and the send that it means."""
+"""The form of an SMS: the typed fields, and the send that they mean."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import MAX_REFERENCE, MAX_TEXT, VALIDITY, Send
 
-#: Validities that are offered, in seconds.
+#: Validities offered, in seconds.
 VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
-#: What the last four digits of a number make of a message in test mode.
+#: Last four digits of a number that choose the outcome in test mode.
 OUTCOMES = ("0000", "0001", "0002", "0003", "0004", "0005", "0006", "0007")
-#: Characters of what may be typed as a recipient.
+#: Maximum characters of a typed recipient.
 LONGEST_NAME = 200
 
 
 class Typed(msgspec.Struct, frozen=True):
-    """The fields of the form, as they were typed."""
+    """The fields of the form as typed."""
 
     to: str = ""
     message: str = ""
@@ -42,26 +42,26 @@ class Typed(msgspec.Struct, frozen=True):
     reference: str = ""
     #: In test mode: one of OUTCOMES.
     outcome: str = ""
-    #: Id of the saved text that it began with.
+    #: Id of the saved text that it was filled in from.
     saved: str = ""
-    #: "yes": a person asked for it, as whoever sends it says.
+    #: "yes": the sender confirms that a person asked for it.
     challenged: str = ""
 
 
 class Recipient(msgspec.Struct, frozen=True):
-    """Whom a text in the field means."""
+    """The recipient that the text in the field means."""
 
-    #: E.164; None: nobody, or it is not sure.
+    #: E.164; None: nobody, or ambiguous.
     number: str | None
-    #: Of a contact that was named.
+    #: The name of a contact, if one was typed.
     name: str = ""
-    #: Numbers to choose from, with names of contacts or countries.
+    #: (number, name of contact or country) to choose from.
     choices: tuple[tuple[str, str], ...] = ()
 
 
 def typed(request: Request) -> Typed:
-    """What was sent. Browsers end lines with CR LF; a handset needs the one character. `take` is a number chosen from
-    several, `own` that of the person themselves, `replace` asks for plain characters."""
+    """The submitted form. Browsers end lines with CR LF; a handset needs only LF. `take` is a number chosen from
+    several, `own` is the person's own number, `replace` requests plain characters."""
     form = {name: request.form.get(name, "") for name in Typed.__struct_fields__}
     form["message"] = form["message"].replace("\r\n", "\n").replace("\r", "\n")
     for name in ("take", "own"):
@@ -71,9 +71,9 @@ def typed(request: Request) -> Typed:
 
 
 async def recipient(request: Request, conn: Connection, text: str) -> Recipient:
-    """Whom `text` means: a number, read as people of the organization's country write it, or a contact.
+    """The recipient that `text` means: a number, parsed as written in the organization's country, or a contact.
 
-    A number that could be another country's is never taken unasked.
+    A number that could be another country's is never used without asking.
     """
     text = text.strip()[:LONGEST_NAME]
     actor = request.actor
@@ -100,10 +100,10 @@ async def addressee(
     *,
     meant: Callable[[Request, Connection, str], Awaitable[Recipient]] = recipient,
 ) -> tuple[str | None, str]:
-    """(to whom the form sends, what is wrong with the field for it): one of them is None or "".
+    """(number to send to, issue of the field): the number is None, or the issue is "".
 
-    `meant`: whom a field that is not empty means. In test mode the number ends in the digits that choose an outcome,
-    and where the field is empty and an outcome chosen, it is any number.
+    `meant` interprets a field that is not empty. In test mode, the number ends in the digits that choose an outcome; if
+    the field is empty and an outcome is chosen, an example number is used.
     """
     if request.mode == "test" and outcome in OUTCOMES and not text.strip():
         text = phones.example((await organizations.get(conn, id=request.actor.organization_id)).country)
@@ -116,13 +116,13 @@ async def addressee(
 
 
 def ending(request: Request, number: str, outcome: str) -> str:
-    """A number, in test mode with the digits that choose an outcome."""
+    """A number; in test mode, with the digits that choose an outcome."""
     is_chosen = request.mode == "test" and outcome in OUTCOMES and number.startswith("+")
     return number[:-4] + outcome if is_chosen else number
 
 
 async def read(request: Request, conn: Connection, given: Typed) -> Send:
-    """The send that the form means. Raises Invalid, each part at its field."""
+    """The send that the form means. Raises Invalid, with each problem at its field."""
     wrong: list[tuple[str, str]] = []
     number, fault = await addressee(request, conn, given.to, given.outcome)
     if fault:
@@ -156,7 +156,7 @@ async def read(request: Request, conn: Connection, given: Typed) -> Send:
 
 
 def _key(request: Request) -> UUID | None:
-    """What this form is known by: sent twice, it sends once."""
+    """The form's idempotency key: submitted twice, it sends once."""
     once = request.form.get("_once", "")
     if not once or len(once) > idempotency.MAX_LENGTH:
         raise Invalid(("form", "required", SEND_FORM["form.required"]))

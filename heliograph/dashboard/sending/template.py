@@ -1,4 +1,4 @@
-"""D2 Send, a WhatsApp template: which one, its values as fields, and what it looks like filled in."""
+"""D2 Send, a WhatsApp template: the choice, its parameters as fields, and a preview of the result."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from heliograph.whatsapp.library import Entry
 from heliograph.whatsapp.reads import TemplateFilters
 
 PAGE = "sending/template.html"
-#: Templates that are offered; characters of a value.
+#: Templates offered; maximum characters of a value.
 OFFERED, LONGEST = 200, 1_024
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 class Typed(msgspec.Struct, frozen=True):
-    """The fields of the form, as they were typed."""
+    """The fields of the form as typed."""
 
     to: str = ""
     #: Ids of a number and of a template.
@@ -49,7 +49,7 @@ class Typed(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What would become of the form as it stands."""
+    """The preview of the form as it is."""
 
     recipient: Recipient | None = None
     number: str = ""
@@ -61,7 +61,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def show(request: Request) -> Answer:
-    """The form; beside it a message that was just sent."""
+    """The form; beside it a message just sent."""
     sent = None
     if request.query.get("sent"):
         async with request.reading() as conn:
@@ -69,21 +69,21 @@ async def show(request: Request) -> Answer:
         if request.is_fragment:
             return Shown(template="sending/sent_live.html", values={"sent": sent})
     given = await _prefilled(request)
-    if given is None:  # it was free text: so is another one
+    if given is None:  # it was free text, so send free text again
         return Elsewhere(location=request.to("/send", channel="reply", again=request.query["again"]))
     values = await _values(request, given, sees=bool(given.to))
     return Shown(template=PAGE, values=values | {"sent": sent})
 
 
 async def look(request: Request) -> Answer:
-    """The preview: by itself for a script, on the whole page for anybody else."""
+    """The preview: alone for a script, otherwise on the whole page."""
     values = await _values(request, _typed(request))
     template = "sending/template_preview.html" if request.is_fragment else PAGE
     return Shown(template=template, values=values | {"sent": None})
 
 
 async def send(request: Request) -> Answer:
-    """Send it, once for this form."""
+    """Send it, once per form."""
     given = _typed(request)
     sent = await whatsapp_form.accept(request, lambda conn: _read(request, conn, given))
     if isinstance(sent, Refusal):
@@ -94,12 +94,12 @@ async def send(request: Request) -> Answer:
 
 
 async def back(request: Request) -> Answer:
-    """The address of a form that was sent, asked for without it."""
+    """A GET for the address that the form posts to: go to the form."""
     return Elsewhere(location=request.to("/send", channel="template"))
 
 
 def filled(entry: Entry, values: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What a phone shows: (header, body, footer or button; text). Values that are missing keep their braces."""
+    """What a phone shows: (header, body, footer or button; text). Missing values keep their braces."""
     kinds = library.slots(entry.layout)
     known = {slot: value for slot, value in zip(kinds, values, strict=False) if value}
     if entry.layout.authentication and values and values[0]:
@@ -123,7 +123,7 @@ def filled(entry: Entry, values: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _put(text: str, name: str, value: str) -> str:
-    """A text with one of its variables filled in."""
+    """A text with one variable filled in."""
     return re.sub(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", lambda _: value, text)
 
 
@@ -144,7 +144,7 @@ def _typed(request: Request) -> Typed:
 
 
 async def _prefilled(request: Request) -> Typed | None:
-    """What the form begins with; None: the message that is to be sent again was no template."""
+    """The form's initial values; None: the message to send again was not a template."""
     query = request.query
     given = Typed(query.get("to", "")[: sms_form.LONGEST_NAME], query.get("number", ""), query.get("template", ""))
     if not query.get("again"):

@@ -1,4 +1,4 @@
-"""D13 Saved texts: what is written again and again, listed by name, changed, and put into the form of a send."""
+"""D13 Saved texts: recurring texts, listed by name, changed, and inserted into the form of a send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORM = "sending/texts_edit.html"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A saved text, what it costs as it stands, and the places that a campaign fills."""
+    """A saved text, its cost as it is, and the placeholders that a campaign fills in."""
 
     text: SavedText
     segments: int
@@ -45,7 +45,7 @@ async def show_new(request: Request) -> Answer:
 
 
 async def keep(request: Request) -> Answer:
-    """The form with the text that stands in that of a send, to give it a name. Nothing is stored yet."""
+    """The form with the text of a send's form, to give it a name. Nothing is stored yet."""
     return Shown(template=FORM, values=_values("", _plain(request.form.get("message", ""))[:MAX_TEXT]))
 
 
@@ -64,14 +64,14 @@ async def create(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    """One text, to change it."""
+    """The form that changes one text."""
     async with request.reading() as conn:
         found = await saved_texts.get(conn, request.acting("live"), id=request.id())
     return Shown(template=FORM, values=_values(found.name, found.body, found.id))
 
 
 async def change(request: Request) -> Answer:
-    """Give it another name or other words."""
+    """Change its name or text."""
     id = request.id()
     name, body = _typed(request)
 
@@ -94,7 +94,7 @@ async def show_remove(request: Request) -> Answer:
 
 
 async def remove(request: Request) -> Answer:
-    """Forget it."""
+    """Remove it."""
     id = request.id()
 
     async def work(conn: Connection) -> str:
@@ -106,7 +106,7 @@ async def remove(request: Request) -> Answer:
 
 
 def may_write(request: Request) -> bool:
-    """Both modes share the texts, so writing them is judged as of live things."""
+    """Both modes share the texts, so changing them requires the live permission."""
     return request.may("sms:send", mode="live")
 
 

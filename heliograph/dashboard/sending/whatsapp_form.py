@@ -1,4 +1,4 @@
-"""What the forms for a WhatsApp template and for a WhatsApp reply share: whom they go to, and how they are sent."""
+"""Shared by the forms for WhatsApp templates and replies: finding the recipient, and sending."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from heliograph.whatsapp.accepting.accept import Send, TemplateSend, TextReply
 
 
 async def recipient(request: Request, conn: Connection, to: str) -> Recipient:
-    """Whom a field that is not empty means: a user id, or else whom the form for an SMS would mean."""
+    """The recipient in a field that is not empty: a user id, otherwise as in the form for an SMS."""
     if is_user_id(to.strip()):
         return Recipient(to.strip())
     return await sms_form.recipient(request, conn, to)
 
 
 async def accept(request: Request, read: Callable[[Connection], Awaitable[Send]]) -> str | Refusal:
-    """Send what `read` makes of the form: the message's id, or what the form is refused for. Raises refusals that are
-    not about the form."""
+    """Send what `read` returns for the form; returns the message's id, or the refusal to show in the form. Raises
+    refusals that are not about the form."""
     try:
         async with request.reading() as conn:
             wanted = await read(conn)
@@ -40,7 +40,7 @@ async def accept(request: Request, read: Callable[[Connection], Awaitable[Send]]
 
 
 async def again(conn: Connection, request: Request, *, id: UUID) -> Send:
-    """The send that an earlier message was; what it said is empty once it is erased. Raises NotFound."""
+    """An earlier message as a send; its content is empty once erased. Raises NotFound."""
     earlier = await messages.get(conn, request.actor, id=id)
     said = earlier.content or {}
     content: TemplateSend | TextReply
