@@ -1,6 +1,6 @@
-"""The operator's console, under `/console`: the pages of those who run the installation.
+"""The operators' console, under `/console`: pages for the people who run the installation.
 
-A realm of its own (`pages.realms`): its operators, cookie and sessions open nothing in the dashboard, and those of
-the dashboard open nothing here. As there, a page holds no rule and no SQL: what it does, the command line does by the
-same function.
+A realm of its own (`pages.realms`): its accounts, cookie and sessions give no access to the dashboard, nor do those
+of the dashboard give access here. As there, a page holds no rules and no SQL: it calls the same functions as the
+command line.
 """

@@ -1,4 +1,4 @@
-"""An operator who acts for an organization, as `heliograph … --org` does."""
+"""Operators acting for an organization, like `heliograph … --org`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from heliograph.pages.requests import Request
 
 
 async def organization(conn: Connection, request: Request, name: str = "organization") -> Organization:
-    """That of the address. Raises NotFound."""
+    """The organization in the address. Raises NotFound."""
     return await organizations.get(conn, id=request.id(name))
 
 
 def acting_for(request: Request, one: Organization) -> Actor:
-    """The operator, for the rules of an organization."""
+    """The operator as an actor in an organization."""
     return Actor(one.id, None, "live", frozenset(), one.state, by=request.who)

@@ -1,4 +1,4 @@
-"""What the palette does with something that was pasted: an id of any kind, a name, a number, an error's code."""
+"""The palette's search for something pasted: an id of any kind, a name, a number, an error code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import CARRIAGE, LOOK, MONEY, OPERATORS, ORGANIZATIONS
 from heliograph.why.words import entries
 
-#: Where things are, and who sees them.
+#: Pages of objects, and the permission to see them.
 THINGS = {
     "organization": ("/console/organizations/{id}", ORGANIZATIONS),
     "supplier": ("/console/suppliers/{id}", CARRIAGE),
@@ -21,7 +21,7 @@ THINGS = {
     "message": ("/console/messages/{id}", LOOK),
 }
 _ONE = "/console/organizations/{organization}"
-#: The same of what is found by id alone. Lists begin below the id that their address names.
+#: The same for objects found only by id. Lists begin below the id in their address.
 OWNED = {
     "sms_campaign": (f"{_ONE}/campaigns?after={{above}}", ORGANIZATIONS),
     "whatsapp_campaign": (f"{_ONE}/campaigns?channel=whatsapp&after={{above}}", ORGANIZATIONS),
@@ -39,14 +39,14 @@ OWNED = {
     "tariff": ("/console/rates/cards/{id}", MONEY),
     "letter": ("/console/whatsapp/callbacks/{id}", CARRIAGE),
 }
-#: Longest text that is looked for.
+#: Maximum characters of a search.
 LONGEST = 200
-#: What people put between the digits of a number.
+#: Characters that people write between the digits of a number.
 _SPACING = str.maketrans("", "", " \u00a0().-/")
 
 
 async def go(request: Request) -> Answer:
-    """There, or to a list in which it is looked for. What is looked for is typed, or stands in a link's address."""
+    """Go to its page, or to a list searched for it. The text is typed in the form, or in a link's query."""
     text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     if not text:
         return Elsewhere(location=request.realm.front)
@@ -72,7 +72,7 @@ async def go(request: Request) -> Answer:
     if text in entries()["error"]:
         return Elsewhere(location=f"/docs/errors/{text}")
     if "organization" in kinds and text.startswith(("hg_live_", "hg_test_")):
-        # How a key is shown, `hg_live_…a1B2`. Were it a whole one, no more of it would stand in an address.
+        # A key as displayed, `hg_live_…a1B2`. Only the last four characters, even of a whole key, get into an address.
         return Elsewhere(location=request.to("/console/keys", search=text[-4:], revoked="yes"))
     if "message" in kinds and phones.parse(text.translate(_SPACING)) is not None:
         return Elsewhere(location=request.to("/console/messages", recipient=text))
@@ -84,7 +84,7 @@ async def go(request: Request) -> Answer:
 
 
 async def _owned(request: Request, id: UUID) -> str | None:
-    """Where something of an organization is."""
+    """The page of an organization's object."""
     kinds = [kind for kind, (_, permission) in OWNED.items() if request.may(permission=permission)]
     async with request.reading() as conn:
         thing = await finding.owned(conn, id=id, kinds=kinds)

@@ -1,4 +1,4 @@
-"""The frame around every screen of the console: where an operator can go, by role."""
+"""The frame around every screen of the console: the navigation rail, filtered by role."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heliograph.pages.pieces.places import Action, Groups, Place
 from heliograph.pages.requests import Request
 from heliograph.people.operators import roles
 
-#: Of the console's screens.
+#: Templates of the console's screens.
 TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -65,7 +65,7 @@ GROUPS: Groups = (
 )
 
 
-#: What the palette offers beside the places.
+#: What the palette offers in addition to the places.
 ACTIONS = (
     Action("New organization", "/console/organizations/new", permission=roles.ORGANIZATIONS_CHANGE),
     Action("Add a route", "/console/routes/new", permission=roles.CARRIAGE_CHANGE),
@@ -74,11 +74,11 @@ ACTIONS = (
     Action("My account", "/console/account"),
 )
 
-#: Keys of its own.
+#: The console's own keyboard shortcuts.
 KEYS = (("f", "Full screen, on the page Now"), ("a x", "Approve and reject, on the page Approvals"))
 
 
 def frame(request: Request) -> dict[str, Any]:
-    """What the templates of the frame need."""
+    """The values that the frame's templates need."""
     unread = desk(request).unread(request.operator) if request.session else 0
     return {"unread": unread, **places.frame(request, GROUPS, ACTIONS, KEYS)}

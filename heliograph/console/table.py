@@ -1,4 +1,4 @@
-"""The table of routes: every address of the console, and which permission opens it, room by room."""
+"""The table of routes: every address of the console, and the permission it requires, room by room."""
 
 from __future__ import annotations
 

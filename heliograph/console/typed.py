@@ -1,4 +1,4 @@
-"""Numbers and days as operators type them."""
+"""Parses numbers and dates typed by operators."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from heliograph.pages.forms import figures
 
 
 def amount(text: str, field: str, *, is_signed: bool = False) -> int | None:
-    """A number of messages; None for nothing. Raises Invalid."""
+    """A number of messages; None if empty. Raises Invalid."""
     wrong = Invalid((field, "format", "Write a number of messages, such as 50000."))
     return figures.whole(text, wrong, is_signed=is_signed)
 
 
 def within(text: str, field: str, bounds: tuple[int, int], said: str) -> int | None:
-    """A number from the first to the second of `bounds`; None for nothing. Raises Invalid, whose text is `said`."""
+    """A number within `bounds`, inclusive; None if empty. Raises Invalid with the text `said`."""
     return figures.within(text, Invalid((field, "range", said)), least=bounds[0], most=bounds[1])
 
 
 def day(field: str, text: str) -> date | None:
-    """A day; None for nothing. Raises Invalid."""
+    """A date; None if empty. Raises Invalid."""
     try:
         found = date.fromisoformat(text) if text else None
         if found is not None and not 2000 <= found.year < 3000:

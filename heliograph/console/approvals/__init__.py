@@ -1,1 +1,1 @@
-"""Approvals: what organizations ask for and operators decide."""
+"""Approvals: requests of organizations, decided by operators."""

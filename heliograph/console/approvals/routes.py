@@ -1,4 +1,4 @@
-"""Addresses of approvals."""
+"""Routes of approvals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O2 Approvals: sender IDs that wait for a decision, oldest first, with what one needs to decide."""
+"""O2 Approvals: sender IDs awaiting a decision, oldest first, with the facts needed to decide."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import four_eyes, sender_ids, sender_questions
 
 HERE = "/console/approvals"
-#: Countries that are named of those that an organization may send to.
+#: Countries named of those that an organization may send to.
 NAMED = 6
 
 
 async def show(request: Request) -> Answer:
-    """What waits."""
+    """The sender IDs awaiting a decision."""
     async with request.reading() as conn:
         listed = await approvals.waiting(conn, desk(request).resemblance, is_renewal=request.is_fragment)
     values = {
@@ -38,12 +38,12 @@ async def show(request: Request) -> Answer:
 
 
 async def approve(request: Request) -> Answer:
-    """The organization may send under it from now on."""
+    """Approve it: the organization may use it from now on."""
     return await _decided(request, "approved", None, request.text("“%(value)s” is approved."))
 
 
 async def show_reject(request: Request) -> Answer:
-    """The form for the reason; a fragment of it is how the organization will read what is being typed."""
+    """The form for the reason; its fragment previews what is being typed as the organization will read it."""
     values = await _values(request)
     values |= {"told": _reason(request, request.query), "chosen": request.query.get("canned", "")}
     template = "approvals/sender_told.html" if request.is_fragment else "approvals/sender_reject.html"
@@ -51,7 +51,7 @@ async def show_reject(request: Request) -> Answer:
 
 
 async def reject(request: Request) -> Answer:
-    """It is rejected, with the reason that its organization reads; or shown as the organization would read it."""
+    """Reject it with a reason that its organization reads; or preview this."""
     reason = _reason(request, request.form)
     if request.form.get("do") == "look":
         return Shown(template="approvals/sender_reject.html", values=await _values(request))
@@ -69,7 +69,7 @@ async def show_ask(request: Request) -> Answer:
 
 
 async def ask(request: Request) -> Answer:
-    """Ask the organization, whose people are told; the sender ID goes on waiting."""
+    """Ask the organization, whose people are notified; the sender ID keeps waiting."""
     try:
         async with request.writing() as conn:
             one = await organization(conn, request)
@@ -81,7 +81,7 @@ async def ask(request: Request) -> Answer:
 
 
 async def undo(request: Request) -> Answer:
-    """Take a decision of just now back."""
+    """Undo a recent decision."""
     async with request.writing() as conn:
         one = await organization(conn, request)
         done = await sender_ids.reopen(conn, acting_for(request, one), id=request.id())
@@ -103,7 +103,7 @@ async def _decided(request: Request, status: str, reason: str | None, said: str)
 
 
 def _reason(request: Request, typed: Mapping[str, str]) -> str:
-    """In somebody's own words, or the one that was chosen; "": none yet."""
+    """The reason in the operator's own words, or the chosen one; "": none yet."""
     canned = words.REJECTED_SENDER.get(typed.get("canned", ""), "")
     return typed.get("reason", "").strip() or (request.text(canned) if canned else "")
 

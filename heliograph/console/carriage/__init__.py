@@ -1,1 +1,1 @@
-"""Carriage: suppliers, each with all that can be done about it, and what is asked of a new one."""
+"""Carriage: suppliers with all actions on them, and the wizard that adds one."""

@@ -1,4 +1,4 @@
-"""O5 Charts of a supplier: what it answered, what it reported, and how long receipts took, by the hour."""
+"""O5 Charts of a supplier, by hour: responses, receipts, and how long receipts took."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from heliograph.sms.watched.hours import Hour
 from heliograph.traffic.reconciliation import STATES, Line
 
 HOUR = timedelta(hours=1)
-#: Hours that are drawn at most: of thirty-one days.
+#: Maximum number of hours drawn: thirty-one days.
 MOST = 31 * 24
-#: Answers with how they look, in the reader's language.
+#: Responses with their labels and colours.
 ANSWERS: tuple[tuple[str, str, Tone], ...] = (
     ("accepted", "Accepted", "good"),
     ("refused", "Refused", "bad"),
     ("busy", "Throttled", "warn"),
     ("unknown", "Not answered", "calm"),
 )
-#: Ends that receipts tell, or that none does.
+#: Final states from receipts, or from missing ones.
 REPORTS: tuple[tuple[tuple[str, ...], str, Tone], ...] = (
     (("delivered",), "Delivered", "good"),
     (tuple(one for one in STATES if one != "delivered"), "Not delivered", "bad"),
@@ -32,7 +32,7 @@ REPORTS: tuple[tuple[tuple[str, ...], str, Tone], ...] = (
 )
 
 
-#: What happened to it, as marks.
+#: Labels of marks for events of a supplier.
 HAPPENED: Mapping[Kind, str] = {
     "opened": "circuit open",
     "closed": "circuit closed",
@@ -45,7 +45,7 @@ HAPPENED: Mapping[Kind, str] = {
 
 
 def bounds(range: Range) -> tuple[datetime, datetime]:
-    """From when until when, in whole hours."""
+    """(since, until) in whole hours."""
     now = clock.now()
     until = min(range.until or now, now).astimezone(UTC)
     since = (range.since or until - LENGTHS["24h"]).astimezone(UTC)
@@ -54,14 +54,14 @@ def bounds(range: Range) -> tuple[datetime, datetime]:
 
 
 def marks(request: Request, happened: Iterable[Happening]) -> list[Mark]:
-    """What a dip may come from, in the reader's language."""
+    """Marks for events that may explain a dip, in the reader's language."""
     return [Mark(one.at, request.text(HAPPENED[one.kind])) for one in happened]
 
 
 def loads(
     request: Request, hours: Sequence[Hour], since: datetime, until: datetime, marked: Sequence[Mark] = ()
 ) -> list[Chart]:
-    """Lines for the window that was in use, and for p50 and p95 of the time to the answer."""
+    """Lines for window usage, and for p50 and p95 of the response time."""
     text, known, common = request.text, {one.hour: one for one in hours}, _common(request, since, until, marked)
     drawn = [known.get(at) for at in common["times"]]
     used = [100 * one.used if one is not None and one.used is not None else None for one in drawn]
@@ -88,7 +88,7 @@ def loads(
 
 
 def _common(request: Request, since: datetime, until: datetime, marked: Sequence[Mark]) -> dict[str, Any]:
-    """What all charts by the hour share."""
+    """Arguments common to all hourly charts."""
     times = [since.replace(minute=0, second=0, microsecond=0)]
     while times[-1] + HOUR < until:
         times.append(times[-1] + HOUR)
@@ -112,9 +112,9 @@ def drawn(
     *,
     is_simulated: bool = False,
 ) -> list[Chart]:
-    """Bars for answers and for receipts, lines for p50 and p95 of the time to the receipt.
+    """Bars for responses and receipts, lines for p50 and p95 of the time to the receipt.
 
-    What a simulator took and reported has a colour of its own: it reached no phone.
+    What a simulator accepted and reported has its own colour: it reached no phone.
     """
     text, speech = request.text, request.speech
     by_hour, common = {one.at: one for one in lines}, _common(request, since, until, marked)

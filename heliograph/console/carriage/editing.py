@@ -1,6 +1,5 @@
-"""O5 A supplier's options, all of them, changed in a form made from the typed struct of its kind; the difference, and
-what it moves of yesterday's traffic, is shown before it is saved. Its password goes apart from them, and only ever
-in."""
+"""O5 All of a supplier's options, changed in a form generated from the struct of its kind. The difference, and how it
+would shift yesterday's traffic, is shown before saving. Its password has a separate form and is write-only."""
 
 from __future__ import annotations
 
@@ -30,12 +29,12 @@ GROUPS = (
     ("protocol", "How it uses the protocol"),
 )
 PARTS = ("all", "any", "first", "last")
-#: What decides who carries, where no route does.
+#: Options that choose the supplier where no route does.
 ROUTING = {"prefixes", "priority", "weight", "simulated"}
 
 
 async def show(request: Request) -> Answer:
-    """The form, with what is in force."""
+    """The form with the current values."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     return Shown(template="carriage/supplier_edit.html", values=_form(one, _shown(one)))
@@ -84,14 +83,14 @@ async def change(request: Request) -> Answer:
 
 
 async def show_password(request: Request) -> Answer:
-    """A field for each secret of its kind, empty."""
+    """An empty field for each secret of its kind."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     return Shown(template="carriage/supplier_password.html", values={"one": one, "secrets": changing.secrets(one.kind)})
 
 
 async def replace_password(request: Request) -> Answer:
-    """New secrets; those whose field is empty stay."""
+    """Replace secrets; those with an empty field stay."""
     id = request.id()
     async with request.reading() as conn:
         one = await known(conn, id)
@@ -111,7 +110,7 @@ async def replace_password(request: Request) -> Answer:
 
 
 async def _moves(request: Request, work: Callable[[Connection], Awaitable[None]]) -> dict[str, Any]:
-    """What the change would move, by making it and taking it back."""
+    """The traffic that the change would shift, found by making the change and rolling it back."""
     async with request.writing() as conn:
         _, found = await rerouting.tried(conn, work)
         names = {two.id: two.name for two in await routing.load(conn)}
@@ -119,7 +118,7 @@ async def _moves(request: Request, work: Callable[[Connection], Awaitable[None]]
 
 
 def _shown(one: Supplier) -> dict[str, str]:
-    """Every field as it is in force, by its name in the form."""
+    """The current value of every field, by its name in the form."""
     settings = {forms.OPTION + name: text for name, text in forms.shown(one.kind, one.settings).items()}
     return forms.shown_row(one) | settings
 

@@ -1,4 +1,4 @@
-"""Addresses of carriage."""
+"""Routes of carriage."""
 
 from __future__ import annotations
 

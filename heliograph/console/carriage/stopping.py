@@ -1,5 +1,5 @@
-"""O5 Pausing, draining, resuming and removing a supplier, and having it tried again; what goes where instead is said
-before."""
+"""O5 Pausing, draining, resuming and removing a supplier, and having it tried again; the pages first show where its
+traffic would go instead."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from heliograph.sms.management import shifts
 
 
 class Goes(msgspec.Struct, frozen=True):
-    """Where a part of what it carried yesterday would go; empty: it would wait, or fail, as nobody else carries it."""
+    """Where part of its traffic of yesterday would go. `taker` is empty if there is no other supplier for it: it would
+    wait, or fail."""
 
     taker: str
     messages: int
 
 
 async def show_pause(request: Request) -> Answer:
-    """Pause or drain, with what that does."""
+    """Pause or drain, with the effect of each."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
         values = {"one": one, **await _instead(conn, one)}
@@ -34,23 +35,23 @@ async def show_pause(request: Request) -> Answer:
 
 
 async def pause(request: Request) -> Answer:
-    """Nothing is handed to it any more; what it was to carry goes by others, or waits."""
+    """Hand it nothing more; its messages go through others, or wait."""
     return await _set(request, "paused", request.text("It is paused: workers disconnect within a second."))
 
 
 async def drain(request: Request) -> Answer:
-    """As paused, but its sessions stay for answers and receipts."""
+    """Like pausing, but its sessions stay open for responses and receipts."""
     said = request.text("It is draining: nothing more is handed to it, and its receipts still arrive.")
     return await _set(request, "draining", said)
 
 
 async def resume(request: Request) -> Answer:
-    """It carries again."""
+    """Let it carry messages again."""
     return await _set(request, "active", request.text("It carries messages again: workers reconnect within a second."))
 
 
 async def reset_circuit(request: Request) -> Answer:
-    """Workers forget what they found of it, and try it."""
+    """Have workers forget its failures and try it again."""
     id = request.id()
     async with request.writing() as conn:
         await suppliers.reset_circuit(conn, supplier=str(id), by=request.who)
@@ -59,7 +60,7 @@ async def reset_circuit(request: Request) -> Answer:
 
 
 async def show_remove(request: Request) -> Answer:
-    """What is lost with it."""
+    """What removing it would lose."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
         values = {"one": one, **await _instead(conn, one, removed=True)}
@@ -67,7 +68,7 @@ async def show_remove(request: Request) -> Answer:
 
 
 async def remove(request: Request) -> Answer:
-    """Its name was typed: it goes, with its password."""
+    """Remove it with its password, once its name is typed to confirm."""
     id = request.id()
     async with request.reading() as conn:
         one = await known(conn, id)
@@ -89,7 +90,7 @@ async def _set(request: Request, state: str, said: str) -> Answer:
 
 
 async def _instead(conn: Connection, one: Supplier, *, removed: bool = False) -> dict[str, Any]:
-    """What of yesterday's traffic went by it, by the rules that are in force, and who would have had it."""
+    """Yesterday's traffic that the current rules give to it, and who would get it instead."""
     carriage = await shifts.now(conn)
     carriage = msgspec.structs.replace(carriage, paused=carriage.paused - {one.id})
     found = await shifts.moved(conn, carriage, carriage.without(one.id) if removed else carriage.pausing(one.id))

@@ -1,4 +1,4 @@
-"""O5 Suppliers: who carries messages, with how many sessions, how it goes, and what went wrong."""
+"""O5 Suppliers: who carries messages, their sessions, their condition, and what went wrong."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from heliograph.sms.watched import happenings, heard, hours, pdus
 from heliograph.suppliers import kinds
 
 HERE = "/console/suppliers"
-#: Settings that limit the rate, of accounts over SMPP and over HTTP.
+#: Settings that limit the rate of SMPP and HTTP accounts.
 RATES = ("submits_per_second", "requests_per_second")
-#: Entries of the audit log that are shown.
+#: Audit log entries shown.
 HISTORY = 20
 
 
 async def show(request: Request) -> Answer:
-    """All of them, each with what is found of it and what to do."""
+    """All suppliers, each with findings and remedies."""
     known = desk(request)
     await known.refresh(request)
     async with request.reading() as conn:
@@ -60,7 +60,7 @@ async def show(request: Request) -> Answer:
 
 
 async def show_one(request: Request) -> Answer:
-    """One of them, with its settings, its last hours, and who changed what."""
+    """One supplier, with its settings, its last hours, and who changed what."""
     id, known = request.id(), desk(request)
     await known.refresh(request)
     async with request.reading() as conn:
@@ -121,18 +121,18 @@ async def _state(request: Request, conn: Connection, id: UUID) -> dict[str, Any]
 
 
 def window(one: Supplier) -> int:
-    """Submits that one session may have without an answer."""
+    """How many unanswered submits one session may have."""
     return int(options.effective(one.kind, one.settings)["window"])
 
 
 def fastest(one: Supplier) -> float:
-    """Segments that one session may be handed over a second; 0: as many as the window allows."""
+    """Maximum segments per second and session; 0: limited only by the window."""
     settings = options.effective(one.kind, one.settings)
     return float(next((settings[name] for name in RATES if name in settings), 0.0))
 
 
 async def known(conn: Connection, id: UUID) -> Supplier:
-    """One that was not removed. Raises NotFound."""
+    """A supplier that has not been removed. Raises NotFound."""
     found = next((one for one in await routing.load(conn) if one.id == id), None)
     if found is None:
         raise NotFound("There is no such supplier.")

@@ -1,5 +1,4 @@
-"""O5 A supplier that carries already is tried: whether it can be reached, a test message, and the setting that cures
-what it shows."""
+"""O5 Trying a supplier in service: a connection test, a test message, and the setting that fixes what this reveals."""
 
 from __future__ import annotations
 
@@ -27,14 +26,14 @@ from heliograph.suppliers.probing import Step
 
 
 async def show(request: Request) -> Answer:
-    """The form, and how far the last one has come."""
+    """The form, and the progress of the last test message."""
     values = await _values(request)
     template = "carriage/wizard_message_live.html" if request.is_fragment else "carriage/supplier_test.html"
     return Shown(template=template, values=values)
 
 
 async def send(request: Request) -> Answer:
-    """Send it, outside the queue, beside the workers; nothing of it is stored but how it went."""
+    """Send it outside the queue, in parallel with the workers; only the result is stored."""
     try:
         number, sender, text = wizard_message.typed(request)
         await begin(request, number, sender, text)
@@ -44,14 +43,14 @@ async def send(request: Request) -> Answer:
 
 
 async def show_reach(request: Request) -> Answer:
-    """What is tried, before it is."""
+    """What the connection test does, before it runs."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     return Shown(template="carriage/supplier_reach.html", values=_reached(request, one, []))
 
 
 async def reach(request: Request) -> Answer:
-    """Resolve, connect, TLS, bind, enquire, unbind, as far as it comes: nothing is sent."""
+    """Resolve, connect, TLS, bind, enquire, unbind, as far as this succeeds: no message is sent."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     try:
@@ -69,7 +68,7 @@ async def reach(request: Request) -> Answer:
 
 
 async def begin(request: Request, number: str, sender: str, text: str, *, is_long: bool = False) -> None:
-    """Send a test message through the supplier of the address, and have it followed. Raises Invalid."""
+    """Send a test message through the supplier in the address, and have it followed. Raises Invalid."""
     id = request.id()
     async with request.reading() as conn:
         one = await known(conn, id)
@@ -100,7 +99,7 @@ async def begin(request: Request, number: str, sender: str, text: str, *, is_lon
 
 
 async def cure(request: Request) -> Answer:
-    """Set what makes the ids of answer and receipt one."""
+    """Change the setting that makes the ids in response and receipt match."""
     id = request.id()
     key = suppliers.seal_key(request.services.settings)
     async with request.writing() as conn:

@@ -1,6 +1,7 @@
-"""O5 A long message through a supplier that carries already, followed to its receipts, and what they show.
+"""O5 A long test message through a supplier in service, followed to its receipts, and what they reveal.
 
-It is the wizard's, but goes beside the supplier's workers, and what it sets holds for customers' messages at once.
+Like the wizard's, but sent in parallel with the supplier's workers; settings changed here apply to customers'
+messages at once.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from heliograph.sms.management import long_messages, trying
 
 
 async def show(request: Request) -> Answer:
-    """The form, how far the last one has come, and what it showed."""
+    """The form, the progress of the last test message, and what it revealed."""
     template = "carriage/wizard_long_live.html" if request.is_fragment else "carriage/supplier_long.html"
     return Shown(template=template, values=await _values(request))
 
 
 async def send(request: Request) -> Answer:
-    """Send it, outside the queue, beside the workers; nothing of it is stored but how it went."""
+    """Send it outside the queue, in parallel with the workers; only the result is stored."""
     try:
         number, sender = wizard_message.addressed(request)
         await short.begin(request, number, sender, long_messages.TEXT, is_long=True)
@@ -36,7 +37,7 @@ async def send(request: Request) -> Answer:
 
 
 async def arrived(request: Request) -> Answer:
-    """Somebody looked at the handset."""
+    """Record how it arrived on the handset."""
     how = request.form.get("arrived", "")
     if how in wizard_long.ARRIVED:
         async with request.writing() as conn:
@@ -45,13 +46,13 @@ async def arrived(request: Request) -> Answer:
 
 
 async def decide(request: Request) -> Answer:
-    """Let those receipts decide that come."""
+    """Let the receipts that do arrive decide."""
     said = request.text("It is set: the receipts that come decide the status of long messages.")
     return await _set(request, trying.decide, said)
 
 
 async def join(request: Request) -> Answer:
-    """Have parts joined in the next way; what was sent before says nothing of it."""
+    """Switch to the next way of joining parts; earlier test messages say nothing about it."""
     said = request.text("It is set. Send the message again, to see whether it arrives as one text now.")
     return await _set(request, trying.join, said)
 

@@ -1,4 +1,4 @@
-"""O5 Watching what goes over the wire of a supplier for minutes; its page shows it."""
+"""O5 Watching a supplier's wire traffic for some minutes; the supplier's page shows it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.sms.watched import pdus
 
-#: Minutes that are read; fewer may be asked for (`pdus.begin`).
+#: Upper bound when parsing minutes; `pdus.begin` accepts fewer.
 MOST = 999
 
 
 async def watch(request: Request) -> Answer:
-    """Workers show what they send and receive from now on, masked. Raises Invalid (minutes)."""
+    """Have workers show what they send and receive from now on, masked. Raises Invalid (minutes)."""
     id, wrong = request.id(), Invalid(("minutes", "type", "must be a number of minutes"))
     minutes = figures.within(request.form.get("minutes", ""), wrong, most=MOST)
     if minutes is None:

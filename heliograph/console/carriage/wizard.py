@@ -1,8 +1,8 @@
-"""O5 A supplier is added step by step: kind, connection with its test, limits, dialect, a test message, a long
-one, place.
+"""O5 Adding a supplier step by step: kind, connection with its test, limits, dialect, a test message, a long one,
+place.
 
-Each step has its address, and is kept as it is left: whoever comes back goes on. What is being added carries nothing
-until the last step.
+Each step has an address and is saved as it is left, so that it can be resumed. The supplier carries nothing until the
+last step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heliograph.suppliers import kinds, probing
 from heliograph.suppliers.contract import Account
 
 LIST = "/console/suppliers"
-#: Steps in their order, with what they are called.
+#: Steps in order, with their titles.
 STEPS = (
     ("connection", "Connection"),
     ("test", "Test"),
@@ -36,7 +36,7 @@ STEPS = (
     ("long", "Long message"),
     ("place", "Place"),
 )
-#: What is asked of an SMPP account's dialect, with the question; of other kinds, all that is left.
+#: Settings of an SMPP account's dialect, with the question for each; other kinds have a field for each that is left.
 QUESTIONS: Mapping[str, str] = {
     "resp_id_base": "How does it write a message's id in its answer? The test message finds it out.",
     "dlr_id_base": "How does it write the id in receipts?",
@@ -46,7 +46,7 @@ QUESTIONS: Mapping[str, str] = {
     "handles_stop": "Does it answer STOP and HELP by itself?",
     "country": "Does it write handset numbers without a country code? Which country are they from?",
 }
-#: Names of the steps of a test.
+#: Names of the steps of a connection test.
 PROBED: Mapping[str, str] = {
     probing.RESOLVE: "Find the address",
     probing.CONNECT: "Connect",
@@ -58,12 +58,12 @@ PROBED: Mapping[str, str] = {
 
 
 async def show_new(request: Request) -> Answer:
-    """Which kind."""
+    """The choice of kind."""
     return Shown(template="carriage/wizard_new.html", values=_kinds(request))
 
 
 async def begin(request: Request) -> Answer:
-    """A draft, and on to its connection."""
+    """Create a draft, and go to its connection."""
     try:
         async with request.writing() as conn:
             id = await drafts.begin(conn, name=request.form.get("name", ""), kind=request.form.get("kind", ""))
@@ -73,7 +73,7 @@ async def begin(request: Request) -> Answer:
 
 
 async def go_on(request: Request) -> Answer:
-    """Where whoever left it goes on."""
+    """Resume a draft at the step where it was left."""
     draft = await read(request)
     if draft.is_complete and draft.trial is not None:
         step = "long" if draft.trial.is_long else "message"
@@ -83,13 +83,13 @@ async def go_on(request: Request) -> Answer:
 
 
 async def show_connection(request: Request) -> Answer:
-    """Where the account is, and its password."""
+    """The account's address and password."""
     draft = await read(request)
     return Shown(template="carriage/wizard_fields.html", values=_connection(draft, kept(draft)))
 
 
 async def save_connection(request: Request) -> Answer:
-    """Keep it, and on to the test."""
+    """Save it, and go to the test."""
     draft, form = await read(request), request.form
     given = kept(draft) | {name: form[name] for name in kept(draft) if name in form}
     try:
@@ -108,14 +108,14 @@ async def save_connection(request: Request) -> Answer:
 
 
 async def show_test(request: Request) -> Answer:
-    """What the last test found, step by step."""
+    """The results of the last connection test, step by step."""
     draft = await read(request)
     names = {name: request.text(said) for name, said in PROBED.items()}
     return Shown(template="carriage/wizard_test.html", values=steps(draft, "test") | {"names": names})
 
 
 async def test(request: Request) -> Answer:
-    """Resolve, connect, TLS, bind, enquire, unbind: as far as it comes."""
+    """Resolve, connect, TLS, bind, enquire, unbind, as far as this succeeds."""
     draft = await read(request)
     if not draft.is_complete:
         return Elsewhere(location=_path(draft.id, "connection"))
@@ -132,23 +132,23 @@ async def show_limits(request: Request) -> Answer:
 
 
 async def save_limits(request: Request) -> Answer:
-    """Keep them."""
+    """Save the limits."""
     return await _save(request, "limits", "dialect")
 
 
 async def show_dialect(request: Request) -> Answer:
-    """Questions about its way with the protocol."""
+    """Questions about its dialect of the protocol."""
     draft = await read(request)
     return Shown(template="carriage/wizard_fields.html", values=_dialect(draft, kept(draft)))
 
 
 async def save_dialect(request: Request) -> Answer:
-    """Keep what was answered."""
+    """Save the answers."""
     return await _save(request, "dialect", "message")
 
 
 async def discard(request: Request) -> Answer:
-    """It was not to be."""
+    """Discard the draft."""
     async with request.writing() as conn:
         await drafts.get(conn, request.id())
         await drafts.drop(conn, request.id())
@@ -156,13 +156,13 @@ async def discard(request: Request) -> Answer:
 
 
 async def read(request: Request) -> Draft:
-    """The draft of the address. Raises NotFound."""
+    """The draft in the address. Raises NotFound."""
     async with request.reading() as conn:
         return await drafts.get(conn, request.id())
 
 
 def account(request: Request, draft: Draft) -> Account:
-    """What a connector is given. Raises Invalid for one that is not complete."""
+    """The account as a connector needs it. Raises Invalid if it is incomplete."""
     settings = request.services.settings
     options.check(draft.kind, draft.settings)
     secret = drafts.open_secret(suppliers.seal_key(settings), draft)
@@ -170,12 +170,12 @@ def account(request: Request, draft: Draft) -> Account:
 
 
 def steps(draft: Draft, here: str) -> dict[str, Any]:
-    """What every step's page shows."""
+    """The values common to the pages of all steps."""
     return {"draft": draft, "here": here, "steps": STEPS, "action": _path(draft.id, here)}
 
 
 async def recorded(request: Request, draft: Draft, to: str, verdict: str, code: str) -> None:
-    """A test message was sent."""
+    """Record in the audit log that a test message was sent."""
     async with request.writing() as conn:
         after = {"recipient": to, "verdict": verdict, "code": code}
         await audit.record(conn, request.who, "supplier.tested", object_id=draft.id, name=draft.name, after=after)
@@ -205,13 +205,13 @@ def _kinds(request: Request) -> dict[str, Any]:
 
 
 def kept(draft: Draft) -> dict[str, str]:
-    """Every field as it was left, by its name in forms."""
+    """Every field as it was saved, by its name in forms."""
     settings = {forms.OPTION + name: text for name, text in forms.shown(draft.kind, draft.settings).items()}
     return settings | {name: options.written(value) for name, value in draft.place.items()} | {"name": draft.name}
 
 
 def _read(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
-    """Settings after what was typed. Raises Invalid with the names of the form's fields."""
+    """The settings with what was typed applied. Raises Invalid with the names of the form's fields."""
     typed = {name.removeprefix(forms.OPTION): text for name, text in given.items() if name.startswith(forms.OPTION)}
     try:
         return forms.read(draft.kind, draft.settings, typed)
@@ -221,7 +221,7 @@ def _read(draft: Draft, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def placed(draft: Draft, given: Mapping[str, str]) -> Draft:
-    """Columns after what was typed. Raises Invalid."""
+    """The draft with the typed name and place applied. Raises Invalid."""
     place = options.checked_place(
         draft.place | {"name": draft.name}, {name: given[name] for name in forms.ROW if name in given}
     )

@@ -1,7 +1,7 @@
-"""O5 The wizard's long message: three parts to a handset, followed to their receipts, and what they show.
+"""O5 The wizard's long message: three parts to a handset, followed to their receipts, and what they reveal.
 
-Receipts say of themselves which parts they are of. Whether the handset joined the parts only somebody can say who looks
-at it, so that is asked.
+Receipts show which parts they belong to. Only somebody who looks at the handset can say whether it joined the parts,
+so the page asks.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import drafts, long_messages
 from heliograph.sms.management.drafts import Draft, Trial
 
-#: How it may have arrived.
+#: How it can have arrived.
 ARRIVED = ("joined", "apart", "cut")
 
 
 async def show(request: Request) -> Answer:
-    """The form, how far the last one has come, and what it showed."""
+    """The form, the progress of the last test message, and what it revealed."""
     draft = await wizard.read(request)
     template = "carriage/wizard_long_live.html" if request.is_fragment else "carriage/wizard_long.html"
     return Shown(template=template, values=_values(request, draft))
 
 
 async def send(request: Request) -> Answer:
-    """Send it, outside the queue; nothing of it is stored but how it went."""
+    """Send it outside the queue; only the result is stored."""
     draft = await wizard.read(request)
     try:
         number, sender = wizard_message.addressed(request)
@@ -43,7 +43,7 @@ async def send(request: Request) -> Answer:
 
 
 async def arrived(request: Request) -> Answer:
-    """Somebody looked at the handset."""
+    """Record how it arrived on the handset."""
     draft = await wizard.read(request)
     trial, how = drafts.long_ended(draft.trial), request.form.get("arrived", "")
     if trial is None or how not in ARRIVED:
@@ -54,7 +54,7 @@ async def arrived(request: Request) -> Answer:
 
 
 async def decide(request: Request) -> Answer:
-    """Let those receipts decide that come."""
+    """Let the receipts that do arrive decide."""
     draft = await wizard.read(request)
     trial = drafts.long_ended(draft.trial)
     parts = long_messages.reported(trial.followed, draft.place["parts"]).parts if trial is not None else ""
@@ -67,7 +67,7 @@ async def decide(request: Request) -> Answer:
 
 
 async def join(request: Request) -> Answer:
-    """Have parts joined in the next way; what was sent before says nothing of it."""
+    """Switch to the next way of joining parts; earlier test messages say nothing about it."""
     draft = await wizard.read(request)
     trial = drafts.long_ended(draft.trial)
     way = long_messages.joining(draft.kind, draft.settings, trial.arrived) if trial is not None else ""
@@ -91,7 +91,7 @@ def _values(request: Request, draft: Draft) -> dict[str, Any]:
 
 
 def shown(request: Request, trial: Trial | None, kind: str, settings: Mapping[str, Any], parts: str) -> dict[str, Any]:
-    """What the form and the fragment of a long message show."""
+    """The values of a long message's form and fragment."""
     ended = drafts.long_ended(trial)
     return wizard_message.followed(request, trial) | {
         "is_ended": ended is not None,

@@ -1,6 +1,6 @@
-"""O5 The wizard's test message: sent to a handset, and followed live through attempt, answer and receipt.
+"""O5 The wizard's test message: sent to a handset, and followed live through attempt, response and receipt.
 
-It runs on in the background of this process, which keeps in the draft how far it has come; the page asks for that.
+It runs in the background of this process, which stores the progress in the draft; the page polls for it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from heliograph.suppliers.settings import SettingError
 
 log = structlog.get_logger()
 
-#: It has ended so many seconds after it began, whatever happens.
+#: Seconds after which it has ended in any case.
 LONGEST = 180.0
-#: Those that run: a task that nobody holds may be collected.
+#: Running tasks: an unreferenced task could be garbage-collected.
 _RUNNING: set[asyncio.Task[None]] = set()
 
 
 async def show(request: Request) -> Answer:
-    """The form, and how far the last one has come."""
+    """The form, and the progress of the last test message."""
     draft = await wizard.read(request)
     template = "carriage/wizard_message_live.html" if request.is_fragment else "carriage/wizard_message.html"
     return Shown(template=template, values=_values(request, draft))
 
 
 async def send(request: Request) -> Answer:
-    """Send it, outside the queue; nothing of it is stored but how it went."""
+    """Send it outside the queue; only the result is stored."""
     draft = await wizard.read(request)
     try:
         number, sender, text = typed(request)
@@ -55,7 +55,7 @@ async def send(request: Request) -> Answer:
 
 
 def demand_idle(draft: Draft) -> None:
-    """Raises Invalid if its last test message is followed still, or there is nothing yet to send one to."""
+    """Raises Invalid if its last test message is still being followed, or if there is nothing to send one to yet."""
     if runs(draft.trial):
         raise Invalid(("to", "running", "The last test message is still being followed."))
     if not draft.is_complete:
@@ -65,7 +65,7 @@ def demand_idle(draft: Draft) -> None:
 async def try_draft(
     request: Request, draft: Draft, number: str, sender: str, text: str, *, is_long: bool = False
 ) -> None:
-    """Send a test message through what is being added, and have it followed."""
+    """Send a test message through the supplier being added, and have it followed."""
     account = wizard.account(request, draft)
     to = drafts.masked(number)
     message = following.submission(number, text, sender)
@@ -113,8 +113,8 @@ async def begin(
     *,
     is_long: bool = False,
 ) -> None:
-    """Have a test message followed in the background. `to`: masked; `name`: the supplier's; `keep` keeps how far it has
-    come, `ended` is called once it has ended."""
+    """Have a test message followed in the background. `to`: masked; `name`: the supplier's; `keep` stores the progress,
+    `ended` is called at the end."""
     async with request.writing() as conn:
         until = await drafts.ends(conn, LONGEST)
         await keep(conn, Trial(to, until, Followed(phase="connecting"), is_long))
@@ -145,7 +145,7 @@ async def begin(
 
 
 async def cure(request: Request) -> Answer:
-    """Set what makes the ids of answer and receipt one."""
+    """Change the setting that makes the ids in response and receipt match."""
     draft = await wizard.read(request)
     step = "long" if draft.trial is not None and draft.trial.is_long else "message"
     if draft.trial is None or not draft.trial.followed.cure:
@@ -159,7 +159,7 @@ async def cure(request: Request) -> Answer:
 
 
 def runs(trial: Trial | None) -> bool:
-    """It is still followed."""
+    """Whether it is still being followed."""
     return trial is not None and trial.followed.phase != "done" and clock.now() < trial.until
 
 
@@ -169,7 +169,7 @@ def _values(request: Request, draft: Draft) -> dict[str, Any]:
 
 
 def followed(request: Request, trial: Trial | None) -> dict[str, Any]:
-    """What the form and the fragment of a test message show."""
+    """The values of a test message's form and fragment."""
     form = request.form
     return {
         "trial": trial,

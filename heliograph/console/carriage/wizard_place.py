@@ -1,6 +1,6 @@
-"""O5 The last step of adding a supplier: where it stands among the others, and on which routes.
+"""O5 The last step of adding a supplier: its rank among the others, and its routes.
 
-What that would move of yesterday's traffic is said before it is done, by doing it and taking it back.
+How this would shift yesterday's traffic is shown first; it is found by making the change and rolling it back.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from heliograph.sms.dispatch.suppliers import SupplierExists
 from heliograph.sms.management import drafts, forms, rerouting
 from heliograph.sms.management.drafts import Draft
 
-#: Before a route's id: the supplier is added to it.
+#: Prefix of a route's id in field names: the supplier is added to this route.
 ROUTE = "route-"
 PAUSE = "pause_simulators"
 
 
 async def show(request: Request) -> Answer:
-    """Where it stands among the others."""
+    """The form for its rank and routes."""
     draft = await wizard.read(request)
     return Shown(template="carriage/wizard_place.html", values=await _values(request, draft, wizard.kept(draft)))
 
 
 async def finish(request: Request) -> Answer:
-    """It is a supplier from now on; simulators are paused, if that was ticked and it is none itself. What that moves is
-    shown first."""
+    """Put the supplier into service; pauses simulators if this is ticked and it is not one itself. The traffic that
+    this
+    would shift is shown first."""
     draft, form = await wizard.read(request), request.form
     given = wizard.kept(draft) | {name: form[name] for name in forms.ROW if name in form}
     if form.get("do") == "again":
@@ -79,7 +80,7 @@ async def finish(request: Request) -> Answer:
 
 
 async def _join(conn: Connection, request: Request, made: UUID, place: Mapping[str, Any]) -> list[str]:
-    """Add it to the routes that were ticked, with its priority and weight; their names. Raises Invalid."""
+    """Add it to the ticked routes, with its priority and weight; returns their names. Raises Invalid."""
     chosen = []
     for one in await rules.load(conn):
         if request.form.get(f"{ROUTE}{one.route.id}") == "yes":
@@ -102,6 +103,6 @@ async def _values(request: Request, draft: Draft, given: Mapping[str, str]) -> d
         "prefix": ROUTE,
         "others": others,
         "simulators": [one for one in others if one.simulated and one.state == "active"],
-        # Before anything was typed, it is offered.
+        # Ticked in the initial form.
         "pauses": bool(request.form.get(PAUSE)) or not request.form,
     }

@@ -1,1 +1,1 @@
-"""API keys and sender IDs: an organization's made, changed, stopped and ended, and those of all searched."""
+"""API keys and sender IDs: an organization's are created, changed, suspended and revoked; those of all, searched."""

@@ -1,4 +1,4 @@
-"""O3: the API keys and the sender IDs of all organizations, as `heliograph key list` and `sender list` show them."""
+"""O3: API keys and sender IDs of all organizations, as in `heliograph key list` and `sender list`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from heliograph.pages.requests import Request
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import STATUSES
 
-#: Lines that a page shows.
+#: Lines per page.
 LISTED = 200
 
 
 async def show_keys(request: Request) -> Answer:
-    """Keys, newest first; by organization, and by a name's beginning or the key's last four characters."""
+    """Keys, newest first; filtered by organization, and by the beginning of the name or the key's last four
+    characters."""
     query = request.query
     given = {name: query.get(name, "").strip() for name in ("organization", "search", "revoked")}
     try:
@@ -38,7 +39,7 @@ async def show_keys(request: Request) -> Answer:
 
 
 async def show_senders(request: Request) -> Answer:
-    """Sender IDs, newest first; by organization, status, and how a value begins."""
+    """Sender IDs, newest first; filtered by organization, status, and the beginning of the value."""
     query = request.query
     given = {name: query.get(name, "").strip() for name in ("organization", "search", "status")}
     values = given | {"statuses": STATUSES}

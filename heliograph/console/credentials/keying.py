@@ -1,4 +1,4 @@
-"""O3: an organization's API keys, made with all that they can have, looked at, renamed and rotated by an operator."""
+"""O3: an organization's API keys: created with every option, viewed, renamed and rotated by an operator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
-#: What the rules refuse, as the forms say it.
+#: The rules' refusals in the forms' wording.
 WRONG: Mapping[str, str] = {
     "name": "A name has 1 to 100 characters.",
     "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
@@ -39,7 +39,7 @@ async def show_new(request: Request) -> Answer:
 
 
 async def create(request: Request) -> Answer:
-    """A key, whose secret is shown once."""
+    """Create a key, and show its secret, once."""
     form = request.form
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
@@ -74,12 +74,12 @@ async def create(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    """A key with its rights, and what can be changed of it."""
+    """A key with its rights, and the forms that change it."""
     return Shown(template="credentials/key.html", values=await _values(request))
 
 
 async def rename(request: Request) -> Answer:
-    """Another name."""
+    """Rename a key."""
     try:
         async with request.writing() as conn:
             one = await organization(conn, request, "id")
@@ -91,7 +91,7 @@ async def rename(request: Request) -> Answer:
 
 
 async def rotate(request: Request) -> Answer:
-    """A key with the same rights, whose secret is shown once; the old one ends later."""
+    """Create a key with the same rights, and show its secret, once; the old one expires later."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
 

@@ -1,4 +1,4 @@
-"""O3: an organization's API keys, listed beside its sender IDs, suspended, resumed and revoked; `keying` makes them."""
+"""O3: an organization's API keys, listed with its sender IDs: suspend, resume and revoke; `keying` creates them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def show(request: Request) -> Answer:
 
 
 async def values(request: Request) -> dict[str, Any]:
-    """Of the page with both lists."""
+    """The values of the page with both lists."""
     async with request.reading() as conn:
         one: Organization = await organization(conn, request, "id")
         actor = acting_for(request, one)
@@ -49,12 +49,12 @@ async def suspend(request: Request) -> Answer:
 
 
 async def resume(request: Request) -> Answer:
-    """It is good again."""
+    """Accept it again."""
     return await _done(request, lifecycle.resume, request.text("The key is valid again."))
 
 
 async def show_revoke(request: Request) -> Answer:
-    """When and for what the key was used last: whoever uses it stops."""
+    """When and for what the key was last used: whoever uses it will be cut off."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         key = await issued.get(conn, acting_for(request, one), id=request.id("key"))
@@ -64,7 +64,7 @@ async def show_revoke(request: Request) -> Answer:
 
 
 async def revoke(request: Request) -> Answer:
-    """End it for good."""
+    """Revoke it for good."""
     return await _done(request, lifecycle.revoke, request.text("The key is revoked, for good."))
 
 
@@ -74,6 +74,6 @@ async def _done(request: Request, act: Callable[..., Awaitable[object]], said: s
             one = await organization(conn, request, "id")
             await act(conn, acting_for(request, one), id=request.id("key"))
     except TooManyActiveKeys as refusal:
-        # Of a key that is resumed: it has no field on this page.
+        # From resuming a key, which has no field on this page.
         said = request.text(refusal.message)
     return Elsewhere(location=f"/console/organizations/{request.id()}/keys", notice=said)

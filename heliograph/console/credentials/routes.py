@@ -1,4 +1,4 @@
-"""Addresses of keys and sender IDs."""
+"""Routes of keys and sender IDs."""
 
 from __future__ import annotations
 

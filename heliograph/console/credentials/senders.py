@@ -1,4 +1,4 @@
-"""O3: an organization's sender IDs, asked for, approved and suspended, and its default one; `keys` lists them."""
+"""O3: an organization's sender IDs: request, approve, suspend, and set the default; `keys` lists them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import SenderId, SenderIdAlreadyExists, SenderIdNotApproved, TooManyPending
 
-#: Refusals of the rules that stand at the field.
+#: The rules' refusals that are shown at the field.
 AT_FIELD = (SenderIdAlreadyExists, TooManyPending, SenderIdNotApproved)
 
-#: It returns what is said of it.
+#: Returns the notice to show.
 Work = Callable[[Connection, Actor], Awaitable[str]]
 
 
 async def ask(request: Request) -> Answer:
-    """A sender ID, for the organization; it waits for a decision, or is approved at once."""
+    """Request a sender ID for the organization; it awaits a decision, or is approved at once."""
     form = request.form
 
     async def work(conn: Connection, actor: Actor) -> str:
@@ -36,12 +36,12 @@ async def ask(request: Request) -> Answer:
 
 
 async def approve(request: Request) -> Answer:
-    """The organization may send under it."""
+    """Approve it: the organization may use it."""
     return await _review(request, "approved")
 
 
 async def show_suspend(request: Request) -> Answer:
-    """What stops with the sender ID."""
+    """What suspending it would stop."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         sender = await sender_ids.find(conn, acting_for(request, one), which=str(request.id("sender")))
@@ -49,12 +49,12 @@ async def show_suspend(request: Request) -> Answer:
 
 
 async def suspend(request: Request) -> Answer:
-    """Nothing is sent under it until it is approved again."""
+    """Suspend it: nothing is sent with it until it is approved again."""
     return await _review(request, "suspended")
 
 
 async def set_default(request: Request) -> Answer:
-    """What names no sender goes out under this one."""
+    """Make it the sender ID of messages that name none."""
 
     async def work(conn: Connection, actor: Actor) -> str:
         await sender_ids.set_default(conn, actor, id=request.id("sender"))
@@ -71,7 +71,7 @@ async def _review(request: Request, status: str) -> Answer:
 
 
 def _told(request: Request, sender: SenderId, asked: str) -> str:
-    """What a review came to: of two approvals, where two are wanted, the first one changes nothing yet."""
+    """The notice for a review: where two approvals are required, the first one changes nothing yet."""
     if sender.status != asked:
         said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")
         return said % {"value": sender.value}
@@ -81,7 +81,7 @@ def _told(request: Request, sender: SenderId, asked: str) -> str:
 
 
 async def _done(request: Request, work: Work) -> Answer:
-    """Do it, and say what the work says of itself."""
+    """Do the work, and show its notice."""
     try:
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request, "id")

@@ -1,1 +1,1 @@
-"""The door of the console: the first link, signing in with a second factor, and what is the operator's alone."""
+"""The console's door: the setup link, signing in with a second factor, and the operator's own account."""

@@ -1,4 +1,4 @@
-"""S5 My account, of an operator: who they are, and the browsers in which they are signed in."""
+"""S5 An operator's account: profile, second factor, and sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """Name, language and time zone."""
+    """Change name, language and time zone."""
     try:
         return await own_account.keep(request)
     except Invalid as refusal:
@@ -32,7 +32,7 @@ async def change(request: Request) -> Answer:
 
 
 async def end_session(request: Request) -> Answer:
-    """End one session of the operator's."""
+    """End one of the operator's sessions."""
     async with request.writing() as conn:
         await sessions.end(conn, request.who, user_id=request.operator.user_id, id=request.id())
     return Elsewhere(location=HERE, notice=request.text("The session was ended."))

@@ -1,4 +1,4 @@
-"""Addresses of the console's door."""
+"""Routes of the console's door."""
 
 from __future__ import annotations
 

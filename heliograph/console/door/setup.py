@@ -1,6 +1,6 @@
-"""S1 Setup: from a one-time link to an operator with a second factor, a page a step; it can be left and gone on with.
+"""S1 Setup: from a one-time link to an operator with a second factor, one page per step; it can be interrupted.
 
-The rule nobody may break: a session without a second factor gets these pages and no others, and only a link begins one.
+The rule nobody may break: a session without a second factor gets only these pages, and only a link starts one.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ACCOUNT, FACTOR, NEXT = "/console/setup/account", "/console/setup/factor", "/con
 
 
 async def show_link(request: Request) -> Answer:
-    """Where a one-time link leads: the token stands after `#`, so a script fills it in, or the reader pastes it."""
+    """The page that a one-time link opens. The token is after `#`, so a script fills it in, or the reader pastes it."""
     return Shown(template="link.html", values={})
 
 
 async def enter(request: Request) -> Answer:
     """Use the link."""
-    # The whole link may be pasted as well.
+    # The whole link can be pasted, too.
     token = request.form.get("link", "").strip().rpartition("#")[2]
     try:
         async with request.writing() as conn, conn.transaction():
@@ -45,12 +45,12 @@ async def enter(request: Request) -> Answer:
 
 
 async def show_account(request: Request) -> Answer:
-    """Step 1: name and password."""
+    """Step 1: the form for name and password."""
     return Shown(template="door/setup_account.html", values={"name": request.operator.name})
 
 
 async def keep_account(request: Request) -> Answer:
-    """Name and password; all other sessions end."""
+    """Save name and password; all other sessions end."""
     operator, form = request.operator, request.form
     if not operator.is_proved:
         raise Invalid(("password", "late", "The link was used too long ago. Ask for a new one."))
@@ -89,9 +89,9 @@ async def show_factor(request: Request) -> Answer:
 
 
 async def turn_factor_on(request: Request) -> Answer:
-    """The first code is right: step 3, the recovery codes, once."""
+    """Turn the factor on if the first code is right; then step 3: the recovery codes, shown once."""
     operator = request.operator
-    # Who has a factor shows it before it is replaced; who has none came by a link just now.
+    # An existing factor has to be used before it is replaced; an operator without one came by a link just now.
     if not operator.is_proved:
         return Elsewhere(location=request.realm.sign_in if operator.lacks_factor else "/console/account")
     secret = factor.offered(request)

@@ -1,4 +1,4 @@
-"""S2 for operators: a password and a code, or a passkey; nothing less opens the console."""
+"""S2 for operators: a password and a code, or a passkey; nothing less gives access to the console."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from heliograph.people.signing_in import WrongCode, WrongSignIn
 from heliograph.people.tries import TooManyTries
 
 FRONT = "/console"
-#: Where everybody begins.
+#: The first page after signing in.
 FIRST = "/console/now"
 
 
 async def front(request: Request) -> Answer:
-    """The state of the service, or where a visitor and who is half set up belong."""
+    """Go to the first page; visitors go to the sign-in form, and operators who are not set up yet to the setup."""
     if request.session is None:
         return Elsewhere(location=request.realm.sign_in)
     if request.operator.lacks_factor:
@@ -33,7 +33,7 @@ async def front(request: Request) -> Answer:
 
 
 async def show_form(request: Request) -> Answer:
-    """The form, or the console for who is signed in."""
+    """The form; the console for those who are signed in."""
     following = _following(request.query.get("next", FRONT))
     if request.session is not None:
         return Elsewhere(location=following)
@@ -41,7 +41,7 @@ async def show_form(request: Request) -> Answer:
 
 
 async def sign_in(request: Request) -> Answer:
-    """E-mail and password; then the form for the code, always."""
+    """Check e-mail address and password; the form for the code always follows."""
     form = request.form
     following = _following(form.get("next", FRONT))
     values = _form(request, following, form.get("email", ""))
@@ -58,7 +58,7 @@ async def sign_in(request: Request) -> Answer:
     except (WrongSignIn, TooManyTries) as refusal:
         return _refused(request, said(request, refusal), values)
     if not proved.needs_code:
-        # A password alone must not be a way to set up a factor: whoever guessed it would set up their own.
+        # A password alone must not allow setting up a factor: an attacker who guessed it would set up their own.
         said_so = request.text(
             "The console needs a passkey, or a password with an authenticator app. Ask for a new link to set one up."
         )
@@ -68,7 +68,7 @@ async def sign_in(request: Request) -> Answer:
 
 
 async def sign_in_code(request: Request) -> Answer:
-    """The code of the authenticator app, or a recovery code."""
+    """Check the code of the authenticator app, or a recovery code."""
     form = request.form
     following = _following(form.get("next", FRONT))
     try:
@@ -92,14 +92,14 @@ async def sign_in_code(request: Request) -> Answer:
         request.services.failures.note(request.address, door=request.realm.name)
         values = {"next": following, "ticket": form.get("ticket", "")}
         return refused("sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
-    except NotFound:  # somebody with an account and a factor, who is no operator
+    except NotFound:  # has an account and a factor, but is not an operator
         return _refused(request, WrongSignIn().message, _form(request, following, ""))
     await end_former(request)
     return signed_in(request, user_id, token, following)
 
 
 async def sign_in_passkey(request: Request) -> Answer:
-    """A passkey that the browser showed."""
+    """Sign in with a passkey."""
     form = request.form
     following = _following(form.get("next", FRONT))
     where = passkeys.site_of(request)
@@ -121,12 +121,12 @@ async def sign_in_passkey(request: Request) -> Answer:
 
 
 async def prove(request: Request) -> Answer:
-    """Back to where the password was asked for: giving it is what this route declares."""
+    """Return to the page that needs the password; asking for it is declared on this route."""
     return Elsewhere(location=_following(request.query.get("next", FRONT)))
 
 
 async def _session(request: Request, user_id: UUID, how: str) -> str:
-    """Raises NotFound for somebody who is no operator."""
+    """Start a session. Raises NotFound for somebody who is not an operator."""
     async with request.writing() as conn:
         return await sessions.open_for(
             conn,
@@ -148,6 +148,6 @@ def _form(request: Request, following: str, email: str) -> dict[str, Any]:
 
 
 def _following(address: str) -> str:
-    """A page of the console; nobody is sent anywhere else from here."""
+    """The next page, which must be in the console: this door redirects nowhere else."""
     own = own_address(address)
     return own if own == FRONT or own.startswith((f"{FRONT}/", f"{FRONT}?")) else FRONT
