@@ -37,8 +37,7 @@ async def show(request: Request) -> Answer:
 
 async def finish(request: Request) -> Answer:
     """Put the supplier into service; pauses simulators if this is ticked and it is not one itself. The traffic that
-    this
-    would shift is shown first."""
+    this would shift is shown first."""
     draft, form = await wizard.read(request), request.form
     given = wizard.kept(draft) | {name: form[name] for name in forms.ROW if name in form}
     if form.get("do") == "again":

@@ -18,8 +18,7 @@ LISTED = 200
 
 
 async def show_keys(request: Request) -> Answer:
-    """Keys, newest first; filtered by organization, and by the beginning of the name or the key's last four
-    characters."""
+    """Keys, newest first; by organization, and by the beginning of the name or the key's last four characters."""
     query = request.query
     given = {name: query.get(name, "").strip() for name in ("organization", "search", "revoked")}
     try:
@@ -39,7 +38,7 @@ async def show_keys(request: Request) -> Answer:
 
 
 async def show_senders(request: Request) -> Answer:
-    """Sender IDs, newest first; filtered by organization, status, and the beginning of the value."""
+    """Sender IDs, newest first; by organization, status, and the beginning of the value."""
     query = request.query
     given = {name: query.get(name, "").strip() for name in ("organization", "search", "status")}
     values = given | {"statuses": STATUSES}

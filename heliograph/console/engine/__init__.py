@@ -1,1 +1,1 @@
-"""The engine: how the installation is now, what waits in its queue, who carries it, and whether all is well."""
+"""The engine: the installation's current state, its queue and workers, and its health checks."""

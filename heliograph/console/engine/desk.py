@@ -1,7 +1,7 @@
-"""What a process of the console knows of the installation between two looks: what is not well, and since when.
+"""A console process's cached knowledge of the installation: failing checks, and since when they fail.
 
-Of several who look at once, one does: a look asks the database a hundred questions where there are many suppliers. The
-bell of every page is content with what is a few seconds old.
+Concurrent requests share one refresh, since a refresh makes a hundred queries where there are many suppliers. The bell
+on every page accepts values a few seconds old.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVALS
 from heliograph.people.operators.sessions import Operator
 
-#: The bell looks again when what is known is older, seconds; a screen that tells of it, so much sooner.
+#: Maximum age of cached values in seconds: for the bell, and for screens that show them in detail.
 FRESH, SHARED = 5.0, 1.0
-#: What reads thousands of messages is asked again after so long, seconds.
+#: Seconds between checks that read thousands of messages.
 COMPARED = 300.0
 Examine = Callable[..., Awaitable[list[Check]]]
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A check that is not well, and since when that is known."""
+    """A failing check, and since when this is known."""
 
     check: Check
     since: datetime
 
 
 class Desk:
-    """What a process remembers between two looks."""
+    """The cache of a process between refreshes."""
 
     def __init__(self, *, examine: Examine = doctor.examine, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._examine, self._now = examine, monotonic
         self.watch = Watch()
         self.resemblance = Resemblance()
         self.known: list[Trouble] = []
-        #: All checks of the last look, those that are well too.
+        #: All checks of the last refresh, including passing ones.
         self.checks: list[Check] = []
         self.waits = Waits(0, None, None)
         self.database = Safety([], None)
@@ -66,9 +66,9 @@ class Desk:
     def troubles(
         self, checks: list[Check], noted: Mapping[tuple[str, str], datetime] = MappingProxyType({})
     ) -> list[Trouble]:
-        """Those that are not well, failures first, the oldest of them first; but before all that there is no worker:
-        sessions of suppliers are found missing earlier, and follow from it. `noted`: since when findings are written
-        down."""
+        """Failing checks, failures first, oldest first; but missing workers come before everything else: suppliers'
+        sessions, which fail as a consequence, are found missing earlier. `noted`: since when findings have been
+        recorded."""
         at = clock.now()
         wrong = [one for one in checks if one.state != "ok"]
         known = {(one.check, one.state) for one in wrong}
@@ -82,7 +82,7 @@ class Desk:
         )
 
     async def look(self, conn: Connection, settings: Settings) -> list[Trouble]:
-        """What is not well now."""
+        """Run the checks; returns those that fail now."""
         began = self._now()
         self.database = await database.safety(conn, settings)
         if began - self._compared_at >= COMPARED:
@@ -94,17 +94,17 @@ class Desk:
         return self.known
 
     async def led(self, conn: Connection, now: Now) -> leads.Known:
-        """What says where the findings lead and whom they hit: asked once for each look, whoever sees it."""
+        """What is needed to say where findings lead and whom they affect: queried once per refresh, for all readers."""
         if self._led is None or self._led[0] != self._at:
             self._led = self._at, await leads.known(conn, now, [one.check for one in self.known])
         return self._led[1]
 
     async def ask(self, conn: Connection) -> None:
-        """What waits for a decision now."""
+        """Query what awaits a decision now."""
         self.waits = await approvals.waits(conn)
 
     async def refresh(self, request: Request, *, fresh: float = FRESH) -> None:
-        """Look, unless that was done within `fresh` seconds: of many who ask at once, one does."""
+        """Refresh, unless this was done within `fresh` seconds; concurrent callers share one refresh."""
         if self._now() - self._at < fresh:
             return
         async with self._turn:
@@ -113,11 +113,11 @@ class Desk:
                     await self.look(conn, request.services.settings)
 
     def rung(self, operator: Operator) -> list[Trouble]:
-        """What is not well, of the kinds that an operator's bell counts."""
+        """Failing checks of the kinds that an operator's bell counts."""
         return [one for one in self.known if telling.kind_of(one.check) not in operator.silent]
 
     def unread(self, operator: Operator) -> int:
-        """How much of what is known is news to an operator, of the kinds that their bell counts."""
+        """How many items are new to an operator, of the kinds that their bell counts."""
         told = operator.told_at
         news = sum(told is None or one.since > told for one in self.rung(operator))
         newest = self.waits.newest
@@ -127,7 +127,7 @@ class Desk:
 
 
 def rings_for_approvals(operator: Operator) -> bool:
-    """Whether an operator's bell counts what waits for a decision."""
+    """Whether an operator's bell counts what awaits a decision."""
     return operator.may(None, APPROVALS, "live") and "approval.waiting" not in operator.silent
 
 
@@ -135,5 +135,5 @@ _DESKS: WeakKeyDictionary[Pool, Desk] = WeakKeyDictionary()
 
 
 def desk(request: Request) -> Desk:
-    """The process's, of this database."""
+    """This process's desk for the database."""
     return _DESKS.setdefault(request.services.reads, Desk())

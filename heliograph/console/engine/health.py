@@ -1,5 +1,5 @@
-"""O11 Health: every check of `heliograph doctor` with its history, the settings in force and where they come from,
-backups, how long data is kept, and when the disk is full."""
+"""O11 Health: every check of `heliograph doctor` with its history, the settings in force with their sources, backups,
+how long data is kept, and when the disk will be full."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from heliograph.pages.requests import Request
 from heliograph.retention import standing
 from heliograph.retention.standing import Kept
 
-#: Backups and findings that are shown.
+#: Backups and findings shown.
 BACKUPS, FINDINGS = 10, 100
 
 
 async def show(request: Request) -> Answer:
-    """All checks, also of what answers elsewhere, which is asked once for a page and not each time it renews itself."""
+    """All checks, including those of other servers, which run once per page and not with each refresh."""
     settings, known = request.services.settings, desk(request)
     await known.refresh(request, fresh=SHARED)
     if request.is_fragment:
@@ -65,6 +65,6 @@ def _forecast(samples: list[Sample], tables: list[Kept], room: Room | None) -> F
 
 
 def _coming(tables: list[Kept]) -> Kept | None:
-    """What is dropped next; of several on one day, the largest."""
+    """The partition to be dropped next; of several on one day, the largest."""
     ahead = [(one.next_drop.date(), -one.next_bytes, one.name, one) for one in tables if one.next_drop is not None]
     return min(ahead)[-1] if ahead else None

@@ -1,8 +1,8 @@
-"""Where a check that is not well is looked into, whom it hits, and which of its remedies is one button.
+"""Where to investigate a failing check, whom it affects, and which of its remedies are one button.
 
-By the name of a check and what stands in it: that of a supplier leads to its page, one of receipts to what does not
-fit. The rule nobody may break: nothing is offered that the operator's role does not open, and what is one button takes
-back what an operator did and loses nothing; what ends or changes something has a page that says so first.
+Decided by a check's name and its values: a supplier's leads to its page, one of receipts to unmatched receipts. The
+rule nobody may break: nothing is offered that the operator's role does not permit, and a single button only reverts
+what an operator did, and loses nothing; what ends or changes something has a page that says so first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from heliograph.queue.waiting import Sum, Waiting
 from heliograph.whatsapp.mirror import onboarding
 
 HEALTH = "/console/health"
-#: Checks that are of one thing, by their names; all others are looked into on Health.
+#: Pages of checks with a page of their own, by name; all others are investigated on Health.
 PLACES: Mapping[str, str] = {
     "suppliers": "/console/suppliers",
     "guard": "/console/guard",
@@ -38,19 +38,19 @@ PLACES: Mapping[str, str] = {
     "mail": "/console/settings",
     "mails": "/console/settings",
 }
-#: Checks that name a supplier, or an account at Meta.
+#: Checks whose names contain a supplier, or an account at Meta.
 OF_SUPPLIER = ("supplier %(name)s", "answers of %(name)s", "receipts of %(name)s", "certificate of %(whose)s")
 OF_ACCOUNT = ("whatsapp %(id)s", "whatsapp %(id)s warnings")
-#: Checks that hold everything up that waits; and that of an operator's holds, which hold up what they name.
+#: Checks that block everything that waits; and that of operators' holds, which block only what they name.
 HOLDING_UP, HOLDS = ("queue", "workers", "suppliers"), "holds"
-#: Organizations that are named of those that a check hits; lines of the queue, and rows that are counted for that.
+#: Affected organizations named per check; queue lines, and rows, counted for that.
 NAMED, LINES, LOOK = 5, 100, 2_000
-#: Buttons of one check: more workers or holds than these are on their page.
+#: Buttons per check; more workers or holds than this are on their own page.
 MOST = 3
 
 
 class Act(msgspec.Struct, frozen=True):
-    """Something that is done at once. `of`: what it is done to, where a check is about several."""
+    """An action with a single button. `of`: its object, if a check is about several."""
 
     label: str
     path: str
@@ -58,8 +58,8 @@ class Act(msgspec.Struct, frozen=True):
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """Whose messages wait for it: `rows`, at least where there `is_more`, of these organizations, NAMED of those that
-    have most, and of so many `others`."""
+    """Whose messages wait because of it: `rows` of them (at least, if `is_more`) of these `organizations`, at most
+    NAMED, those with the most first, and of the given number of `others`."""
 
     rows: int
     is_more: bool
@@ -68,8 +68,8 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """Where a check is looked into, "" where this operator may not, where the runbook has it, what can be done at once,
-    and whom it hits; None: nothing waits for it."""
+    """`path`: where to investigate a check, "" if this operator may not; `runbook`: its section; `acts`: what can be
+    done at once; `hit`: whom it affects, None: nothing waits because of it."""
 
     path: str
     runbook: str
@@ -78,19 +78,19 @@ class Lead(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the names in checks stand for."""
+    """What the names in checks refer to."""
 
     now: Now
-    #: By its id at Meta, as `onboarding.standing` has it.
+    #: By id at Meta, as returned by `onboarding.standing`.
     accounts: Mapping[str, Mapping[str, Any]]
     #: What waits, by kind, line and organization.
     waiting: Sequence[Waiting]
-    #: Of that, what the guard holds.
+    #: The part of that which the guard holds.
     guarded: Sequence[Waiting]
 
 
 async def known(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
-    """Each is asked for only where a check is about it."""
+    """Query what the checks are about, and nothing else."""
     names = {english(one.check) for one in checks}
     accounts = await onboarding.standing(conn) if names & set(OF_ACCOUNT) else []
     found: Sequence[Waiting] = ()
@@ -101,12 +101,12 @@ async def known(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
 
 
 async def _waiting(conn: Connection, which: Selection) -> Sequence[Waiting]:
-    """At most LOOK rows of it are counted; which of them are past their validity is asked of none."""
+    """Counts at most LOOK rows, without checking which of them are past their validity."""
     return (await waiting.summary(conn, which, limit=LINES, look=LOOK, places=LINES)).waiting
 
 
 def lead(request: Request, check: Check, known: Known) -> Lead:
-    """Where this check leads this operator."""
+    """Where this operator can investigate this check."""
     path, acts = _whither(request, check, known)
     permission = SETTINGS if path == PLACES["mail"] else CARRIAGE
     return Lead(
@@ -118,8 +118,8 @@ def lead(request: Request, check: Check, known: Known) -> Lead:
 
 
 def _hit(check: Check, known: Known) -> Hit | None:
-    """Of a supplier or account, those who wait for it; of an operator's holds and the guard's, those whose messages
-    they hold; of what holds everything up, those who wait for anything."""
+    """For a supplier or account, those waiting for it; for operators' holds and the guard's, those whose messages they
+    hold; for what blocks everything, those waiting for anything."""
     name, values = english(check.check), getattr(check.check, "values", {})
     if name == "guard":
         rows = list(known.guarded)
@@ -163,10 +163,10 @@ def _whither(request: Request, check: Check, known: Known) -> tuple[str, list[Ac
 
 
 def _supplier(request: Request, check: Check, known: Known, name: str) -> tuple[str, list[Act]]:
-    """To its own page; what does not fit of receipts to where that is mended."""
+    """To its own page; unmatched receipts to the page on which they are fixed."""
     one = next((one for one in known.now.suppliers if one.name == name), None)
     if one is None:
-        # The database has certificates too; of suppliers, the first hundred are known here.
+        # It may be the database's certificate, or a supplier beyond the first hundred, which are known here.
         return HEALTH if english(check.check) == OF_SUPPLIER[-1] else PLACES["suppliers"], []
     path, spoken_of = f"/console/suppliers/{one.id}", getattr(check.detail, "values", {})
     if "looked" in spoken_of:

@@ -1,4 +1,4 @@
-"""How an operator is told of what is not well and of what waits for them."""
+"""How an operator is notified of failing checks and of what awaits a decision."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HERE = "/console/notices/choices"
 
 
 def _seen(request: Request) -> list[str]:
-    """The kinds that the reader's role is told of."""
+    """The kinds that the reader's role is notified of."""
     return [kind for kind in noticing.KINDS if noticing.sees(request.operator.role, kind)]
 
 
 async def show(request: Request) -> Answer:
-    """What the reader chose."""
+    """The reader's choices."""
     async with request.reading() as conn:
         chosen = await noticing.get(conn, user_id=request.operator.user_id)
     known = noticing.ways(chosen)
@@ -38,7 +38,7 @@ async def show(request: Request) -> Answer:
 
 
 async def choose(request: Request) -> Answer:
-    """Choose, or do again as it was at first."""
+    """Save the choices, or return to the defaults."""
     as_usual = "usual" in request.form
     ways = {
         kind: None if as_usual else {way for way in OWN_WAYS if request.form.get(f"{kind} {way}")}

@@ -1,4 +1,4 @@
-"""The bell: what is not well, and what waits for a decision, as long as it is so."""
+"""The bell: failing checks, and what awaits a decision, for as long as this is so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HERE = "/console/notices"
 
 
 async def show(request: Request) -> Answer:
-    """All of it; what is new to the reader is marked."""
+    """All items; those that are new to the reader are marked."""
     known = desk(request)
     await known.refresh(request, fresh=SHARED)
     async with request.reading() as conn:
@@ -28,7 +28,7 @@ async def show(request: Request) -> Answer:
 
 
 async def read(request: Request) -> Answer:
-    """The reader has seen what is known until now."""
+    """Mark everything known until now as read."""
     async with request.writing() as conn:
         await accounts.told(conn, user_id=request.operator.user_id)
     request.services.sessions.forget(request.token)

@@ -1,4 +1,4 @@
-"""O1 Now: what is wrong, since when, and what to do; then what goes through, what waits, and what is still missing."""
+"""O1 Now: what is wrong, since when, and what to do; then throughput, backlog, and setup steps still missing."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ from heliograph.sms.management import watching
 from heliograph.traffic import percentile
 from heliograph.traffic.reconciliation import Line
 
-#: Work that is overdue for so long is late, seconds.
+#: Seconds overdue after which work counts as late.
 LATE = 10.0
-#: Of so many findings everything is said, the failures first; of the others, which they are, and of those that say the
-#: same of many things, so many of those.
+#: Findings shown in full, failures first; and how many of the others are named per group of similar ones.
 CARDS, NAMED = 12, 8
-#: So many holds are told whole.
+#: Holds shown in full.
 HOLDS = 5
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Something that an installation needs. `link`: where it is done, "" where this operator may not."""
+    """A setup step of an installation. `link`: where it is done, "" if this operator may not."""
 
     text: str
     is_done: bool
@@ -44,17 +43,17 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Alike(msgspec.Struct, frozen=True):
-    """Findings that say the same of several things: NAMED of them, each with where it leads, and how many others."""
+    """Findings that say the same about several objects: at most NAMED of them with their leads, and how many others."""
 
     named: Sequence[tuple[Trouble, leads.Lead]]
     others: int
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """What receipts of this hour and the one before told, of all suppliers. None: there were none."""
+    """Figures from all suppliers' receipts of this hour and the previous one. None: there were none."""
 
     delivered: float | None
-    #: Seconds within which 95 of 100 came.
+    #: Seconds within which 95 % arrived.
     p95: float | None
 
 
@@ -91,7 +90,7 @@ async def show(request: Request) -> Answer:
 
 
 def reported(lines: Iterable[Line]) -> Reported:
-    """What lines of several suppliers come to."""
+    """The totals over lines of several suppliers."""
     listed = list(lines)
     ended = sum(one.matched + one["never"] for one in listed)
     histogram = [sum(column) for column in zip_longest(*(one.to_receipt for one in listed), fillvalue=0)]
@@ -102,7 +101,7 @@ def reported(lines: Iterable[Line]) -> Reported:
 
 
 def _alike(request: Request, troubles: Sequence[Trouble], known: leads.Known) -> list[Alike]:
-    """Those of one kind together, in the order of the first of each: hundreds that are no different hide no other."""
+    """Grouped by kind, in the order of each one's first, so that hundreds of similar ones do not hide others."""
     groups: dict[tuple[str, str], list[Trouble]] = {}
     for one in troubles:
         about, detail = english(one.check.check), english(one.check.detail)
@@ -114,7 +113,7 @@ def _alike(request: Request, troubles: Sequence[Trouble], known: leads.Known) ->
 
 
 def _steps(request: Request, seen: Now) -> list[Step]:
-    """What is still to be done; nothing once all of it is."""
+    """The setup steps; empty once all are done."""
     setup, text = seen.facts.setup, request.text
     https = (request.services.settings.public_url or "").startswith("https://")
 
@@ -133,7 +132,7 @@ def _steps(request: Request, seen: Now) -> list[Step]:
 
 
 def _said(request: Request, seen: Now, troubles: list[Trouble]) -> str:
-    """The whole state in a sentence."""
+    """The overall state in one sentence."""
     failed = sum(one.check.state == "failed" for one in troubles)
     if failed:
         return request.speech.count("%(num)s thing is wrong.", "%(num)s things are wrong.", failed)

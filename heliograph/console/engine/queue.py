@@ -1,4 +1,4 @@
-"""O10 Queue and workers: what waits, by kind, line and organization; holds, made and released here."""
+"""O10 Queue and workers: what waits, by kind, line and organization; holds are set and released here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from heliograph.queue.holds import Selection, Withdrawn
 
 HERE = "/console/queue"
 WITHDRAW, HOLD = "engine/queue_withdraw.html", "engine/queue_hold.html"
-#: Lines of the queue that are shown, the largest first; organizations of which the share is told.
+#: Queue lines shown, largest first; organizations whose share is shown.
 LINES, ORGANIZATIONS = 100, 10
-#: Batches of a thousand that one form takes out; whoever has more waits for the command line, or sends it again.
+#: Batches of a thousand that one form withdraws; for more, use the command line or submit it again.
 BATCHES = 20
 
 
 async def show(request: Request) -> Answer:
-    """Work that waits, workers, and what is held."""
+    """Waiting work, workers, and holds."""
     template = "engine/queue_live.html" if request.is_fragment else "engine/queue.html"
     try:
         async with request.reading() as conn:
@@ -34,7 +34,7 @@ async def show(request: Request) -> Answer:
 
 
 async def show_withdraw(request: Request) -> Answer:
-    """What a withdrawal would take out, before it does."""
+    """What a withdrawal would cancel, before it does."""
     return await selecting.show(request, WITHDRAW, {})
 
 
@@ -62,7 +62,7 @@ async def withdraw(request: Request) -> Answer:
 
 
 async def hurry(request: Request) -> Answer:
-    """What waits for its next try goes out now."""
+    """Run work now that waits for its next attempt."""
     async with request.writing() as conn:
         done = await holds.hurry(conn, id=request.id(), by=request.who)
     said = request.text("It goes out now.") if done else request.text("It is not waiting, or a worker has it.")
@@ -70,12 +70,12 @@ async def hurry(request: Request) -> Answer:
 
 
 async def show_hold(request: Request) -> Answer:
-    """What a hold would keep back, before it does."""
+    """What a hold would affect, before it is set."""
     return await selecting.show(request, HOLD, {"reason": request.query.get("reason", "")})
 
 
 async def hold(request: Request) -> Answer:
-    """Hold work until it is released; nothing of it is lost."""
+    """Hold work until it is released; nothing is lost."""
     form = request.form
     reason = reasons.given(form.get("reason", ""))
     try:
@@ -97,7 +97,7 @@ async def hold(request: Request) -> Answer:
 
 
 async def release(request: Request) -> Answer:
-    """End a hold: what it held goes out."""
+    """End a hold: the work that it held runs."""
     async with request.writing() as conn:
         ended = await holds.release(conn, Selection(), id=request.id(), by=request.who)
     if not ended:
@@ -106,7 +106,7 @@ async def release(request: Request) -> Answer:
 
 
 async def show_drain(request: Request) -> Answer:
-    """What draining a worker means, before it is told to."""
+    """What draining a worker means, before it begins."""
     wanted = request.id()
     async with request.reading() as conn:
         known = await now.workers(conn)
@@ -118,7 +118,7 @@ async def show_drain(request: Request) -> Answer:
 
 
 async def drain(request: Request) -> Answer:
-    """Have a worker finish what it holds, and then end or stay without work."""
+    """Have a worker finish its current work, and then exit or stay idle."""
     then: workers.Drain = "stay" if request.form.get("then") == "stay" else "end"
     async with request.writing() as conn:
         name = await workers.drain(conn, str(request.id()), then=then, by=request.who)
@@ -126,7 +126,7 @@ async def drain(request: Request) -> Answer:
 
 
 async def resume(request: Request) -> Answer:
-    """Have a worker that stayed take work again."""
+    """Have an idle drained worker accept work again."""
     async with request.writing() as conn:
         name = await workers.resume(conn, str(request.id()), by=request.who)
     return Elsewhere(location=HERE, notice=request.text("%(name)s takes work again.", name=name))

@@ -1,4 +1,4 @@
-"""Addresses of the engine."""
+"""Routes of the engine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Where the runbook has what is to be done about a check that is not well.
+"""The runbook's sections about failing checks.
 
-The guide is served by this very process, so whoever has no network but to it can read on.
+The guide is served by this same process, so it can be read without any other network access.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from heliograph.base.sentences import english
 
 PAGE = "/guide/runbook"
-#: Sections by the names of checks. What an alert is about as well has the alert's; a test compares all of them.
+#: Sections by check name; a check that is also an alert has the alert's. A test compares them all.
 SECTIONS: Mapping[str, str] = {
     "database": "check-database",
     "encryption": "check-encryption",
@@ -47,6 +47,6 @@ SECTIONS: Mapping[str, str] = {
 
 
 def address(name: str) -> str:
-    """Where a check of this name has its section; where it has none, the page."""
+    """The address of the section for a check, or of the page if it has none."""
     section = SECTIONS.get(english(name))
     return f"{PAGE}#{section}" if section else PAGE

@@ -1,7 +1,7 @@
-"""O10: which work of the queue a form means, and how much that is, told before anything is done with it.
+"""O10: the queued work that a form selects, and how much it is, shown before anything is done with it.
 
-The rule nobody may break: what is held or withdrawn is what the page showed, so the fields that choose it are not on
-the form that does it.
+The rule nobody may break: what is held or withdrawn is what the page showed, so the fields that select it are not on
+the form that acts on it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from heliograph.queue.holds import OUTGOING, Selection
 from heliograph.queue.waiting import Sum, Waiting, summed
 from heliograph.sms.dispatch import suppliers
 
-#: What work is chosen by.
+#: Fields that select work.
 FIELDS = ("kind", "organization", "supplier", "older_than")
-#: Every line that a look finds, so that sums are whole; and sums that are named before work is held or withdrawn.
+#: Lines per query, enough for complete sums; and sums shown before work is held or withdrawn.
 EVERY, NAMED = 10_000, 20
 
 
 async def selection(conn: Connection, given: Mapping[str, str]) -> Selection:
-    """What was chosen. Raises Invalid (names the field)."""
+    """The selection. Raises Invalid, which names the field."""
     kind, of, line, age = (given.get(name, "").strip() for name in FIELDS)
     if kind not in ("", *OUTGOING):
         raise Invalid(("kind", "enum", "There is no such kind of work."))
@@ -48,12 +48,12 @@ async def selection(conn: Connection, given: Mapping[str, str]) -> Selection:
 
 
 def typed(given: Mapping[str, str]) -> dict[str, Any]:
-    """A form as it was filled in."""
+    """A form as filled in."""
     return {"kinds": OUTGOING, **{name: given.get(name, "") for name in FIELDS}}
 
 
 async def show(request: Request, template: str, values: Mapping[str, Any]) -> Answer:
-    """The form that chooses work; once it has chosen, how much that is and the form that does something with it."""
+    """The form that selects work; after that, how much it is and the form that acts on it."""
     given = typed(request.query) | dict(values)
     if not request.query.get("look"):
         return Shown(template=template, values=given | {"sums": None})
@@ -64,7 +64,7 @@ async def show(request: Request, template: str, values: Mapping[str, Any]) -> An
 
 
 async def wrong(request: Request, template: str, refusal: Invalid, values: Mapping[str, Any]) -> Answer:
-    """The form that does something, again: with what was wrong, and what it is about as it is now."""
+    """The acting form again: with what was wrong, and the selected work as it is now."""
     given = typed(request.form) | dict(values)
     if any(one["field"] in FIELDS for one in refusal.details["fields"]):
         return refused(template, refusal, given | {"sums": None})
@@ -75,7 +75,7 @@ async def wrong(request: Request, template: str, refusal: Invalid, values: Mappi
 
 
 def by_kind_and_line(listed: Sequence[Waiting]) -> list[Sum]:
-    """What waits of each kind, and in each line of a kind that has several of them: (kind,) or (kind, line)."""
+    """Waiting work per kind, and per line of kinds that have several: (kind,) or (kind, line)."""
     kinds, lines = summed(listed, lambda one: (one.kind,)), summed(listed, lambda one: (one.kind, one.line or ""))
     found = []
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""The frame's own news: how the service is, in words, and what waits for a decision."""
+"""Live values of the frame: the service status in words, and what awaits a decision."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from heliograph.people.operators.roles import APPROVALS
 
 
 async def show(request: Request) -> Answer:
-    """How the service is; the fragment has the bell and the rail's marks too, which each page renews from time to
-    time."""
+    """The service status; the fragment, which every page refreshes periodically, also has the bell and the rail's
+    marks."""
     known = desk(request)
     await known.refresh(request)
     marks = []

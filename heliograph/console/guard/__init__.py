@@ -1,1 +1,1 @@
-"""The guard: what it found suspicious and holds, and what each organization decided about that."""
+"""The guard: suspicious messages that it holds, and each organization's rules for them."""

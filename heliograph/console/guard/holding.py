@@ -1,4 +1,4 @@
-"""What the guard found: ranges that are held, with their reasons and what waits for them; let go, or taken out."""
+"""The guard's findings: held number ranges, with reasons and waiting messages; they are released or withdrawn."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from heliograph.people.operators.roles import CARRIAGE_CHANGE, ORGANIZATIONS_CHA
 from heliograph.sms.dispatch import held
 
 HERE = "/console/guard"
-#: Ranges that are shown, the newest, and organizations with rules of their own.
+#: Ranges shown, the newest, and organizations with rules of their own.
 SHOWN, ORGANIZATIONS = 200, 200
 
 
 async def show(request: Request) -> Answer:
-    """What is held and what was found of late, what organizations decided, and by what it is judged."""
+    """What is held, what was found recently, organizations' rules, and the criteria."""
     async with request.reading() as conn:
         found = await holds.list_all(conn, limit=SHOWN)
         settled = await rules.list_all(conn, limit=ORGANIZATIONS)
@@ -49,7 +49,7 @@ async def show(request: Request) -> Answer:
 
 
 async def release(request: Request) -> Answer:
-    """Send what waits for it, and leave its range alone for a day."""
+    """Send the waiting messages, and exempt the range for a day."""
     async with request.writing() as conn:
         _, queued = await holds.release(conn, request.id(), by=request.who)
     said = request.speech.count("%(num)s message goes out now.", "%(num)s messages go out now.", queued)
@@ -57,12 +57,12 @@ async def release(request: Request) -> Answer:
 
 
 async def show_withdraw(request: Request) -> Answer:
-    """What that would cancel, before it does."""
+    """What a withdrawal would cancel, before it does."""
     return Shown(template="guard/withdraw.html", values=await _one(request))
 
 
 async def withdraw(request: Request) -> Answer:
-    """Cancel what waits for it, and refund it; the range stays held until its time is over."""
+    """Cancel and refund the waiting messages; the range stays held until its time is over."""
     values = await _one(request)
     try:
         confirming.check(request, request.text("withdraw"))
@@ -77,12 +77,12 @@ async def withdraw(request: Request) -> Answer:
 
 
 def stands(one: Hold) -> bool:
-    """Messages to it are held now."""
+    """Whether messages to it are held now."""
     return one.released_at is None and one.until > clock.now()
 
 
 def range_of(request: Request, one: Hold) -> str:
-    """The numbers that it is about, a single one without most of its digits."""
+    """The numbers concerned; a single one without most of its digits."""
     if one.kind == "class":
         return request.text(words.GUARD_CLASSES[one.range])
     if one.kind == "country":
@@ -91,7 +91,7 @@ def range_of(request: Request, one: Hold) -> str:
 
 
 def because(one: Hold) -> Sentence:
-    """The rules that added up."""
+    """The rules that together caused it."""
     return joined([kept(RULES[rule]) for rule in one.rules], "; ")
 
 

@@ -1,4 +1,4 @@
-"""Addresses of the guard."""
+"""Routes of the guard."""
 
 from __future__ import annotations
 

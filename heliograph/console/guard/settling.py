@@ -1,5 +1,5 @@
-"""An organization's rules for the guard: what is done with what it finds, what is never held, an announced event, and
-how many messages of a class are not suspicious; with the countries that it may send to beside them."""
+"""An organization's rules for the guard: how findings are treated, what is never held, an announced event, and how
+many messages of a class are not suspicious; shown beside the countries that it may send to."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
 TEMPLATE = "guard/rules.html"
-#: Days that an announced event may last, as they are offered; "": none, "same": as it was.
+#: Choices for the days of an announced event; the form also has "": none, and "same": unchanged.
 EVENTS = ("1", "3", "7", str(rules.EVENT.days))
 
 
 async def show(request: Request) -> Answer:
-    """What it decided, or what holds by default."""
+    """Its rules, or the defaults."""
     return Shown(template=TEMPLATE, values=await _values(request))
 
 
 async def save(request: Request) -> Answer:
-    """All of it at once."""
+    """Save all rules at once."""
     form = request.form
     listed = [one.strip() for one in form.get("safe", "").replace(",", "\n").splitlines() if one.strip()]
     event = form.get("event", "same")
@@ -55,7 +55,7 @@ async def save(request: Request) -> Answer:
 
 
 def _in_words(refusal: Invalid) -> Invalid:
-    """The rules' refusals, as the form says them."""
+    """The rules' refusals in the form's wording."""
     return Invalid(
         *(
             (field, one["issue"], words.LIMITS_FORM.get((field, one["issue"]), one["message"]))

@@ -1,1 +1,1 @@
-"""The house: who runs the installation, what they set for it, and what they did."""
+"""The house: the operators of the installation, its settings, and the audit log."""

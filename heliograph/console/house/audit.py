@@ -1,4 +1,4 @@
-"""O15 Audit log: who changed what, everywhere; of roles that may not see all of it, what one did oneself."""
+"""O15 Audit log: who changed what, everywhere; roles that may not see all of it see only their own entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from heliograph.pages.pieces.charts import MARK, SEPARATORS
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import AUDIT
 
-#: Entries of a page, and the longest that is looked for.
+#: Entries per page, and maximum characters of a search.
 SIZE, LONGEST = 50, 200
 FIELDS = ("who", "action", "object", "organization")
 
@@ -41,7 +41,7 @@ async def show(request: Request) -> Answer:
 
 
 async def show_organization(request: Request) -> Answer:
-    """O3 History: the same of one organization, as the tab of its page."""
+    """O3 History: the same for one organization, as a tab of its page."""
     kept = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS} | {"organization": ""}
     range = ranges.read(request)
     problems: dict[str, str] = {}
@@ -54,7 +54,7 @@ async def show_organization(request: Request) -> Answer:
 
 
 async def export(request: Request) -> Answer:
-    """All that fits, as a file that goes out while it is read; that it was taken is an entry itself."""
+    """Everything that matches, as a file streamed while it is read; the export is an entry itself."""
     kept, range = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}, ranges.read(request)
     problems: dict[str, str] = {}
     async with request.writing() as conn:
@@ -80,7 +80,7 @@ async def _file(request: Request, wanted: Filter, *, as_json: bool) -> AsyncIter
 async def _read(
     request: Request, conn: Connection, kept: dict[str, str], range: Range, problems: dict[str, str], *, is_own: bool
 ) -> Looked:
-    """What fits. Filters that could not be understood are added to `problems`, by their field, and not asked for."""
+    """A page of matching entries. Invalid filters are added to `problems`, by field, and ignored."""
     wanted = await _wanted(request, conn, kept, range, problems, is_own=is_own)
     try:
         after = UUID(request.query["after"]) if request.query.get("after") else None

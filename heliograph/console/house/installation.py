@@ -1,4 +1,4 @@
-"""O16 Settings: what operators set for the installation, what the environment sets, and whether its mails arrive."""
+"""O16 Settings: those that operators set, those of the environment, and a test of outgoing mail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from heliograph.people.mailing import trial
 from heliograph.people.operators.roles import SETTINGS_CHANGE
 
 HERE = "/console/settings"
-#: Of the environment: what somebody looks for here.
+#: Environment settings that people look for here.
 OF_ENVIRONMENT = (
     *("PUBLIC_URL", "CONSOLE_URL", "CONSOLE_LISTEN", "METRICS_LISTEN"),
     *("SMTP_URL", "MAIL_FROM"),
@@ -29,13 +29,13 @@ OF_ENVIRONMENT = (
 
 
 async def show(request: Request) -> Answer:
-    """All of them; a fragment shows how the test mail goes."""
+    """All settings; the fragment shows the progress of the test mail."""
     values = await _values(request)
     return Shown(template="house/mail_live.html" if request.is_fragment else "house/settings.html", values=values)
 
 
 async def save(request: Request) -> Answer:
-    """Set what the form says, all of it or nothing."""
+    """Save the form, all or nothing."""
     try:
         given = _given(request)
         async with request.writing() as conn:
@@ -49,7 +49,7 @@ async def save(request: Request) -> Answer:
 
 
 async def send_mail(request: Request) -> Answer:
-    """Send a mail to oneself, by the way that all mails go."""
+    """Send a mail to oneself, by the same route as all mails."""
     box = outbox.of(request.services.settings)
     if box is None:
         return Elsewhere(location=HERE, notice=request.text("No mails are sent: HELIOGRAPH_SMTP_URL is not set."))
@@ -59,7 +59,7 @@ async def send_mail(request: Request) -> Answer:
 
 
 def _given(request: Request) -> dict[str, str]:
-    """The fields of the form, as `installation.change` takes them. Raises Invalid."""
+    """The fields of the form, as `installation.change` expects them. Raises Invalid."""
     form = request.form
     given = {name: form.get(name, "") for name in installation.NAMES}
     given |= {name: "true" if form.get(name) else "false" for name in ("four_eyes", "receipts_mail")}
@@ -92,12 +92,12 @@ async def _values(request: Request) -> dict[str, Any]:
 
 
 def _texts(typed: Mapping[str, Any]) -> dict[str, str]:
-    """As a form sends them: of what is ticked its word, and nothing of what is not."""
+    """Values as a form sends them: "true" for a ticked box, "" for an unticked one."""
     return {name: ("true" if value else "") if isinstance(value, bool) else str(value) for name, value in typed.items()}
 
 
 def _typed(request: Request, known: Installation) -> dict[str, Any]:
-    """What stands in the fields."""
+    """The contents of the fields."""
     if request.method == "POST":
         return {name: request.form.get(name, "") for name in installation.NAMES}
     until = known.announcement_until

@@ -1,4 +1,4 @@
-"""O14 Operators: who runs the installation, with which role and factor, and their links and sessions."""
+"""O14 Operators: the people who run the installation, their roles, factors, links and sessions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ HERE = "/console/operators"
 
 
 async def show(request: Request) -> Answer:
-    """All of them."""
+    """All operators."""
     async with request.reading() as conn:
         listed = await accounts.list_all(conn)
     return Shown(template="house/operators.html", values={"operators": listed})
 
 
 async def show_new(request: Request) -> Answer:
-    """The form for another one."""
+    """The form for a new operator."""
     return Shown(template="house/operator_new.html", values=_typed(request))
 
 
 async def add(request: Request) -> Answer:
-    """Make somebody an operator, and show the link to their setup, once."""
+    """Make somebody an operator, and show the setup link, once."""
     form = request.form
     try:
         async with request.writing() as conn, conn.transaction():
@@ -42,12 +42,12 @@ async def add(request: Request) -> Answer:
 
 
 async def show_one(request: Request) -> Answer:
-    """One operator: another role, a new link, the end of their sessions, or of being one."""
+    """One operator, with forms to change the role, create a link, end sessions, or remove them."""
     return Shown(template="house/operator.html", values=await _of(request, await _operator(request)))
 
 
 async def change_role(request: Request) -> Answer:
-    """Another role, in all their sessions within a second."""
+    """Change the role; it takes effect in all their sessions within a second."""
     one = await _operator(request)
     try:
         async with request.writing() as conn:
@@ -61,7 +61,7 @@ async def change_role(request: Request) -> Answer:
 
 
 async def make_link(request: Request) -> Answer:
-    """A new link to the setup, for who lost password or factor; shown once."""
+    """Create a new setup link, for somebody who lost their password or factor; shown once."""
     one = await _operator(request)
     async with request.writing() as conn:
         token = await links.make(conn, request.who, user_id=one.user_id, realm="console")
@@ -77,7 +77,7 @@ async def end_sessions(request: Request) -> Answer:
 
 
 async def remove(request: Request) -> Answer:
-    """Take the console from them; their account stays."""
+    """Revoke access to the console; their account stays."""
     one = await _operator(request)
     try:
         confirming.check(request, one.email)
@@ -99,7 +99,7 @@ async def _operator(request: Request) -> Listed:
 
 
 def _offered(request: Request) -> list[tuple[str, str, str]]:
-    """(name, what it is called, what it may do)"""
+    """Roles on offer: (name, title, what it may do)."""
     return [
         (name, request.text(words.ROLES[name]), request.text(words.OPERATORS_EXPLAINED[name])) for name in roles.ROLES
     ]

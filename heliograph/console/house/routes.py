@@ -1,4 +1,4 @@
-"""Addresses of the house."""
+"""Routes of the house."""
 
 from __future__ import annotations
 

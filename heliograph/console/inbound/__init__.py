@@ -1,1 +1,1 @@
-"""Messages from handsets, of all organizations: what is nobody's, what is said, and who floods."""
+"""Messages from handsets, for all organizations: unassigned ones, keywords, and floods."""

@@ -1,5 +1,5 @@
-"""O8 Inbound: messages from handsets that are nobody's, given to an organization; keywords, who floods, and the
-latest ones of all."""
+"""O8 Inbound: unassigned messages from handsets, and assigning them to an organization; keywords, floods, and the
+latest messages of all."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HERE = "/console/inbound"
 
 
 async def show(request: Request) -> Answer:
-    """Numbers first, then who floods, and what is said."""
+    """Unassigned numbers first, then floods, keywords and messages."""
     return await _page(request)
 
 
 async def reveal(request: Request) -> Answer:
-    """The texts, for a reason that the audit log keeps."""
+    """Show the texts, for a reason that is recorded in the audit log."""
     reason = reasons.given(request.form.get("reason", ""))
     if reason is None:
         return await _page(
@@ -39,7 +39,7 @@ async def reveal(request: Request) -> Answer:
 
 
 async def assign(request: Request) -> Answer:
-    """The number is an organization's from now on."""
+    """Assign the number to an organization from now on."""
     form = request.form
     try:
         async with request.writing() as conn:
@@ -61,7 +61,7 @@ async def assign(request: Request) -> Answer:
 
 
 async def retry(request: Request) -> Answer:
-    """Look at all of them again."""
+    """Check all unassigned messages again."""
     async with request.writing() as conn:
         count = await inbound.retry(conn)
     said = request.speech.count("%(num)s message is checked again.", "%(num)s messages are checked again.", count)

@@ -1,4 +1,4 @@
-"""Addresses of what handsets write."""
+"""Routes of messages from handsets."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Look-up suppliers: who says to which network a number belongs, what was asked of them, and at what cost."""
+"""Look-up suppliers, which find the network of a number: their settings, queries and costs."""

@@ -1,5 +1,5 @@
-"""Look-up suppliers added, changed, paused, resumed and removed; every setting of a kind has its field, and the API key
-only ever goes in."""
+"""Adding, changing, pausing, resuming and removing look-up suppliers; every setting of a kind has a field, and the API
+key is write-only."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from heliograph.suppliers.lookups import kinds
 
 
 async def show_new(request: Request) -> Answer:
-    """A field for each setting, with its default."""
+    """The form with a field for each setting and its default."""
     kind = _kind(request.query.get("kind", ""))
     return Shown(template="lookups/edit.html", values=_form(None, kind, {"name": ""} | _defaults(kind)))
 
 
 async def add(request: Request) -> Answer:
-    """It is asked from then on, where a route names a network."""
+    """Add it; from then on it is queried wherever a route names a network."""
     form = request.form
     kind = _kind(form.get("kind", ""))
     given = {"name": ""} | _defaults(kind) | {name: form[name] for name in ("name", *_defaults(kind)) if name in form}
@@ -51,14 +51,14 @@ async def add(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    """The form, with what is in force."""
+    """The form with the current values."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     return Shown(template="lookups/edit.html", values=_form(one, one.kind, forms.shown(one)))
 
 
 async def change(request: Request) -> Answer:
-    """A field that is emptied goes back to its default."""
+    """Save the form; an emptied field returns to its default."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     before = forms.shown(one)
@@ -77,14 +77,14 @@ async def change(request: Request) -> Answer:
 
 
 async def show_key(request: Request) -> Answer:
-    """A field for its API key, empty."""
+    """An empty field for its API key."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     return Shown(template="lookups/key.html", values={"one": one, "meaning": kinds.KINDS[one.kind].secrets[SECRET]})
 
 
 async def replace_key(request: Request) -> Answer:
-    """A new API key."""
+    """Replace the API key."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     try:
@@ -106,24 +106,24 @@ async def replace_key(request: Request) -> Answer:
 
 
 async def pause(request: Request) -> Answer:
-    """It is asked nothing more: numbers are routed by what is known of them."""
+    """Stop querying it: numbers are routed by what is already known about them."""
     said = request.text("It is paused: numbers are routed by what is known of them.")
     return await _set(request, "paused", said, "resume")
 
 
 async def resume(request: Request) -> Answer:
-    """It is asked again."""
+    """Query it again."""
     return await _set(request, "active", request.text("It is asked again within seconds."), "pause")
 
 
 async def show_remove(request: Request) -> Answer:
-    """What is lost with it."""
+    """What removing it would lose."""
     async with request.reading() as conn:
         return Shown(template="lookups/remove.html", values={"one": await known(conn, request.id())})
 
 
 async def remove(request: Request) -> Answer:
-    """Its name was typed: it goes, with its API key."""
+    """Remove it with its API key, once its name is typed to confirm."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
     try:

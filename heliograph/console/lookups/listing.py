@@ -1,4 +1,4 @@
-"""Look-up suppliers with what they were asked and what it cost, where numbers are looked up, and a try of one."""
+"""Look-up suppliers with their queries and costs, the countries where numbers are looked up, and a test look-up."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from heliograph.sms.lookups import accounts, asking, forms
 from heliograph.sms.lookups.accounts import Account
 
 HERE = "/console/lookups"
-#: Entries of the audit log that are shown.
+#: Audit log entries shown.
 HISTORY = 20
-#: What people put between the digits of a number.
+#: Characters that people write between the digits of a number.
 _SPACING = str.maketrans("", "", " \u00a0().-/")
 
 
 async def show(request: Request) -> Answer:
-    """All of them; and for which countries somebody is asked, because a route names a network there."""
+    """All of them, and the countries where numbers are looked up because a route names a network there."""
     async with request.reading() as conn:
         known = await accounts.load(conn)
         spent = await asked.spent(conn)
@@ -45,7 +45,7 @@ async def show(request: Request) -> Answer:
 
 
 async def show_one(request: Request) -> Answer:
-    """One of them, with its settings, its months, and who changed what."""
+    """One of them, with its settings, its figures by month, and who changed what."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
         return Shown(template="lookups/lookup.html", values=await _values(request, conn, one))
@@ -68,7 +68,7 @@ async def try_once(request: Request) -> Answer:
 
 
 async def known(conn: Connection, id: UUID) -> Account:
-    """One that was not removed. Raises NotFound."""
+    """One that has not been removed. Raises NotFound."""
     return await accounts.find(conn, str(id))
 
 

@@ -1,4 +1,4 @@
-"""Addresses of look-up suppliers."""
+"""Routes of look-up suppliers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Messages of all organizations: what happened to one, with text and number behind a reason."""
+"""Messages of all organizations: what happened to each; text and number are shown only for a reason."""

@@ -1,6 +1,6 @@
-"""What an operator does with one message: give it up, send it by another supplier, say how it ended.
+"""Operators' actions on a message: give it up, send it through another supplier, decide how it ended.
 
-The rule nobody may break: each is done for a reason, which the organization reads in its audit log.
+The rule nobody may break: each requires a reason, which the organization reads in its audit log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.sms.intervening import passing_over
 
 
 async def give_up(request: Request) -> Answer:
-    """End it while no supplier has it, for a reason that its organization reads."""
+    """End it while no supplier has it."""
     id, reason = request.id(), request.form.get("given_up", "")
     try:
         async with request.writing() as conn:
@@ -29,7 +29,7 @@ async def give_up(request: Request) -> Answer:
 
 
 async def elsewhere(request: Request) -> Answer:
-    """Send it by another supplier than the one that it waits for."""
+    """Send it through another supplier than the one that it waits for."""
     id, reason = request.id(), request.form.get("elsewhere", "")
     twice = request.form.get("may_arrive_twice") == "yes"
     try:
@@ -46,7 +46,7 @@ async def elsewhere(request: Request) -> Answer:
 
 
 async def decide(request: Request) -> Answer:
-    """Say how it ended."""
+    """Decide how it ended."""
     id, reason, status = request.id(), request.form.get("decided", ""), request.form.get("status", "")
     try:
         async with request.writing() as conn:
@@ -59,7 +59,7 @@ async def decide(request: Request) -> Answer:
 
 
 async def _again(request: Request, id: UUID, refusal: Refusal, **typed: str) -> Answer:
-    """The page with what was typed. A refusal that names no field is said at the reason."""
+    """The page with what was typed. A refusal that names no field is shown at the reason."""
     reason, *_ = typed
     listed = refusal.details["fields"] if isinstance(refusal, Invalid) else ()
     wrong = [

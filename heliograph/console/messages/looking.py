@@ -1,6 +1,6 @@
-"""O4 Messages: everything that happened to a message, whichever organization's it is.
+"""O4 Messages: everything that happened to a message of any organization.
 
-The rule nobody may break: text and whole number are shown for a reason that was given, and the audit logs say so.
+The rule nobody may break: text and full number are shown only for a stated reason, recorded in both audit logs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HERE = "/console/messages"
 
 
 async def show(request: Request) -> Answer:
-    """Everything that happened to it, without text and whole number."""
+    """Everything that happened to it, without text and full number."""
     async with request.reading() as conn:
         values = await seen(conn, request, request.id())
     return Shown(
@@ -36,7 +36,7 @@ async def show(request: Request) -> Answer:
 
 
 async def reveal(request: Request) -> Answer:
-    """The same with text and number, for a reason that both audit logs keep."""
+    """The same with text and number, for a reason that is recorded in both audit logs."""
     reason = reasons.given(request.form.get("reason", ""))
     id = request.id()
     if reason is None:
@@ -50,9 +50,9 @@ async def reveal(request: Request) -> Answer:
 
 
 async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
-    """All that happened to a message of either channel. Raises NotFound.
+    """Everything that happened to a message of either channel. Raises NotFound.
 
-    `by`: who sees the text, and why; None: nobody does.
+    `by`: who sees the text; None: nobody does.
     """
     for channel in (timeline, whatsapp_timeline):
         try:
@@ -65,7 +65,7 @@ async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
 
 
 async def seen(conn: Connection, request: Request, id: UUID, *, by: Who | None = None) -> dict[str, Any]:
-    """What the page shows of a message, as `read` finds it. Raises NotFound."""
+    """The values of a message's page, as found by `read`. Raises NotFound."""
     found = await read(conn, id, by)
     told = showing.values(request, found, whole=by is not None)
     one = await organizations.get(conn, id=found.message["organization_id"])

@@ -1,4 +1,4 @@
-"""Addresses of messages."""
+"""Routes of messages."""
 
 from __future__ import annotations
 

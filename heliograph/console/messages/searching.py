@@ -1,8 +1,8 @@
-"""O4 Messages: one is found by its id, here or at whoever carried it; several by number, the customer's reference, or
-the id of the request that sent them.
+"""O4 Messages: finds one by its id, ours or the supplier's; several by number, by the customer's reference, or by the
+id of the request that sent them.
 
-The rule nobody may break: a look is bounded, and the page says how far it came. Ids say when they were made, so a
-request is looked for in its minutes; without an organization, everything else is looked for among the latest of all.
+The rule nobody may break: a search is bounded, and the page says how far it got. Ids contain their time, so a request
+is searched for in its minutes; without an organization, everything else is searched for among the latest of all.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from heliograph.pages.requests import Request
 from heliograph.requests import reading as requests
 from heliograph.sending.listing import Found
 
-#: Messages of a list, and characters of what is looked for.
+#: Messages per list, and maximum characters of a search.
 LISTED, LONGEST = 50, 200
 FIELDS = ("id", "organization", "recipient", "reference", "request_id", "channel")
 
 
 async def find(request: Request) -> Answer:
-    """By id; or those of one organization to a number, with a reference, or of a request."""
+    """Search by id; or for messages to a number, with a reference, or of a request."""
     typed = {name: request.query.get(name, "").strip()[:LONGEST] for name in FIELDS}
     values: dict[str, Any] = {**typed, "found": None, "asked": None, "one": None, "knowing": None, "further": ""}
     if typed["id"]:
@@ -70,7 +70,7 @@ async def find(request: Request) -> Answer:
 
 
 async def _organization(conn: Connection, typed: dict[str, str]) -> Organization | None:
-    """The one that is named, whose request it is, or the only one; None: it may be any. Raises NotFound."""
+    """The named organization, the request's owner, or the only one there is; None: any. Raises NotFound."""
     if typed["organization"]:
         return await organizations.find(conn, reference=typed["organization"])
     if finding.made_at(typed["request_id"]) is not None:
@@ -82,7 +82,7 @@ async def _organization(conn: Connection, typed: dict[str, str]) -> Organization
 
 
 async def _everywhere(conn: Connection, request: Request, filters: messages.Filters) -> dict[str, Any]:
-    """The latest that fit, whichever organization's, and who knows the number."""
+    """The latest matches of all organizations, and who knows the number."""
     after = uuid_in(request.query.get("after", ""))
     wanted = everywhere.Wanted(
         recipient=filters.recipient,
@@ -103,7 +103,7 @@ async def _everywhere(conn: Connection, request: Request, filters: messages.Filt
 
 
 async def _listed(conn: Connection, request: Request, one: Organization, filters: messages.Filters) -> dict[str, Any]:
-    """The latest of an organization's messages that fit, and the request that is looked for where it is in the log."""
+    """The latest matches of an organization, and the request searched for, if it is in the log."""
     actor = acting_for(request, one)
     after = uuid_in(request.query.get("after", ""))
     made_at = finding.made_at(filters.request_id or "")
@@ -111,7 +111,7 @@ async def _listed(conn: Connection, request: Request, one: Organization, filters
     if made_at is not None and after is None:
         when = {"date_from": made_at - finding.EARLIER, "date_to": made_at + finding.ACCEPTED}
         found = await messages.list_page(conn, actor, filters=msgspec.structs.replace(filters, **when), limit=LISTED)
-    # A program may have chosen an id whose time is not that of its request.
+    # A program may have chosen an id whose time is not the request's.
     if not found.messages:
         found = await messages.list_page(conn, actor, filters=filters, after=after, limit=LISTED, look=PAGE_LOOK)
     rows = found.messages[:LISTED]

@@ -1,4 +1,4 @@
-"""O4 Messages: what the page of a message shows, without text and whole number unless they were revealed."""
+"""O4 Messages: the contents of a message's page, without text and full number unless revealed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from heliograph.whatsapp import intervening as whatsapp
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Something that happened, in the reader's language. `state`: its colour, by a status that has it."""
+    """An event, in the reader's language. `state`: the status that has its colour."""
 
     at: datetime
     what: str
@@ -39,7 +39,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """What is known of the message. `link`: where more is; "": nowhere, or not for this role."""
+    """A fact about the message. `link`: the page with more; "": none, or not for this role."""
 
     label: str
     value: str
@@ -47,7 +47,7 @@ class Fact(msgspec.Struct, frozen=True):
 
 
 def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
-    """Of a message, as it is now."""
+    """The page's values for a message, as it is now."""
     shown = (lambda values: values) if whole else _masked
     message = found.message
     steps = [
@@ -90,29 +90,29 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
 
 
 async def opted_out(conn: Connection, request: Request, actor: Actor, found: Timeline) -> list[Fact]:
-    """Since when whoever it is to, or from, wants no more of its organization's messages."""
+    """Since when its recipient or sender has been opted out of its organization's messages."""
     known = await optouts.of_recipient(conn, actor, recipient=found.message["recipient"])
     return [] if known is None else [Fact(request.text("Opted out"), request.speech.moment(known.since))]
 
 
 async def neighbours(conn: Connection, actor: Actor, found: Timeline) -> list[Message]:
-    """The last other messages of its organization to the same person."""
+    """Its organization's latest other messages to the same person."""
     near = await messages.near(conn, actor, recipient=found.message["recipient"])
     return messages.others(near, found.message["id"])
 
 
 def is_whatsapp(found: Timeline) -> bool:
-    """It is a WhatsApp message."""
+    """Whether it is a WhatsApp message."""
     return "billing_category" in found.message
 
 
 def _is_read(found: Timeline) -> bool:
-    """Whether its channel says when one was read, so that being delivered is not the end."""
+    """Whether its channel reports reading, so that delivery is not the end."""
     return is_whatsapp(found)
 
 
 def _until(found: Timeline) -> datetime | None:
-    """Until when it is tried, or its end is waited for."""
+    """Until when it is tried, or its final status is awaited."""
     message = found.message
     if is_whatsapp(found):
         return message["deadline_at"]
@@ -153,7 +153,7 @@ def _facts(request: Request, found: Timeline, shown: Mapping[str, Any]) -> Itera
 
 
 def _carried(request: Request, found: Timeline) -> Iterable[Fact]:
-    """What only its channel knows."""
+    """Facts specific to its channel."""
     message, text = found.message, request.text
     if not is_whatsapp(found):
         if message["network"]:
@@ -174,7 +174,7 @@ def _carried(request: Request, found: Timeline) -> Iterable[Fact]:
 
 
 def _acts(found: Timeline) -> tuple[str, ...]:
-    """What may be done about it, as far as its history says; the rules decide."""
+    """Actions that its history allows; the rules decide."""
     status = found.message["status"]
     is_tried = any(one.what == "attempt" for one in found.entries)
     acts: list[str] = []

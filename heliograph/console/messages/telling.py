@@ -1,6 +1,6 @@
-"""What happened to a message, in the reader's language: names of steps and of what is known of each, and states.
+"""A message's timeline in the reader's language: names of steps, of their details, and of states.
 
-Ids, codes and words of suppliers are the same in every language. A test compares these tables with the timelines.
+Suppliers' ids, codes and texts are not translated. A test compares these tables with the timelines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from heliograph.pages import words
 from heliograph.pages.requests import Request
 from heliograph.webhooks.timeline import Entry
 
-#: Steps, by their names in `sending.timeline` and those of the channels.
+#: Steps, by their names in `sending.timeline` and in the channels' timelines.
 STEPS: Mapping[str, str] = {
     "accepted": "accepted",
     "attempt": "attempt",
@@ -35,7 +35,7 @@ STEPS: Mapping[str, str] = {
     "wamid": "id at Meta",
     "money": "money",
 }
-#: What is known of one, and of a row of the queue.
+#: Details of a step, and of a queue row.
 DETAILS: Mapping[str, str] = {
     "attempt": "attempt",
     "attempts": "attempts",
@@ -88,7 +88,7 @@ DETAILS: Mapping[str, str] = {
 }
 #: States of attempts, parts and receipts, and statuses of messages.
 STATES: Mapping[str, str] = {**words.STATUSES, "refused": "Refused", "busy": "Busy", "unreachable": "Not reached"}
-#: Steps and answers that have the colour of a status.
+#: Steps and results that have the colour of a status.
 COLOURS: Mapping[str, str] = {
     "accepted": "accepted",
     "attempt": "sending",
@@ -99,7 +99,7 @@ COLOURS: Mapping[str, str] = {
     "busy": "expired",
     "unreachable": "expired",
 }
-#: By the name of what is known.
+#: Values, by the name of the detail.
 VALUES: Mapping[str, Mapping[str, str]] = {
     "state": STATES,
     "status": STATES,
@@ -109,8 +109,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-#: Answers of attempts with values in them. They are stored as English texts, and read back for who reads another
-#: language.
+#: Results of attempts that contain values. They are stored as English texts, and parsed to translate them.
 ANSWERS = (
     "segment %(number)s of %(total)s: %(why)s",
     "part %(part)s of %(parts)s: %(why)s",
@@ -125,18 +124,18 @@ _READ = tuple((english, re.compile(_VALUE.sub(r"(?P<\1>.+?)", re.escape(english)
 
 
 def step(request: Request, name: str) -> str:
-    """What a step is called."""
+    """The name of a step."""
     return request.text(STEPS[name]) if name in STEPS else name
 
 
 def state(entry: Entry) -> str:
-    """Of which status a step has the colour; "": of none."""
+    """The status whose colour a step has; "": none."""
     said = str(entry.detail.get("state") or entry.detail.get("result") or entry.detail.get("status") or "")
     return COLOURS.get(entry.what, "") or COLOURS.get(said, "") or said
 
 
 def details(request: Request, values: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """(name, value) of what is known."""
+    """(name, value) of each detail."""
     return [
         (request.text(DETAILS[name]) if name in DETAILS else name, _value(request, name, value))
         for name, value in values.items()
@@ -157,7 +156,7 @@ def _value(request: Request, name: str, value: Any) -> Any:
 
 
 def _read_back(request: Request, words: str) -> Sentence:
-    """The sentence that was stored as its text: with values, or several by colons; else one without any."""
+    """The sentence behind a stored text: one with values, or several joined by colons; otherwise one without values."""
     for english, pattern in _READ:
         if (found := pattern.fullmatch(words)) is not None:
             return Sentence.of(english, {name: _read_back(request, value) for name, value in found.groupdict().items()})

@@ -1,7 +1,7 @@
-"""O4: what a message that has not gone waits for, as operators may know it: the guard, a hold, its hour, its number at
+"""O4: what a message not sent yet is waiting for, as operators may know it: the guard, a hold, its time, its number at
 Meta, or its suppliers; and where it would go now, by the look-up that workers use.
 
-The rule nobody may break: what is said comes from the rows that workers read, and no number of a recipient is in it.
+The rule nobody may break: the answer comes from the rows that workers read, and contains no recipient's number.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from heliograph.sms import messages as sms
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.messages import Waiting
 
-#: Kinds of work that send a message; what else is queued tells of it.
+#: Kinds of work that send a message; other queued work reports about it.
 SENDING = ("sms", "whatsapp")
-#: A time that is this near the end of quiet hours is that end.
+#: A time this close to the end of quiet hours counts as that end.
 SAME = timedelta(seconds=1)
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """What it waits for, in a sentence, and the page where that is changed, "": there is none, or not for this role."""
+    """What it waits for, in a sentence, and the page that can change this, "": none, or not for this role."""
 
     said: str
     link: str = ""
-    #: Where it would go now, and why not elsewhere; None: that is no question of suppliers.
+    #: Where it would go now, and why not elsewhere; None: this does not depend on suppliers.
     decision: Sentence | None = None
-    #: Names of those that would be asked; none: it waits until one can be.
+    #: Names of the suppliers that would be tried; none: it waits until one is available.
     asked: tuple[str, ...] = ()
 
 
 async def of(conn: Connection, request: Request, found: Timeline) -> Waits | None:
-    """None: it does not wait to be sent."""
+    """What a message waits for; None: it does not wait to be sent."""
     row = next((one for one in found.queued if one["kind"] in SENDING), None)
     if row is None or found.message["status"] != "accepted":
         return None
@@ -110,7 +110,7 @@ async def _whatsapp(
 
 
 async def _held(conn: Connection, request: Request, message: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """By which of the operators' holds; "": by none."""
+    """The operators' hold that holds it; "": none."""
     found = await holds.reasons(conn, id=message["id"], kind=row["kind"])
     if found is None:
         return ""
