@@ -1,4 +1,4 @@
-"""A console process's cached knowledge of the installation: failing checks, and since when they fail.
+"""A console process's cached knowledge of the installation: checks that are not ok, and since when.
 
 Concurrent requests share one refresh, since a refresh makes a hundred queries where there are many suppliers. The bell
 on every page accepts values a few seconds old.
@@ -39,7 +39,7 @@ Examine = Callable[..., Awaitable[list[Check]]]
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """A failing check, and since when this is known."""
+    """A check that is not ok, and since when this is known."""
 
     check: Check
     since: datetime
@@ -66,9 +66,9 @@ class Desk:
     def troubles(
         self, checks: list[Check], noted: Mapping[tuple[str, str], datetime] = MappingProxyType({})
     ) -> list[Trouble]:
-        """Failing checks, failures first, oldest first; but missing workers come before everything else: suppliers'
-        sessions, which fail as a consequence, are found missing earlier. `noted`: since when findings have been
-        recorded."""
+        """Checks that are not ok, failures first, oldest first; but a lack of workers precedes all other failures:
+        suppliers' sessions, which fail as a consequence, are found missing earlier. `noted`: since when findings have
+        been recorded."""
         at = clock.now()
         wrong = [one for one in checks if one.state != "ok"]
         known = {(one.check, one.state) for one in wrong}
@@ -82,7 +82,7 @@ class Desk:
         )
 
     async def look(self, conn: Connection, settings: Settings) -> list[Trouble]:
-        """Run the checks; returns those that fail now."""
+        """Run the checks; returns those that are not ok."""
         began = self._now()
         self.database = await database.safety(conn, settings)
         if began - self._compared_at >= COMPARED:
@@ -113,7 +113,7 @@ class Desk:
                     await self.look(conn, request.services.settings)
 
     def rung(self, operator: Operator) -> list[Trouble]:
-        """Failing checks of the kinds that an operator's bell counts."""
+        """Checks that are not ok, of the kinds that an operator's bell counts."""
         return [one for one in self.known if telling.kind_of(one.check) not in operator.silent]
 
     def unread(self, operator: Operator) -> int:

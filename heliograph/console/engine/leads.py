@@ -1,4 +1,4 @@
-"""Where to investigate a failing check, whom it affects, and which of its remedies are one button.
+"""Where to investigate a check that is not ok, whom it affects, and which of its remedies are one button.
 
 Decided by a check's name and its values: a supplier's leads to its page, one of receipts to unmatched receipts. The
 rule nobody may break: nothing is offered that the operator's role does not permit, and a single button only reverts

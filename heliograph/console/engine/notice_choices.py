@@ -1,4 +1,4 @@
-"""How an operator is notified of failing checks and of what awaits a decision."""
+"""How an operator is notified of checks that are not ok and of what awaits a decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bell: failing checks, and what awaits a decision, for as long as this is so."""
+"""The bell: checks that are not ok, and what awaits a decision, for as long as this is so."""
 
 from __future__ import annotations
 

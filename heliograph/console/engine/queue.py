@@ -62,7 +62,7 @@ async def withdraw(request: Request) -> Answer:
 
 
 async def hurry(request: Request) -> Answer:
-    """Run work now that waits for its next attempt."""
+    """Have queued work run now instead of at its next attempt."""
     async with request.writing() as conn:
         done = await holds.hurry(conn, id=request.id(), by=request.who)
     said = request.text("It goes out now.") if done else request.text("It is not waiting, or a worker has it.")

@@ -1,4 +1,4 @@
-"""The runbook's sections about failing checks.
+"""The runbook's sections about checks that are not ok.
 
 The guide is served by this same process, so it can be read without any other network access.
 """

@@ -52,7 +52,7 @@ async def reveal(request: Request) -> Answer:
 async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
     """Everything that happened to a message of either channel. Raises NotFound.
 
-    `by`: who sees the text; None: nobody does.
+    `by`: who sees the text, and why; None: nobody does.
     """
     for channel in (timeline, whatsapp_timeline):
         try:

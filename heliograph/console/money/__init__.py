@@ -1,1 +1,1 @@
-"""Money: plans and quota, wallets, rates and margins of all organizations, and the months that are billed."""
+"""Money: plans and quota, wallets, rates and margins of all organizations, and the monthly billing export."""

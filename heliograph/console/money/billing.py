@@ -1,4 +1,4 @@
-"""O13 Billing export: a month of all organizations, locked once it is over, with its file and its checksum."""
+"""O13 Billing export: a month of all organizations, locked once it is over, with its file and checksum."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ HERE = "/console/billing"
 
 
 async def show(request: Request) -> Answer:
-    """The months, the latest first."""
+    """The months, latest first."""
     async with request.reading() as conn:
         listed = await billing.months(conn)
     return Shown(template="money/billing.html", values={"months": listed})
 
 
 async def show_one(request: Request) -> Answer:
-    """A month's sums, by the usage lists and by its lines."""
+    """A month's totals, from the usage lists and from its lines."""
     return Shown(template="money/month.html", values=await _values(request, _month(request)))
 
 
 async def show_lock(request: Request) -> Answer:
-    """What is written down, before it is."""
+    """What locking a month will record, before it does."""
     values = await _values(request, _month(request))
     if values["one"].locked or not values["one"].is_over:
         raise NotFound
@@ -37,7 +37,7 @@ async def show_lock(request: Request) -> Answer:
 
 
 async def lock(request: Request) -> Answer:
-    """Write its lines down for good."""
+    """Record the month's lines for good."""
     month = _month(request)
     try:
         async with request.writing() as conn:
@@ -49,7 +49,7 @@ async def lock(request: Request) -> Answer:
 
 
 async def fetch(request: Request) -> Answer:
-    """The file, the same bytes each time."""
+    """The file, with the same bytes each time."""
     month = _month(request)
     async with request.reading() as conn:
         found = await billing.get(conn, month=month)

@@ -1,4 +1,4 @@
-"""O13: what suppliers charge beside what organizations pay, and what is left."""
+"""O13: suppliers' charges, organizations' payments, and the margin."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from heliograph.prices import margins
 from heliograph.prices.margins import PARTS, Line
 from heliograph.sms.dispatch import routing
 
-#: Lines that a page shows, and days that may be asked for at once.
+#: Lines per page, and the maximum range.
 SHOWN, LONGEST = 200, timedelta(days=92)
-#: What there may be a line for each of.
+#: Choices for splitting into lines.
 SPLITS = (
     *("supplier", "supplier,country", "supplier,route", "organization", "country", "country,network"),
     *("route", "day", "day,supplier", "day,route"),
@@ -28,7 +28,7 @@ SPLITS = (
 
 
 async def show(request: Request) -> Answer:
-    """By supplier, of this month, or as the address says."""
+    """By supplier and for this month, unless the address says otherwise."""
     typed = {name: request.query.get(name, "").strip() for name in ("from", "to", "by")}
     by = typed["by"] if typed["by"] in SPLITS else SPLITS[0]
     refusal = None
@@ -59,7 +59,7 @@ async def show(request: Request) -> Answer:
 
 
 def _days(typed: dict[str, str]) -> tuple[date, date]:
-    """The first and the last day; of the present month if there are none. Raises Invalid."""
+    """(first day, last day); the current month by default. Raises Invalid."""
     today = clock.now().date()
     first, last = (day(field, typed[field]) for field in ("from", "to"))
     first = first or min(today, last or today).replace(day=1)

@@ -1,4 +1,4 @@
-"""O13 Money: renewals ahead and quota of all organizations; which prices hold, come and are missing."""
+"""O13 Money: upcoming renewals and quota of all organizations; current, future and missing prices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from heliograph.people.operators.roles import MONEY_CHANGE
 
 
 async def show_plans(request: Request) -> Answer:
-    """What is left of each quota, and which periods end next."""
+    """What is left of each quota, and the periods that end next."""
     search, size = request.query.get("search", ""), leafing.size(request)
     async with request.reading() as conn:
         found = await organizations.listed(conn, after=leafing.after(request), search=search, limit=size + 1)
@@ -29,7 +29,7 @@ async def show_plans(request: Request) -> Answer:
 
 
 async def show_rates(request: Request) -> Answer:
-    """What holds and what is missing, for both channels."""
+    """Current and missing prices of both channels."""
     async with request.reading() as conn:
         validity, cards = await money.validity(conn), await money.cards(conn)
     values = {

@@ -1,5 +1,5 @@
-"""O13 The calendar of rates: twelve months, what holds in each, and when nothing does. Only destinations for which
-something changes or is missing have a line."""
+"""O13 The calendar of rates: twelve months with the rates valid in each, and gaps. Only destinations with a change or a
+gap have a line."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from heliograph.sms import charges
 from heliograph.whatsapp.money import rates as whatsapp
 
 T = TypeVar("T")
-#: Months that are shown, those of them that are past at first, and by how many one leafs.
+#: Months shown, past ones among them at first, and months per step back or forward.
 MONTHS, PAST, STEP = 12, 2, 6
-#: Lines.
+#: Maximum number of lines.
 MOST = 60
-#: Years that an address may name. No rate is of others, and whoever follows "Later" comes to an end before dates do.
+#: Years that an address may name. No rate is outside them, and following "Later" ends before dates overflow.
 YEARS = range(2001, 2999)
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A destination. `of`: one of its rates; `cells`: what is said of each month."""
+    """A destination. `of`: one of its rates; `cells`: the texts of each month."""
 
     of: Any
     cells: list[list[tuple[str, str]]]
 
 
 def of_tariff(request: Request, id: UUID, name: str, rates: Sequence[Rate]) -> dict[str, Any]:
-    """Of all rates of a rate card or price list."""
+    """The calendar of all rates of a rate card or price list."""
 
     def said(one: Rate) -> str:
         return request.text("not carried") if one.rejects else request.speech.money(one.price, one.currency)
@@ -45,7 +45,7 @@ def of_tariff(request: Request, id: UUID, name: str, rates: Sequence[Rate]) -> d
 
 
 def of_whatsapp(request: Request, shown: Sequence[whatsapp.Rate], lending: Iterable[whatsapp.Rate]) -> dict[str, Any]:
-    """Of WhatsApp's rates, and of what may stand in for them."""
+    """The calendar of WhatsApp rates, and of the rates that substitute for missing ones."""
     return _values(
         request, *whatsapp.calendar(shown, lending), lambda one: request.speech.money(one.price, one.currency)
     )
@@ -54,7 +54,7 @@ def of_whatsapp(request: Request, shown: Sequence[whatsapp.Rate], lending: Itera
 def _values(
     request: Request, rows: Iterable[Row[T]], turns: Sequence[datetime], said: Callable[[T], str]
 ) -> dict[str, Any]:
-    """For `money/calendar.html`. What is found at all these times is asked for those rows alone that are shown."""
+    """The values of `money/calendar.html`. Rates at all these times are computed only for the rows shown."""
     first = _first(request)
     shown = calendar.months(first, MONTHS)
     lines: list[Line] = []
@@ -78,7 +78,7 @@ def _values(
 
 
 def _said(request: Request, cell: Cell[T], month: date, said: Callable[[T], str]) -> list[tuple[str, str]]:
-    """(state, words) of what is said of a month, in order of time. A state is a status with its colour; "": none."""
+    """(state, text) pairs for a month, in chronological order. A state is a status with its colour; "": none."""
     found: list[tuple[datetime | None, str, str]] = []
     for value, begins in cell.holding:
         words = said(value)
@@ -98,7 +98,7 @@ def _said(request: Request, cell: Cell[T], month: date, said: Callable[[T], str]
 
 
 def _days(time: Time, month: date) -> str:
-    """Such as "12–31"; "": all of the month."""
+    """Days such as "12–31"; "": the whole month."""
     first, last = time[0].date(), (time[1] - timedelta(microseconds=1)).date()
     if first == month and last == calendar.month_after(month) - timedelta(days=1):
         return ""
@@ -106,7 +106,7 @@ def _days(time: Time, month: date) -> str:
 
 
 def _first(request: Request) -> date:
-    """The first month, as the address says it."""
+    """The first month, from the address."""
     try:
         found = date.fromisoformat(f"{request.query.get('from', '')}-01")
         if found.year in YEARS:

@@ -1,4 +1,4 @@
-"""O13: which failures give an organization its message back, for the whole installation."""
+"""O13: which failures refund a message to the organization, for the whole installation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = "/console/refunds"
 
 
 async def show(request: Request) -> Answer:
-    """What is refunded now."""
+    """The failures refunded now."""
     async with request.reading() as conn:
         policy = await refunds.policy(conn)
     values: dict[str, Any] = {
@@ -25,7 +25,7 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """It holds for messages that fail from now on."""
+    """Change them, for messages that fail from now on."""
     chosen = {name: request.form.get(f"class_{name}") == "yes" for name in refunds.CHOICES}
     async with request.writing() as conn:
         await refunds.change_policy(conn, chosen, by=request.who)

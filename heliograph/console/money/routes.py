@@ -1,4 +1,4 @@
-"""Addresses of money."""
+"""Routes of money."""
 
 from __future__ import annotations
 

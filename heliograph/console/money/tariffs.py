@@ -1,5 +1,5 @@
-"""O13 Rate cards of suppliers and price lists of organizations: their rates with dates, imported from a file whose
-differences are shown first, drafted from a card, and assigned."""
+"""O13 Suppliers' rate cards and organizations' price lists: dated rates, imported from a file after showing the
+differences; price lists are also drafted from a card, and assigned."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from heliograph.prices.tariffs import Imported, Listed
 from heliograph.sms.dispatch import routing, suppliers
 
 HERE = "/console/rates"
-#: Rates and differences that a page shows; characters of a list's name.
+#: Rates and differences per page; maximum characters of a list's name.
 SHOWN, LONGEST = 500, 64
 #: Fields of the drafting form.
 DRAFTED = ("markup", "margin", "currency", "exchange", "places")
 
 
 async def show(request: Request) -> Answer:
-    """A tariff with its rates, past and future ones included; or as a file that can be imported."""
+    """A tariff with its rates, including past and future ones; or as a file that can be imported."""
     async with request.reading() as conn:
         one = await _known(conn, request.id())
         rates = await tariffs.rates_of(conn, one)
@@ -45,7 +45,7 @@ async def show(request: Request) -> Answer:
 
 
 async def draft(request: Request) -> Answer:
-    """A price list made from a supplier's rates, as a file for the import of prices."""
+    """Draft a price list from a supplier's rates, as a file for the import."""
     typed = {name: request.query.get(name, "").strip() for name in DRAFTED}
     async with request.reading() as conn:
         one = await _known(conn, request.id())
@@ -70,7 +70,7 @@ async def draft(request: Request) -> Answer:
 
 
 async def assign(request: Request) -> Answer:
-    """Give a price list to an organization, or to all without one of their own."""
+    """Assign a price list to an organization, or to all without one of their own."""
     reference = request.form.get("organization", "").strip()
     async with request.writing() as conn:
         one = await _known(conn, request.id())
@@ -100,7 +100,7 @@ async def show_import(request: Request) -> Answer:
 
 
 async def import_(request: Request) -> Answer:
-    """Check a file and show its differences; or import it."""
+    """Check a file and show the differences; or import it."""
     form, text = request.form, ""
     is_dry = form.get("do") != "import"
     try:
@@ -138,7 +138,7 @@ async def import_(request: Request) -> Answer:
 
 
 async def _target(conn: Connection, target: str, name: str) -> tuple[Literal["cost", "price"], str, UUID | None]:
-    """Which tariff a file is for. Raises Invalid."""
+    """The tariff that a file is for. Raises Invalid."""
     if target == "list":
         if not 1 <= len(name) <= LONGEST:
             raise Invalid(("name", "length", "A price list's name has 1 to 64 characters."))
@@ -200,7 +200,7 @@ def _file(name: str, rates: Sequence[Rate]) -> Download:
 
 
 def _number(field: str, text: str) -> Fraction | None:
-    """A percentage or a rate of exchange; None: nothing was typed. Raises Invalid."""
+    """A percentage or an exchange rate; None if empty. Raises Invalid."""
     if not text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""O13: all wallets, with the sums that must be zero; one of them topped up or corrected."""
+"""O13: all wallets, with the sums that must be zero; topping up or correcting one of them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 
 HERE = "/console/wallets"
-#: Entries of a wallet's page.
+#: Entries on a wallet's page.
 ENTRIES = 50
 
 
 async def show(request: Request) -> Answer:
-    """All of them, and what they come to by currency."""
+    """All wallets, and totals by currency."""
     size = leafing.size(request)
     async with request.reading() as conn:
         found = await money.wallets(conn, after=leafing.after(request), limit=size + 1)
@@ -35,7 +35,7 @@ async def show(request: Request) -> Answer:
 
 
 async def show_one(request: Request) -> Answer:
-    """The wallet of an organization, with its latest entries."""
+    """An organization's wallet, with its latest entries."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         values = await _values(conn, request, one)
@@ -43,7 +43,7 @@ async def show_one(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """More money, or a correction, with a reason that the organization reads."""
+    """Add money or make a correction, with a reason that the organization reads."""
     form = request.form
     async with request.reading() as conn:
         one = await organization(conn, request, "id")

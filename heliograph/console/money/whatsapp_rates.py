@@ -1,5 +1,5 @@
-"""O13 Rates of WhatsApp, one by one: of a currency, a category or a country, past ones and those to come; and as a file
-that can be imported."""
+"""O13 WhatsApp rates in detail: by currency, category or country, including past and future ones; and as a file that
+can be imported."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from heliograph.people.operators.roles import MONEY_CHANGE
 from heliograph.whatsapp.money import rates
 from heliograph.whatsapp.money.rates import Rate
 
-#: Rates that a page shows.
+#: Rates per page.
 SHOWN = 500
 FILTERS = ("currency", "category", "country")
 
 
 async def show(request: Request) -> Answer:
-    """Those that fit; of a country without a rate of its own, what holds for all others is what it costs."""
+    """The matching rates; a country without a rate of its own costs what applies to all other countries."""
     is_file = "csv" in request.query
     asked = {name: request.query.get(name, "").strip() for name in FILTERS}
     async with request.reading() as conn:
@@ -34,9 +34,9 @@ async def show(request: Request) -> Answer:
             currency=asked["currency"].upper() or None,
             category=asked["category"] or None,
             country=asked["country"].upper() or None,
-            limit=None if is_file else SHOWN + 1,  # what comes after the last one says whether it holds
+            limit=None if is_file else SHOWN + 1,  # the next one shows whether the last one is still valid
         )
-        # Of some of a destination's rates it would tell gaps that there are not.
+        # With only some of a destination's rates, it would show gaps that do not exist.
         has_calendar = bool(found) and not is_file and len(found) <= SHOWN
         lending = await rates.lending(conn, found) if has_calendar else []
     if is_file:
@@ -56,7 +56,7 @@ async def show(request: Request) -> Answer:
 
 
 def _holding(found: Sequence[Rate], now: datetime) -> set[Rate]:
-    """The latest of each currency, category and country that has begun; they come in order of time."""
+    """The latest rate in effect for each currency, category and country; `found` is in chronological order."""
     latest = {(one.currency, one.category, one.country): one for one in found if one.valid_from <= now}
     return set(latest.values())
 

@@ -1,4 +1,4 @@
-"""O13 Rates of WhatsApp are imported from a file, which is checked first, with what is wrong by line."""
+"""O13 Importing WhatsApp rates from a file, which is checked first, with errors by line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Organizations: created, configured, suspended, given quota, and looked at as a whole; their campaigns stopped."""
+"""Organizations: create, configure, suspend, grant quota, view as a whole; stop their campaigns."""

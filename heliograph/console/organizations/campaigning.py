@@ -1,7 +1,7 @@
-"""O3: an operator pauses, resumes or cancels an organization's campaign, as `heliograph campaign` does, by the rules of
-its own dashboard.
+"""O3: operators pause, resume or cancel an organization's campaign, like `heliograph campaign` and by the rules of the
+organization's dashboard.
 
-The rule nobody may break: what is done is recorded in the organization's own audit log.
+The rule nobody may break: every action is recorded in the organization's own audit log.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from heliograph.why.words import why
 
 
 async def pause(request: Request) -> Answer:
-    """Stop it until somebody lets it go on."""
+    """Stop it until somebody resumes it."""
     said = request.text("The campaign is paused. Messages already handed over still go out.")
     return await _act(request, plan.pause, said, "paused")
 
 
 async def resume(request: Request) -> Answer:
-    """Let it go on where it was; an operator takes the responsibility where a second person is asked for. One that
-    waits for something else stays paused, and goes on by itself."""
+    """Continue from where it stopped; where a second person's approval is required, the operator takes responsibility.
+    One that waits for something else stays paused, and continues by itself."""
     return await _act(request, plan.resume, request.text("The campaign is resumed."), "running")
 
 
@@ -48,7 +48,7 @@ async def cancel(request: Request) -> Answer:
 
 
 async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: str, status: str) -> Answer:
-    """Do it, and say so once it has this status."""
+    """Do it, and show the notice if it then has this status."""
     async with request.writing() as conn, conn.transaction():
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)
@@ -65,7 +65,7 @@ async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: 
 
 
 async def _find(conn: Connection, request: Request, actor: Actor) -> Campaign:
-    """The campaign of the address, in either channel. Raises NotFound."""
+    """The campaign in the address, of either channel. Raises NotFound."""
     try:
         return await record.get(conn, actor, id=request.id("campaign"))
     except NotFound:

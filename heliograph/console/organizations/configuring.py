@@ -1,7 +1,7 @@
-"""O3: an organization's own rules, as `heliograph org configure` and its own pages have them: how its texts are
-written, its opt-out words and replies, and what it demands of its members.
+"""O3: an organization's own rules, as in `heliograph org configure` and on its own pages: how its texts are written,
+its opt-out keywords and replies, and what it requires of its members.
 
-Countries, sealing and how long texts are kept are among its limits.
+Countries, sealing and how long texts are kept are in `limits`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of,
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
-#: Fields of the form, those that are ticked aside.
+#: Fields of the form, except checkboxes.
 FIELDS = (
     *("encoding", "time_zone", "opt_out_words", "reply_language", "session_hours"),
     *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")),
 )
 TICKS = ("factor_required", "reveals", "developer_keys")
-#: What the form showed of a setting that is its owners' to change: what is left as it was undoes nothing of theirs.
+#: The form's initial value of a setting that owners change, too: if left unchanged, it undoes no change of theirs.
 SHOWN = "developer_keys_shown"
-#: What is answered to a word.
+#: Choices for the reply to a keyword.
 HOW: Mapping[str, str] = {"default": "The standard reply", "own": "Its own", "none": "None"}
-#: What the rules refuse, as the form says it.
+#: The rules' refusals in the form's wording.
 WRONG: Mapping[str, str] = {
     "time_zone": "Choose one of the time zones.",
     "opt_out_words": "At most 50 words of at most 64 characters, each with a letter or digit.",
@@ -43,14 +43,14 @@ WRONG: Mapping[str, str] = {
 
 
 async def show(request: Request) -> Answer:
-    """All of it in one form."""
+    """All settings in one form."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     return Shown(template="organizations/settings.html", values=_values(request, one, _known(one)))
 
 
 async def change(request: Request) -> Answer:
-    """Its own rules, from now on. Its people read in their audit log that the operator changed them."""
+    """Change its rules, from now on. Its members see in their audit log that the operator changed them."""
     form = request.form
     given = {name: form.get(name, "").strip() for name in FIELDS} | {
         name: form.get(name, "") for name in (*TICKS, SHOWN)

@@ -1,4 +1,4 @@
-"""O3: an organization with its plan, quota and sender ID and its first owner's invitation, all in one transaction."""
+"""O3: creates an organization with plan, quota, sender ID and its first owner's invitation in one transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from heliograph.pages.requests import Request
 from heliograph.people import invitations
 from heliograph.sms.accepting import sender_ids
 
-#: States that an organization may begin in.
+#: Initial states of an organization.
 FIRST = ("active", "trial")
 
 
@@ -30,7 +30,7 @@ async def show(request: Request) -> Answer:
 
 
 async def create(request: Request) -> Answer:
-    """Create all of it, and show the link of the first owner's invitation, once."""
+    """Create it, and show the link of the first owner's invitation, once."""
     form = request.form
     country, plan, value, email = (form.get(name, "").strip() for name in ("country", "plan", "sender", "email"))
     try:
@@ -82,7 +82,7 @@ async def create(request: Request) -> Answer:
 
 
 def _at_fields(refusal: Invalid) -> Invalid:
-    """The rules' refusals at the fields of this form."""
+    """The rules' refusals, assigned to the fields of this form."""
     fields = {"value": "sender", "allowance": "quota"}
     return Invalid(
         *((fields.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"])

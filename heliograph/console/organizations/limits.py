@@ -1,5 +1,5 @@
-"""O3: what an organization may: its state, plan, limits, with its requests beside them, and countries; whether its
-texts are sealed, and how long they are kept; and its end."""
+"""O3: what an organization may do: its state, plan, limits (shown with its request rates) and countries; sealing of its
+texts, and how long they are kept; and closing it."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
 from heliograph.sealing import text_keys
 
-#: States that a form offers; suspending and closing have pages of their own.
+#: States in the form; suspending and closing have their own pages.
 STATES = ("active", "trial", "past_due")
-#: Stands for all countries. An empty field is a slip, which must not open the world.
+#: Represents all countries. An empty field is a slip, which must not allow the whole world.
 EVERYWHERE = "any"
 
 Work = Callable[[Connection, Organization], Awaitable[object]]
 
 
 async def show(request: Request) -> Answer:
-    """All of it, each group a form of its own."""
+    """All limits, each group in a form of its own."""
     return Shown(template="organizations/limits.html", values=await _values(request))
 
 
 async def set_state(request: Request) -> Answer:
-    """Trial, active or past due."""
+    """Set the state: trial, active or past due."""
 
     async def work(conn: Connection, one: Organization) -> None:
         state = request.form.get("state", "")
@@ -53,7 +53,7 @@ async def set_state(request: Request) -> Answer:
 
 
 async def set_plan(request: Request) -> Answer:
-    """Put it on a plan, whose periods bring their quota; or take it off."""
+    """Put it on a plan, whose periods grant quota; or take it off."""
     form = request.form
 
     async def work(conn: Connection, one: Organization) -> None:
@@ -75,7 +75,7 @@ async def set_plan(request: Request) -> Answer:
 
 
 async def set_limits(request: Request) -> Answer:
-    """Segments of a day, and above how many messages of a day its bell rings; nothing lifts either."""
+    """Set the segments per day, and the messages per day above which it is alerted; an empty field removes either."""
     form = request.form
 
     async def work(conn: Connection, one: Organization) -> None:
@@ -93,7 +93,7 @@ async def set_limits(request: Request) -> Answer:
 
 
 async def set_countries(request: Request) -> Answer:
-    """Its own country, and those that it may send to."""
+    """Set its own country, and those that it may send to."""
     form = request.form
     listed = [one for one in form.get("allowed", "").upper().replace(",", " ").split() if one]
 
@@ -126,7 +126,7 @@ async def set_sealing(request: Request) -> Answer:
 
 
 async def set_kept(request: Request) -> Answer:
-    """How long its texts and messages are kept, where that is shorter than the installation's time."""
+    """Set how long its texts and messages are kept, if shorter than the installation's time."""
 
     async def work(conn: Connection, one: Organization) -> None:
         await send_defaults.change(
@@ -141,7 +141,7 @@ async def set_kept(request: Request) -> Answer:
 
 
 async def set_rates(request: Request) -> Answer:
-    """Requests a minute of each of its keys, where they are not the installation's."""
+    """Set the requests per minute of each of its keys, if not the installation's."""
 
     async def work(conn: Connection, one: Organization) -> None:
         least, most = rate_limits.BOUNDS
@@ -163,7 +163,7 @@ async def show_close(request: Request) -> Answer:
 
 
 async def close(request: Request) -> Answer:
-    """Nothing is sent or changed any more; operators open it again."""
+    """Close it: nothing is sent or changed any more; operators can reopen it."""
     reason = reasons.given(request.form.get("reason", ""))
     values = await _stops(request)
     one: Organization = values["one"]
@@ -213,7 +213,7 @@ def _typed(request: Request) -> dict[str, str]:
 
 
 def _days(request: Request, name: str, bounds: tuple[int, int]) -> int | None:
-    """What was typed; None: as long as the installation keeps them. Raises Invalid."""
+    """The typed number of days; None: as long as the installation keeps them. Raises Invalid."""
     said = request.text("Write a number of days from %(least)s to %(most)s.", least=bounds[0], most=bounds[1])
     return typed.within(request.form.get(name, ""), name, bounds, said)
 

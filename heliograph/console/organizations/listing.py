@@ -1,4 +1,4 @@
-"""O3 Organizations: all of them, newest first: what is left of their quota, and how their messages fare."""
+"""O3 Organizations: all of them, newest first, with their remaining quota and their messages' results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
 
 async def show(request: Request) -> Answer:
-    """A page of them."""
+    """A page of organizations."""
     search, state = request.query.get("search", "").strip(), request.query.get("state", "")
     state = state if state in words.ORGANIZATION_STATES else ""
     try:

@@ -1,8 +1,8 @@
-"""O3: what an organization does: its traffic, webhooks, campaigns, WhatsApp numbers and money, by the functions of its
-own dashboard.
+"""O3: an organization's activity: traffic, webhooks, campaigns, WhatsApp numbers and money, by the functions of its own
+dashboard.
 
-The rule nobody may break: nothing is changed here, and no text, number of a recipient or secret is shown; who has to
-see those looks at a message, or views as the organization.
+The rule nobody may break: nothing is changed here, and no text, recipient's number or secret is shown; whoever has to
+see those reveals a message, or views as the organization.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from heliograph.whatsapp.mirror import onboarding
 from heliograph.whatsapp.money import wallet
 from heliograph.why.words import Kind, why
 
-#: Countries and reasons of failures that are listed; months of usage.
+#: Countries and failure reasons listed; months of usage.
 COUNTRIES, REASONS, MONTHS = 20, 10, 13
 USUAL = "7d"
 CHANNELS = ("sms", "whatsapp")
 
 
 async def show_traffic(request: Request) -> Answer:
-    """What became of its live messages, where they went and why they failed."""
+    """The results of its live messages, by status, country and failure reason."""
     range = ranges.read(request, usual=USUAL)
     until = range.until or clock.now()
     since = range.since or until - ranges.LENGTHS[USUAL]
@@ -60,7 +60,7 @@ async def show_traffic(request: Request) -> Answer:
 
 
 async def show_webhooks(request: Request) -> Answer:
-    """Its endpoints and how they do, those disabled lately included."""
+    """Its endpoints and their state, including those disabled recently."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         found = await webhooks.overview(conn, acting_for(request, one))
@@ -94,7 +94,7 @@ async def show_campaigns(request: Request) -> Answer:
 
 
 async def show_whatsapp(request: Request) -> Answer:
-    """Its accounts at Meta, and how its numbers stand."""
+    """Its accounts at Meta, and the status of its numbers."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         accounts = await onboarding.accounts_of(conn, one.id)
@@ -104,7 +104,7 @@ async def show_whatsapp(request: Request) -> Answer:
 
 
 async def show_money(request: Request) -> Answer:
-    """Its quota and how fast it goes, its usage by month, and its wallet."""
+    """Its quota and how fast it is used, its usage by month, and its wallet."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)
@@ -128,7 +128,7 @@ def _kind(failed: Failed) -> Kind:
 
 
 def _told(request: Request, health: Health) -> tuple[str, str, str]:
-    """(state in a word, why it is so, address) of an endpoint. What follows a `?` may be a secret of theirs."""
+    """(state in a word, reason, address) of an endpoint, without the query, which may contain a secret of theirs."""
     reason = health.endpoint.disabled_reason
     known = None if reason is None else why("endpoint", reason)
     because = "" if known is None else known.words(request.speech.language).customer

@@ -1,7 +1,7 @@
-"""O3: who belongs to an organization: invited, given another role, helped in again and removed by an operator.
+"""O3: an organization's members: invited, given another role, helped to sign in again, and removed by operators.
 
-The rule nobody may break: a sign-in link opens whatever its person belongs to, past password and factor, so it is for
-those who may change operators' factors too; everybody else invites.
+The rule nobody may break: a sign-in link gives access to everything its person belongs to, bypassing password and
+factor, so only those who may also change operators' factors can create one; everybody else invites.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.people.operators.roles import OPERATORS, ORGANIZATIONS_CHANGE
 
 
 async def show(request: Request) -> Answer:
-    """Who belongs to it, with which role and second factor, and who is invited."""
+    """Its members, with role and second factor, and its invitations."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)
@@ -43,7 +43,7 @@ async def show_invite(request: Request) -> Answer:
 
 
 async def invite(request: Request) -> Answer:
-    """Make an invitation and show its link, once."""
+    """Create an invitation, and show its link, once."""
     one, actor = await _acting(request)
     try:
         made = await team.invite(request, actor)
@@ -53,14 +53,14 @@ async def invite(request: Request) -> Answer:
 
 
 async def renew(request: Request) -> Answer:
-    """Another link for three days more."""
+    """Create a new link, valid for three more days."""
     one, actor = await _acting(request)
     made = await team.renew(request, actor, id=request.id("invitation"))
     return Shown(template="organizations/member_invited.html", values={"one": one} | made)
 
 
 async def withdraw(request: Request) -> Answer:
-    """End an invitation."""
+    """Withdraw an invitation."""
     one, actor = await _acting(request)
     async with request.writing() as conn:
         await invitations.withdraw(conn, actor, id=request.id("invitation"))
@@ -68,13 +68,13 @@ async def withdraw(request: Request) -> Answer:
 
 
 async def show_one(request: Request) -> Answer:
-    """One member: another role, a sign-in link, or the end of the membership."""
+    """One member, with forms to change the role, create a sign-in link, or remove them."""
     one, actor = await _acting(request)
     return Shown(template="organizations/member.html", values=await _of(request, one, actor))
 
 
 async def change_role(request: Request) -> Answer:
-    """Give a member another role."""
+    """Change a member's role."""
     one, actor = await _acting(request)
     values = await _of(request, one, actor)
     try:
@@ -88,7 +88,7 @@ async def change_role(request: Request) -> Answer:
 
 
 async def make_link(request: Request) -> Answer:
-    """A sign-in link, for who lost password or factor; shown once."""
+    """Create a sign-in link, for somebody who lost their password or factor; shown once."""
     one, actor = await _acting(request)
     member = await team.member(request, actor, id=request.id("member"))
     async with request.writing() as conn:

@@ -1,4 +1,4 @@
-"""O3: what operators write down about an organization, and the erasure of a person there."""
+"""O3: operators' notes about an organization, and the erasure of a person there."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
 log = structlog.get_logger()
 
-#: Erasures that run: a task that nobody holds may be collected.
+#: Running erasures: an unreferenced task could be garbage-collected.
 _RUNNING: set[asyncio.Task[None]] = set()
 
 
@@ -33,7 +33,7 @@ async def show(request: Request) -> Answer:
 
 
 async def add(request: Request) -> Answer:
-    """Write one."""
+    """Add a note."""
     try:
         async with request.writing() as conn:
             one = await organization(conn, request, "id")
@@ -44,7 +44,7 @@ async def add(request: Request) -> Answer:
 
 
 async def remove(request: Request) -> Answer:
-    """Remove one."""
+    """Remove a note."""
     async with request.writing() as conn:
         one = await organization(conn, request, "id")
         await notes.remove(conn, organization_id=one.id, id=request.id("note"), by=request.who)
@@ -52,13 +52,13 @@ async def remove(request: Request) -> Answer:
 
 
 async def show_erase(request: Request) -> Answer:
-    """What an erasure does, before it does it."""
+    """What an erasure will do, before it does."""
     return Shown(template="organizations/erase.html", values=await _erasing(request))
 
 
 async def erase(request: Request) -> Answer:
-    """Erase a person, for a reason. All messages are looked through, so it goes on after the answer; its receipt is in
-    the audit log."""
+    """Erase a person, for a reason. It searches all messages, so it continues after the response; its receipt is in the
+    audit log."""
     values = await _erasing(request)
     one, reason = values["one"], reasons.given(values["reason"])
     try:
@@ -85,7 +85,7 @@ async def _erase(request: Request, actor: Actor, address: str) -> None:
         async with request.services.pool.acquire() as conn:
             await erasure.erase(conn, actor, address=address)
     except Exception:
-        # The audit log has its beginning and no receipt: whoever looks there begins it again.
+        # The audit log then has its beginning but no receipt, which shows that it has to be started again.
         log.exception("an erasure was broken off", organization_id=str(actor.organization_id))
 
 

@@ -1,4 +1,4 @@
-"""O3: one organization as a whole; suspended and resumed, renamed, given quota."""
+"""O3: one organization as a whole; suspend, resume, rename, grant quota."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from heliograph.people import memberships
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
 from heliograph.sms.accepting import sender_ids
 
-#: Entries of the audit log that are shown.
+#: Audit log entries shown.
 HISTORY = 20
 
 
 async def show(request: Request) -> Answer:
-    """Everything of it."""
+    """The organization's overview."""
     return Shown(template="organizations/one.html", values=await _values(request))
 
 
 async def show_suspend(request: Request) -> Answer:
-    """What a suspension will stop, before it does."""
+    """What suspending it will stop, before it does."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         stops = await overview.stops(conn, id=one.id)
@@ -42,7 +42,7 @@ async def show_suspend(request: Request) -> Answer:
 
 
 async def suspend(request: Request) -> Answer:
-    """Its keys can only read from now on."""
+    """Suspend it: its keys can only read from now on."""
     reason = reasons.given(request.form.get("reason", ""))
     if reason is None:
         async with request.reading() as conn:
@@ -56,12 +56,12 @@ async def suspend(request: Request) -> Answer:
 
 
 async def resume(request: Request) -> Answer:
-    """It is active again."""
+    """Make it active again."""
     return await _set(request, "active", "", request.text("It is active again."))
 
 
 async def rename(request: Request) -> Answer:
-    """Another name, which no other organization has."""
+    """Rename it; names are unique."""
     try:
         async with request.writing() as conn:
             one = await organization(conn, request, "id")
@@ -72,7 +72,7 @@ async def rename(request: Request) -> Answer:
 
 
 async def grant(request: Request) -> Answer:
-    """More quota, or less by a negative number, with a reason that its organization reads."""
+    """Grant quota, or reduce it by a negative number, with a reason that the organization reads."""
     form = request.form
     async with request.reading() as conn:
         one = await organization(conn, request, "id")

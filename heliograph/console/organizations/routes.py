@@ -1,4 +1,4 @@
-"""Addresses of organizations."""
+"""Routes of organizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O3: view as an organization: its own dashboard, read only, for a reason that both audit logs keep."""
+"""O3: view as an organization: its own dashboard, read-only, for a reason recorded in both audit logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def show(request: Request) -> Answer:
 
 
 async def begin(request: Request) -> Answer:
-    """A link to the organization's dashboard, good for two minutes and one use."""
+    """Create a link to the organization's dashboard, valid for two minutes and one use."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     try:
