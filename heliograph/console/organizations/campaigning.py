@@ -48,7 +48,7 @@ async def cancel(request: Request) -> Answer:
 
 
 async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: str, status: str) -> Answer:
-    """Do it, and show the notice if it then has this status."""
+    """Do it, and show the notice if it then has this status, otherwise why it does not resume yet."""
     async with request.writing() as conn, conn.transaction():
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)

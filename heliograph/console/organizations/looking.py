@@ -36,7 +36,7 @@ CHANNELS = ("sms", "whatsapp")
 
 
 async def show_traffic(request: Request) -> Answer:
-    """The results of its live messages, by status, country and failure reason."""
+    """The results of its live messages over time, their countries, and why messages failed."""
     range = ranges.read(request, usual=USUAL)
     until = range.until or clock.now()
     since = range.since or until - ranges.LENGTHS[USUAL]

@@ -1,1 +1,1 @@
-"""Receipts: what suppliers report beside what they were handed, what of it matches nothing, and words nobody knows."""
+"""Receipts: suppliers' reports compared with what they were handed, unmatched receipts, and unknown codes."""

@@ -1,5 +1,5 @@
-"""O7 Receipts: what each supplier was handed, answered and reported, by day, beside the week before, and what of its
-charges is due back; and as a file."""
+"""O7 Receipts: what each supplier was handed, answered and reported, by day and compared with the week before, and
+which of its charges should be refunded; and as a file."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from heliograph.sms.reports import reconciliation
 from heliograph.sms.reports.reconciliation import Reconciled
 from heliograph.traffic.reconciliation import STATES, Query
 
-#: Lines that there may be, of pages and of a file; suppliers of which a page tells how messages ended, those with most.
+#: Maximum lines of all pages and of a file; suppliers whose final states a page shows, those with the most messages.
 MOST, SUPPLIERS = 10_000, 20
-#: What there may be a line for each of, besides the supplier.
+#: Choices for splitting into lines, apart from the supplier.
 SPLITS = ("day", "day,country", "hour", "country", "month", "month,country")
-#: Days that are shown, and that may be asked for at once; and those where a line is for a month.
+#: Default range, maximum range, and maximum range with a line per month.
 USUAL, LONGEST, MONTHS = timedelta(days=7), timedelta(days=92), timedelta(days=400)
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What part of a supplier's messages ended like this (0 to 1; None: none ended), and the week before."""
+    """The share of a supplier's messages with this final state (0 to 1; None: none are final), and the week before."""
 
     state: str
     count: int
@@ -41,7 +41,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """By supplier and day, or as the address says."""
+    """By supplier and day, unless the address says otherwise."""
     typed = {name: request.query.get(name, "").strip() for name in ("supplier", "from", "to", "by", "country")}
     refusal = None
     async with request.reading() as conn:
@@ -78,19 +78,19 @@ async def show(request: Request) -> Answer:
 
 
 def _begin(request: Request) -> int:
-    """How many lines the pages before this one had: leafing's place is a number here, since lines are sums."""
+    """The number of lines on previous pages: the paging position is a number here, since lines are sums."""
     place = leafing.after(request)
     return 0 if place is None else min(place.int, MOST)
 
 
 def _order(one: Reconciled) -> tuple[float, str, str]:
-    """The newest first."""
+    """Sort key: newest first."""
     at = one.line.at
     return (0.0 if at is None else -at.timestamp(), one.supplier, one.line.country or "")
 
 
 async def _whole(conn: Connection, query: Query) -> list[Reconciled]:
-    """By supplier, of the whole time; the one with most messages first."""
+    """Totals by supplier over the whole range; the one with the most messages first."""
     found = await reconciliation.report(conn, msgspec.structs.replace(query, by=()))
     return sorted(found, key=lambda one: (-one.line.submitted, one.supplier))
 
@@ -107,7 +107,7 @@ def _ended(one: Reconciled) -> list[Share]:
 
 
 def _query(typed: dict[str, str], known: list[Supplier]) -> Query:
-    """Days are those of UTC. Raises Invalid."""
+    """The query as typed. Days are UTC. Raises Invalid."""
     today = clock.now().date()
     first = day("from", typed.get("from", "")) or today - USUAL + timedelta(days=1)
     last = day("to", typed.get("to", "")) or max(today, first)

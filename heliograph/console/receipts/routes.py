@@ -1,4 +1,4 @@
-"""Addresses of receipts."""
+"""Routes of receipts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O7: receipts that match no message, with the likely cause and its cure; tried again at once, or matched by hand."""
+"""O7: receipts that match no message, with the likely cause and remedy; retry at once, or match by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOW = 64
 
 
 async def show(request: Request) -> Answer:
-    """A page of them, newest first."""
+    """A page of unmatched receipts, newest first."""
     name, only_orphans = request.query.get("supplier", ""), request.query.get("only") == "orphans"
     size, after = leafing.size(request), leafing.after(request)
     async with request.reading() as conn:
@@ -55,7 +55,7 @@ async def show(request: Request) -> Answer:
 
 
 async def retry(request: Request) -> Answer:
-    """Look for the message of one of them again, now."""
+    """Search for the message of one of them again, now."""
     place = _place(request, request.form)
     async with request.writing() as conn:
         applied = await unmatched.try_again(conn, [place])
@@ -63,7 +63,7 @@ async def retry(request: Request) -> Answer:
 
 
 async def retry_all(request: Request) -> Answer:
-    """Look for those of a supplier again."""
+    """Retry the newest unmatched receipts of a supplier."""
     async with request.writing() as conn:
         id = await suppliers.id_of(conn, request.form.get("supplier", ""))
         applied = await unmatched.try_newest(conn, supplier_id=id)
@@ -71,7 +71,7 @@ async def retry_all(request: Request) -> Answer:
 
 
 async def cure(request: Request) -> Answer:
-    """Change how a supplier's ids are read, as was advised."""
+    """Change how a supplier's ids are read, as recommended."""
     form = request.form
     settings = {name: form[name] for name in ("resp_id_base", "dlr_id_base", "tlv_id_base") if form.get(name)}
     key = suppliers.seal_key(request.services.settings)
@@ -89,7 +89,7 @@ async def show_match(request: Request) -> Answer:
 
 
 async def match(request: Request) -> Answer:
-    """Believe it to be about this message, for a reason that the audit log keeps."""
+    """Match it to this message, for a reason that is recorded in the audit log."""
     form = request.form
     place = _place(request, form)
     try:
@@ -121,7 +121,7 @@ def _said(request: Request, applied: Applied) -> str:
 
 
 def _place(request: Request, given: dict[str, str]) -> Place:
-    """Raises NotFound."""
+    """The receipt's place, from the form or address. Raises NotFound."""
     try:
         return Place(date.fromisoformat(given.get("on", "")), UUID(given.get("supplier", "")), request.id())
     except ValueError:
@@ -137,12 +137,12 @@ def _values(place: Place, given: dict[str, str]) -> dict[str, Any]:
 
 
 def _written(one: Unmatched) -> UUID:
-    """Where a page ended: when it came, in microseconds, and the beginning of its fingerprint."""
+    """The position at which a page ended: arrival time in microseconds, and the beginning of the fingerprint."""
     micros = (one.received_at - _EPOCH) // timedelta(microseconds=1)
     return UUID(int=(micros << _LOW) | (one.place.fingerprint.int >> _LOW))
 
 
 def _read(after: UUID) -> tuple[datetime, UUID]:
-    """The inverse: what comes behind it in order. Any address that is not ours is a time like another."""
+    """The inverse: (arrival time, fingerprint) to continue after. A made-up value is just another time."""
     micros = min(after.int >> _LOW, 4_102_444_800_000_000)
     return _EPOCH + timedelta(microseconds=micros), UUID(int=(after.int & ((1 << _LOW) - 1)) << _LOW)

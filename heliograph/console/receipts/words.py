@@ -1,4 +1,4 @@
-"""O7: states and error codes in receipts that nobody knows, and the place to say what they mean."""
+"""O7: unknown states and error codes in receipts, and the forms to say what they mean."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ HERE = "/console/receipts/words"
 
 
 async def show(request: Request) -> Answer:
-    """Those of the last seven days."""
+    """Unknown states and codes of the last seven days."""
     return await _page(request)
 
 
 async def say_state(request: Request) -> Answer:
-    """From now on it means this."""
+    """Set the meaning of a state, from now on."""
     form = request.form
     key = suppliers.seal_key(request.services.settings)
     try:
@@ -39,7 +39,7 @@ async def say_state(request: Request) -> Answer:
 
 
 async def say_error(request: Request) -> Answer:
-    """A note for whoever reads the code."""
+    """Add a note to an error code, for its readers."""
     form = request.form
     try:
         async with request.writing() as conn:

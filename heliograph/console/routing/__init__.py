@@ -1,2 +1,2 @@
-"""Routes: which suppliers carry what, what they get of it now, and what a change would move before it is made; beside
-them what suppliers make of senders and numbers, and where senders are registered."""
+"""Routes: which suppliers carry what, their current shares, and what a change would shift before it is made; also
+suppliers' rules for senders and numbers, and where senders are registered."""

@@ -1,4 +1,4 @@
-"""O6 Pausing, resuming and removing a route, and bringing back what one had before; what that moves is said first."""
+"""O6 Pausing, resuming and removing a route, and restoring an earlier state; the shift of traffic is shown first."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import routing
 from heliograph.sms.management import rerouting
 
-#: Entries of the history of all routes.
+#: Entries shown of the history of all routes.
 LISTED = 50
 
 
 async def show_history(request: Request) -> Answer:
-    """What was done to routes, those that are gone among them."""
+    """The history of all routes, including removed ones."""
     async with request.reading() as conn:
         entries = await rerouting.history(conn, limit=LISTED)
         names = await supplier_names(conn)
@@ -39,34 +39,34 @@ async def show_history(request: Request) -> Answer:
 
 
 async def show_pause(request: Request) -> Answer:
-    """What pausing it would move."""
+    """What pausing it would shift."""
     return await _ask(request, "paused")
 
 
 async def show_resume(request: Request) -> Answer:
-    """What resuming it would move."""
+    """What resuming it would shift."""
     return await _ask(request, "active")
 
 
 async def pause(request: Request) -> Answer:
-    """The next route that fits decides."""
+    """Pause it: the next matching route decides."""
     return await _set(
         request, "paused", request.text("It is paused: the next route that fits decides within a second.")
     )
 
 
 async def resume(request: Request) -> Answer:
-    """It decides again."""
+    """Let it decide again."""
     return await _set(request, "active", request.text("It decides again within a second."))
 
 
 async def show_remove(request: Request) -> Answer:
-    """What removing it would move."""
+    """What removing it would shift."""
     return Shown(template="routing/remove.html", values=await _removing(request))
 
 
 async def remove(request: Request) -> Answer:
-    """Its name was typed: it goes. Its history stays, and can bring it back."""
+    """Remove it, once its name is typed to confirm. Its history stays, and it can be restored from that."""
     id = request.id()
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(id))
@@ -82,14 +82,14 @@ async def remove(request: Request) -> Answer:
 
 
 async def show_undo(request: Request) -> Answer:
-    """What bringing back the former state would change and move."""
+    """What restoring the earlier state would change and shift."""
     async with request.writing() as conn:
         entry = await rerouting.entry_of(conn, route_id=request.id(), entry_id=request.id("entry"))
         return await _show_undo(request, conn, entry)
 
 
 async def undo(request: Request) -> Answer:
-    """Bring it back."""
+    """Restore it."""
     form = request.form
     async with request.writing() as conn:
         entry = await rerouting.entry_of(conn, route_id=request.id(), entry_id=request.id("entry"))
@@ -102,14 +102,14 @@ async def undo(request: Request) -> Answer:
 
 
 async def supplier_names(conn: Connection) -> dict[UUID, str]:
-    """Of those that were not removed."""
+    """Names of suppliers that have not been removed."""
     return {one.id: one.name for one in await routing.load(conn)}
 
 
 async def previewed(
     request: Request, conn: Connection, work: Callable[[Connection], Awaitable[UUID]], before: StoredRoute | None
 ) -> dict[str, Any]:
-    """What a change would do, for its page; `work` returns the route's id. Raises what `work` raises."""
+    """The effect of a change, for its page; `work` returns the route's id. Raises what `work` raises."""
 
     async def done(conn: Connection) -> StoredRoute:
         return await rules.find(conn, route=str(await work(conn)))

@@ -1,5 +1,5 @@
-"""O6 A route's form, with the fields that `heliograph route add` and `set` take: what it would move of yesterday's
-traffic is shown before it is saved."""
+"""O6 A route's form, with the fields of `heliograph route add` and `set`: how it would shift yesterday's traffic is
+shown before it is saved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import rerouting
 
-#: Fields of the form besides those of suppliers, by their options of the command.
+#: Fields of the form apart from those of suppliers, by the command's options.
 FIELDS: Mapping[str, str] = {
     "name": "name",
     "prefix": "prefix",
@@ -39,9 +39,9 @@ FIELDS: Mapping[str, str] = {
     "note": "note",
 }
 EMPTY: dict[str, str] = dict.fromkeys(FIELDS.values(), "") | {"priority": "10", "adaptive": "no", "rated": "no"}
-#: Before a supplier's id: where it stands (empty: it is not in the route), and with what weight.
+#: Prefixes of a supplier's id in field names: its place (empty: not in the route), and its weight.
 PLACE, WEIGHT = "place-", "weight-"
-#: What the rules refuse, as the form says it: by field and issue.
+#: The rules' refusals in the form's wording, by field and issue.
 WRONG: Mapping[tuple[str, str], str] = {
     ("name", "length"): "A name has 1 to 64 characters.",
     ("name", "taken"): "There is already a route with this name.",
@@ -60,7 +60,7 @@ Given = Mapping[str, str]
 
 
 async def show_new(request: Request) -> Answer:
-    """An empty form, or one for a destination that the address names."""
+    """An empty form, or one for a destination in the address."""
     async with request.reading() as conn:
         known = await routing.load(conn)
     asked = ("prefix", "country", "network", "organization")
@@ -69,12 +69,12 @@ async def show_new(request: Request) -> Answer:
 
 
 async def add(request: Request) -> Answer:
-    """Show what it would move first; then, by its button, add it."""
+    """Show what it would shift; then, on confirmation, add it."""
     return await _submit(request, None)
 
 
 async def show(request: Request) -> Answer:
-    """The form, as the route is."""
+    """The form with the route's current values."""
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(request.id()))
         known = await routing.load(conn)
@@ -82,7 +82,7 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """Show the difference and what it would move first; then, by its button, save it."""
+    """Show the difference and what it would shift; then, on confirmation, save it."""
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(request.id()))
     return await _submit(request, one)
@@ -135,7 +135,7 @@ async def _write(conn: Connection, request: Request, one: StoredRoute | None, wa
 
 
 async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: Sequence[Supplier]) -> Route:
-    """The route as typed. Raises Invalid with all that is wrong of what the rules do not see."""
+    """The route as typed. Raises Invalid with everything that is wrong, apart from what the rules check."""
     wrong: list[tuple[str, str, str]] = []
     choices = []
     for two in known:
@@ -180,7 +180,7 @@ async def _read(conn: Connection, one: StoredRoute | None, given: Given, known: 
 
 
 def _number(text: str, least: int) -> int | None:
-    """A whole number up to 1000; None: it is none."""
+    """A whole number from `least` to 1000; otherwise None."""
     try:
         return figures.within(text, Invalid(("number", "range", "")), least=least, most=1000)
     except Invalid:
@@ -188,7 +188,7 @@ def _number(text: str, least: int) -> int | None:
 
 
 def _shown(one: StoredRoute) -> dict[str, str]:
-    """Every field as it is."""
+    """Every field's current value."""
     route = one.route
     shown = {
         "name": route.name,
@@ -210,7 +210,7 @@ def _shown(one: StoredRoute) -> dict[str, str]:
 
 
 def _fields(one: StoredRoute | None, known: Sequence[Supplier]) -> dict[str, str]:
-    """All fields of the form as they are, also those of suppliers that are not in the route."""
+    """The current values of all fields, including those of suppliers that are not in the route."""
     places = {part + str(two.id): "" for two in known for part in (PLACE, WEIGHT)}
     return places | (_shown(one) if one else EMPTY)
 

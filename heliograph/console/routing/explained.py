@@ -1,4 +1,4 @@
-"""O6 Where would this go? What would be done with a message now, in the words of `heliograph route explain`."""
+"""O6 Where would this go? The routing decision for a message now, in the words of `heliograph route explain`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from heliograph.pages.requests import Request
 from heliograph.routes import rules
 from heliograph.sms.dispatch import explaining, routing
 
-#: What people put between the digits of a number.
+#: Characters that people write between the digits of a number.
 _SPACING = str.maketrans("", "", " \u00a0().-/")
-#: The class that is meant where none is chosen.
+#: The default class.
 USUAL = "transactional"
 
 
 async def show(request: Request) -> Answer:
-    """The form, and the decision for what it says."""
+    """The form, and the decision for its values."""
     typed = {name: request.query.get(name, "").strip() for name in ("to", "organization", "sender", "class", "network")}
     typed["class"] = typed["class"] if typed["class"] in rules.CLASSES else USUAL
     values: dict[str, Any] = {"typed": typed, "classes": rules.CLASSES, "found": None}

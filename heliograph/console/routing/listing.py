@@ -1,4 +1,4 @@
-"""O6 Routes: all of them with who carries and with what share now, as a list and as a matrix; one with its history."""
+"""O6 Routes: all of them with their suppliers and current shares, as a list and as a matrix; one with its history."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from heliograph.sms.management import rerouting, standing
 from heliograph.sms.management.standing import Place, Standings
 
 HERE = "/console/routes"
-#: Routes of a page, entries of a route's history.
+#: Routes per page, and entries shown of a route's history.
 LISTED, HISTORY = 50, 30
-#: Days of which a route's page says what was earned.
+#: Days for which a route's page shows earnings.
 EARNED = 7
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A route with how its suppliers are now."""
+    """A route with the current state of its suppliers."""
 
     stored: StoredRoute
     places: Sequence[Place]
 
     @property
     def by_supplier(self) -> Mapping[UUID, Place]:
-        """The same, for a column each."""
+        """Places by supplier, for one column each."""
         return {one.supplier_id: one for one in self.places}
 
     @property
     def is_dead(self) -> bool:
-        """It would decide, and nobody of it can be asked now."""
+        """Whether it is active, but none of its suppliers is available now."""
         return self.stored.state == "active" and not any(one.now for one in self.places)
 
 
 async def show(request: Request) -> Answer:
-    """Those that could decide for an organization and a class, the most specific destinations first."""
+    """Routes that could decide for an organization and a class, the most specific destinations first."""
     return await _listed(request, "routing/routes.html")
 
 
@@ -59,7 +59,7 @@ async def show_matrix(request: Request) -> Answer:
 
 
 async def show_one(request: Request) -> Answer:
-    """All that is known of one, and what was done to it."""
+    """One route in full, with its history."""
     id = request.id()
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(id))
@@ -79,7 +79,7 @@ async def show_one(request: Request) -> Answer:
 
 
 async def _earned(conn: Connection, one: StoredRoute) -> Sequence[margins.Line]:
-    """What the messages cost and brought whose suppliers it chose under its present name, by day."""
+    """Cost and revenue, by day, of the messages that it routed under its current name."""
     today = clock.now().date()
     return await margins.read(
         conn,
@@ -115,7 +115,7 @@ async def _listed(request: Request, template: str) -> Answer:
 
 
 def _page(request: Request, found: Sequence[StoredRoute], now: Standings) -> dict[str, Any]:
-    """A page of routes, from the one of the address on."""
+    """A page of routes, beginning with the one in the address."""
     ids = [str(one.route.id) for one in found]
     begin = ids.index(request.query["from"]) if request.query.get("from") in ids else 0
     rows = [Row(one, now.of(one)) for one in found[begin : begin + LISTED]]

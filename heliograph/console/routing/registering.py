@@ -1,4 +1,4 @@
-"""Where organizations' senders are registered, by country, network and supplier, and saying how far that is."""
+"""Where organizations' senders are registered, by country, network and supplier, and updating the status."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from heliograph.sms.accepting import sender_ids
 from heliograph.sms.dispatch import routing
 
 HERE = "/console/routes/registrations"
-#: Registrations that a page shows.
+#: Registrations per page.
 LISTED = 500
-#: Fields of the form, as `heliograph sender register` takes them.
+#: Fields of the form, as in `heliograph sender register`.
 FIELDS = ("organization", "sender", "state", "country", "network", "supplier", "note")
-#: What the rules refuse, as the form says it.
+#: The rules' refusals in the form's wording.
 WRONG: Mapping[str, str] = {
     "country": "Write a country by its two letters, such as MZ.",
     "state": "Choose one of those that are offered.",
@@ -33,12 +33,12 @@ WRONG: Mapping[str, str] = {
 
 
 async def show(request: Request) -> Answer:
-    """Those of all organizations, or of one, with the form."""
+    """Registrations of all organizations, or of one, with the form."""
     return Shown(template="routing/registrations.html", values=await _values(request, request.query))
 
 
 async def register(request: Request) -> Answer:
-    """Say how far one is; the organization reads it, without the supplier."""
+    """Set the status of a registration; the organization sees it, without the supplier."""
     form = {name: request.form.get(name, "").strip() for name in FIELDS}
     try:
         async with request.writing() as conn, conn.transaction():
@@ -70,7 +70,7 @@ async def register(request: Request) -> Answer:
 
 
 async def _supplier(request: Request, text: str) -> UUID | None:
-    """The supplier that was chosen; None: whichever. Raises Invalid."""
+    """The chosen supplier; None: any. Raises Invalid."""
     if not text:
         return None
     async with request.reading() as conn:

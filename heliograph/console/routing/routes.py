@@ -1,4 +1,4 @@
-"""Addresses of routing."""
+"""HTTP routes of the routing pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What suppliers make of senders and numbers: the rules of all of them, set and removed as `heliograph rule` does."""
+"""Suppliers' rules for senders and numbers, set and removed like with `heliograph rule`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE = "/console/routes/rules"
 #: Fields of the two forms.
 SENDER = ("supplier", "rule", "country", "sender", "kind", "replacement", "note")
 NUMBER = ("supplier", "prefix", "strip", "prepend", "numbering", "sender_numbering", "note")
-#: What a rule for senders does, in its form and in the list.
+#: The effects of sender rules, in the form and in the list.
 DONE: Mapping[str, str] = {
     "allow": "sent unchanged",
     "replace": "replaced",
@@ -29,7 +29,7 @@ DONE: Mapping[str, str] = {
     "register": "sent once it is registered",
 }
 KINDS: Mapping[str, str] = {"alphanumeric": "names", "numeric": "numbers and short codes"}
-#: What the rules refuse, as a form says it.
+#: The rules' refusals in a form's wording.
 WRONG: Mapping[tuple[str, str], str] = {
     ("country", "unknown"): "Write a country by its two letters, such as MZ.",
     ("rule", "enum"): "Choose one of those that are offered.",
@@ -47,13 +47,13 @@ WRONG: Mapping[tuple[str, str], str] = {
     ("numbering", "range"): "Write TON and NPI as two numbers up to 255, such as 1/1.",
     ("sender_numbering", "range"): "Write TON and NPI as two numbers up to 255, such as 1/1.",
 }
-#: What the rules name otherwise than the form.
+#: Fields named differently in rules and in the form.
 NAMED = {"action": "rule", "ton": "numbering", "sender_ton": "sender_numbering"}
 _is_numbering = re.compile(r"([0-9]{1,3})/([0-9]{1,3})").fullmatch
 
 
 async def show(request: Request) -> Answer:
-    """All of them, by supplier."""
+    """All rules, by supplier."""
     async with request.reading() as conn:
         names = {one.id: one.name for one in await routing.load(conn)}
         senders = [one for one in await rules.load(conn) if one.supplier_id in names]
@@ -70,12 +70,12 @@ async def show(request: Request) -> Answer:
 
 
 async def show_sender(request: Request) -> Answer:
-    """The form for a rule for senders, filled in by the link of one that is there."""
+    """The form for a sender rule, filled in by the link of an existing one."""
     return Shown(template="routing/rule_sender.html", values=await _form(request, SENDER, request.query))
 
 
 async def set_sender(request: Request) -> Answer:
-    """Set it, in place of an earlier one for the same senders."""
+    """Set it, replacing an earlier one for the same senders."""
     form = {name: request.form.get(name, "").strip() for name in SENDER}
     try:
         rule = SenderRule(
@@ -98,12 +98,12 @@ async def set_sender(request: Request) -> Answer:
 
 
 async def show_number(request: Request) -> Answer:
-    """The form for a rule for numbers, filled in by the link of one that is there."""
+    """The form for a number rule, filled in by the link of an existing one."""
     return Shown(template="routing/rule_number.html", values=await _form(request, NUMBER, request.query))
 
 
 async def set_number(request: Request) -> Answer:
-    """Set it, in place of an earlier one for the same prefix."""
+    """Set it, replacing an earlier one for the same prefix."""
     form = {name: request.form.get(name, "").strip() for name in NUMBER}
     try:
         rule = NumberRule(
@@ -126,24 +126,24 @@ async def set_number(request: Request) -> Answer:
 
 
 async def show_remove_sender(request: Request) -> Answer:
-    """Which senders it is about, and what decides without it."""
+    """The senders that it applies to, and what decides without it."""
     return await _ask(request, "sender", rules.load)
 
 
 async def show_remove_number(request: Request) -> Answer:
-    """Which numbers it is about, and what decides without it."""
+    """The numbers that it applies to, and what decides without it."""
     return await _ask(request, "number", numbers.load)
 
 
 async def remove_sender(request: Request) -> Answer:
-    """Its senders are carried by what the other rules say."""
+    """Remove it: the remaining rules apply to its senders."""
     async with request.writing() as conn:
         await rules.remove(conn, request.id(), by=request.who)
     return Elsewhere(location=HERE, notice=request.text("The rule is removed."))
 
 
 async def remove_number(request: Request) -> Answer:
-    """Its numbers are written by what the other rules say."""
+    """Remove it: the remaining rules apply to its numbers."""
     async with request.writing() as conn:
         await numbers.remove(conn, request.id(), by=request.who)
     return Elsewhere(location=HERE, notice=request.text("The rule is removed."))

@@ -1,4 +1,4 @@
-"""A route, a change of one and what it would do, in the reader's language."""
+"""Describes routes, changes to them and their effects in the reader's language."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heliograph.routes.rules import StoredRoute
 from heliograph.sms.management import rerouting
 from heliograph.sms.management.shifts import Moved
 
-#: Fields of a route as pages call them.
+#: Names of a route's fields on pages.
 FIELDS: Mapping[str, str] = {
     "name": "Name",
     "prefix": "Prefix",
@@ -33,12 +33,12 @@ FIELDS: Mapping[str, str] = {
     "note": "Note",
 }
 STATES: Mapping[str, str] = {"active": "active", "paused": "paused"}
-#: Flows and refusals that are listed.
+#: Flows and refusals listed.
 MOST = 12
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A field that becomes different; both sides in words."""
+    """A changed field; both values in words."""
 
     field: str
     before: str
@@ -46,16 +46,16 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry of the history."""
+    """An entry of the history."""
 
     entry: Recorded
     changes: Sequence[Changed]
-    #: Its former state can be brought back.
+    #: The state before it can be restored.
     is_undoable: bool
 
 
 class Goes(msgspec.Struct, frozen=True):
-    """A part of yesterday's traffic that would go elsewhere; empty names: nobody."""
+    """Part of yesterday's traffic that would go elsewhere; empty names: nobody."""
 
     giver: str
     taker: str
@@ -65,7 +65,7 @@ class Goes(msgspec.Struct, frozen=True):
 def differences(
     request: Request, before: StoredRoute | None, after: StoredRoute, names: Mapping[UUID, str]
 ) -> list[Changed]:
-    """What differs, in words."""
+    """The differences, in words."""
     return [
         Changed(request.text(FIELDS[field]), _said(request, field, old, names), _said(request, field, new, names))
         for field, old, new in rerouting.differences(before, after)
@@ -89,7 +89,7 @@ def entry(request: Request, one: Recorded, names: Mapping[UUID, str]) -> Entry:
 
 
 def preview(found: Moved, names: Mapping[UUID, str]) -> dict[str, Any]:
-    """What a change would move, for its page."""
+    """What a change would shift, for its page."""
     goes = [
         Goes(names.get(one.giver, "") if one.giver else "", names.get(one.taker, "") if one.taker else "", count)
         for one in found.flows

@@ -1,1 +1,1 @@
-"""WhatsApp: accounts of all organizations with their numbers and templates, callbacks from Meta, and rates."""
+"""WhatsApp: accounts of all organizations with their numbers and templates, and callbacks from Meta."""

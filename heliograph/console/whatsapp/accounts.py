@@ -1,4 +1,4 @@
-"""O9 WhatsApp: accounts, with what keeps each from sending or receiving, its numbers and its templates."""
+"""O9 WhatsApp: accounts, with what prevents each from sending or receiving, their numbers and their templates."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from heliograph.whatsapp.mirror.accounts import BusinessAccount
 from heliograph.whatsapp.mirror.reading import Mirror
 
 HERE = "/console/whatsapp"
-#: Accounts that are listed, and templates of one.
+#: Accounts listed, and templates shown per account.
 MOST, TEMPLATES = 200, 500
 
 
 async def show(request: Request) -> Answer:
-    """All of them, by organization."""
+    """All accounts, by organization."""
     key = apps.seal_key(request.services.settings)
     async with request.reading() as conn:
         standing = await onboarding.standing(conn)
@@ -35,34 +35,34 @@ async def show(request: Request) -> Answer:
 
 
 async def show_one(request: Request) -> Answer:
-    """One of them, with what to enter at Meta."""
+    """One account, with the values to enter at Meta."""
     values = await _values(request)
     template = "whatsapp/account_live.html" if request.is_fragment else "whatsapp/account.html"
     return Shown(template=template, values=values)
 
 
 async def show_pause(request: Request) -> Answer:
-    """What stops with it."""
+    """What pausing it would stop."""
     return Shown(template="whatsapp/pause.html", values=await _values(request))
 
 
 async def pause(request: Request) -> Answer:
-    """Nothing is sent from its numbers until it is resumed."""
+    """Pause it: nothing is sent from its numbers until it is resumed."""
     return await _set(request, "paused", request.text("It is paused: nothing is sent from its numbers."))
 
 
 async def resume(request: Request) -> Answer:
-    """It sends again."""
+    """Let it send again."""
     return await _set(request, "active", request.text("It sends again."))
 
 
 async def show_remove(request: Request) -> Answer:
-    """What goes with it."""
+    """What removing it would delete."""
     return Shown(template="whatsapp/remove.html", values=await _values(request))
 
 
 async def remove(request: Request) -> Answer:
-    """Its id at Meta was typed: it goes, with its token."""
+    """Remove it with its token, once its id at Meta is typed to confirm."""
     try:
         async with request.writing() as conn:
             of, one = await _account(conn, request)
@@ -74,7 +74,7 @@ async def remove(request: Request) -> Answer:
 
 
 async def release(request: Request) -> Answer:
-    """End its hold and those of its numbers: a few messages go first."""
+    """End its hold and those of its numbers: at first, only a few messages are sent."""
     async with request.writing() as conn:
         of, one = await _account(conn, request)
         released = await holds.release_account(conn, of, one.id, by=request.who)
@@ -82,7 +82,7 @@ async def release(request: Request) -> Answer:
 
 
 async def acknowledge(request: Request) -> Answer:
-    """Its warnings were dealt with at Meta."""
+    """Mark its warnings as dealt with at Meta."""
     async with request.writing() as conn:
         of, one = await _account(conn, request)
         await warnings.acknowledge(conn, of, one.id, by=request.who)
@@ -90,7 +90,7 @@ async def acknowledge(request: Request) -> Answer:
 
 
 async def sync_now(request: Request) -> Answer:
-    """Read credential, numbers and templates at Meta now."""
+    """Read its credential, numbers and templates from Meta now."""
     async with request.writing() as conn:
         of, one = await _account(conn, request)
     mirror = Mirror(request.services.pool, key=apps.seal_key(request.services.settings))
@@ -121,7 +121,7 @@ async def subscribe(request: Request) -> Answer:
 
 
 async def change_token(request: Request) -> Answer:
-    """Another token, once Meta has accepted it; what waited for it is sent then."""
+    """Replace the token, once Meta has accepted the new one; messages waiting for it are then sent."""
     key, token = apps.seal_key(request.services.settings), request.form.get("token", "").strip()
     try:
         if not token:
@@ -139,7 +139,7 @@ async def change_token(request: Request) -> Answer:
 
 
 async def release_number(request: Request) -> Answer:
-    """End the hold of one number; that of its account stays."""
+    """End the hold of one number; its account's hold stays."""
     async with request.writing() as conn:
         of = await organization(conn, request)
         number = await onboarding.find_number(conn, of.id, str(request.id()))
@@ -163,7 +163,7 @@ async def set_template(request: Request) -> Answer:
 
 
 async def _account(conn: Connection, request: Request) -> tuple[UUID, BusinessAccount]:
-    """Raises NotFound."""
+    """(organization's id, account). Raises NotFound."""
     of = await organization(conn, request)
     return of.id, await onboarding.find_account(conn, of.id, str(request.id()))
 

@@ -1,4 +1,4 @@
-"""O9: the secret of an account's app, and its verify token, changed here after they were changed at Meta."""
+"""O9: an account's app secret and verify token, changed here after they were changed at Meta."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ TEMPLATE = "whatsapp/app.html"
 
 
 async def show(request: Request) -> Answer:
-    """The form. What is stored is not shown."""
+    """The form. Stored values are not shown."""
     return Shown(template=TEMPLATE, values=await _values(request))
 
 
 async def change(request: Request) -> Answer:
-    """Keep what was given; callbacks signed with the former secret are accepted for seven days more."""
+    """Save the given values; callbacks signed with the former secret are accepted for seven more days."""
     values = await _values(request)
     secret, verify_token = (request.form.get(name, "").strip() or None for name in ("app_secret", "verify_token"))
     key = apps.seal_key(request.services.settings)

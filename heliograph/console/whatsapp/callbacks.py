@@ -1,4 +1,4 @@
-"""O9: callbacks from Meta that wait, and items that could not be applied; tried again, or given up."""
+"""O9: waiting callbacks from Meta, and items that could not be applied: retry them, or give them up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = "/console/whatsapp/callbacks"
 
 
 async def show(request: Request) -> Answer:
-    """What waits, and what could not be applied."""
+    """Waiting callbacks, and items that could not be applied."""
     key = apps.seal_key(request.services.settings)
     async with request.reading() as conn:
         waiting, letters = await whatsapp.waiting(conn), await whatsapp.letters(conn, key)
@@ -32,7 +32,7 @@ async def show(request: Request) -> Answer:
 
 
 async def retry(request: Request) -> Answer:
-    """Apply what could not be applied, oldest first."""
+    """Retry items that could not be applied, oldest first."""
     looked, done = await inbox.retry(request.services.pool, apps.seal_key(request.services.settings))
     said = request.text(
         "%(done)s of %(looked)s are applied.", done=request.speech.number(done), looked=request.speech.number(looked)
@@ -41,7 +41,7 @@ async def retry(request: Request) -> Answer:
 
 
 async def show_one(request: Request) -> Answer:
-    """One item: why it could not be applied, and what it consists of, without what people wrote."""
+    """One item: why it could not be applied, and its contents, without what people wrote."""
     key = apps.seal_key(request.services.settings)
     async with request.reading() as conn:
         found = await whatsapp.letter(conn, key, id=request.id())
@@ -65,7 +65,7 @@ async def retry_one(request: Request) -> Answer:
 
 
 async def drop(request: Request) -> Answer:
-    """Nobody will want it."""
+    """Give it up."""
     async with request.writing() as conn:
         await dead_letters.drop(conn, id=request.id(), by=request.who)
     return Elsewhere(location=HERE, notice=request.text("It is given up."))

@@ -1,4 +1,4 @@
-"""O9: an account is connected step by step, each value tried at Meta at once, then waited for its first callback."""
+"""O9: connecting an account step by step: each value is tried at Meta at once; then its first callback is awaited."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TEMPLATE = "whatsapp/connect.html"
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """One value, and what Meta said to it."""
+    """One value, and Meta's response to it."""
 
-    #: The field that it is about.
+    #: The field concerned.
     field: str
     is_well: bool
     said: str
@@ -37,7 +37,7 @@ async def show(request: Request) -> Answer:
 
 
 async def submit(request: Request) -> Answer:
-    """Try what is filled in, or connect the account with it."""
+    """Try the values, or connect the account with them."""
     form = request.form
     try:
         async with request.writing() as conn:
@@ -83,7 +83,7 @@ async def _try(request: Request, conn: Connection, client: CloudClient, typed: d
 
 
 def _told(request: Request, found: Reading) -> list[Tried]:
-    """What Meta answered, value by value, in the order of the form."""
+    """Meta's responses, value by value, in the order of the form."""
     text, count = request.text, request.speech.count
     app_refused = next((one for one in found.problems if one.startswith("credential:")), None)
     is_valid = found.credential in ("ok", "expiring")
@@ -110,7 +110,7 @@ async def _organization(conn: Connection, reference: str) -> organizations.Organ
 
 
 def _typed(form: dict[str, str]) -> dict[str, str]:
-    """Raises Invalid."""
+    """The form's values as typed. Raises Invalid."""
     typed = {name: form.get(name, "").strip() for name in FIELDS}
     for name in ("app_id", "waba_id"):
         if not (typed[name].isascii() and typed[name].isdigit()):

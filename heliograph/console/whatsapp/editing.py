@@ -1,4 +1,4 @@
-"""O9: what an account is called here, and where its Graph API is, changed after the difference was looked at."""
+"""O9: an account's name here, and the address of its Graph API; the difference is shown before saving."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from heliograph.whatsapp.mirror import accounts, apps, onboarding
 from heliograph.whatsapp.mirror.accounts import BusinessAccount
 
 FORM, DIFFERENCE = "whatsapp/edit.html", "whatsapp/difference.html"
-#: Fields with their default, and with their name as a difference has it.
+#: Fields, with their defaults, and their names in a difference.
 FIELDS = {"name": ("", "Name"), "base_url": (BASE_URL, "Base URL"), "api_version": (API_VERSION, "Version")}
-#: What is said of a value that cannot be.
+#: Texts for invalid values.
 WRONG = {
     "name": "A name has at most 200 characters, and none that nobody sees.",
     "base_url": "An address of the Graph API begins with https://; http:// is for this machine alone.",
@@ -28,14 +28,14 @@ WRONG = {
 
 
 async def show(request: Request) -> Answer:
-    """The form, with what is in force."""
+    """The form with the current values."""
     async with request.reading() as conn:
         one = await _account(conn, request)
     return Shown(template=FORM, values=_values(request, one, _shown(one)))
 
 
 async def change(request: Request) -> Answer:
-    """Show the difference first; then, by its button, save it."""
+    """Show the difference; then, on confirmation, save it."""
     form = request.form
     async with request.reading() as conn:
         one = await _account(conn, request)
@@ -47,7 +47,7 @@ async def change(request: Request) -> Answer:
     if form.get("do") == "again":
         return Shown(template=FORM, values=values)
     changed = {name: text for name, text in given.items() if text != before[name]}
-    # As the page of the difference showed it; that page itself is made from what is in force.
+    # The state that the difference page showed; that page itself is made from the current state.
     seen = msgspec.structs.replace(one, **{name: form.get(f"seen_{name}", before[name]) for name in FIELDS})
     try:
         if not changed and seen == one:
@@ -74,7 +74,7 @@ async def change(request: Request) -> Answer:
 
 
 async def _account(conn: Connection, request: Request) -> BusinessAccount:
-    """Raises NotFound."""
+    """The account in the address. Raises NotFound."""
     of = await organization(conn, request)
     return await onboarding.find_account(conn, of.id, str(request.id()))
 

@@ -1,4 +1,4 @@
-"""Addresses of WhatsApp."""
+"""Routes of WhatsApp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""O9: a callback as Meta would send it, made here: a user writes, or something became of a message that went out."""
+"""O9: a simulated callback from Meta: a user writes, or a sent message changes its status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def show(request: Request) -> Answer:
 
 
 async def submit(request: Request) -> Answer:
-    """Take it in as those of Meta are."""
+    """Process it like a callback from Meta."""
     key = apps.seal_key(request.services.settings)
     try:
         async with request.writing() as conn:
