@@ -90,7 +90,7 @@ FILLED = {
 
 def frame(request: Request) -> dict[str, Any]:
     """The values that the frame's templates need."""
-    # Only counted kinds that the reader has not silenced and that their role is notified of.
+    # Only kinds that the reader has not silenced, and that their role is notified of.
     person = request.person if request.session else None
     news = [] if person is None else [name for name in person.unread if name not in person.silent]
     known = [KINDS[name] for name in news if name in KINDS]

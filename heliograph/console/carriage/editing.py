@@ -41,7 +41,7 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """Show the difference first; then, by its button, save it."""
+    """Show the difference; once confirmed, save it."""
     form, id = request.form, request.id()
     async with request.reading() as conn:
         one = await known(conn, id)

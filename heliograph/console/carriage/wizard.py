@@ -126,7 +126,7 @@ async def test(request: Request) -> Answer:
 
 
 async def show_limits(request: Request) -> Answer:
-    """Sessions, window, rate."""
+    """The form for sessions, window and rate."""
     draft = await read(request)
     return Shown(template="carriage/wizard_fields.html", values=_limits(draft, kept(draft)))
 

@@ -42,7 +42,7 @@ async def show_cancel(request: Request) -> Answer:
 
 
 async def cancel(request: Request) -> Answer:
-    """End it."""
+    """Cancel it for good."""
     said = request.text("The campaign is canceled; messages not sent are refunded.")
     return await _act(request, plan.cancel, said, "canceled")
 

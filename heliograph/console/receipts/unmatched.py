@@ -121,7 +121,7 @@ def _said(request: Request, applied: Applied) -> str:
 
 
 def _place(request: Request, given: dict[str, str]) -> Place:
-    """The receipt's place, from the form or address. Raises NotFound."""
+    """The place of the receipt. Raises NotFound."""
     try:
         return Place(date.fromisoformat(given.get("on", "")), UUID(given.get("supplier", "")), request.id())
     except ValueError:

@@ -69,7 +69,7 @@ async def show_new(request: Request) -> Answer:
 
 
 async def add(request: Request) -> Answer:
-    """Show what it would shift; then, on confirmation, add it."""
+    """Show what it would shift; once confirmed, add it."""
     return await _submit(request, None)
 
 
@@ -82,7 +82,7 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """Show the difference and what it would shift; then, on confirmation, save it."""
+    """Show the difference and what it would shift; once confirmed, save it."""
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(request.id()))
     return await _submit(request, one)

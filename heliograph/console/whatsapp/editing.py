@@ -35,7 +35,7 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """Show the difference; then, on confirmation, save it."""
+    """Show the difference; once confirmed, save it."""
     form = request.form
     async with request.reading() as conn:
         one = await _account(conn, request)

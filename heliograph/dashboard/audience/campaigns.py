@@ -169,7 +169,7 @@ async def show_cancel(request: Request) -> Answer:
 
 
 async def cancel(request: Request) -> Answer:
-    """End it."""
+    """Cancel it for good."""
     return await _act(request, plan.cancel, request.text("The campaign is canceled; messages not sent are refunded."))
 
 

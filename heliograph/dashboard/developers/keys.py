@@ -221,7 +221,7 @@ async def _key(request: Request) -> ApiKey:
 
 
 def _profiles(request: Request) -> list[Profile]:
-    """The profiles that the person may grant: those whose scopes they all hold or may grant."""
+    """The profiles that the person may assign: they must hold, or be allowed to grant, every scope in them."""
     held = request.actor.scopes | request.actor.grants
     return [
         Profile(

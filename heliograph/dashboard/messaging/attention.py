@@ -176,7 +176,7 @@ def _is_late(at: datetime | None) -> bool:
 
 
 async def _of_countries(conn: Connection, request: Request) -> list[Notice]:
-    """Countries whose delivery rate fell below that of the week before. Test messages say nothing about countries."""
+    """Countries whose delivery rate fell below their own of the week before. Test messages say nothing about this."""
     if request.mode != "live" or not request.may("sms:read"):
         return []
     speech = request.speech

@@ -281,7 +281,7 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
     else:
         reaches = await sms.reaches(conn, request.actor, request.services.sms, wish=wish)
         say = preview.sms(request.actor, given.text, reaches=reaches)
-        # Where only simulators carry messages, nobody sleeps (`sms.dispatch.channel`).
+        # Quiet hours do not apply to simulators (`sms.dispatch.channel`).
         if CLASSES[wish.traffic_class].waits_for_day and await routing.carriage(conn, None) != "simulator":
             waits = max(clock.now(), wish.scheduled_at or clock.now())
     seen = await preview.look(
