@@ -9,6 +9,7 @@ import pytest
 from heliograph.accounts import installation, organizations
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
+from heliograph.guard import rules
 from heliograph.pages.forms import leaving
 from heliograph.simulators.graph.simulator import GraphSimulator
 from tests.api.conftest import Tenant
@@ -124,3 +125,16 @@ async def test_of_the_installation(pool: Pool, root: Browser) -> None:
     async with pool.acquire() as conn:
         known = await installation.load(conn)
     assert (known.announcement, known.new_quota) == ("Well again", 600)
+
+
+async def test_of_the_guards_rules(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    path = f"/console/guard/rules/{tenant.id}"
+    await both(root, path, {"policy": "refuse", "safe": "25884000"}, {"event": "3", "limit_otp": "500"})
+    async with pool.acquire() as conn:
+        known = await rules.rules_of(conn, tenant.id)
+    assert (known.policy, known.safe, known.limits) == ("refuse", ["25884000"], {"otp": 500})
+    # An event that somebody ended is not announced again by whoever left it as announced.
+    await both(root, path, {"event": ""}, {"safe": "25885000"})
+    async with pool.acquire() as conn:
+        known = await rules.rules_of(conn, tenant.id)
+    assert (known.safe, known.event_until) == (["25885000"], None)

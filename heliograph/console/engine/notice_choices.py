@@ -26,6 +26,7 @@ async def show(request: Request) -> Answer:
         "own": True,
         "operator": True,
         "action": HERE,
+        "was": "",
         "ways": [(way, request.text(words.NOTICE_WAYS[way])) for way in OWN_WAYS],
         "rows": [
             (kind, request.text(words.OPERATOR_NOTICES[kind]), [(way, way in known[kind]) for way in OWN_WAYS])

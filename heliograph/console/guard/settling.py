@@ -12,14 +12,18 @@ from heliograph.classes import kinds
 from heliograph.console import typed
 from heliograph.console.acting import organization
 from heliograph.guard import rules
+from heliograph.guard.rules import Rules
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
 TEMPLATE = "guard/rules.html"
 #: Choices for the days of an announced event; the form also has "": none, and "same": unchanged.
 EVENTS = ("1", "3", "7", str(rules.EVENT.days))
+#: Fields of the form; "event" says what it is to be, and what is left of it is "as it was".
+FIELDS = ("policy", "safe", "event", *(f"limit_{name}" for name in kinds.NAMES))
 
 
 async def show(request: Request) -> Answer:
@@ -28,22 +32,22 @@ async def show(request: Request) -> Answer:
 
 
 async def save(request: Request) -> Answer:
-    """Save all rules at once."""
-    form = request.form
-    listed = [one.strip() for one in form.get("safe", "").replace(",", "\n").splitlines() if one.strip()]
-    event = form.get("event", "same")
+    """All of it at once."""
     try:
-        limits = {name: typed.amount(form.get(f"limit_{name}", ""), f"limit_{name}") for name in kinds.NAMES}
-        if event not in ("", "same", *EVENTS):
-            raise Invalid(("event", "enum", "Choose one of those that are offered."))
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request)
             known = await rules.rules_of(conn, one.id)
+            form = leaving.typed(request.form, FIELDS, _shown(known))
+            event = form["event"]
+            if event not in ("", "same", *EVENTS):
+                raise Invalid(("event", "enum", "Choose one of those that are offered."))
+            listed = [one.strip() for one in form["safe"].replace(",", "\n").splitlines() if one.strip()]
+            limits = {name: typed.amount(form[f"limit_{name}"], f"limit_{name}") for name in kinds.NAMES}
             until = known.event_until if event == "same" else None
             await rules.configure(
                 conn,
                 one.id,
-                policy=form.get("policy") or None,
+                policy=form["policy"] or None,
                 safe=listed,
                 event_until=clock.now() + timedelta(days=int(event)) if event in EVENTS else until,
                 limits=limits,
@@ -65,24 +69,34 @@ def _in_words(refusal: Invalid) -> Invalid:
     )
 
 
+def _shown(known: Rules) -> dict[str, str]:
+    """The fields as they stand."""
+    return {
+        "policy": "" if known.by_default else known.policy,
+        "safe": "\n".join(known.safe),
+        "event": "same" if known.event_until else "",
+        **{f"limit_{name}": str(known.limits.get(name, "")) for name in kinds.NAMES},
+    }
+
+
 async def _values(request: Request) -> dict[str, Any]:
-    form, text = request.form, request.text
+    text = request.text
     async with request.reading() as conn:
         one = await organization(conn, request)
         known = await rules.rules_of(conn, one.id)
+    shown = _shown(known)
+    form = leaving.typed(request.form, FIELDS, shown) if request.method == "POST" else shown
     days = [(day, request.speech.count("for %(num)s day", "for %(num)s days", int(day))) for day in EVENTS]
     stays = [("same", text("as announced"))] if known.event_until else []
     return {
         "one": one,
         "known": known,
         "policies": [(name, text(called), text(more)) for name, called, more in words.GUARD_POLICIES],
-        "policy": form.get("policy", "" if known.by_default else known.policy),
-        "safe": form.get("safe", "\n".join(known.safe)),
+        "was": leaving.written(shown),
+        "policy": form["policy"],
+        "safe": form["safe"],
         "events": [*stays, ("", text("none")), *days],
-        "event": form.get("event", "same" if known.event_until else ""),
-        "limits": [
-            (f"limit_{name}", text(words.GUARD_CLASSES[name]), form.get(f"limit_{name}", known.limits.get(name, "")))
-            for name in kinds.NAMES
-        ],
+        "event": form["event"],
+        "limits": [(f"limit_{name}", text(words.GUARD_CLASSES[name]), form[f"limit_{name}"]) for name in kinds.NAMES],
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
     }

@@ -18,15 +18,13 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.forms import leaving
 from heliograph.pages.people import own_account
+from heliograph.pages.pieces import reply_form
 from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of, words_of
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
-#: Fields of the form, except checkboxes.
-FIELDS = (
-    *("encoding", "time_zone", "opt_out_words", "reply_language", "session_hours"),
-    *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")),
-)
+#: Fields of the form, those that are ticked aside.
+FIELDS = ("encoding", "time_zone", "session_hours", *reply_form.FIELDS)
 TICKS = ("factor_required", "reveals", "developer_keys")
 #: The form's initial value of a setting that owners change, too: if left unchanged, it undoes no change of theirs.
 SHOWN = "developer_keys_shown"
@@ -88,22 +86,15 @@ async def change(request: Request) -> Answer:
 
 
 def _known(one: Organization) -> dict[str, str]:
-    found = {
+    return reply_form.shown(one) | {
         "encoding": "accents" if one.replace_accents else "smart" if one.smart_encoding else "off",
         "time_zone": one.time_zone or "",
-        "opt_out_words": "\n".join(one.opt_out_words),
-        "reply_language": one.reply_language or "",
         "session_hours": str(one.session_hours or ""),
         "factor_required": "yes" if one.factor_required else "",
         "reveals": "yes" if one.reveals else "",
         "developer_keys": "yes" if one.developer_keys else "",
         SHOWN: "yes" if one.developer_keys else "",
     }
-    for kind in KINDS:
-        own: str | None = getattr(one, f"{kind}_reply")
-        found[f"{kind}_how"] = "default" if own is None else "own" if own else "none"
-        found[f"{kind}_reply"] = own or ""
-    return found
 
 
 def _values(request: Request, one: Organization, given: Mapping[str, str]) -> dict[str, Any]:

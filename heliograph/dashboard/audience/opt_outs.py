@@ -21,7 +21,9 @@ from heliograph.dashboard import exporting, listing
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import OptOuts
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.lists import leafing
+from heliograph.pages.pieces import reply_form
 from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of, words_of
 from heliograph.pages.requests import Request
 from heliograph.people import policy
@@ -102,28 +104,23 @@ async def show_words(request: Request) -> Answer:
     """The organization's own keywords for STOP, and the replies to keywords."""
     async with request.reading() as conn:
         found = await organizations.get(conn, id=request.acting("live").organization_id)
-    typed = {"opt_out_words": "\n".join(found.opt_out_words), "reply_language": found.reply_language or ""}
-    for kind in KINDS:
-        own = getattr(found, f"{kind}_reply")
-        typed[f"{kind}_how"] = "default" if own is None else "own" if own else "none"
-        typed[f"{kind}_reply"] = own or ""
-    return Shown(template="audience/opt_out_words.html", values=_words(found, typed))
+    return Shown(template="audience/opt_out_words.html", values=_words(found, found, reply_form.shown(found)))
 
 
 async def change_words(request: Request) -> Answer:
-    """Change keywords and replies; "preview" shows what a handset would receive and changes nothing."""
-    names = ("opt_out_words", "reply_language", *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")))
-    typed = {name: request.form.get(name, "").strip() for name in names}
-    chosen = {f"{kind}_reply": reply_of(typed, kind) for kind in KINDS}
-    listed = words_of(typed["opt_out_words"])
+    """Change words and replies; "preview" shows what a handset would get and changes nothing."""
     organization_id = request.acting("live").organization_id
     async with request.reading() as conn:
         found = await organizations.get(conn, id=organization_id)
+    given = {name: text.strip() for name, text in request.form.items()}
+    typed = leaving.typed(given, reply_form.FIELDS, reply_form.shown(found))
+    chosen = {f"{kind}_reply": reply_of(typed, kind) for kind in KINDS}
+    listed = words_of(typed["opt_out_words"])
     language = typed["reply_language"] or None
     known = language if language in organizations.REPLY_LANGUAGES else None
     wanted = msgspec.structs.replace(found, reply_language=known, **chosen)
     if request.form.get("do") == "preview":
-        return Shown(template="audience/opt_out_words.html", values=_words(wanted, typed))
+        return Shown(template="audience/opt_out_words.html", values=_words(found, wanted, typed))
 
     async def work(conn: Connection) -> str:
         changed = await policy.configure(
@@ -140,11 +137,12 @@ async def change_words(request: Request) -> Answer:
     try:
         await request.once(work)
     except Invalid as refusal:
-        return refused("audience/opt_out_words.html", _in_words(refusal), _words(wanted, typed))
+        return refused("audience/opt_out_words.html", _in_words(refusal), _words(found, wanted, typed))
     return Elsewhere(location=request.to(f"{HERE}/words"), notice=request.text("Saved."))
 
 
-def _words(one: Organization, typed: dict[str, str]) -> dict[str, object]:
+def _words(known: Organization, one: Organization, typed: dict[str, str]) -> dict[str, object]:
+    """`known`: as it stands; `one`: as it would be with what was typed."""
     made = []
     for kind in KINDS:
         own = getattr(one, f"{kind}_reply")
@@ -155,6 +153,7 @@ def _words(one: Organization, typed: dict[str, str]) -> dict[str, object]:
     return {
         "replies": made,
         "typed": typed,
+        "was": leaving.written(reply_form.shown(known)),
         "standard": sorted(keywords.STOP),
         "languages_offered": [(one, REPLY_LANGUAGES[one]) for one in organizations.REPLY_LANGUAGES],
     }

@@ -14,15 +14,18 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.classes import kinds
 from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
+from heliograph.guard.rules import Rules
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
-from heliograph.pages.forms import figures
+from heliograph.pages.forms import figures, leaving
 from heliograph.pages.requests import Request
 from heliograph.people import policy
 
 TEMPLATE = "organization/limits.html"
 #: Number ranges shown, the newest.
 SHOWN = 20
+#: Fields of the guard's form.
+FIELDS = ("policy", "safe", *(f"limit_{name}" for name in kinds.NAMES))
 
 
 async def show(request: Request) -> Answer:
@@ -51,19 +54,29 @@ async def change_limit(request: Request) -> Answer:
 
 
 async def change_guard(request: Request) -> Answer:
-    """Change how suspicious messages are treated, which are never held, and how many of a class are not suspicious."""
-    form = request.form
-    listed = [one.strip() for one in form.get("safe", "").replace(",", "\n").splitlines() if one.strip()]
+    """What is done with suspicious messages, what is never held, and how many of a class are not suspicious."""
 
     async def work(conn: Connection, actor: Actor) -> None:
+        known = await rules.rules_of(conn, actor.organization_id)
+        typed = leaving.typed(request.form, FIELDS, shown(known))
+        listed = [one.strip() for one in typed["safe"].replace(",", "\n").splitlines() if one.strip()]
         allowed: dict[str, int | None] = {}
         for name in kinds.NAMES:
             field = f"limit_{name}"
             wrong = Invalid((field, "range", ""))
-            allowed[name] = figures.within(form.get(field, ""), wrong, least=1, most=rules.MOST_LIMIT)
-        await policy.change_guard(conn, actor, policy=form.get("policy") or None, safe=listed, limits=allowed)
+            allowed[name] = figures.within(typed[field], wrong, least=1, most=rules.MOST_LIMIT)
+        await policy.change_guard(conn, actor, policy=typed["policy"] or None, safe=listed, limits=allowed)
 
     return await _changed(request, work)
+
+
+def shown(known: Rules) -> dict[str, str]:
+    """The guard's fields as they stand."""
+    return {
+        "policy": "" if known.by_default else known.policy,
+        "safe": "\n".join(known.safe),
+        **{f"limit_{name}": str(known.limits.get(name, "")) for name in kinds.NAMES},
+    }
 
 
 async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitable[None]]) -> Answer:
@@ -85,7 +98,10 @@ async def _values(request: Request) -> dict[str, Any]:
     names = {one.id: f"{one.name} …{one.last4}" for one in keys}
     form = request.form
     text = request.text
+    guard = shown(known)
+    typed = leaving.typed(form, FIELDS, guard) if "safe" in form else guard
     return {
+        "was": leaving.written(guard),
         "limits": [(one, names.get(one.key_id) if one.key_id else None) for one in limits],
         "scopes": [
             ("", text("The whole organization")),
@@ -94,12 +110,9 @@ async def _values(request: Request) -> dict[str, Any]:
         "scope": form.get("scope", ""),
         "segments": form.get("segments", ""),
         "policies": [(name, text(called), text(more)) for name, called, more in words.GUARD_POLICIES],
-        "policy": form.get("policy", "" if known.by_default else known.policy),
-        "safe": form.get("safe", "\n".join(known.safe)),
-        "allowed": [
-            (f"limit_{name}", text(words.GUARD_CLASSES[name]), form.get(f"limit_{name}", known.limits.get(name, "")))
-            for name in kinds.NAMES
-        ],
+        "policy": typed["policy"],
+        "safe": typed["safe"],
+        "allowed": [(f"limit_{name}", text(words.GUARD_CLASSES[name]), typed[f"limit_{name}"]) for name in kinds.NAMES],
         "holds": [(one, _range(request, one)) for one in found],
     }
 

@@ -9,8 +9,10 @@ from heliograph.mail import outbox
 from heliograph.notices.kinds import KINDS, OWN_WAYS, WAYS
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.people.noticing import choices
+from heliograph.people.noticing.choices import Choices
 
 TEMPLATE = "notice_choices.html"
 OWN, ALL = "/notices/choices", "/settings/notices"
@@ -41,15 +43,27 @@ async def show_all(request: Request) -> Answer:
 
 
 async def choose_all(request: Request) -> Answer:
-    """Set the organization's choices."""
-    ways = {
-        kind: None if "usual" in request.form else {way for way in WAYS if request.form.get(f"{kind} {way}")}
-        for kind in KINDS
-    }
+    """Choose for the organization."""
     async with request.writing() as conn:
+        now = _shown(await choices.get(conn, request.acting("live")))
+        typed = leaving.typed(request.form, now, now)
+        ways = {
+            kind: None if "usual" in request.form else {way for way in WAYS if typed.get(f"{kind} {way}")}
+            for kind in KINDS
+        }
         await choices.choose_for_all(conn, request.acting("live"), ways=ways)
     request.services.sessions.forget(request.token)
     return Elsewhere(location=ALL, notice=request.text("The settings are saved."))
+
+
+def _shown(known: Choices) -> dict[str, str]:
+    """The organization's table as it stands: of each box what is sent if it is ticked, and "" if it is not."""
+    return {
+        f"{kind} {way}": "1" if way in known.ways(kind) else ""
+        for kind in KINDS
+        for way in WAYS
+        if way != "webhook" or not KINDS[kind].is_personal
+    }
 
 
 async def _values(request: Request, *, own: bool) -> dict[str, Any]:
@@ -62,6 +76,7 @@ async def _values(request: Request, *, own: bool) -> dict[str, Any]:
         "own": own,
         "operator": False,
         "action": OWN if own else ALL,
+        "was": "" if own else leaving.written(_shown(known)),
         "ways": [(way, request.text(words.NOTICE_WAYS[way])) for way in ways],
         "rows": [
             (

@@ -6,13 +6,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from heliograph.accounts import organizations, send_defaults
+from heliograph.accounts.organizations import Organization
+from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
-from heliograph.pages.forms import figures
+from heliograph.pages.forms import figures, leaving
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
@@ -25,12 +27,22 @@ SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
 #: Choices for messages' validity, in seconds, and for how long texts and messages are kept, in days.
 VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
 TEXT_DAYS, MESSAGE_DAYS = (1, 3, 7, 14, 30, 60, 90), (30, 60, 90, 180, 365)
-#: Upper bound of all choices.
+#: Fields of each group, which is a form of its own.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "general": ("name", "time_zone", "country"),
+    "messages": ("encoding", "allowed"),
+    "defaults": ("guarantee", "validity", "text_days", "message_days", "quiet_hours", "quiet_from", "quiet_to"),
+    "security": ("factor_required", "reveals", "developer_keys", "session_hours", "approval_above"),
+}
+#: No choice is more.
 MOST = 10**9 - 1
 #: Represents all countries. An empty field is a slip, which must not allow the whole world.
 EVERYWHERE = "any"
 #: The choice of custom quiet hours, and the form's initial ones.
 OWN_HOURS, USUAL_HOURS = "own", ("20:00", "08:00")
+
+#: Fields as they are typed, by name.
+Typed = Mapping[str, str]
 
 
 async def show(request: Request) -> Answer:
@@ -39,61 +51,55 @@ async def show(request: Request) -> Answer:
 
 
 async def change_general(request: Request) -> Answer:
-    """Change name, time zone and country."""
-    form = request.form
+    """Name, time zone and country."""
 
-    async def work(conn: Connection, actor: Actor) -> None:
-        await policy.rename(conn, actor, name=form.get("name", ""))
-        await policy.configure(
-            conn, actor, time_zone=form.get("time_zone") or None, country=form.get("country") or None
-        )
+    async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
+        await policy.rename(conn, actor, name=typed["name"])
+        await policy.configure(conn, actor, time_zone=typed["time_zone"] or None, country=typed["country"] or None)
 
-    return await _changed(request, work)
+    return await _changed(request, "general", work)
 
 
 async def change_messages(request: Request) -> Answer:
-    """Change how texts are written, and which countries are allowed."""
-    form = request.form
-    listed = [one for one in form.get("allowed", "").upper().replace(",", " ").split() if one]
+    """How texts are written, and where they may go."""
 
-    everywhere = listed == [EVERYWHERE.upper()]
-
-    async def work(conn: Connection, actor: Actor) -> None:
+    async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
+        listed = [one for one in typed["allowed"].upper().replace(",", " ").split() if one]
+        everywhere = listed == [EVERYWHERE.upper()]
         unknown = [one for one in listed if one not in phones.REGIONS.values() or one == "001"]
         if not listed or (unknown and not everywhere):
             raise Invalid(("allowed", "enum", "Write countries by their ISO codes, such as MZ ZA PT, or any."))
         await policy.configure(
             conn,
             actor,
-            smart_encoding=form.get("encoding") in ("smart", "accents"),
-            replace_accents=form.get("encoding") == "accents",
+            smart_encoding=typed["encoding"] in ("smart", "accents"),
+            replace_accents=typed["encoding"] == "accents",
             allowed_countries=None if everywhere else list(dict.fromkeys(listed)),
         )
 
-    return await _changed(request, work)
+    return await _changed(request, "messages", work)
 
 
 async def change_defaults(request: Request) -> Answer:
-    """Change the defaults of sends, and how long texts and messages are kept."""
-    form = request.form
+    """What sends mean that do not say it, and how long texts and messages are kept."""
 
-    async def work(conn: Connection, actor: Actor) -> None:
+    async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
         await policy.change_defaults(
             conn,
             actor,
-            guarantee=form.get("guarantee") or None,
-            validity_seconds=_chosen("validity", form.get("validity", "")),
-            text_days=_chosen("text_days", form.get("text_days", "")),
-            message_days=_chosen("message_days", form.get("message_days", "")),
-            quiet_hours=_quiet(form),
+            guarantee=typed["guarantee"] or None,
+            validity_seconds=_chosen("validity", typed["validity"]),
+            text_days=_chosen("text_days", typed["text_days"]),
+            message_days=_chosen("message_days", typed["message_days"]),
+            quiet_hours=_quiet(typed),
         )
 
-    return await _changed(request, work)
+    return await _changed(request, "defaults", work)
 
 
-def _quiet(form: Mapping[str, str]) -> str | None:
-    chosen = form.get("quiet_hours") or None
-    return f"{form.get('quiet_from', '')}-{form.get('quiet_to', '')}" if chosen == OWN_HOURS else chosen
+def _quiet(typed: Typed) -> str | None:
+    chosen = typed["quiet_hours"] or None
+    return f"{typed['quiet_from']}-{typed['quiet_to']}" if chosen == OWN_HOURS else chosen
 
 
 def _chosen(field: str, text: str) -> int | None:
@@ -101,25 +107,23 @@ def _chosen(field: str, text: str) -> int | None:
 
 
 async def change_security(request: Request) -> Answer:
-    """Change what is required of members."""
-    form = request.form
-    hours = next((one for one in SESSION_HOURS if str(one) == form.get("session_hours")), None)
+    """What is demanded of members."""
 
-    async def work(conn: Connection, actor: Actor) -> None:
+    async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
         await policy.configure(
             conn,
             actor,
-            factor_required=form.get("factor_required") == "yes",
-            session_hours=hours,
-            reveals=form.get("reveals") == "yes",
-            developer_keys=form.get("developer_keys") == "yes" if request.may(permission=OWNERS) else None,
+            factor_required=typed["factor_required"] == "yes",
+            session_hours=_chosen("session_hours", typed["session_hours"]),
+            reveals=typed["reveals"] == "yes",
+            developer_keys=typed["developer_keys"] == "yes" if request.may(permission=OWNERS) else None,
         )
         least, most = send_defaults.APPROVAL
         wrong = Invalid(("approval_above", "range", f"`approval_above` must be from {least} to {most}"))
-        above = figures.within(form.get("approval_above", ""), wrong, least=least, most=most)
+        above = figures.within(typed["approval_above"], wrong, least=least, most=most)
         await policy.change_defaults(conn, actor, approval_above=above)
 
-    return await _changed(request, work)
+    return await _changed(request, "security", work)
 
 
 async def show_close(request: Request) -> Answer:
@@ -139,66 +143,85 @@ async def close(request: Request) -> Answer:
     return Elsewhere(location="/settings", notice=request.text("The organization is closed."))
 
 
-async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitable[None]]) -> Answer:
+async def _changed(request: Request, group: str, work: Callable[[Connection, Actor, Typed], Awaitable[None]]) -> Answer:
     try:
         async with request.writing() as conn, conn.transaction():
-            await work(conn, request.acting("live"))
+            actor = request.acting("live")
+            shown = _shown(*await _known(conn, actor))
+            await work(conn, actor, leaving.typed(request.form, GROUPS[group], shown))
     except Invalid as refusal:
-        return refused("organization/settings.html", worded(refusal, words.SETTINGS_FORM), await _values(request))
+        return refused(
+            "organization/settings.html", worded(refusal, words.SETTINGS_FORM), await _values(request, group)
+        )
     request.services.sessions.forget(request.token)
     return Elsewhere(location="/settings", notice=request.text("The settings are saved."))
 
 
-async def _values(request: Request) -> dict[str, Any]:
-    async with request.reading() as conn:
-        known = await organizations.get(conn, id=request.acting("live").organization_id)
-        defaults = await send_defaults.get(conn, organization_id=known.id)
-    form = request.form
-    speech = request.speech
+async def _known(conn: Connection, actor: Actor) -> tuple[Organization, SendDefaults]:
+    known = await organizations.get(conn, id=actor.organization_id)
+    return known, await send_defaults.get(conn, organization_id=known.id)
+
+
+def _shown(known: Organization, defaults: SendDefaults) -> dict[str, str]:
+    """All fields as they stand."""
     first, _, last = defaults.quiet_hours.partition("-") if "-" in defaults.quiet_hours else (None, "", None)
-    kept = request.services.settings.text_retention_days
-    days = {one for one in TEXT_DAYS if one < kept} | ({defaults.text_days} if defaults.text_days else set())
-    months = request.services.settings.metadata_retention_months
-    message_days = {one for one in MESSAGE_DAYS if one < 31 * months}
-    message_days |= {defaults.message_days} if defaults.message_days else set()
-    regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=speech.country)
-    encoding = "accents" if known.replace_accents else "smart" if known.smart_encoding else "off"
+    above = defaults.approval_above
     return {
+        "name": known.name,
+        "time_zone": known.time_zone or "",
+        "country": known.country or "",
+        "encoding": "accents" if known.replace_accents else "smart" if known.smart_encoding else "off",
+        "allowed": EVERYWHERE if known.allowed_countries is None else " ".join(known.allowed_countries),
+        "guarantee": defaults.guarantee,
+        "validity": str(defaults.validity_seconds or ""),
+        "text_days": str(defaults.text_days or ""),
+        "message_days": str(defaults.message_days or ""),
+        "quiet_hours": defaults.quiet_hours if first is None else OWN_HOURS,
+        "quiet_from": first or USUAL_HOURS[0],
+        "quiet_to": last or USUAL_HOURS[1],
+        "factor_required": "yes" if known.factor_required else "",
+        "reveals": "yes" if known.reveals else "",
+        "developer_keys": "yes" if known.developer_keys else "",
+        "session_hours": str(known.session_hours or ""),
+        "approval_above": "" if above is None else str(above),
+    }
+
+
+async def _values(request: Request, group: str = "") -> dict[str, Any]:
+    """`group`: the one that was sent, and refused."""
+    async with request.reading() as conn:
+        known, defaults = await _known(conn, request.acting("live"))
+    shown = _shown(known, defaults)
+    typed = shown | (leaving.typed(request.form, GROUPS[group], shown) if group else {})
+    speech = request.speech
+    kept = request.services.settings.text_retention_days
+    days = {one for one in TEXT_DAYS if one < kept} | _own(defaults.text_days)
+    months = request.services.settings.metadata_retention_months
+    message_days = {one for one in MESSAGE_DAYS if one < 31 * months} | _own(defaults.message_days)
+    validities = {*VALIDITIES} | _own(defaults.validity_seconds)
+    hours = {*SESSION_HOURS} | _own(known.session_hours)
+    regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=speech.country)
+    return typed | {
         "organization": known,
-        "name": form.get("name", known.name),
-        "country": form.get("country", known.country or ""),
+        "was": {name: leaving.written({field: shown[field] for field in fields}) for name, fields in GROUPS.items()},
         "countries": [(one, speech.country(one)) for one in regions],
-        "zone": form.get("time_zone", known.time_zone or ""),
         "zones": own_account.zones(),
-        "encoding": form.get("encoding", encoding),
         "encodings": [(name, request.text(said), request.text(more)) for name, said, more in words.ENCODINGS],
-        "allowed": form.get(
-            "allowed", EVERYWHERE if known.allowed_countries is None else " ".join(known.allowed_countries)
-        ),
-        "factor_required": form.get("factor_required") == "yes" if "_security" in form else known.factor_required,
-        "reveals": form.get("reveals") == "yes" if "_security" in form else known.reveals,
-        "developer_keys": form.get("developer_keys") == "yes" if "_security" in form else known.developer_keys,
         "may_owners": request.may(permission=OWNERS),
-        "approval_above": form.get(
-            "approval_above", "" if defaults.approval_above is None else str(defaults.approval_above)
-        ),
-        "guarantee": form.get("guarantee", defaults.guarantee),
         "guarantees": [(name, request.text(said), request.text(more)) for name, said, more in words.GUARANTEES],
-        "validity": form.get("validity", str(defaults.validity_seconds or "")),
-        "validities": [(str(one), speech.lasted(one)) for one in VALIDITIES],
-        "text_days": form.get("text_days", str(defaults.text_days or "")),
-        "message_days": form.get("message_days", str(defaults.message_days or "")),
-        "quiet": form.get("quiet_hours", defaults.quiet_hours if first is None else OWN_HOURS),
+        "validities": [(str(one), speech.lasted(one)) for one in sorted(validities)],
         "quiets": [(name, request.text(said), request.text(more)) for name, said, more in words.QUIET_HOURS],
-        "quiet_from": form.get("quiet_from", first or USUAL_HOURS[0]),
-        "quiet_to": form.get("quiet_to", last or USUAL_HOURS[1]),
         "kept_days": kept,
         "days": [(str(one), speech.lasted(86_400 * one)) for one in sorted(days)],
         "kept_months": months,
         "days_of_messages": [(str(one), speech.lasted(86_400 * one)) for one in sorted(message_days)],
-        "hours": form.get("session_hours", str(known.session_hours or "")),
-        "session_hours": [(str(one), speech.lasted(3600 * one)) for one in SESSION_HOURS],
+        "offered_hours": [(str(one), speech.lasted(3600 * one)) for one in sorted(hours)],
     }
+
+
+def _own(chosen: int | None) -> set[int]:
+    """What was chosen elsewhere, which is offered too: a list that lacks it would show, and save, another."""
+    return set() if chosen is None else {chosen}
 
 
 async def _stops(request: Request) -> dict[str, Any]:

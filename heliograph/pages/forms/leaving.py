@@ -6,7 +6,7 @@ shown, so that an untouched field does not undo somebody else's change: it keeps
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -32,6 +32,12 @@ def left(form: Mapping[str, str]) -> frozenset[str]:
 def kept(form: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Current values of the unchanged fields that are in `now`."""
     return {name: now[name] for name in left(form) if name in now}
+
+
+def typed(form: Mapping[str, str], names: Iterable[str], now: Mapping[str, str]) -> dict[str, str]:
+    """What a form of these fields says: those that were left, as they are now; the others, as they were typed."""
+    given = {name: form.get(name, "") for name in names}
+    return given | {name: text for name, text in kept(form, now).items() if name in given}
 
 
 def _plain(text: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Keywords that get a reply.
+from heliograph.accounts.organizations import Organization
+
+#: Words that are answered.
 KINDS = ("stop", "start", "help")
 #: Languages of the standard replies.
 REPLY_LANGUAGES: Mapping[str, str] = {
@@ -14,6 +16,20 @@ REPLY_LANGUAGES: Mapping[str, str] = {
     "es": "Spanish",
     "sw": "Swahili",
 }
+
+
+#: The fields.
+FIELDS = ("opt_out_words", "reply_language", *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")))
+
+
+def shown(one: Organization) -> dict[str, str]:
+    """The fields as they stand."""
+    found = {"opt_out_words": "\n".join(one.opt_out_words), "reply_language": one.reply_language or ""}
+    for kind in KINDS:
+        own: str | None = getattr(one, f"{kind}_reply")
+        found[f"{kind}_how"] = "default" if own is None else "own" if own else "none"
+        found[f"{kind}_reply"] = own or ""
+    return found
 
 
 def reply_of(typed: Mapping[str, str], kind: str) -> str | None:

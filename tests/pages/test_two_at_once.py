@@ -1,0 +1,122 @@
+"""Two people of an organization have the same settings open: what one of them left as it was undoes nothing of what the
+other changed, and a value that was chosen elsewhere is shown, and saved, as it is."""
+
+from __future__ import annotations
+
+from heliograph.accounts import organizations, send_defaults
+from heliograph.base.database.pool import Pool
+from heliograph.guard import rules
+from heliograph.notices.kinds import KINDS
+
+from .conftest import Browser, Tenant
+
+
+async def both(owner: Browser, path: str, action: str, first: dict[str, str], then: dict[str, str]) -> None:
+    """Both opened the page before either sent its form."""
+    forms = [await owner.get(path) for _ in range(2)]
+    for form, typed in zip(forms, (first, then), strict=True):
+        page = await owner.submit(form, action, **typed)
+        assert (page.status, page.path) == (200, path), page.words
+
+
+async def test_of_the_name_and_the_country(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await both(owner, "/settings", "/settings/general", {"country": "MZ"}, {"name": "Acme, Lda"})
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+    assert (one.name, one.country) == ("Acme, Lda", "MZ")
+
+
+async def test_of_how_texts_are_written_and_where_they_go(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await both(
+        owner, "/settings", "/settings/messages", {"allowed": "MZ", "encoding": "smart"}, {"encoding": "accents"}
+    )
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+    assert (one.allowed_countries, one.replace_accents) == (["MZ"], True)
+
+
+async def test_of_how_long_texts_are_kept(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        await send_defaults.change(conn, organization_id=tenant.id, text_days=1)
+    # What is erased does not come back.
+    await both(owner, "/settings", "/settings/defaults", {"text_days": ""}, {"validity": "3600"})
+    async with pool.acquire() as conn:
+        known = await send_defaults.get(conn, organization_id=tenant.id)
+    assert (known.text_days, known.validity_seconds) == (None, 3_600)
+
+
+async def test_of_what_is_demanded_of_members(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        await organizations.configure(conn, id=tenant.id, developer_keys=True, reveals=True)
+    first = {"approval_above": "1000"}  # unticks both
+    await both(owner, "/settings", "/settings/security", first, {"reveals": "yes", "developer_keys": "yes"})
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+        known = await send_defaults.get(conn, organization_id=tenant.id)
+    assert (one.reveals, one.developer_keys, known.approval_above) == (False, False, 1_000)
+
+
+async def test_of_suspicious_messages(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    path = "/settings/limits"
+    await both(owner, path, "/settings/guard", {"policy": "refuse", "safe": "25884000"}, {"limit_otp": "500"})
+    await both(owner, path, "/settings/guard", {"policy": "refuse", "safe": "25885000"}, {"policy": "refuse"})
+    async with pool.acquire() as conn:
+        known = await rules.rules_of(conn, tenant.id)
+    assert (known.safe, known.limits) == (["25885000"], {"otp": 500})
+
+
+async def test_of_words_and_replies(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    path = "/contacts/opt-outs/words"
+    forms = [await owner.get(path) for _ in range(2)]
+    await owner.submit(forms[0], path, opt_out_words="FORA")
+    # Through a preview, too.
+    seen = await owner.submit(forms[1], path, reply_language="pt", do="preview")
+    assert "FORA" in seen.text
+    await owner.submit(seen, path)
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+    assert (one.opt_out_words, one.reply_language) == (["FORA"], "pt")
+
+
+async def test_of_how_people_are_told(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    path = "/settings/notices"
+    one, other = list(KINDS)[:2]
+    async with pool.acquire() as conn:
+        await conn.execute("UPDATE organizations SET notice_ways = '{}' WHERE id = $1", tenant.id)
+    usual = {f"{kind} {way}": "1" for kind, about in KINDS.items() for way in about.ways}
+    silent = {box: "1" for box in usual if not box.startswith(f"{one} ")}
+    await both(owner, path, path, silent, {box: "1" for box in usual if not box.startswith(f"{other} ")})
+    page = await owner.get(path)
+    for kind in (one, other):
+        for way in KINDS[kind].ways:
+            assert f'name="{kind} {way}" value="1">' in page.text, (kind, way)
+
+
+async def test_a_refused_form_still_undoes_nothing(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    form = await owner.get("/settings")
+    await owner.submit(await owner.get("/settings"), "/settings/messages", allowed="MZ ZA")
+    wrong = await owner.submit(form, "/settings/general", name="")
+    assert wrong.status == 422
+    forms = [await owner.get("/settings") for _ in range(2)]
+    await owner.submit(forms[0], "/settings/general", country="MZ")
+    wrong = await owner.submit(forms[1], "/settings/general", name="")
+    assert wrong.status == 422
+    await owner.submit(wrong, "/settings/general", name="Acme, Lda")
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+    assert (one.name, one.country, one.allowed_countries) == ("Acme, Lda", "MZ", ["MZ", "ZA"])
+
+
+async def test_what_was_chosen_elsewhere_is_offered(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        await organizations.configure(conn, id=tenant.id, session_hours=5)
+        await send_defaults.change(conn, organization_id=tenant.id, validity_seconds=7_200)
+    page = await owner.get("/settings")
+    assert page.form("/settings/security")["session_hours"] == "5"
+    assert page.form("/settings/defaults")["validity"] == "7200"
+    for action in ("security", "defaults"):
+        page = await owner.submit(page, f"/settings/{action}")
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+        known = await send_defaults.get(conn, organization_id=tenant.id)
+    assert (one.session_hours, known.validity_seconds) == (5, 7_200)
