@@ -46,6 +46,25 @@ class Subscription(msgspec.Struct, frozen=True):
     end: datetime | None
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """What an organization was subscribed to."""
+
+    plan: str
+    #: Messages granted in each period; None: the plan leaves the quota alone.
+    allowance: int | None
+    #: Months of a period.
+    months: int
+
+
+TERMS = "SELECT plan, allowance, period_months FROM organizations WHERE id = $1 AND plan IS NOT NULL"
+
+
+async def terms(conn: Connection, organization_id: UUID) -> Terms | None:
+    """The terms of an organization's plan; None if it has none."""
+    row = await conn.fetchrow(TERMS, organization_id)
+    return None if row is None else Terms(*row.values())
+
+
 def subscription(organization: Organization) -> Subscription | None:
     """An organization's subscription; None if it has no plan."""
     if organization.plan is None:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from heliograph.accounts import organizations, quota, rate_limits, spending
+from heliograph.accounts import organizations, plans, quota, rate_limits, spending
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import RateLimits
 from heliograph.base.database.pool import Pool
@@ -28,6 +28,15 @@ async def test_a_plan_brings_its_quota_and_ends(pool: Pool, tenant: Tenant, root
     assert "business" in page.words
     async with pool.acquire() as conn:
         assert (await quota.get(conn, tenant.id)).remaining == 50_000
+    # It says its terms, and the form has them: whoever changes one of them does not end the others.
+    assert "business · 50,000 messages per period · periods of 3 months" in page.words
+    await pool.execute("UPDATE quotas SET used = 1 WHERE organization_id = $1", tenant.id)
+    page = await root.submit(page, f"{here(tenant)}/plan")
+    async with pool.acquire() as conn:
+        assert (await quota.get(conn, tenant.id)).remaining == 49_999, "nothing changed, and no period began"
+        page = await root.submit(page, f"{here(tenant)}/plan", allowance="60 000")
+        assert await plans.terms(conn, tenant.id) == plans.Terms("business", 60_000, 3)
+        assert (await quota.get(conn, tenant.id)).remaining == 60_000
     wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="many", months="3")
     assert (wrong.status, "Write a number of messages" in wrong.words) == (422, True)
     assert wrong.form(f"{here(tenant)}/plan")["allowance"] == "many"
@@ -36,7 +45,7 @@ async def test_a_plan_brings_its_quota_and_ends(pool: Pool, tenant: Tenant, root
     assert "None: its quota is granted by hand." in page.words
     assert await pool.fetchval("SELECT plan FROM organizations WHERE id = $1", tenant.id) is None
     told = await pool.fetch("SELECT who FROM audit_log WHERE action = 'organization.plan_changed'")
-    assert [row["who"] for row in told] == ["operator", "operator"]
+    assert [row["who"] for row in told] == ["operator"] * 3
 
 
 async def test_limits_of_a_day_are_set_and_lifted(pool: Pool, tenant: Tenant, root: Browser) -> None:
@@ -407,7 +416,7 @@ async def test_an_organization_keeps_texts_and_messages_for_a_shorter_time(
         assert (answer.status, "Write a number of days from" in answer.words) == (422, True), wrong
         assert answer.form(f"{here(tenant)}/kept").items() >= wrong.items(), "what was typed stays"
     page = await root.submit(page, f"{here(tenant)}/kept", text_days="7", message_days="1,000")
-    assert "Texts: 7 days · messages: 1000 days" in page.words
+    assert "Texts: 7 days · messages: 1,000 days" in page.words
     kept = "SELECT text_days, message_days, guarantee FROM organizations WHERE id = $1"
     assert tuple(await pool.fetchrow(kept, tenant.id)) == (7, 1_000, "at_least_once")
     told = await pool.fetchrow(

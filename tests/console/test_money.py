@@ -70,7 +70,7 @@ async def test_wallets_add_up_and_are_topped_up(
     for typed, said in (
         ({"amount": "much", "reason": "x"}, "Write an amount"),
         ({"amount": "1.500", "reason": "x"}, "Write 1500 or 1.5000."),
-        ({"amount": "10", "reason": " "}, "1 to 500 characters"),
+        ({"amount": "10", "reason": " "}, "1 to 500 printable characters"),
         ({"amount": "10", "reason": "x", "currency": "dollars"}, "ISO 4217"),
         ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "takes away more than is left"),
         ({"amount": "0", "reason": "x"}, "must be positive"),

@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
-from heliograph.accounts import installation, organizations
+from heliograph.accounts import (
+    installation,
+    organizations,
+    plans,
+    quota,
+    rate_limits,
+    send_defaults,
+    spending,
+)
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.guard import rules
 from heliograph.pages.forms import leaving
 from heliograph.simulators.graph.simulator import GraphSimulator
+from heliograph.sms import refunds
 from tests.api.conftest import Tenant
 
 from . import test_lookups, test_routing, test_suppliers
@@ -138,3 +147,45 @@ async def test_of_the_guards_rules(pool: Pool, tenant: Tenant, root: Browser) ->
     async with pool.acquire() as conn:
         known = await rules.rules_of(conn, tenant.id)
     assert (known.safe, known.event_until) == (["25885000"], None)
+
+
+async def test_of_an_organizations_limits(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    here = f"/console/organizations/{tenant.id}"
+    for group, first, then in (
+        ("spending", {"segments": "2000"}, {"above": "500"}),
+        ("countries", {"allowed": "MZ ZA"}, {"country": "MZ"}),
+        ("kept", {"text_days": "7"}, {"message_days": "60"}),
+        ("rates", {"reads": "500"}, {"sms_send": "900"}),
+        ("plan", {"plan": "gold", "allowance": "5000"}, {"plan": "silver", "months": "3"}),
+    ):
+        forms = [await root.get(f"{here}/limits") for _ in range(2)]
+        for form, typed in zip(forms, (first, then), strict=True):
+            page = await root.submit(form, f"{here}/{group}", **typed)
+            assert page.status == 200, (group, page.words)
+    async with pool.acquire() as conn:
+        one = await organizations.get(conn, id=tenant.id)
+        kept = await send_defaults.get(conn, organization_id=tenant.id)
+        own = await rate_limits.get(conn, organization_id=tenant.id)
+        (limit,) = await spending.limits(conn, tenant.id)
+        assert (limit.segments, await quota.alert(conn, tenant.id)) == (2_000, 500)
+        assert await plans.terms(conn, tenant.id) == plans.Terms("silver", 5_000, 3)
+    assert (one.country, one.allowed_countries) == ("MZ", ["MZ", "ZA"])
+    assert (kept.text_days, kept.message_days, own.reads, own.sms_send) == (7, 60, 500, 900)
+
+
+async def test_an_older_page_lifts_no_suspension(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    here = f"/console/organizations/{tenant.id}"
+    form = await root.get(f"{here}/limits")
+    for state in ("suspended", "closed"):
+        async with pool.acquire() as conn:
+            await organizations.set_state(conn, id=tenant.id, state=state)
+        page = await root.submit(form, f"{here}/state", state="trial")
+        assert (page.status, "suspended or closed in the meantime" in page.words) == (422, True)
+        assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == state
+
+
+async def test_of_what_is_refunded(pool: Pool, root: Browser) -> None:
+    await both(root, "/console/refunds", {"class_failed": "yes"}, {"class_expired": "yes"})
+    async with pool.acquire() as conn:
+        policy = await refunds.policy(conn)
+    assert {name for name, is_refunded in policy.items() if is_refunded} == {"unsent", "failed", "expired"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
 from heliograph.sms import refunds
@@ -18,6 +20,7 @@ async def show(request: Request) -> Answer:
         policy = await refunds.policy(conn)
     values: dict[str, Any] = {
         "classes": list(policy.items()),
+        "was": leaving.written(_shown(policy)),
         "always": refunds.UNSENT,
         "may_change": request.may(permission=MONEY_CHANGE),
     }
@@ -25,8 +28,15 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """Change them, for messages that fail from now on."""
-    chosen = {name: request.form.get(f"class_{name}") == "yes" for name in refunds.CHOICES}
-    async with request.writing() as conn:
+    """It holds for messages that fail from now on."""
+    async with request.writing() as conn, conn.transaction():
+        shown = _shown(await refunds.policy(conn))
+        typed = leaving.typed(request.form, shown, shown)
+        chosen = {name: typed[f"class_{name}"] == "yes" for name in refunds.CHOICES}
         await refunds.change_policy(conn, chosen, by=request.who)
     return Elsewhere(location=HERE, notice=request.text("Saved: it holds for messages that fail from now on."))
+
+
+def _shown(policy: Mapping[str, bool]) -> dict[str, str]:
+    """The boxes as they stand."""
+    return {f"class_{name}": "yes" if policy[name] else "" for name in refunds.CHOICES}

@@ -3,7 +3,7 @@ texts, and how long they are kept; and closing it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from heliograph.overview.installation import organizations as overview
 from heliograph.overview.installation import rates
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
@@ -32,7 +33,19 @@ STATES = ("active", "trial", "past_due")
 #: Represents all countries. An empty field is a slip, which must not allow the whole world.
 EVERYWHERE = "any"
 
-Work = Callable[[Connection, Organization], Awaitable[object]]
+#: Fields of each group, which is a form of its own.
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "plan": ("plan", "allowance", "months"),
+    "spending": ("segments", "above"),
+    "countries": ("country", "allowed"),
+    "state": ("state",),
+    "texts": (),
+    "kept": ("text_days", "message_days"),
+    "rates": rate_limits.BUCKETS,
+}
+
+#: What is done with the fields of a group.
+Work = Callable[[Connection, Organization, Mapping[str, str]], Awaitable[object]]
 
 
 async def show(request: Request) -> Answer:
@@ -43,61 +56,61 @@ async def show(request: Request) -> Answer:
 async def set_state(request: Request) -> Answer:
     """Set the state: trial, active or past due."""
 
-    async def work(conn: Connection, one: Organization) -> None:
-        state = request.form.get("state", "")
-        if state not in STATES:
+    async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
+        if given["state"] not in STATES:
             raise Invalid(("state", "enum", "Choose one of these states."))
-        await organizations.set_state(conn, id=one.id, state=state, by=request.who)
+        if one.state in organizations.STOPPED:
+            # Whoever has an older page open lifts no suspension by it.
+            raise Invalid(("state", "state", "It was suspended or closed in the meantime: resume it first."))
+        await organizations.set_state(conn, id=one.id, state=given["state"], by=request.who)
 
-    return await _changed(request, work)
+    return await _changed(request, "state", work)
 
 
 async def set_plan(request: Request) -> Answer:
-    """Put it on a plan, whose periods grant quota; or take it off."""
-    form = request.form
+    """Put it on a plan, whose periods bring their quota; or take it off. What is as it was begins no new period."""
 
-    async def work(conn: Connection, one: Organization) -> None:
-        if form.get("act") == "end":
+    async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
+        if request.form.get("act") == "end":
             await plans.unsubscribe(conn, one.id, by=request.who)
             return
-        months = typed.amount(form.get("months", ""), "months")
-        await plans.subscribe(
-            conn,
-            one.id,
-            plan=form.get("plan", ""),
-            allowance=typed.amount(form.get("allowance", ""), "allowance"),
-            now=clock.now(),
-            months=1 if months is None else months,
-            by=request.who,
+        months = typed.amount(given["months"], "months")
+        wanted = plans.Terms(
+            given["plan"].strip(), typed.amount(given["allowance"], "allowance"), 1 if months is None else months
         )
+        if wanted != await plans.terms(conn, one.id):
+            await plans.subscribe(
+                conn,
+                one.id,
+                plan=wanted.plan,
+                allowance=wanted.allowance,
+                now=clock.now(),
+                months=wanted.months,
+                by=request.who,
+            )
 
-    return await _changed(request, work)
+    return await _changed(request, "plan", work)
 
 
 async def set_limits(request: Request) -> Answer:
-    """Set the segments per day, and the messages per day above which it is alerted; an empty field removes either."""
-    form = request.form
+    """Segments of a day, and above how many messages of a day its bell rings; nothing lifts either."""
 
-    async def work(conn: Connection, one: Organization) -> None:
-        segments, above = (
-            typed.amount(form.get("segments", ""), "segments"),
-            typed.amount(form.get("above", ""), "above"),
-        )
+    async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
+        segments, above = typed.amount(given["segments"], "segments"), typed.amount(given["above"], "above")
         known = await _own_limit(conn, one)
         if segments != (known and known.segments):
             await spending.limit(conn, one.id, segments=segments, by=request.who)
         if above != await quota.alert(conn, one.id):
             await quota.set_alert(conn, one.id, above=above, by=request.who)
 
-    return await _changed(request, work)
+    return await _changed(request, "spending", work)
 
 
 async def set_countries(request: Request) -> Answer:
-    """Set its own country, and those that it may send to."""
-    form = request.form
-    listed = [one for one in form.get("allowed", "").upper().replace(",", " ").split() if one]
+    """Its own country, and those that it may send to."""
 
-    async def work(conn: Connection, one: Organization) -> None:
+    async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
+        listed = [one for one in given["allowed"].upper().replace(",", " ").split() if one]
         everywhere = listed == [EVERYWHERE.upper()]
         unknown = [one for one in listed if one not in phones.REGIONS.values() or one == "001"]
         if not listed or (unknown and not everywhere):
@@ -105,56 +118,55 @@ async def set_countries(request: Request) -> Answer:
         await organizations.configure(
             conn,
             id=one.id,
-            country=form.get("country", "").strip() or None,
+            country=given["country"].strip() or None,
             allowed_countries=None if everywhere else listed,
             by=request.who,
         )
 
-    return await _changed(request, work)
+    return await _changed(request, "countries", work)
 
 
 async def set_sealing(request: Request) -> Answer:
     """Store its texts sealed from now on, or no longer."""
 
-    async def work(conn: Connection, one: Organization) -> None:
+    async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         on = request.form.get("seal") == "on"
         if on and one.state == "closed":
             raise Invalid(("seal", "state", "A closed organization seals no texts: open it first."))
         await text_keys.switch(conn, organization_id=one.id, on=on, by=request.who)
 
-    return await _changed(request, work)
+    return await _changed(request, "texts", work)
 
 
 async def set_kept(request: Request) -> Answer:
     """Set how long its texts and messages are kept, if shorter than the installation's time."""
 
-    async def work(conn: Connection, one: Organization) -> None:
+    async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         await send_defaults.change(
             conn,
             organization_id=one.id,
-            text_days=_days(request, "text_days", send_defaults.TEXT_DAYS),
-            message_days=_days(request, "message_days", send_defaults.MESSAGE_DAYS),
+            text_days=_days(request, given, "text_days", send_defaults.TEXT_DAYS),
+            message_days=_days(request, given, "message_days", send_defaults.MESSAGE_DAYS),
             by=request.who,
         )
 
-    return await _changed(request, work)
+    return await _changed(request, "kept", work)
 
 
 async def set_rates(request: Request) -> Answer:
     """Set the requests per minute of each of its keys, if not the installation's."""
 
-    async def work(conn: Connection, one: Organization) -> None:
+    async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         least, most = rate_limits.BOUNDS
         said = request.text(
             "Write a number of requests from %(least)s to %(most)s.", least=least, most=request.speech.number(most)
         )
         limits = {
-            bucket: typed.within(request.form.get(bucket, ""), bucket, rate_limits.BOUNDS, said)
-            for bucket in rate_limits.BUCKETS
+            bucket: typed.within(given[bucket], bucket, rate_limits.BOUNDS, said) for bucket in rate_limits.BUCKETS
         }
         await rate_limits.change(conn, organization_id=one.id, limits=limits, by=request.who)
 
-    return await _changed(request, work)
+    return await _changed(request, "rates", work)
 
 
 async def show_close(request: Request) -> Answer:
@@ -186,76 +198,76 @@ async def _stops(request: Request) -> dict[str, Any]:
     return {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
 
 
-async def _changed(request: Request, work: Work) -> Answer:
+async def _changed(request: Request, group: str, work: Work) -> Answer:
     try:
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request, "id")
-            await work(conn, one)
+            await work(conn, one, leaving.typed(request.form, GROUPS[group], await _shown(conn, one)))
     except Invalid as refusal:
-        return refused("organizations/limits.html", refusal, await _values(request) | _typed(request))
+        return refused("organizations/limits.html", refusal, await _values(request, group))
     return Elsewhere(location=f"/console/organizations/{one.id}/limits", notice=request.text("Saved."))
 
 
-def _typed(request: Request) -> dict[str, str]:
-    names = (
-        "state",
-        "plan",
-        "allowance",
-        "months",
-        "segments",
-        "above",
-        "country",
-        "allowed",
-        "text_days",
-        "message_days",
-    )
-    return {name: request.form[name] for name in names if name in request.form}
-
-
-def _days(request: Request, name: str, bounds: tuple[int, int]) -> int | None:
-    """The typed number of days; None: as long as the installation keeps them. Raises Invalid."""
+def _days(request: Request, given: Mapping[str, str], name: str, bounds: tuple[int, int]) -> int | None:
+    """What was typed; None: as long as the installation keeps them. Raises Invalid."""
     said = request.text("Write a number of days from %(least)s to %(most)s.", least=bounds[0], most=bounds[1])
-    return typed.within(request.form.get(name, ""), name, bounds, said)
+    return typed.within(given[name], name, bounds, said)
 
 
 async def _own_limit(conn: Connection, one: Organization) -> spending.Limit | None:
     return next((known for known in await spending.limits(conn, one.id) if known.key_id is None), None)
 
 
-async def _values(request: Request) -> dict[str, Any]:
+async def _shown(conn: Connection, one: Organization) -> dict[str, str]:
+    """All fields as they stand."""
+    limit, above = await _own_limit(conn, one), await quota.alert(conn, one.id)
+    kept = await send_defaults.get(conn, organization_id=one.id)
+    own: dict[str, int | None] = msgspec.structs.asdict(await rate_limits.get(conn, organization_id=one.id))
+    terms = await plans.terms(conn, one.id)
+    return {
+        "state": one.state,
+        "plan": terms.plan if terms else "",
+        "allowance": "" if terms is None or terms.allowance is None else str(terms.allowance),
+        "months": str(terms.months if terms else 1),
+        "segments": "" if limit is None else str(limit.segments),
+        "above": "" if above is None else str(above),
+        "text_days": str(kept.text_days or ""),
+        "message_days": str(kept.message_days or ""),
+        "country": one.country or "",
+        "allowed": EVERYWHERE if one.allowed_countries is None else " ".join(one.allowed_countries),
+        **{bucket: str(own[bucket] or "") for bucket in rate_limits.BUCKETS},
+    }
+
+
+async def _values(request: Request, group: str = "") -> dict[str, Any]:
+    """`group`: the one that was sent, and refused."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-        limit, above = await _own_limit(conn, one), await quota.alert(conn, one.id)
+        limit, shown = await _own_limit(conn, one), await _shown(conn, one)
         rated = await rates.read(conn, request.services.settings, one.id)
         sealed = await text_keys.get(conn, organization_id=one.id)
         kept = await send_defaults.get(conn, organization_id=one.id)
         own = msgspec.structs.asdict(await rate_limits.get(conn, organization_id=one.id))
+        terms = await plans.terms(conn, one.id)
     settings = request.services.settings
-    return {
+    given = shown | (leaving.typed(request.form, GROUPS[group], shown) if group else {})
+    return given | {
         "one": one,
+        "was": {name: leaving.written({field: shown[field] for field in fields}) for name, fields in GROUPS.items()},
+        "terms": terms,
         "limit": limit,
         "sealed": sealed,
         "rates": rated,
         "buckets": words.BUCKETS,
         "by_bucket": [
-            (bucket, usual, own[bucket], request.form.get(bucket, own[bucket] or ""))
+            (bucket, usual, own[bucket], given[bucket])
             for bucket, usual in rate_limits.of_installation(settings).items()
         ],
         "states": [(name, request.text(words.ORGANIZATION_STATES[name])) for name in STATES],
-        "state": one.state,
-        "plan": one.plan or "",
-        "allowance": "",
-        "months": "1",
-        "segments": "" if limit is None else str(limit.segments),
-        "above": "" if above is None else str(above),
-        "text_days": kept.text_days or "",
-        "message_days": kept.message_days or "",
         "text_days_now": kept.text_days,
         "message_days_now": kept.message_days,
         "kept_days": settings.text_retention_days,
         "kept_months": settings.metadata_retention_months,
-        "country": one.country or "",
-        "allowed": EVERYWHERE if one.allowed_countries is None else " ".join(one.allowed_countries),
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
         "may_grant": request.may(permission=MONEY_CHANGE),
     }
