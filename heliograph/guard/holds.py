@@ -38,8 +38,9 @@ class Hold(msgspec.Struct, frozen=True):
     #: Names of the rules whose points added up.
     rules: list[str]
     score: int
-    #: The organization's policy when it began.
+    #: The organization's policy when it began, and the one that applies to its messages now.
     policy: str
+    policy_now: str
     begun_at: datetime
     until: datetime
     #: When an operator released it; its range is then left alone for a day.
@@ -274,10 +275,11 @@ async def usual(conn: Connection, wanted: Sequence[tuple[UUID, str]]) -> list[tu
     return [(row["organization_id"], row["country"], row["messages"]) for row in rows]
 
 
-LIST = """
-SELECT h.id, h.organization_id, o.name AS organization, h.range, h.kind, h.rules, h.score, h.policy, h.begun_at,
-       h.until, h.released_at, met.total::int AS met, met.waiting::int AS waiting
+LIST = f"""
+SELECT h.id, h.organization_id, o.name AS organization, h.range, h.kind, h.rules, h.score, h.policy,
+       {POLICY} AS policy_now, h.begun_at, h.until, h.released_at, met.total::int AS met, met.waiting::int AS waiting
   FROM guard_holds h JOIN organizations o ON o.id = h.organization_id
+  LEFT JOIN guard_settings s ON s.organization_id = h.organization_id
  CROSS JOIN LATERAL (
        SELECT count(*) AS total, count(*) FILTER (
                 WHERE d.released_at IS NULL

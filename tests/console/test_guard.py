@@ -56,6 +56,19 @@ async def test_what_is_held_stands_there_with_its_reason_and_is_released(
     assert (await root.get(f"{HERE}/holds/{tenant.id}/withdraw")).status == 404
 
 
+async def test_what_is_only_noted_is_not_said_to_be_held(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    id = await hold(pool, tenant, waiting=0)
+    assert "Held now 1" in (await root.get(HERE)).words
+    # It goes by what its organization chose since: messages do, too.
+    async with pool.acquire() as conn:
+        await rules.configure(conn, tenant.id, policy="monitor")
+    page = await root.get(HERE)
+    for said in ("Held now 0", "Found today 1", "Only note it"):
+        assert said in page.words, said
+    page = await root.submit(page, f"{HERE}/holds/{id}/release")
+    assert "Nothing waited for it. The range is left alone for a day." in page.words
+
+
 async def test_what_is_held_is_taken_out_once_the_word_is_typed(pool: Pool, tenant: Tenant, root: Browser) -> None:
     id = await hold(pool, tenant)
     here = f"{HERE}/holds/{id}/withdraw"

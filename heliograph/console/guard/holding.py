@@ -32,7 +32,7 @@ async def show(request: Request) -> Answer:
     named = {name: request.text(said) for name, said, _ in words.GUARD_POLICIES}
     values: dict[str, Any] = {
         "lines": [(one, range_of(request, one), because(one)) for one in found],
-        "standing": sum(1 for one in found if stands(one)),
+        "standing": sum(1 for one in found if stands(one) and one.policy_now != "monitor"),
         "begun": len(begun),
         "met": sum(one.met for one in begun),
         "waiting": sum(one.waiting for one in found),
@@ -53,6 +53,8 @@ async def release(request: Request) -> Answer:
     async with request.writing() as conn:
         _, queued = await holds.release(conn, request.id(), by=request.who)
     said = request.speech.count("%(num)s message goes out now.", "%(num)s messages go out now.", queued)
+    if not queued:
+        said = request.text("Nothing waited for it. The range is left alone for a day.")
     return Elsewhere(location=HERE, notice=said)
 
 
@@ -77,7 +79,7 @@ async def withdraw(request: Request) -> Answer:
 
 
 def stands(one: Hold) -> bool:
-    """Whether messages to it are held now."""
+    """The organization's policy applies to its messages now: what is only noted goes out."""
     return one.released_at is None and one.until > clock.now()
 
 
