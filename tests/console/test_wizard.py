@@ -57,6 +57,22 @@ async def until(root: Browser, path: str, *said: str) -> Page:
         await asyncio.sleep(0.05)
 
 
+async def test_what_was_tested_of_another_connection_is_not_said_of_this_one(
+    pool: Pool, root: Browser, smsc: Smsc
+) -> None:
+    path, page = await begun(root, smsc)
+    page = await root.submit(page, f"{path}/test")
+    assert "Sign in (bind)" in page.words
+    # Looked at, and left as it was: it was tested.
+    page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection")
+    assert "Sign in (bind)" in page.words
+    for changed in ({"secret": "another"}, {"option.host": "127.0.0.2"}):
+        page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", **changed)
+        assert "It has not been tried yet." in page.words, changed
+        page = await root.submit(page, f"{path}/test")
+        assert "It has not been tried yet." not in page.words
+
+
 async def test_a_supplier_is_added_and_its_ids_are_mended(
     pool: Pool, root: Browser, settings: Settings, smsc: Smsc
 ) -> None:

@@ -96,12 +96,15 @@ async def save_connection(request: Request) -> Answer:
         secrets = {name: form[name] for name in changing.secrets(draft.kind) if form.get(name)}
         if not draft.secret and not secrets:
             raise Invalid((next(iter(changing.secrets(draft.kind))), "required", "The connection needs its password."))
+        before = draft.settings
         draft = msgspec.structs.replace(draft, settings=_read(draft, given))
         key = suppliers.seal_key(request.services.settings)
         known = drafts.open_secret(key, draft) or None
-        async with request.writing() as conn:
+        async with request.writing() as conn, conn.transaction():
             sealed = options.with_secrets(draft.kind, known, secrets)
             await drafts.save(conn, key, draft, secret=None if sealed == known else sealed)
+            if draft.settings != before or sealed != known:
+                await drafts.forget_tests(conn, draft.id)
     except Invalid as refusal:
         return refused("carriage/wizard_fields.html", refusal, _connection(draft, given))
     return Elsewhere(location=_path(draft.id, "test"))

@@ -154,6 +154,7 @@ async def save(conn: Connection, key: Key, draft: Draft, *, secret: str | None =
 FOUND = "UPDATE supplier_drafts SET steps = $2::text::jsonb, changed_at = now() WHERE id = $1"
 FOLLOWED = "UPDATE supplier_drafts SET trial = $2::text::jsonb, changed_at = now() WHERE id = $1"
 FORGET_TRIAL = "UPDATE supplier_drafts SET trial = NULL, changed_at = now() WHERE id = $1"
+FORGET_TESTS = "UPDATE supplier_drafts SET steps = DEFAULT, trial = NULL, changed_at = now() WHERE id = $1"
 ENDS = "SELECT now() + make_interval(secs => $1)"
 
 
@@ -165,6 +166,11 @@ async def keep_steps(conn: Connection, id: UUID, steps: list[Step]) -> None:
 async def forget_trial(conn: Connection, id: UUID) -> None:
     """Forget its last test message, which was sent with other settings."""
     await conn.execute(FORGET_TRIAL, id)
+
+
+async def forget_tests(conn: Connection, id: UUID) -> None:
+    """Forget what was found of a connection that it no longer has, and the message that was sent over it."""
+    await conn.execute(FORGET_TESTS, id)
 
 
 async def keep_trial(conn: Connection, id: UUID, one: Trial) -> None:
