@@ -13,6 +13,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.sealing import text_keys
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Api, Tenant, make_tenant
+from tests.pages.conftest import make_person
 
 from .conftest import Browser, signed_in
 
@@ -143,6 +144,23 @@ async def test_countries_and_state(pool: Pool, tenant: Tenant, root: Browser) ->
 
 
 @pytest.mark.usefixtures("armed")
+async def test_who_closes_an_organization_reads_that_its_texts_are_lost(
+    pool: Pool, tenant: Tenant, root: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "ana@example.com")
+    await other_browser.sign_in("ana@example.com")
+    pages = [(root, f"{here(tenant)}/close"), (other_browser, "/settings/close")]
+    said = "nobody can read those texts again"
+    for who, path in pages:
+        assert said not in (await who.get(path)).words
+    async with pool.acquire() as conn:
+        await text_keys.switch(conn, organization_id=tenant.id, on=True)
+        # What was sealed stays sealed with it.
+        await text_keys.switch(conn, organization_id=tenant.id, on=False)
+    for who, path in pages:
+        assert said in (await who.get(path)).words
+
+
 async def test_texts_are_sealed_and_no_longer(pool: Pool, tenant: Tenant, root: Browser) -> None:
     page = await root.get(f"{here(tenant)}/limits")
     assert "Its new texts are stored as they are." in page.words

@@ -195,7 +195,8 @@ async def _stops(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         stops = await overview.stops(conn, id=one.id)
-    return {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
+        sealed = await text_keys.get(conn, organization_id=one.id)
+    return {"one": one, "stops": stops, "is_sealed": sealed.key == "kept", "reason": request.form.get("reason", "")}
 
 
 async def _changed(request: Request, group: str, work: Work) -> Answer:

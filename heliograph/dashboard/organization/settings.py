@@ -21,6 +21,7 @@ from heliograph.pages.requests import Request
 from heliograph.people import policy
 from heliograph.people.policy import MANY
 from heliograph.people.roles import OWNERS
+from heliograph.sealing import text_keys
 
 #: Choices for the idle hours after which a session ends; none chosen: the default rule.
 SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
@@ -226,5 +227,7 @@ def _own(chosen: int | None) -> set[int]:
 
 async def _stops(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
-        found = await policy.stops(conn, request.acting("live"))
-    return {"stops": found, "many": MANY, "name": request.person.organization or ""}
+        actor = request.acting("live")
+        found = await policy.stops(conn, actor)
+        sealed = await text_keys.get(conn, organization_id=actor.organization_id)
+    return {"stops": found, "is_sealed": sealed.key == "kept", "many": MANY, "name": request.person.organization or ""}
