@@ -134,6 +134,11 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     here = page.path
     listed = await root.get("/console/whatsapp")
     assert here in listed.text
+    # Meta verifies an address before it sends anything, and goes on sending nothing where no field is subscribed to.
+    await pool.execute("UPDATE whatsapp_apps SET verified_at = now(), last_callback_at = NULL")
+    assert "none has come yet" in (await root.get("/console/whatsapp")).words
+    await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
+    assert "none has come yet" not in (await root.get("/console/whatsapp")).words
     page = await root.get(f"{here}/pause")
     assert "Nothing is sent from its 1 number until it is resumed." in page.words
     page = await root.submit(page, f"{here}/pause")

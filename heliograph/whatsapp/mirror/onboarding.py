@@ -193,7 +193,7 @@ STANDING = f"""
 SELECT a.organization_id, a.id, a.waba_id, a.name, a.token, a.state, a.mirrored_at, {warnings.OPEN} AS warnings,
        a.credential_status, a.credential_detail, a.credential_expires_at,
        a.subscribed, a.mirror_detail, p.verified_at IS NOT NULL OR p.last_callback_at IS NOT NULL AS called_back,
-       p.unsigned_at, o.name AS organization,
+       p.last_callback_at, p.unsigned_at, o.name AS organization,
        coalesce(a.held_reason, (
            SELECT min(n.held_reason) FROM whatsapp_numbers n
             WHERE n.organization_id = a.organization_id AND n.account_id = a.id AND n.state = 'active'
