@@ -77,6 +77,11 @@ async def assign(request: Request) -> Answer:
         if one.kind != "price":
             raise NotFound("There is no such price list.")
         if request.form.get("for") == "all":
+            if reference:
+                # One of the two is a slip, and it must not be the price of everybody.
+                said = request.text("Leave this empty if all organizations are meant.")
+                values = _values(request, one, await tariffs.rates_of(conn, one)) | {"organization": reference}
+                return refused("money/tariff.html", Invalid(("organization", "exclusive", said)), values)
             await tariffs.make_default(conn, price_list=one.name, by=request.who)
             said = request.text("%(name)s is the list of all organizations without one of their own.", name=one.name)
             return Elsewhere(location=f"{HERE}/cards/{one.id}", notice=said)
