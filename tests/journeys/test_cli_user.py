@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Pool
 from heliograph.cli import app
+from heliograph.demo import credentials
 from heliograph.people import invitations, memberships, users
 from tests.rules.factories import organization
 
@@ -41,6 +43,23 @@ async def test_people_are_invited_and_uninvited(database_url: str, pool: Pool) -
         actor.organization_id,
     )
     assert [tuple(row) for row in done] == [("invitation.made", "cli"), ("invitation.withdrawn", "cli")]
+
+
+async def test_links_lead_to_where_it_is_served(database_url: str, pool: Pool, tmp_path: Path) -> None:
+    actor = await organization(pool)
+    smsc = credentials.Smsc("127.0.0.1", 1, "s", "x")
+    here = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": "x" * 40}
+    org = ("--org", str(actor.organization_id), "--data-dir", str(tmp_path))
+    # Of another database it says nothing.
+    for of, port in ((database_url, 9000), ("postgresql://elsewhere/heliograph", 8080)):
+        up = credentials.Credentials("http://127.0.0.1:9000", "", "", "", of, smsc)
+        credentials.write_credentials(tmp_path / "credentials.json", up)
+        made = await run(here, "invite", f"ana{port}@example.com", *org)
+        assert made["link"].startswith(f"http://127.0.0.1:{port}/invitation"), made
+        made = await run(here, "create", f"eva{port}@example.com", "--operator", *org[2:])
+        assert made["link"].startswith(f"http://127.0.0.1:{port}/console/setup"), made
+    made = await run(here | {"HELIOGRAPH_PUBLIC_URL": "https://sms.example.com"}, "invite", "rui@example.com", *org)
+    assert made["link"].startswith("https://sms.example.com/")
 
 
 async def test_a_member_is_admitted_and_gets_another_role(database_url: str, pool: Pool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
     shell,
 )
+from heliograph.cli.terminal.http import served
 from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.mail import outbox
 from heliograph.people import invitations, links, memberships, roles, users
@@ -38,7 +40,10 @@ Url = Annotated[
     typer.Option(
         metavar="URL",
         show_default=False,
-        help="Address of the dashboard or console. Defaults to HELIOGRAPH_PUBLIC_URL or HELIOGRAPH_CONSOLE_URL.",
+        help=(
+            "Address of the dashboard or console. Defaults to HELIOGRAPH_PUBLIC_URL or HELIOGRAPH_CONSOLE_URL, or else "
+            "to that of `heliograph up`."
+        ),
     ),
 ]
 Operator = Annotated[bool, typer.Option("--operator", help="An operator of the installation, for the console.")]
@@ -84,7 +89,12 @@ def create(
             await accounts.add(conn, by, user_id=user.id, email=user.email, role=role or "root")
             token = await links.make(conn, by, user_id=user.id, realm="console")
         has = next(one.role for one in await accounts.list_all(conn) if one.user_id == user.id)
-        return {"id": user.id, "email": user.email, "role": has, "link": _address(settings, url, token, "console")}
+        return {
+            "id": user.id,
+            "email": user.email,
+            "role": has,
+            "link": _address(settings, url, data_dir, token, "console"),
+        }
 
     async def work(conn: Connection) -> dict[str, object]:
         found = await organization(conn, org)
@@ -92,7 +102,7 @@ def create(
         user, token = await invitations.admit(conn, actor, email=email, name=name, role=role or "owner")
         has = await memberships.role_of(conn, actor, user_id=user.id)
         made = {"id": user.id, "email": user.email, "organization": found.name, "role": has}
-        return made | {"link": _address(settings, url, token) if token else None}
+        return made | {"link": _address(settings, url, data_dir, token) if token else None}
 
     made = on_database(make_operator if operator else work, settings)
     show(made, json)
@@ -128,7 +138,7 @@ def invite(
         _, token, is_mailed = await invitations.invite(
             conn, acting_for(found), email=email, role=role, note=note, box=box
         )
-        link = invitations.address(_base(settings, url), token)
+        link = invitations.address(_base(settings, url, data_dir), token)
         return {"email": email, "organization": found.name, "role": role, "is_mailed": is_mailed, "link": link}
 
     show(on_database(work, settings), json)
@@ -188,7 +198,7 @@ def link(
         if operator and all(one.user_id != user.id for one in await accounts.list_all(conn)):
             raise NotFound("There is no such operator.", resource="operator", email=email)
         token = await links.make(conn, shell(), user_id=user.id, realm=realm)
-        return {"email": user.email, "link": _address(settings, url, token, realm)}
+        return {"email": user.email, "link": _address(settings, url, data_dir, token, realm)}
 
     show(on_database(work, settings), json)
     say("The link is valid for one hour and one use.")
@@ -307,10 +317,12 @@ def role_(
     show({"email": on_database(work, settings_of(data_dir)).email, "role": role}, json)
 
 
-def _address(settings: Settings, url: str | None, token: str, realm: links.Realm = "dashboard") -> str:
-    return links.address(_base(settings, url, realm), token, realm=realm)
+def _address(
+    settings: Settings, url: str | None, data_dir: Path | None, token: str, realm: links.Realm = "dashboard"
+) -> str:
+    return links.address(_base(settings, url, data_dir, realm), token, realm=realm)
 
 
-def _base(settings: Settings, url: str | None, realm: links.Realm = "dashboard") -> str:
+def _base(settings: Settings, url: str | None, data_dir: Path | None, realm: links.Realm = "dashboard") -> str:
     own = settings.console_url if realm == "console" else ""
-    return url or own or settings.public_url or "http://127.0.0.1:8080"
+    return url or own or settings.public_url or served(settings, data_dir)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from heliograph.base.embedded.server import default_data_dir
+from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem, reason
 from heliograph.demo.credentials import read_credentials
 
@@ -36,6 +37,12 @@ def address(url: str | None, data_dir: Path | None) -> str:
         return url
     known = read_credentials((data_dir or default_data_dir()) / "credentials.json")
     return known.base_url if known else DEFAULT_URL
+
+
+def served(settings: Settings, data_dir: Path | None) -> str:
+    """Where `heliograph up` last served the database of these settings, otherwise port 8080 on this machine."""
+    known = read_credentials((data_dir or default_data_dir()) / "credentials.json")
+    return known.base_url if known and known.database_url == settings.database_url else DEFAULT_URL
 
 
 def ask(
