@@ -5,8 +5,13 @@ from __future__ import annotations
 
 from heliograph.accounts import organizations, send_defaults
 from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
 from heliograph.guard import rules
 from heliograph.notices.kinds import KINDS
+from heliograph.webhooks import endpoints
+from tests.api.conftest import SECRET_KEY
 
 from .conftest import Browser, Tenant
 
@@ -90,6 +95,40 @@ async def test_of_how_people_are_told(pool: Pool, tenant: Tenant, owner: Browser
     for kind in (one, other):
         for way in KINDS[kind].ways:
             assert f'name="{kind} {way}" value="1">' in page.text, (kind, way)
+
+
+async def test_of_a_person(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    async with pool.acquire() as conn:
+        id = (await records.create(conn, tenant.actor, entry=Entry("+258841234567", "Ana", tags=("a",)))).id
+    forms = [await owner.get(f"/contacts/{id}/edit") for _ in range(2)]
+    await owner.submit(forms[0], f"/contacts/{id}", tags="a, vip")
+    page = await owner.submit(forms[1], f"/contacts/{id}", first_name="Ana", last_name="Silva", name="")
+    assert page.path == f"/contacts/{id}", page.words
+    async with pool.acquire() as conn:
+        one = await records.get(conn, tenant.actor, id=id)
+    assert (one.name, one.last_name, list(one.tags)) == ("Ana Silva", "Silva", ["a", "vip"])
+
+
+async def test_of_a_webhook_endpoint(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    kinds = ["message.delivered", "message.failed"]
+    allowed = endpoints.rules(Settings(secret_key=SECRET_KEY))
+    async with pool.acquire() as conn:
+        made, _ = await endpoints.create(
+            conn, tenant.actor, url="https://example.com/a", subscribed_events=kinds, rules=allowed
+        )
+    path = f"/webhooks/{made.id}/edit"
+    forms = [await owner.get(path) for _ in range(2)]
+    # The first moves it and ticks one event more; the other unticks one.
+    ticked = ",".join(["message.sent", *kinds])
+    await owner.submit(forms[0], path, url="https://example.com/b", subscribed_events=ticked)
+    wrong = await owner.submit(forms[1], path, subscribed_events="message.delivered,no.event")
+    assert wrong.status == 422
+    page = await owner.submit(forms[1], path, subscribed_events="message.delivered", description="shop")
+    assert "The endpoint is changed." in page.words
+    async with pool.acquire() as conn:
+        one = await endpoints.get(conn, tenant.actor, id=made.id)
+    assert (one.url, one.description) == ("https://example.com/b", "shop")
+    assert sorted(one.subscribed_events) == ["message.delivered", "message.sent"]
 
 
 async def test_a_refused_form_still_undoes_nothing(pool: Pool, tenant: Tenant, owner: Browser) -> None:

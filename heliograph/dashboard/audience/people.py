@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
-from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -16,15 +15,16 @@ from heliograph.campaigns.audience import MAX_RECIPIENTS
 from heliograph.consent import history, optouts
 from heliograph.consent.people import names as names_of
 from heliograph.contacts import marked, notes, records, search
-from heliograph.contacts.records import Changes, Contact, ContactAlreadyExists, Entry
+from heliograph.contacts.records import Contact, ContactAlreadyExists, Entry
 from heliograph.dashboard import exporting, listing
-from heliograph.dashboard.audience import lists, words
+from heliograph.dashboard.audience import lists, person_form, words
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Thread
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Contacts, Tag
 from heliograph.pages import words as shared
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
@@ -43,7 +43,6 @@ CAMPAIGNS = 50
 STATEMENTS = 50
 #: People per query when an audience is collected.
 LOOKED = 1_000
-TYPED = ("name", "first_name", "last_name", "phone", "tags")
 
 
 async def show_list(request: Request) -> Answer:
@@ -163,17 +162,17 @@ async def _conversations(conn: Connection, request: Request, contact: Contact) -
 
 
 async def show_new(request: Request) -> Answer:
-    """An empty form, or one filled in from the address."""
-    typed = {name: request.query.get(name, "")[:200] for name in TYPED}
-    return Shown(template="audience/person_edit.html", values={"typed": typed, "contact": None})
+    """An empty form, or one with what the address fills in."""
+    typed = {name: request.query.get(name, "")[:200] for name in person_form.FIELDS}
+    return Shown(template=person_form.TEMPLATE, values=person_form.values(typed, None))
 
 
 async def create(request: Request) -> Answer:
-    """Create a person. Their number is parsed as written in the organization's country."""
-    typed = {name: request.form.get(name, "").strip() for name in TYPED}
+    """Make a person. Their number is read as people of the organization's country write it."""
+    typed = {name: request.form.get(name, "").strip() for name in person_form.FIELDS}
 
     async def work(conn: Connection) -> str:
-        changes = await _read(conn, request, typed)
+        changes = await person_form.read(conn, request, typed)
         assert changes.phone is not None
         assert changes.names is not None
         name, first, last = changes.names
@@ -183,7 +182,7 @@ async def create(request: Request) -> Answer:
     try:
         id = await request.once(work)
     except (Invalid, ContactAlreadyExists) as refusal:
-        return _refused(refusal, typed, None)
+        return person_form.refused_with(refusal, typed, None)
     return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("The contact is created."))
 
 
@@ -191,30 +190,25 @@ async def show_edit(request: Request) -> Answer:
     """The form of one person."""
     async with request.reading() as conn:
         contact = await records.get(conn, request.actor, id=request.id())
-    typed = {
-        "name": contact.name,
-        "first_name": contact.first_name or "",
-        "last_name": contact.last_name or "",
-        "phone": contact.phone,
-        "tags": ", ".join(contact.tags),
-    }
-    return Shown(template="audience/person_edit.html", values={"typed": typed, "contact": contact})
+    return Shown(template=person_form.TEMPLATE, values=person_form.values(person_form.shown(contact), contact))
 
 
 async def change(request: Request) -> Answer:
-    """Change a person."""
+    """Change a person. What was left as it was shown stays as it is: tags come by imports, and by others, meanwhile."""
     id = request.id()
-    typed = {name: request.form.get(name, "").strip() for name in TYPED}
+    given = {name: text.strip() for name, text in request.form.items()}
+    async with request.reading() as conn:
+        contact = await records.get(conn, request.actor, id=id)
+    typed = leaving.typed(given, person_form.FIELDS, person_form.shown(contact))
 
     async def work(conn: Connection) -> str:
-        return str((await records.change(conn, request.actor, id=id, changes=await _read(conn, request, typed))).id)
+        changes = await person_form.read(conn, request, typed)
+        return str((await records.change(conn, request.actor, id=id, changes=changes)).id)
 
     try:
         await request.once(work)
     except (Invalid, ContactAlreadyExists) as refusal:
-        async with request.reading() as conn:
-            contact = await records.get(conn, request.actor, id=id)
-        return _refused(refusal, typed, contact)
+        return person_form.refused_with(refusal, typed, contact)
     return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("Saved."))
 
 
@@ -361,39 +355,3 @@ def _back(request: Request) -> str:
     given = request.form.get("back", "")
     is_ours = given.startswith("/contacts?") and given.isprintable() and len(given) < 2_000
     return given if is_ours else request.to("/contacts")
-
-
-async def _read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:
-    """The typed fields as the rules expect them. Raises Invalid with everything that is wrong."""
-    wrong: list[tuple[str, str, str]] = []
-    names: tuple[str, str | None, str | None] | None = None
-    first, last = typed["first_name"] or None, typed["last_name"] or None
-    whole = typed["name"] or records.full_name(first, last) or ""
-    for field, text in (("name", whole), ("first_name", first), ("last_name", last)):
-        if text is None:
-            continue
-        try:
-            records.name(text, field)
-        except Invalid:
-            wrong.append((field, "length", words.CONTACT_FORM["name"]))
-    names = (whole, first, last)
-    home = (await organizations.get(conn, id=request.actor.organization_id)).country
-    number = phones.read(typed["phone"], region=home)
-    if number is None:
-        wrong.append(("phone", "pattern", words.CONTACT_FORM["phone"]))
-    tags: tuple[str, ...] = ()
-    try:
-        tags = records.tags([one for one in typed["tags"].split(",") if one.strip()])
-    except Invalid:
-        wrong.append(("tags", "length", words.CONTACT_FORM["tags"]))
-    if wrong:
-        raise Invalid(*wrong)
-    return Changes(phone=number, names=names, tags=tags)
-
-
-def _refused(refusal: Invalid | ContactAlreadyExists, typed: dict[str, str], contact: Contact | None) -> Answer:
-    values: dict[str, Any] = {"typed": typed, "contact": contact}
-    if isinstance(refusal, ContactAlreadyExists):
-        values["other"] = refusal.details["id"]
-        refusal = Invalid(("phone", refusal.code, refusal.message))
-    return refused("audience/person_edit.html", refusal, values)

@@ -20,13 +20,14 @@ from heliograph.dashboard.developers.attempt_places import Places, place
 from heliograph.overview import messages
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.forms import leaving
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.webhooks import changing, endpoints, figures, history, replays
 from heliograph.webhooks.changing import Changes
-from heliograph.webhooks.endpoints import OVERLAP, EndpointDisabled, EndpointPaused, TooManyEndpoints
+from heliograph.webhooks.endpoints import OVERLAP, Endpoint, EndpointDisabled, EndpointPaused, TooManyEndpoints
 from heliograph.webhooks.figures import Course, Health
 from heliograph.webhooks.history import Filters, Page
 from heliograph.webhooks.recording.events import KINDS
@@ -74,27 +75,43 @@ async def show_edit(request: Request) -> Answer:
     if request.is_fragment:
         url = request.query.get("url", "")
         return Shown(template="developers/webhooks_url.html", values=webhooks.said_of(request, url))
-    values = webhooks.typed(request, endpoint.subscribed_events, url=endpoint.url, description=endpoint.description)
-    return Shown(template="developers/endpoint_edit.html", values=values | {"endpoint": endpoint})
+    return Shown(template="developers/endpoint_edit.html", values=_form(request, endpoint, _shown(endpoint)))
 
 
 async def edit(request: Request) -> Answer:
     """Change address, events or description; the secret stays."""
-    id, form = request.id(), request.form
-    wanted = Changes(
-        url=form.get("url", "").strip(),
-        subscribed_events=webhooks.chosen(request),
-        description=form.get("description", ""),
-    )
+    id = request.id()
+    async with request.reading() as conn:
+        endpoint = await endpoints.get(conn, request.actor, id=id)
+    ticked = webhooks.chosen(request)
+    shown = _shown(endpoint)
+    given = leaving.typed(request.form | dict.fromkeys(ticked, "yes"), shown, shown)
+    events = [one for one in KINDS if given[one]] + [one for one in ticked if one not in KINDS]
+    wanted = Changes(url=given["url"].strip(), subscribed_events=events, description=given["description"])
     try:
         async with request.writing() as conn:
             await changing.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
     except Invalid as refusal:
-        async with request.reading() as conn:
-            endpoint = await endpoints.get(conn, request.actor, id=id)
-        values = webhooks.typed(request) | {"endpoint": endpoint}
+        values = _form(request, endpoint, given)
         return refused("developers/endpoint_edit.html", webhooks.in_words(request, refusal), values)
     return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is changed."))
+
+
+def _shown(endpoint: Endpoint) -> dict[str, str]:
+    """The fields as they stand, of each event whether it is ticked."""
+    ticked = {kind: "yes" if kind in endpoint.subscribed_events else "" for kind in KINDS}
+    return {"url": endpoint.url, "description": endpoint.description, **ticked}
+
+
+def _form(request: Request, endpoint: Endpoint, given: dict[str, str]) -> dict[str, Any]:
+    return webhooks.typed(request) | {
+        "url": given["url"],
+        "description": given["description"],
+        "ticked": [kind for kind in KINDS if given[kind]],
+        **webhooks.said_of(request, given["url"]),
+        "endpoint": endpoint,
+        "was": leaving.written(_shown(endpoint)),
+    }
 
 
 async def show_disable(request: Request) -> Answer:

@@ -122,18 +122,18 @@ def chosen(request: Request) -> list[str]:
     return [one for one in request.form.get("subscribed_events", "").split(",") if one]
 
 
-def typed(request: Request, usual: tuple[str, ...] | list[str] = (), **known: str) -> dict[str, Any]:
-    """The form as typed; initially with the `known` values and the `usual` events."""
+def typed(request: Request, usual: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The form as it was typed; before that, with the `usual` events."""
     form = request.form
     ticked = chosen(request) if form else list(usual)
     groups: dict[str, list[Kind]] = {}
     for name in KINDS:
         sample = msgspec.json.format(msgspec.json.encode(samples()[name]), indent=2).decode()
         groups.setdefault(name.partition(".")[0], []).append(Kind(name, request.text(SUMMARIES[name]), sample))
-    url = form.get("url", known.get("url", ""))
+    url = form.get("url", "")
     return {
         "url": url,
-        "description": form.get("description", known.get("description", "")),
+        "description": form.get("description", ""),
         "groups": [(request.text(words.EVENT_GROUPS[name]), kinds) for name, kinds in groups.items()],
         "ticked": ticked,
         **said_of(request, url),

@@ -1,0 +1,71 @@
+"""The form for a person: how it is shown, read and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heliograph.accounts import organizations
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.base.errors import Invalid
+from heliograph.contacts import records
+from heliograph.contacts.records import Changes, Contact, ContactAlreadyExists
+from heliograph.dashboard.audience import words
+from heliograph.pages.answers import Answer, refused
+from heliograph.pages.forms import leaving
+from heliograph.pages.requests import Request
+
+TEMPLATE = "audience/person_edit.html"
+FIELDS = ("name", "first_name", "last_name", "phone", "tags")
+
+
+def shown(contact: Contact) -> dict[str, str]:
+    """The fields as they stand."""
+    return {
+        "name": contact.name,
+        "first_name": contact.first_name or "",
+        "last_name": contact.last_name or "",
+        "phone": contact.phone,
+        "tags": ", ".join(contact.tags),
+    }
+
+
+def values(typed: dict[str, str], contact: Contact | None) -> dict[str, Any]:
+    """What the template shows; `contact`: None for a new one."""
+    return {"typed": typed, "contact": contact, "was": leaving.written(shown(contact) if contact else {})}
+
+
+async def read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:
+    """What was typed, as the rules take it. Raises Invalid with all that is wrong."""
+    wrong: list[tuple[str, str, str]] = []
+    names: tuple[str, str | None, str | None] | None = None
+    first, last = typed["first_name"] or None, typed["last_name"] or None
+    whole = typed["name"] or records.full_name(first, last) or ""
+    for field, text in (("name", whole), ("first_name", first), ("last_name", last)):
+        if text is None:
+            continue
+        try:
+            records.name(text, field)
+        except Invalid:
+            wrong.append((field, "length", words.CONTACT_FORM["name"]))
+    names = (whole, first, last)
+    home = (await organizations.get(conn, id=request.actor.organization_id)).country
+    number = phones.read(typed["phone"], region=home)
+    if number is None:
+        wrong.append(("phone", "pattern", words.CONTACT_FORM["phone"]))
+    tags: tuple[str, ...] = ()
+    try:
+        tags = records.tags([one for one in typed["tags"].split(",") if one.strip()])
+    except Invalid:
+        wrong.append(("tags", "length", words.CONTACT_FORM["tags"]))
+    if wrong:
+        raise Invalid(*wrong)
+    return Changes(phone=number, names=names, tags=tags)
+
+
+def refused_with(refusal: Invalid | ContactAlreadyExists, typed: dict[str, str], contact: Contact | None) -> Answer:
+    shown_now = values(typed, contact)
+    if isinstance(refusal, ContactAlreadyExists):
+        shown_now["other"] = refusal.details["id"]
+        refusal = Invalid(("phone", refusal.code, refusal.message))
+    return refused(TEMPLATE, refusal, shown_now)
