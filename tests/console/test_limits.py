@@ -150,7 +150,7 @@ async def test_who_closes_an_organization_reads_that_its_texts_are_lost(
     await make_person(pool, tenant, "ana@example.com")
     await other_browser.sign_in("ana@example.com")
     pages = [(root, f"{here(tenant)}/close"), (other_browser, "/settings/close")]
-    said = "nobody can read those texts again"
+    said = "nobody can ever read them again"
     for who, path in pages:
         assert said not in (await who.get(path)).words
     async with pool.acquire() as conn:

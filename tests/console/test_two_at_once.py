@@ -184,6 +184,16 @@ async def test_an_older_page_lifts_no_suspension(pool: Pool, tenant: Tenant, roo
         assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == state
 
 
+async def test_an_older_page_opens_nothing_that_was_closed(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    path = f"/console/organizations/{tenant.id}/suspend"
+    form = await root.get(path)
+    async with pool.acquire() as conn:
+        await organizations.set_state(conn, id=tenant.id, state="closed")
+    page = await root.submit(form, path, reason="abuse")
+    assert (page.status, "It was closed in the meantime." in page.words) == (422, True)
+    assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "closed"
+
+
 async def test_of_what_is_refunded(pool: Pool, root: Browser) -> None:
     await both(root, "/console/refunds", {"class_failed": "yes"}, {"class_expired": "yes"})
     async with pool.acquire() as conn:

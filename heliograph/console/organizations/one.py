@@ -44,14 +44,20 @@ async def show_suspend(request: Request) -> Answer:
 async def suspend(request: Request) -> Answer:
     """Suspend it: its keys can only read from now on."""
     reason = reasons.given(request.form.get("reason", ""))
-    if reason is None:
+    try:
+        if reason is None:
+            raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+        async with request.reading() as conn:
+            one = await organization(conn, request, "id")
+        if one.state == "closed":
+            # An older page would open it again: a suspended one is renewed, and resumed by a click.
+            raise Invalid(("reason", "state", "It was closed in the meantime."))
+    except Invalid as refusal:
         async with request.reading() as conn:
             one = await organization(conn, request, "id")
             stops = await overview.stops(conn, id=one.id)
-        wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
-        return refused(
-            "organizations/suspend.html", wrong, {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
-        )
+        values = {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
+        return refused("organizations/suspend.html", refusal, values)
     return await _set(request, "suspended", reason, request.text("It is suspended: its keys can only read now."))
 
 
