@@ -38,7 +38,7 @@ class Hold(msgspec.Struct, frozen=True):
     #: Names of the rules whose points added up.
     rules: list[str]
     score: int
-    #: The organization's policy when it began, and the one that applies to its messages now.
+    #: The organization's policy when it began, and the one that applies now.
     policy: str
     policy_now: str
     begun_at: datetime

@@ -79,7 +79,7 @@ async def withdraw(request: Request) -> Answer:
 
 
 def stands(one: Hold) -> bool:
-    """The organization's policy applies to its messages now: what is only noted goes out."""
+    """Whether the policy applies to messages to it now. If they are only noted, they go out."""
     return one.released_at is None and one.until > clock.now()
 
 

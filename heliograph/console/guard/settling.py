@@ -22,7 +22,7 @@ from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 TEMPLATE = "guard/rules.html"
 #: Choices for the days of an announced event; the form also has "": none, and "same": unchanged.
 EVENTS = ("1", "3", "7", str(rules.EVENT.days))
-#: Fields of the form; "event" says what it is to be, and what is left of it is "as it was".
+#: Fields of the form.
 FIELDS = ("policy", "safe", "event", *(f"limit_{name}" for name in kinds.NAMES))
 
 
@@ -32,7 +32,7 @@ async def show(request: Request) -> Answer:
 
 
 async def save(request: Request) -> Answer:
-    """All of it at once."""
+    """Save all rules at once."""
     try:
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request)
@@ -70,7 +70,7 @@ def _in_words(refusal: Invalid) -> Invalid:
 
 
 def _shown(known: Rules) -> dict[str, str]:
-    """The fields as they stand."""
+    """The current values of the fields."""
     return {
         "policy": "" if known.by_default else known.policy,
         "safe": "\n".join(known.safe),

@@ -28,7 +28,7 @@ async def show(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """It holds for messages that fail from now on."""
+    """Change them, for messages that fail from now on."""
     async with request.writing() as conn, conn.transaction():
         shown = _shown(await refunds.policy(conn))
         typed = leaving.typed(request.form, shown, shown)
@@ -38,5 +38,5 @@ async def change(request: Request) -> Answer:
 
 
 def _shown(policy: Mapping[str, bool]) -> dict[str, str]:
-    """The boxes as they stand."""
+    """The current state of the checkboxes."""
     return {f"class_{name}": "yes" if policy[name] else "" for name in refunds.CHOICES}

@@ -78,7 +78,7 @@ async def assign(request: Request) -> Answer:
             raise NotFound("There is no such price list.")
         if request.form.get("for") == "all":
             if reference:
-                # One of the two is a slip, and it must not be the price of everybody.
+                # One of the two is a mistake, which must not change everybody's prices.
                 said = request.text("Leave this empty if all organizations are meant.")
                 values = _values(request, one, await tariffs.rates_of(conn, one)) | {"organization": reference}
                 return refused("money/tariff.html", Invalid(("organization", "exclusive", said)), values)

@@ -23,7 +23,7 @@ from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of,
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
-#: Fields of the form, those that are ticked aside.
+#: Fields of the form, except checkboxes.
 FIELDS = ("encoding", "time_zone", "session_hours", *reply_form.FIELDS)
 TICKS = ("factor_required", "reveals", "developer_keys")
 #: The form's initial value of a setting that owners change, too: if left unchanged, it undoes no change of theirs.

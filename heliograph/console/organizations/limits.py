@@ -33,7 +33,7 @@ STATES = ("active", "trial", "past_due")
 #: Represents all countries. An empty field is a slip, which must not allow the whole world.
 EVERYWHERE = "any"
 
-#: Fields of each group, which is a form of its own.
+#: Fields of each group; each group is a form of its own.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "plan": ("plan", "allowance", "months"),
     "spending": ("segments", "above"),
@@ -44,7 +44,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "rates": rate_limits.BUCKETS,
 }
 
-#: What is done with the fields of a group.
+#: Applies the fields of a group.
 Work = Callable[[Connection, Organization, Mapping[str, str]], Awaitable[object]]
 
 
@@ -60,7 +60,7 @@ async def set_state(request: Request) -> Answer:
         if given["state"] not in STATES:
             raise Invalid(("state", "enum", "Choose one of these states."))
         if one.state in organizations.STOPPED:
-            # Whoever has an older page open lifts no suspension by it.
+            # A page opened before the suspension must not lift it.
             raise Invalid(("state", "state", "It was suspended or closed in the meantime: resume it first."))
         await organizations.set_state(conn, id=one.id, state=given["state"], by=request.who)
 
@@ -68,7 +68,7 @@ async def set_state(request: Request) -> Answer:
 
 
 async def set_plan(request: Request) -> Answer:
-    """Put it on a plan, whose periods bring their quota; or take it off. What is as it was begins no new period."""
+    """Put it on a plan, whose periods grant quota; or take it off. Unchanged terms begin no new period."""
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         if request.form.get("act") == "end":
@@ -93,7 +93,7 @@ async def set_plan(request: Request) -> Answer:
 
 
 async def set_limits(request: Request) -> Answer:
-    """Segments of a day, and above how many messages of a day its bell rings; nothing lifts either."""
+    """Set the segments per day, and the messages per day above which it is alerted; an empty field removes either."""
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         segments, above = typed.amount(given["segments"], "segments"), typed.amount(given["above"], "above")
@@ -107,7 +107,7 @@ async def set_limits(request: Request) -> Answer:
 
 
 async def set_countries(request: Request) -> Answer:
-    """Its own country, and those that it may send to."""
+    """Set its own country, and those that it may send to."""
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         listed = [one for one in given["allowed"].upper().replace(",", " ").split() if one]
@@ -210,7 +210,7 @@ async def _changed(request: Request, group: str, work: Work) -> Answer:
 
 
 def _days(request: Request, given: Mapping[str, str], name: str, bounds: tuple[int, int]) -> int | None:
-    """What was typed; None: as long as the installation keeps them. Raises Invalid."""
+    """The typed number of days; None: as long as the installation keeps them. Raises Invalid."""
     said = request.text("Write a number of days from %(least)s to %(most)s.", least=bounds[0], most=bounds[1])
     return typed.within(given[name], name, bounds, said)
 
@@ -220,7 +220,7 @@ async def _own_limit(conn: Connection, one: Organization) -> spending.Limit | No
 
 
 async def _shown(conn: Connection, one: Organization) -> dict[str, str]:
-    """All fields as they stand."""
+    """The current values of all fields."""
     limit, above = await _own_limit(conn, one), await quota.alert(conn, one.id)
     kept = await send_defaults.get(conn, organization_id=one.id)
     own: dict[str, int | None] = msgspec.structs.asdict(await rate_limits.get(conn, organization_id=one.id))
@@ -241,7 +241,7 @@ async def _shown(conn: Connection, one: Organization) -> dict[str, str]:
 
 
 async def _values(request: Request, group: str = "") -> dict[str, Any]:
-    """`group`: the one that was sent, and refused."""
+    """`group`: the one that was submitted and refused."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         limit, shown = await _own_limit(conn, one), await _shown(conn, one)

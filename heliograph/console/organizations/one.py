@@ -50,7 +50,7 @@ async def suspend(request: Request) -> Answer:
         async with request.reading() as conn:
             one = await organization(conn, request, "id")
         if one.state == "closed":
-            # An older page would open it again: a suspended one is renewed, and resumed by a click.
+            # A page opened before it was closed must not reopen it: a suspended organization is renewed.
             raise Invalid(("reason", "state", "It was closed in the meantime."))
     except Invalid as refusal:
         async with request.reading() as conn:

@@ -108,7 +108,7 @@ async def show_words(request: Request) -> Answer:
 
 
 async def change_words(request: Request) -> Answer:
-    """Change words and replies; "preview" shows what a handset would get and changes nothing."""
+    """Change keywords and replies; "preview" shows what a handset would receive and changes nothing."""
     organization_id = request.acting("live").organization_id
     async with request.reading() as conn:
         found = await organizations.get(conn, id=organization_id)
@@ -142,7 +142,7 @@ async def change_words(request: Request) -> Answer:
 
 
 def _words(known: Organization, one: Organization, typed: dict[str, str]) -> dict[str, object]:
-    """`known`: as it stands; `one`: as it would be with what was typed."""
+    """`known`: the current organization; `one`: with the typed changes."""
     made = []
     for kind in KINDS:
         own = getattr(one, f"{kind}_reply")

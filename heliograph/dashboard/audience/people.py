@@ -162,13 +162,13 @@ async def _conversations(conn: Connection, request: Request, contact: Contact) -
 
 
 async def show_new(request: Request) -> Answer:
-    """An empty form, or one with what the address fills in."""
+    """An empty form, or one filled in from the address."""
     typed = {name: request.query.get(name, "")[:200] for name in person_form.FIELDS}
     return Shown(template=person_form.TEMPLATE, values=person_form.values(typed, None))
 
 
 async def create(request: Request) -> Answer:
-    """Make a person. Their number is read as people of the organization's country write it."""
+    """Create a person. Their number is parsed as written in the organization's country."""
     typed = {name: request.form.get(name, "").strip() for name in person_form.FIELDS}
 
     async def work(conn: Connection) -> str:
@@ -194,7 +194,7 @@ async def show_edit(request: Request) -> Answer:
 
 
 async def change(request: Request) -> Answer:
-    """Change a person. What was left as it was shown stays as it is: tags come by imports, and by others, meanwhile."""
+    """Change a person. Fields left unchanged keep their current values: imports and others add tags meanwhile."""
     id = request.id()
     given = {name: text.strip() for name, text in request.form.items()}
     async with request.reading() as conn:

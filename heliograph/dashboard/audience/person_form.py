@@ -1,4 +1,4 @@
-"""The form for a person: how it is shown, read and refused."""
+"""The form for a person: how it is displayed, parsed and refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = ("name", "first_name", "last_name", "phone", "tags")
 
 
 def shown(contact: Contact) -> dict[str, str]:
-    """The fields as they stand."""
+    """The current values of the fields."""
     return {
         "name": contact.name,
         "first_name": contact.first_name or "",
@@ -31,12 +31,12 @@ def shown(contact: Contact) -> dict[str, str]:
 
 
 def values(typed: dict[str, str], contact: Contact | None) -> dict[str, Any]:
-    """What the template shows; `contact`: None for a new one."""
+    """The template's values; `contact`: None for a new one."""
     return {"typed": typed, "contact": contact, "was": leaving.written(shown(contact) if contact else {})}
 
 
 async def read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:
-    """What was typed, as the rules take it. Raises Invalid with all that is wrong."""
+    """The typed fields as the rules expect them. Raises Invalid with everything that is wrong."""
     wrong: list[tuple[str, str, str]] = []
     names: tuple[str, str | None, str | None] | None = None
     first, last = typed["first_name"] or None, typed["last_name"] or None

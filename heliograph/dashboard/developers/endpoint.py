@@ -98,7 +98,7 @@ async def edit(request: Request) -> Answer:
 
 
 def _shown(endpoint: Endpoint) -> dict[str, str]:
-    """The fields as they stand, of each event whether it is ticked."""
+    """The current values of the fields, with one checkbox per event."""
     ticked = {kind: "yes" if kind in endpoint.subscribed_events else "" for kind in KINDS}
     return {"url": endpoint.url, "description": endpoint.description, **ticked}
 

@@ -123,7 +123,7 @@ def chosen(request: Request) -> list[str]:
 
 
 def typed(request: Request, usual: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The form as it was typed; before that, with the `usual` events."""
+    """The form as typed; initially with the `usual` events."""
     form = request.form
     ticked = chosen(request) if form else list(usual)
     groups: dict[str, list[Kind]] = {}

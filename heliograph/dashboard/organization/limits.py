@@ -54,7 +54,7 @@ async def change_limit(request: Request) -> Answer:
 
 
 async def change_guard(request: Request) -> Answer:
-    """What is done with suspicious messages, what is never held, and how many of a class are not suspicious."""
+    """Change how suspicious messages are treated, which are never held, and how many of a class are not suspicious."""
 
     async def work(conn: Connection, actor: Actor) -> None:
         known = await rules.rules_of(conn, actor.organization_id)
@@ -71,7 +71,7 @@ async def change_guard(request: Request) -> Answer:
 
 
 def shown(known: Rules) -> dict[str, str]:
-    """The guard's fields as they stand."""
+    """The current values of the guard's fields."""
     return {
         "policy": "" if known.by_default else known.policy,
         "safe": "\n".join(known.safe),

@@ -43,7 +43,7 @@ async def show_all(request: Request) -> Answer:
 
 
 async def choose_all(request: Request) -> Answer:
-    """Choose for the organization."""
+    """Set the organization's choices."""
     async with request.writing() as conn:
         now = _shown(await choices.get(conn, request.acting("live")))
         typed = leaving.typed(request.form, now, now)
@@ -57,7 +57,7 @@ async def choose_all(request: Request) -> Answer:
 
 
 def _shown(known: Choices) -> dict[str, str]:
-    """The organization's table as it stands: of each box what is sent if it is ticked, and "" if it is not."""
+    """The current state of the organization's checkboxes: "1" or ""."""
     return {
         f"{kind} {way}": "1" if way in known.ways(kind) else ""
         for kind in KINDS

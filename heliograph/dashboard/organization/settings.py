@@ -28,21 +28,21 @@ SESSION_HOURS = (1, 4, 8, 24, 72, 168, 720)
 #: Choices for messages' validity, in seconds, and for how long texts and messages are kept, in days.
 VALIDITIES = (300, 3_600, 21_600, 86_400, 172_800, 259_200)
 TEXT_DAYS, MESSAGE_DAYS = (1, 3, 7, 14, 30, 60, 90), (30, 60, 90, 180, 365)
-#: Fields of each group, which is a form of its own.
+#: Fields of each group; each group is a form of its own.
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "general": ("name", "time_zone", "country"),
     "messages": ("encoding", "allowed"),
     "defaults": ("guarantee", "validity", "text_days", "message_days", "quiet_hours", "quiet_from", "quiet_to"),
     "security": ("factor_required", "reveals", "developer_keys", "session_hours", "approval_above"),
 }
-#: No choice is more.
+#: Upper bound of all choices.
 MOST = 10**9 - 1
 #: Represents all countries. An empty field is a slip, which must not allow the whole world.
 EVERYWHERE = "any"
 #: The choice of custom quiet hours, and the form's initial ones.
 OWN_HOURS, USUAL_HOURS = "own", ("20:00", "08:00")
 
-#: Fields as they are typed, by name.
+#: Typed values by field.
 Typed = Mapping[str, str]
 
 
@@ -52,7 +52,7 @@ async def show(request: Request) -> Answer:
 
 
 async def change_general(request: Request) -> Answer:
-    """Name, time zone and country."""
+    """Change name, time zone and country."""
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
         await policy.rename(conn, actor, name=typed["name"])
@@ -62,7 +62,7 @@ async def change_general(request: Request) -> Answer:
 
 
 async def change_messages(request: Request) -> Answer:
-    """How texts are written, and where they may go."""
+    """Change how texts are written, and which countries are allowed."""
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
         listed = [one for one in typed["allowed"].upper().replace(",", " ").split() if one]
@@ -82,7 +82,7 @@ async def change_messages(request: Request) -> Answer:
 
 
 async def change_defaults(request: Request) -> Answer:
-    """What sends mean that do not say it, and how long texts and messages are kept."""
+    """Change the defaults of sends, and how long texts and messages are kept."""
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
         await policy.change_defaults(
@@ -108,7 +108,7 @@ def _chosen(field: str, text: str) -> int | None:
 
 
 async def change_security(request: Request) -> Answer:
-    """What is demanded of members."""
+    """Change what is required of members."""
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
         await policy.configure(
@@ -164,7 +164,7 @@ async def _known(conn: Connection, actor: Actor) -> tuple[Organization, SendDefa
 
 
 def _shown(known: Organization, defaults: SendDefaults) -> dict[str, str]:
-    """All fields as they stand."""
+    """The current values of all fields."""
     first, _, last = defaults.quiet_hours.partition("-") if "-" in defaults.quiet_hours else (None, "", None)
     above = defaults.approval_above
     return {
@@ -189,7 +189,7 @@ def _shown(known: Organization, defaults: SendDefaults) -> dict[str, str]:
 
 
 async def _values(request: Request, group: str = "") -> dict[str, Any]:
-    """`group`: the one that was sent, and refused."""
+    """`group`: the one that was submitted and refused."""
     async with request.reading() as conn:
         known, defaults = await _known(conn, request.acting("live"))
     shown = _shown(known, defaults)
@@ -221,7 +221,7 @@ async def _values(request: Request, group: str = "") -> dict[str, Any]:
 
 
 def _own(chosen: int | None) -> set[int]:
-    """What was chosen elsewhere, which is offered too: a list that lacks it would show, and save, another."""
+    """A value chosen elsewhere, which must be offered too: a list without it would show, and save, another one."""
     return set() if chosen is None else {chosen}
 
 

@@ -35,7 +35,7 @@ def kept(form: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
 
 
 def typed(form: Mapping[str, str], names: Iterable[str], now: Mapping[str, str]) -> dict[str, str]:
-    """What a form of these fields says: those that were left, as they are now; the others, as they were typed."""
+    """The fields of a form: those left unchanged with their current values, the others as typed."""
     given = {name: form.get(name, "") for name in names}
     return given | {name: text for name, text in kept(form, now).items() if name in given}
 

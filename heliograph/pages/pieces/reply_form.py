@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from heliograph.accounts.organizations import Organization
 
-#: Words that are answered.
+#: Keywords that get a reply.
 KINDS = ("stop", "start", "help")
 #: Languages of the standard replies.
 REPLY_LANGUAGES: Mapping[str, str] = {
@@ -18,12 +18,12 @@ REPLY_LANGUAGES: Mapping[str, str] = {
 }
 
 
-#: The fields.
+#: Fields of the form.
 FIELDS = ("opt_out_words", "reply_language", *(f"{kind}_{part}" for kind in KINDS for part in ("how", "reply")))
 
 
 def shown(one: Organization) -> dict[str, str]:
-    """The fields as they stand."""
+    """The current values of the fields."""
     found = {"opt_out_words": "\n".join(one.opt_out_words), "reply_language": one.reply_language or ""}
     for kind in KINDS:
         own: str | None = getattr(one, f"{kind}_reply")

@@ -169,7 +169,7 @@ async def forget_trial(conn: Connection, id: UUID) -> None:
 
 
 async def forget_tests(conn: Connection, id: UUID) -> None:
-    """Forget what was found of a connection that it no longer has, and the message that was sent over it."""
+    """Forget the results of testing its previous connection, and the message that was sent over it."""
     await conn.execute(FORGET_TESTS, id)
 
 
