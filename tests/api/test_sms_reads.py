@@ -233,11 +233,15 @@ async def test_cancel(client: Client, pool: Pool) -> None:
     assert await client.ids(status="canceled") == [id]
 
     other = await client.send()
-    await pool.execute("UPDATE queue SET attempt = 1 WHERE id = $1", other)
+    # An attempt whose outcome nobody knows yet: the supplier may have the message.
+    await pool.execute("UPDATE queue SET attempt = 1, begun_at = now() WHERE id = $1", other)
     status, body = await client.ask("DELETE", f"/sms/messages/{other}")
     assert (status, body["error"]["code"]) == (409, "message_not_cancelable")
     assert body["error"]["details"] == {"status": "sending"}
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE id = $1", other) == 1
+    # It ended, and the supplier took nothing.
+    await pool.execute("UPDATE queue SET begun_at = NULL WHERE id = $1", other)
+    assert (await client.ask("DELETE", f"/sms/messages/{other}"))[0] == 200
 
 
 async def test_a_conversion_is_reported_once(client: Client, pool: Pool) -> None:
