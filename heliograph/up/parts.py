@@ -69,24 +69,32 @@ class Part:
         pause = PAUSE
         while not self._stopping:
             began = loop.time()
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "heliograph",
-                *self._arguments,
-                env=dict(self._environment),
-                stdin=asyncio.subprocess.DEVNULL,
-                # A separate session keeps the terminal's Ctrl-C from reaching it, so that we control the order of
-                # stopping.
-                start_new_session=True,
-                preexec_fn=end_with_parent,
-            )
-            status = await self._process.wait()
-            if self._stopping:
-                return
-            self._say(f"{self._name} ended ({status}); restarting it.")
+            try:
+                self._process = await self._launched()
+            except OSError as error:
+                # Out of memory, file descriptors or processes, which may pass.
+                self._say(f"{self._name} cannot be started: {error.strerror}; trying again.")
+            else:
+                status = await self._process.wait()
+                if self._stopping:
+                    return
+                self._say(f"{self._name} ended ({status}); restarting it.")
             pause = PAUSE if loop.time() - began > WELL else min(pause * 2, LONGEST_PAUSE)
             await asyncio.sleep(pause)
+
+    async def _launched(self) -> asyncio.subprocess.Process:
+        """Raises OSError."""
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "heliograph",
+            *self._arguments,
+            env=dict(self._environment),
+            stdin=asyncio.subprocess.DEVNULL,
+            # A separate session keeps the terminal's Ctrl-C from reaching it, so that we control the order of stopping.
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
 
 
 def smsc(at: Smsc, config: Path) -> list[str]:

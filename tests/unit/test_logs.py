@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -147,3 +150,26 @@ def test_a_traceback_shows_no_variables(log_format: str) -> None:
 def test_settings_of_logs_are_checked(changed: dict[str, str]) -> None:
     with pytest.raises(SettingsError, match="HELIOGRAPH_LOG_"):
         configure(Settings(**changed))
+
+
+@pytest.mark.parametrize("reader", ["a full disk", "nobody"])
+def test_a_line_that_cannot_be_written_fails_nobody(reader: str) -> None:
+    program = (
+        "import structlog\n"
+        "from heliograph.base.process.logs import configure\n"
+        "from heliograph.base.process.settings import from_environment\n"
+        "from heliograph.cli.terminal.printing import say\n"
+        "configure(from_environment({}))\n"
+        "for turn in range(1000):\n"  # more than is held back for later
+        "    structlog.get_logger().warning('smpp_down', turn=turn)\n"
+        "    say('api ended (-9); restarting it.')\n"
+        "print('went on')\n"
+    )
+    if reader == "nobody":
+        at, end = os.pipe()
+        os.close(at)
+    else:
+        end = os.open("/dev/full", os.O_WRONLY)
+    with open(end, "w") as stderr:
+        done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=stderr, text=True)
+    assert done.stdout == "went on\n"

@@ -1,11 +1,13 @@
 """Logs: lines on stderr, JSON for machines or text for people.
 
 The rule nobody may break: no secret, no message text and no full phone number is ever written. Callers leave them out;
-this file is the safety net, because somebody will forget one day.
+this file is the safety net, because somebody will forget one day. And a line that cannot be written (the disk is full,
+the reader of the pipe is gone) never fails the work that logs it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -55,6 +57,22 @@ _NUMBER = re.compile(r"(?<![\w.:-])\+?[1-9][0-9]{8,14}(?![\w:-])")
 _DIGITS = re.compile(r"\+?[0-9]{5,}")
 
 
+class _Lines(structlog.WriteLogger):
+    """Lines on stderr. Those that cannot be written are lost: whoever logs is in the middle of something else, which
+    would never be taken up again."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(sys.stderr)
+
+    def msg(self, message: str) -> None:
+        """Write a line, if that is possible."""
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+
 def check(settings: Settings) -> None:
     """Raise SettingsError if the log settings are invalid."""
     if settings.log_level not in LEVELS:
@@ -82,7 +100,7 @@ def configure(settings: Settings) -> None:
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=_Lines,
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)

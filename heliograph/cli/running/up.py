@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -52,10 +53,16 @@ def command(
         host=host, port=port, data_dir=data_dir, api_processes=api_processes, credentials_file=credentials_file
     )
     try:
-        status = uvloop.run(up(options, say=say, on_ready=_print if form(json) in ("json", "tsv") else welcome.show))
+        status = uvloop.run(up(options, say=say, on_ready=_print if form(json) in ("json", "tsv") else _welcome))
     except UpError as error:
         raise Problem(str(error)) from None
     raise typer.Exit(status)
+
+
+def _welcome(ready: Welcome) -> None:
+    # Often there is nobody to welcome, and stdout is a log: one that cannot be written is no reason not to run.
+    with contextlib.suppress(OSError):
+        welcome.show(ready)
 
 
 def _print(ready: Welcome) -> None:

@@ -5,6 +5,7 @@ Data goes to stdout; messages for people go to stderr.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -112,8 +113,10 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
 
 
 def say(line: str) -> None:
-    """A line of text for people."""
-    print(line.translate(HARMLESS), file=sys.stderr, flush=True)
+    """A line of text for people. One that cannot be written (a full disk, a pipe that nobody reads) is lost: what it
+    speaks of goes on."""
+    with contextlib.suppress(OSError):
+        print(line.translate(HARMLESS), file=sys.stderr, flush=True)
 
 
 def form(json: bool) -> Form | None:
