@@ -59,7 +59,7 @@ from heliograph.http.proxies import TrustedProxies
 from heliograph.http.server.asgi import Asgi
 from heliograph.http.server.exchange import Service
 from heliograph.http.server.registry import Limits, Registry, limits_of
-from heliograph.http.server.server import Server, listen
+from heliograph.http.server.server import Server, bound
 from heliograph.http.static import Page
 from heliograph.metrics.exporting import Exporter, exported
 from heliograph.pages import languages
@@ -113,7 +113,7 @@ async def serve(
     """Serve until SIGTERM, SIGHUP, SIGINT or `stop`. Then report not ready for `settings.not_ready_seconds`, but still
     accept requests; finally finish those in progress, for at most `settings.drain_seconds`.
 
-    `sockets`: already listening, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
+    `sockets`: already bound, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
     connections are accepted. `own_process`: set signal handlers and tune the garbage collector. Raises OSError if the
     address is taken, ClockDiffers, and what asyncpg raises without a database.
     """
@@ -121,7 +121,7 @@ async def serve(
     clock.arm(settings.clock_shift)
     text_keys.arm(settings)
     stop = stop or asyncio.Event()
-    listening = sockets or [listen(host, port)]
+    listening = sockets or [bound(host, port)]
     pool = await open_pool(
         settings.database_url,
         current=partial(current, settings, "database_url"),
@@ -222,7 +222,7 @@ async def serve(
             running.push_async_callback(_ended, asyncio.create_task(_look(pool, settings)))
             await server.start(listening)
             if apart is not None:
-                await apart.start([listen(*_place(settings.console_listen))])
+                await apart.start([bound(*_place(settings.console_listen))])
             if own_process:
                 _tune(settings)
                 # In a thread: loading what the first page of a process needs would block the event loop for 0.1 s or
@@ -278,7 +278,7 @@ async def serve_guide(
     docs = Docs(Strangers(GUIDE_RATE), document=document)
     asgi = Asgi(partial(_guide, docs))
     service = Service(Registry(Limits()), asgi.begin, partial(envelope.unanswered, public_url=""), TrustedProxies())
-    server, listening = Server(service, asgi.tasks), listen(host, port, shared=False)
+    server, listening = Server(service, asgi.tasks), bound(host, port, shared=False)
     with signals.stopping(stop):
         await server.start([listening])
         on_ready(_base_url(listening))

@@ -19,7 +19,7 @@ from heliograph.http.reader import ReaderLimits
 from heliograph.http.server.connection import ServerConnection
 from heliograph.http.server.exchange import COMPLETE, Exchange, Response, Service
 from heliograph.http.server.registry import Limits, Registry
-from heliograph.http.server.server import Server, listen
+from heliograph.http.server.server import Server, bound
 from heliograph.http.writer import CONTINUE, undated_head
 
 #: How many seconds a client may leave a connection idle.
@@ -68,7 +68,7 @@ class HttpSimulator:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections; returns the port, a free one if 0 was given. Raises OSError."""
-        sock = listen(host, port, shared=False)
+        sock = bound(host, port, shared=False)
         self._server = Server(self._service, self._tasks)
         await self._server.start([sock])
         taken: int = sock.getsockname()[1]

@@ -14,7 +14,8 @@ import aiohttp
 import pytest
 
 from heliograph.base.database.pool import Pool
-from heliograph.serve import listen
+from heliograph.base.process.settings import from_environment
+from heliograph.serve import bound, serve
 from tests.ports import held_port
 from tests.processes import until_true
 
@@ -192,8 +193,31 @@ async def test_the_second_signal_ends_it_at_once(database_url: str) -> None:
         writer.close()
 
 
+async def test_a_process_that_still_waits_for_its_database_takes_no_connections() -> None:
+    asked = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await reader.read()
+
+    database = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = "postgresql://heliograph:password@{}:{}/heliograph".format(*database.sockets[0].getsockname())
+    with held_port() as port:
+        settings = from_environment({"HELIOGRAPH_DATABASE_URL": url, "HELIOGRAPH_SECRET_KEY": "k" * 40})
+        serving = asyncio.create_task(serve(settings, port=port, own_process=False))
+        try:
+            await asyncio.wait_for(asked.wait(), 60)
+            # Another process on this port would answer; this one would let it wait.
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            database.close()
+
+
 async def test_an_address_that_is_taken_is_an_error(database_url: str) -> None:
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken, pytest.raises(OSError):
-        listen("127.0.0.1", taken.getsockname()[1])
+        bound("127.0.0.1", taken.getsockname()[1])
     async with running(database_url) as api:
         assert isinstance(api, Api)

@@ -21,9 +21,10 @@ _SEND_BUFFER = 65_536
 _USER_TIMEOUT = 20_000
 
 
-def listen(host: str, port: int, *, shared: bool = True) -> socket.socket:
-    """A listening socket; with `shared`, other processes can listen on it as well. `port` 0: any free one. Raises
-    OSError."""
+def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
+    """A bound socket; with `shared`, other processes can bind the address as well. `port` 0: any free one. It does not
+    listen before `Server.start`: the kernel would give a process that is still starting its share of the connections,
+    and they would wait. Raises OSError."""
     info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     family, kind, proto, _, address = info
     sock = socket.socket(family, kind, proto)
@@ -31,7 +32,6 @@ def listen(host: str, port: int, *, shared: bool = True) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shared)
         sock.bind(address)
-        sock.listen(_BACKLOG)
         sock.setblocking(False)
     except OSError:
         sock.close()
