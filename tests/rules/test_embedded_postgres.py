@@ -17,6 +17,9 @@ import pytest
 
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import default_data_dir, url_of
+from heliograph.base.network.connecting import connect
+from heliograph.base.process.settings import Settings
+from heliograph.health.database import Room, disk
 from tests.embedded import QUICK, ROOT, Start, ask, execute, fetch, log_of
 from tests.processes import until_true
 
@@ -71,6 +74,18 @@ async def test_the_settings_are_durable_and_in_force(cluster_home: Path, embedde
     assert {name: shown[name] for name in expected} == expected
     assert 128 * 128 <= int(shown["shared_buffers"]) <= 128 * 1024, "8 kB pages: 128 MB to 1 GB"
     assert not await fetch(server.superuser_url, "SELECT * FROM pg_file_settings WHERE error IS NOT NULL")
+
+
+async def test_the_application_sees_how_full_the_disk_of_its_data_is(cluster_home: Path, embedded: Start) -> None:
+    server = embedded(cluster_home)
+    await server.start()
+    conn = await connect(server.url)
+    try:
+        room = await disk(conn, Settings(database_url=server.url))
+    finally:
+        await conn.close()
+    assert isinstance(room, Room)
+    assert (room.place, room.total) == (str(cluster_home / "data"), shutil.disk_usage(cluster_home).total)
 
 
 async def test_the_application_is_not_superuser(cluster_home: Path, embedded: Start) -> None:

@@ -297,6 +297,8 @@ def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
         "log_checkpoints": "off",
         "log_lock_waits": "on",
         "lc_messages": "C",
+        # The application's role may not read `data_directory`, and looks at how full its disk is.
+        "heliograph.data_directory": str(layout.data),
     } | dict(extra)
     lines = [f"{name} = '{_quoted(value)}'" for name, value in settings.items()]
     write(
