@@ -14,9 +14,11 @@ import pytest
 
 from heliograph.base.database import pulse
 from heliograph.base.database.pool import Pool, is_down, open_pool
+from heliograph.base.database.url import shown
 from heliograph.base.errors import Unavailable
 from heliograph.base.network.connecting import Connector, connect
 from heliograph.base.process.settings import Settings
+from heliograph.cli.terminal import process
 from heliograph.cli.terminal.process import prepared
 from heliograph.queue.runner import CHANNEL, listen
 from heliograph.sms.accepting.accept import Acceptor
@@ -301,3 +303,26 @@ async def test_a_database_that_goes_away_again_while_a_process_starts_is_waited_
         async with asyncio.timeout(LONG):
             await prepared(Settings(secret_key="a secret key for tests, long enough", database_url=url))
         assert line.made > 1
+
+
+async def test_a_process_that_waits_for_its_database_says_so(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "QUIET", 0.0)
+    said: list[tuple[str, str]] = []
+    monkeypatch.setattr(process.log, "warning", lambda event, *, at: said.append((event, at)))
+    async with wire(database_url) as (line, url):
+        line.freeze()
+        waiting = asyncio.create_task(prepared(Settings(secret_key="k" * 40, database_url=url)))
+        await until(lambda: bool(said))
+        line.thaw()
+        async with asyncio.timeout(LONG):
+            await waiting
+    assert said == [("waiting for the database", shown(url))]
+
+
+async def test_a_database_that_does_not_answer_is_said_not_to(database_url: str) -> None:
+    async with wire(database_url) as (line, url):
+        line.freeze()
+        with pytest.raises(TimeoutError, match=r"^it does not answer$"):
+            await connect(f"{url}{'&' if '?' in url else '?'}connect_timeout=2")

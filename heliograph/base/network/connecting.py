@@ -158,6 +158,8 @@ class Connector:
         assert failed is not None
         if isinstance(failed, asyncpg.InternalServerError):
             raise DatabaseAway(f"the database can begin no session: {failed}") from failed
+        if isinstance(failed, TimeoutError) and not str(failed):
+            raise TimeoutError("it does not answer") from failed  # commands repeat what it says
         raise failed
 
     async def _open(self, target: Target, host: Host, kind: str, options: dict[str, Any]) -> Raw:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 import asyncpg
 import structlog
 
 from heliograph.base.database import migrate
+from heliograph.base.database import url as database_url
 from heliograph.base.database.pool import RoleUnset, is_down, open_pool
 from heliograph.base.process import logs, spans
 from heliograph.base.process.settings import Settings
@@ -21,6 +23,8 @@ log = structlog.get_logger()
 PATIENCE = 60.0
 #: Pause before the next attempt, in seconds.
 PAUSE = 0.1
+#: How long to wait before logging that, in seconds.
+QUIET = 3.0
 
 
 def begin(data_dir: Path | None, *, part: str) -> Settings:
@@ -34,11 +38,25 @@ def begin(data_dir: Path | None, *, part: str) -> Settings:
 
 async def prepared(settings: Settings) -> None:
     """Wait until the database responds. Raises Problem if it does not, or was never migrated."""
+    where = database_url.shown(settings.database_url)
+    word = asyncio.get_running_loop().call_later(QUIET, partial(log.warning, "waiting for the database", at=where))
+    try:
+        pending, known = await _asked(settings)
+    finally:
+        word.cancel()
+    if not known:
+        raise Problem("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
+    if pending:
+        # Old and new processes run side by side during an upgrade, so this must not prevent a start.
+        log.warning("migrations pending", names=pending)
+
+
+async def _asked(settings: Settings) -> tuple[list[str], bool]:
+    """As `_found`, asked again for as long as the database may be starting."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            pending, known = await _found(settings, deadline - time.monotonic())
-            break
+            return await _found(settings, deadline - time.monotonic())
         except Exception as error:
             if not is_down(error):
                 raise
@@ -46,11 +64,6 @@ async def prepared(settings: Settings) -> None:
             if time.monotonic() >= deadline:
                 raise Problem(f"the database cannot be used: {reason(error)}", UNREACHABLE) from None
         await asyncio.sleep(PAUSE)
-    if not known:
-        raise Problem("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
-    if pending:
-        # Old and new processes run side by side during an upgrade, so this must not prevent a start.
-        log.warning("migrations pending", names=pending)
 
 
 async def _found(settings: Settings, wait: float) -> tuple[list[str], bool]:
