@@ -16,7 +16,7 @@ from heliograph.base.errors import Refusal
 from heliograph.base.process.settings import Settings
 from heliograph.cli import app
 from heliograph.cli.terminal.console import Problem
-from heliograph.serve import listen, serve
+from heliograph.serve import bound, serve
 from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from tests.rules.callback_factories import Meta, message
 from tests.rules.factories import TO
@@ -31,7 +31,7 @@ async def serving(database_url: str) -> AsyncIterator[str]:
     """A web process's work in this one; its address."""
     stop, ready = asyncio.Event(), asyncio.Event()
     settings = Settings(database_url=database_url, secret_key=SECRET_KEY, drain_seconds=2.0, not_ready_seconds=0.0)
-    with listen("127.0.0.1", 0) as sock:
+    with bound("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
         task = asyncio.create_task(
             serve(settings, sockets=[sock], on_ready=lambda _: ready.set(), stop=stop, own_process=False)
