@@ -102,7 +102,7 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         (("add", "x", "--supplier", name, "--prefix", "+258"), "digits without +"),
         (("add", "x", "--supplier", name, "--prefix", "258", "--country", "MZ"), "one destination"),
         (("add", "x", "--supplier", name, "--network", "64304"), "MCC-MNC"),
-        (("add", "x", "--supplier", name, "--country", "XX"), "no country"),
+        (("add", "x", "--supplier", name, "--country", "XX"), "not a country"),
         (("add", "x", "--supplier", f"{name}:1:0"), "a weight is"),
         (("add", "x", "--supplier", f"{name}:high"), "NAME[:PRIORITY[:WEIGHT]]"),
         (("pause", "x"), "no such route"),

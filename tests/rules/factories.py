@@ -225,8 +225,13 @@ async def status_of(pool: Pool, id: UUID) -> str:
 
 
 async def tried(pool: Pool, id: UUID) -> None:
-    """A worker has begun an attempt of a message that waits in the queue, and put it back since."""
+    """An attempt of a message that waits in the queue ended with nobody knowing whether a supplier has it."""
     await pool.execute("UPDATE queue SET attempt = 1 WHERE id = $1", id)
+    await pool.execute(
+        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+        " SELECT organization_id, id, 1, id, 'unknown', now(), now() FROM queue WHERE id = $1",
+        id,
+    )
 
 
 async def events_of(pool: Pool, id: UUID) -> list[str]:

@@ -211,12 +211,6 @@ async def test_messages_that_were_never_tried_are_canceled_and_cost_nothing(pool
     ids = [await accepted(pool, actor) for _ in range(3)]
     tried = await accepted(pool, actor)
     await factories.tried(pool, tried)
-    await pool.execute(
-        "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
-        " VALUES ($1, $2, 1, $2, 'unknown', now(), now())",
-        actor.organization_id,
-        tried,
-    )
     async with pool.acquire() as conn:
         rows = await holds.free(conn, "sms", SMS, limit=10)
         async with conn.transaction():

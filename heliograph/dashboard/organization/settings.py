@@ -201,14 +201,18 @@ async def _values(request: Request, group: str = "") -> dict[str, Any]:
     message_days = {one for one in MESSAGE_DAYS if one < 31 * months} | _own(defaults.message_days)
     validities = {*VALIDITIES} | _own(defaults.validity_seconds)
     hours = {*SESSION_HOURS} | _own(known.session_hours)
+    may_owners = request.may(permission=OWNERS)
     regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=speech.country)
     return typed | {
         "organization": known,
-        "was": {name: leaving.written({field: shown[field] for field in fields}) for name, fields in GROUPS.items()},
+        "was": {
+            name: leaving.written({field: shown[field] for field in fields if field != "developer_keys" or may_owners})
+            for name, fields in GROUPS.items()
+        },
         "countries": [(one, speech.country(one)) for one in regions],
         "zones": own_account.zones(),
         "encodings": [(name, request.text(said), request.text(more)) for name, said, more in words.ENCODINGS],
-        "may_owners": request.may(permission=OWNERS),
+        "may_owners": may_owners,
         "guarantees": [(name, request.text(said), request.text(more)) for name, said, more in words.GUARANTEES],
         "validities": [(str(one), speech.lasted(one)) for one in sorted(validities)],
         "quiets": [(name, request.text(said), request.text(more)) for name, said, more in words.QUIET_HOURS],
