@@ -65,15 +65,11 @@ WITH late AS MATERIALIZED (
            max(m.delivered_at), count(*)
       FROM late CROSS JOIN LATERAL (
            SELECT mode, recipient, coalesce(sent_at, delivered_at) AS at, delivered_at FROM messages
-            WHERE organization_id = late.organization_id AND id = late.message_id LIMIT 1) m
-     WHERE m.at IS NOT NULL
-     GROUP BY late.organization_id, m.mode, m.recipient
-    UNION ALL
-    SELECT late.organization_id, m.mode, m.recipient, max(m.at), (array_agg(late.message_id ORDER BY m.at DESC))[1],
-           max(m.delivered_at), count(*)
-      FROM late CROSS JOIN LATERAL (
-           SELECT mode, recipient, coalesce(sent_at, delivered_at) AS at, delivered_at FROM whatsapp_messages
-            WHERE organization_id = late.organization_id AND id = late.message_id LIMIT 1) m
+            WHERE organization_id = late.organization_id AND id = late.message_id
+           UNION ALL
+           SELECT mode, recipient, coalesce(sent_at, delivered_at), delivered_at FROM whatsapp_messages
+            WHERE organization_id = late.organization_id AND id = late.message_id
+           LIMIT 1) m
      WHERE m.at IS NOT NULL
      GROUP BY late.organization_id, m.mode, m.recipient
 ), heard AS (

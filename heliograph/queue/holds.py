@@ -211,11 +211,10 @@ async def late_by_line(conn: Connection, kind: str) -> dict[UUID, float]:
     return {row["line"]: row["age"] for row in await conn.fetch(LATE_BY_LINE, kind, [])}
 
 
-# No try is further ahead than a month; a message of a paused campaign is.
-HURRY = """
+HURRY = f"""
 UPDATE queue SET due_at = now()
  WHERE id = $1 AND kind = ANY ($2) AND due_at > now() AND tries > 0 AND (lease_until IS NULL OR lease_until < now())
-   AND due_at < now() + interval '30 days'
+   AND {leases.NOT_PUT_OFF}
 RETURNING kind, organization_id
 """
 

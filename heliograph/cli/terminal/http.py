@@ -14,7 +14,7 @@ import msgspec
 from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem, reason
-from heliograph.demo.credentials import read_credentials
+from heliograph.demo.credentials import Credentials, read_credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: Characters that URLs and headers must not contain: spaces, control characters and non-ASCII ones.
@@ -35,14 +35,18 @@ def address(url: str | None, data_dir: Path | None) -> str:
     default directory), otherwise port 8080 on this machine."""
     if url is not None:
         return url
-    known = read_credentials((data_dir or default_data_dir()) / "credentials.json")
+    known = _last_served(data_dir)
     return known.base_url if known else DEFAULT_URL
 
 
 def served(settings: Settings, data_dir: Path | None) -> str:
     """Where `heliograph up` last served the database of these settings, otherwise port 8080 on this machine."""
-    known = read_credentials((data_dir or default_data_dir()) / "credentials.json")
+    known = _last_served(data_dir)
     return known.base_url if known and known.database_url == settings.database_url else DEFAULT_URL
+
+
+def _last_served(data_dir: Path | None) -> Credentials | None:
+    return read_credentials((data_dir or default_data_dir()) / "credentials.json")
 
 
 def ask(

@@ -15,7 +15,7 @@ from heliograph.guard import rules
 from heliograph.guard.rules import Rules
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.forms import leaving
+from heliograph.pages.forms import guard_rules, leaving
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
@@ -23,7 +23,7 @@ TEMPLATE = "guard/rules.html"
 #: Choices for the days of an announced event; the form also has "": none, and "same": unchanged.
 EVENTS = ("1", "3", "7", str(rules.EVENT.days))
 #: Fields of the form.
-FIELDS = ("policy", "safe", "event", *(f"limit_{name}" for name in kinds.NAMES))
+FIELDS = (*guard_rules.FIELDS, "event")
 
 
 async def show(request: Request) -> Answer:
@@ -41,14 +41,13 @@ async def save(request: Request) -> Answer:
             event = form["event"]
             if event not in ("", "same", *EVENTS):
                 raise Invalid(("event", "enum", "Choose one of those that are offered."))
-            listed = [one.strip() for one in form["safe"].replace(",", "\n").splitlines() if one.strip()]
             limits = {name: typed.amount(form[f"limit_{name}"], f"limit_{name}") for name in kinds.NAMES}
             until = known.event_until if event == "same" else None
             await rules.configure(
                 conn,
                 one.id,
                 policy=form["policy"] or None,
-                safe=listed,
+                safe=guard_rules.ranges(form["safe"]),
                 event_until=clock.now() + timedelta(days=int(event)) if event in EVENTS else until,
                 limits=limits,
                 by=request.who,
@@ -71,12 +70,7 @@ def _in_words(refusal: Invalid) -> Invalid:
 
 def _shown(known: Rules) -> dict[str, str]:
     """The current values of the fields."""
-    return {
-        "policy": "" if known.by_default else known.policy,
-        "safe": "\n".join(known.safe),
-        "event": "same" if known.event_until else "",
-        **{f"limit_{name}": str(known.limits.get(name, "")) for name in kinds.NAMES},
-    }
+    return guard_rules.shown(known) | {"event": "same" if known.event_until else ""}
 
 
 async def _values(request: Request) -> dict[str, Any]:

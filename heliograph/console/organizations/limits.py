@@ -10,6 +10,7 @@ import msgspec
 
 from heliograph.accounts import organizations, plans, quota, rate_limits, send_defaults, spending
 from heliograph.accounts.organizations import Organization
+from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.audit import reasons
 from heliograph.base import phones
 from heliograph.base.actor import Who
@@ -203,7 +204,7 @@ async def _changed(request: Request, group: str, work: Work) -> Answer:
     try:
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request, "id")
-            await work(conn, one, leaving.typed(request.form, GROUPS[group], await _shown(conn, one)))
+            await work(conn, one, leaving.typed(request.form, GROUPS[group], _shown(one, await _known(conn, one))))
     except Invalid as refusal:
         return refused("organizations/limits.html", refusal, await _values(request, group))
     return Elsewhere(location=f"/console/organizations/{one.id}/limits", notice=request.text("Saved."))
@@ -219,12 +220,29 @@ async def _own_limit(conn: Connection, one: Organization) -> spending.Limit | No
     return next((known for known in await spending.limits(conn, one.id) if known.key_id is None), None)
 
 
-async def _shown(conn: Connection, one: Organization) -> dict[str, str]:
+class _Known(msgspec.Struct, frozen=True):
+    """What the fields are filled with, beside the organization itself."""
+
+    limit: spending.Limit | None
+    above: int | None
+    kept: SendDefaults
+    rates: Mapping[str, int | None]
+    terms: plans.Terms | None
+
+
+async def _known(conn: Connection, one: Organization) -> _Known:
+    return _Known(
+        await _own_limit(conn, one),
+        await quota.alert(conn, one.id),
+        await send_defaults.get(conn, organization_id=one.id),
+        msgspec.structs.asdict(await rate_limits.get(conn, organization_id=one.id)),
+        await plans.terms(conn, one.id),
+    )
+
+
+def _shown(one: Organization, known: _Known) -> dict[str, str]:
     """The current values of all fields."""
-    limit, above = await _own_limit(conn, one), await quota.alert(conn, one.id)
-    kept = await send_defaults.get(conn, organization_id=one.id)
-    own: dict[str, int | None] = msgspec.structs.asdict(await rate_limits.get(conn, organization_id=one.id))
-    terms = await plans.terms(conn, one.id)
+    limit, above, kept, terms = known.limit, known.above, known.kept, known.terms
     return {
         "state": one.state,
         "plan": terms.plan if terms else "",
@@ -236,7 +254,7 @@ async def _shown(conn: Connection, one: Organization) -> dict[str, str]:
         "message_days": str(kept.message_days or ""),
         "country": one.country or "",
         "allowed": EVERYWHERE if one.allowed_countries is None else " ".join(one.allowed_countries),
-        **{bucket: str(own[bucket] or "") for bucket in rate_limits.BUCKETS},
+        **{bucket: str(known.rates[bucket] or "") for bucket in rate_limits.BUCKETS},
     }
 
 
@@ -244,29 +262,26 @@ async def _values(request: Request, group: str = "") -> dict[str, Any]:
     """`group`: the one that was submitted and refused."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-        limit, shown = await _own_limit(conn, one), await _shown(conn, one)
+        known = await _known(conn, one)
         rated = await rates.read(conn, request.services.settings, one.id)
         sealed = await text_keys.get(conn, organization_id=one.id)
-        kept = await send_defaults.get(conn, organization_id=one.id)
-        own = msgspec.structs.asdict(await rate_limits.get(conn, organization_id=one.id))
-        terms = await plans.terms(conn, one.id)
-    settings = request.services.settings
+    settings, shown = request.services.settings, _shown(one, known)
     given = shown | (leaving.typed(request.form, GROUPS[group], shown) if group else {})
     return given | {
         "one": one,
         "was": {name: leaving.written({field: shown[field] for field in fields}) for name, fields in GROUPS.items()},
-        "terms": terms,
-        "limit": limit,
+        "terms": known.terms,
+        "limit": known.limit,
         "sealed": sealed,
         "rates": rated,
         "buckets": words.BUCKETS,
         "by_bucket": [
-            (bucket, usual, own[bucket], given[bucket])
+            (bucket, usual, known.rates[bucket], given[bucket])
             for bucket, usual in rate_limits.of_installation(settings).items()
         ],
         "states": [(name, request.text(words.ORGANIZATION_STATES[name])) for name in STATES],
-        "text_days_now": kept.text_days,
-        "message_days_now": kept.message_days,
+        "text_days_now": known.kept.text_days,
+        "message_days_now": known.kept.message_days,
         "kept_days": settings.text_retention_days,
         "kept_months": settings.metadata_retention_months,
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),

@@ -44,17 +44,16 @@ async def show_suspend(request: Request) -> Answer:
 async def suspend(request: Request) -> Answer:
     """Suspend it: its keys can only read from now on."""
     reason = reasons.given(request.form.get("reason", ""))
+    async with request.reading() as conn:
+        one = await organization(conn, request, "id")
     try:
         if reason is None:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
-        async with request.reading() as conn:
-            one = await organization(conn, request, "id")
         if one.state == "closed":
             # A page opened before it was closed must not reopen it: a suspended organization is renewed.
             raise Invalid(("reason", "state", "It was closed in the meantime."))
     except Invalid as refusal:
         async with request.reading() as conn:
-            one = await organization(conn, request, "id")
             stops = await overview.stops(conn, id=one.id)
         values = {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
         return refused("organizations/suspend.html", refusal, values)

@@ -38,7 +38,6 @@ def values(typed: dict[str, str], contact: Contact | None) -> dict[str, Any]:
 async def read(conn: Connection, request: Request, typed: dict[str, str]) -> Changes:
     """The typed fields as the rules expect them. Raises Invalid with everything that is wrong."""
     wrong: list[tuple[str, str, str]] = []
-    names: tuple[str, str | None, str | None] | None = None
     first, last = typed["first_name"] or None, typed["last_name"] or None
     whole = typed["name"] or records.full_name(first, last) or ""
     for field, text in (("name", whole), ("first_name", first), ("last_name", last)):
@@ -48,7 +47,6 @@ async def read(conn: Connection, request: Request, typed: dict[str, str]) -> Cha
             records.name(text, field)
         except Invalid:
             wrong.append((field, "length", words.CONTACT_FORM["name"]))
-    names = (whole, first, last)
     home = (await organizations.get(conn, id=request.actor.organization_id)).country
     number = phones.read(typed["phone"], region=home)
     if number is None:
@@ -60,7 +58,7 @@ async def read(conn: Connection, request: Request, typed: dict[str, str]) -> Cha
         wrong.append(("tags", "length", words.CONTACT_FORM["tags"]))
     if wrong:
         raise Invalid(*wrong)
-    return Changes(phone=number, names=names, tags=tags)
+    return Changes(phone=number, names=(whole, first, last), tags=tags)
 
 
 def refused_with(refusal: Invalid | ContactAlreadyExists, typed: dict[str, str], contact: Contact | None) -> Answer:

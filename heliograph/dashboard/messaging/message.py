@@ -19,6 +19,7 @@ from heliograph.dashboard import seeing
 from heliograph.dashboard.messaging import explaining
 from heliograph.dashboard.sending import code, whatsapp_form
 from heliograph.overview import documents, messages
+from heliograph.overview.exports.changes import WAITING
 from heliograph.overview.messages import Message, MessageDetail
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
@@ -28,7 +29,7 @@ from heliograph.pages.requests import Request
 from heliograph.people.roles import DEVELOP, REVEAL
 from heliograph.sms import messages as sms
 from heliograph.sms.accepting import preview, withdrawal
-from heliograph.sms.messages import SENDING, MessageNotCancelable, Waiting
+from heliograph.sms.messages import MessageNotCancelable, Waiting
 from heliograph.webhooks.recording import feed
 
 #: Non-GSM characters listed.
@@ -77,7 +78,7 @@ async def show_cancel(request: Request) -> Answer:
 
 async def _may_cancel(conn: Connection, request: Request, message: Message) -> bool:
     """Whether nobody has it yet. One that was tried may wait because its supplier put it off."""
-    if message.channel != "sms" or message.status not in ("accepted", SENDING):
+    if message.channel != "sms" or message.status not in WAITING:
         return False
     return message.id in await withdrawal.cancelable(conn, request.actor.organization_id, [message.id])
 

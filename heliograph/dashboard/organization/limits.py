@@ -14,18 +14,15 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.classes import kinds
 from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
-from heliograph.guard.rules import Rules
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
-from heliograph.pages.forms import figures, leaving
+from heliograph.pages.forms import figures, guard_rules, leaving
 from heliograph.pages.requests import Request
 from heliograph.people import policy
 
 TEMPLATE = "organization/limits.html"
 #: Number ranges shown, the newest.
 SHOWN = 20
-#: Fields of the guard's form.
-FIELDS = ("policy", "safe", *(f"limit_{name}" for name in kinds.NAMES))
 
 
 async def show(request: Request) -> Answer:
@@ -58,25 +55,17 @@ async def change_guard(request: Request) -> Answer:
 
     async def work(conn: Connection, actor: Actor) -> None:
         known = await rules.rules_of(conn, actor.organization_id)
-        typed = leaving.typed(request.form, FIELDS, shown(known))
-        listed = [one.strip() for one in typed["safe"].replace(",", "\n").splitlines() if one.strip()]
+        typed = leaving.typed(request.form, guard_rules.FIELDS, guard_rules.shown(known))
         allowed: dict[str, int | None] = {}
         for name in kinds.NAMES:
             field = f"limit_{name}"
             wrong = Invalid((field, "range", ""))
             allowed[name] = figures.within(typed[field], wrong, least=1, most=rules.MOST_LIMIT)
-        await policy.change_guard(conn, actor, policy=typed["policy"] or None, safe=listed, limits=allowed)
+        await policy.change_guard(
+            conn, actor, policy=typed["policy"] or None, safe=guard_rules.ranges(typed["safe"]), limits=allowed
+        )
 
     return await _changed(request, work)
-
-
-def shown(known: Rules) -> dict[str, str]:
-    """The current values of the guard's fields."""
-    return {
-        "policy": "" if known.by_default else known.policy,
-        "safe": "\n".join(known.safe),
-        **{f"limit_{name}": str(known.limits.get(name, "")) for name in kinds.NAMES},
-    }
 
 
 async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitable[None]]) -> Answer:
@@ -98,8 +87,8 @@ async def _values(request: Request) -> dict[str, Any]:
     names = {one.id: f"{one.name} …{one.last4}" for one in keys}
     form = request.form
     text = request.text
-    guard = shown(known)
-    typed = leaving.typed(form, FIELDS, guard) if "safe" in form else guard
+    guard = guard_rules.shown(known)
+    typed = leaving.typed(form, guard_rules.FIELDS, guard) if "safe" in form else guard
     return {
         "was": leaving.written(guard),
         "limits": [(one, names.get(one.key_id) if one.key_id else None) for one in limits],

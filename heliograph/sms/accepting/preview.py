@@ -16,7 +16,6 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
-from heliograph.classes.kinds import CLASSES
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard import book
@@ -129,10 +128,8 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     encoded = encoding.encode(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
     at = now()
     due = max(at, send.send_at or at)
-    waits = actor.mode == "live" and CLASSES[send.traffic_class].waits_for_day
     # Where only simulators carry messages, nobody sleeps (`sms.dispatch.channel`).
-    if waits and await routing.carriage(conn, None) == "simulator":
-        waits = False
+    waits = actor.mode == "live" and await routing.waits_for_day(conn, send.traffic_class)
     quiet_until = _HOURS.until(standing["quiet_hours"], send.to, due) if waits else None
     # Its validity is paused in the meantime (`sms.daytime`).
     expires_at = deadline(at, accept.expiry(at, send)) + ((quiet_until or due) - due)

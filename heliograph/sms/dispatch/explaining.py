@@ -16,7 +16,6 @@ from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import Sentence, joined, kept, quoted, said
-from heliograph.classes.kinds import CLASSES
 from heliograph.classes.quiet import QuietHours
 from heliograph.networks import asked, learned
 from heliograph.networks.directory import Directory
@@ -228,7 +227,7 @@ async def _unrated(conn: Connection, found: Candidates, to: str, traffic_class: 
 
 async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> datetime | None:
     """When a message of this class may leave, by the organization's quiet hours; None: now."""
-    if not CLASSES[traffic_class].waits_for_day or await routing.carriage(conn, None) == "simulator":
+    if not await routing.waits_for_day(conn, traffic_class):
         return None
     chosen = await send_defaults.get(conn, organization_id=organization_id)
     return QuietHours().until(chosen.quiet_hours, to, clock.now())

@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.classes.kinds import CLASSES
 
 
 class Supplier(msgspec.Struct, frozen=True):
@@ -87,6 +88,11 @@ async def carriage(conn: Connection, recipient: str | None) -> Literal["networks
     if not able:
         return "nobody"
     return "simulator" if all(one.simulated for one in able) else "networks"
+
+
+async def waits_for_day(conn: Connection, traffic_class: str) -> bool:
+    """Whether live messages of a class wait for the end of quiet hours: none does where only simulators carry."""
+    return CLASSES[traffic_class].waits_for_day and await carriage(conn, None) != "simulator"
 
 
 def covers(supplier: Supplier, recipient: str) -> bool:

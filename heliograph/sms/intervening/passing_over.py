@@ -17,7 +17,7 @@ from heliograph.audit import recording as audit
 from heliograph.base.actor import Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
-from heliograph.queue.leases import UNROUTED
+from heliograph.queue.leases import NOT_PUT_OFF, UNROUTED
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.intervening import whose
 
@@ -40,12 +40,11 @@ class NoOtherSupplier(Refusal):
     code, status = "no_other_supplier", 409
 
 
-# Looked up by id, as in `queue.leases`. Waits for a worker that is deciding about it right now. No try is further ahead
-# than a month; a message of a paused campaign is.
-WAITING = """
+# Looked up by id, as in `queue.leases`. Waits for a worker that is deciding about it right now.
+WAITING = f"""
 SELECT queue.ctid AS place, line, attempt, target_id, passed FROM queue
  WHERE id = $1 AND organization_id = $2 AND kind || '' = 'sms' AND begun_at IS NULL
-   AND (lease_until IS NULL OR lease_until < now()) AND due_at < now() + interval '30 days'
+   AND (lease_until IS NULL OR lease_until < now()) AND {NOT_PUT_OFF}
    FOR UPDATE
 """
 # True if in doubt: whether it arrived, or whether the segments that the supplier has will be completed there.

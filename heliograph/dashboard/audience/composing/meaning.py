@@ -25,7 +25,6 @@ from heliograph.campaigns.filling import COLUMNS, Filling
 from heliograph.campaigns.plan import MAX_PACE
 from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views.preview import Preview
-from heliograph.classes.kinds import CLASSES
 from heliograph.contacts import records
 from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.form import found, numbers, told
@@ -282,7 +281,7 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         reaches = await sms.reaches(conn, request.actor, request.services.sms, wish=wish)
         say = preview.sms(request.actor, given.text, reaches=reaches)
         # Quiet hours do not apply to simulators (`sms.dispatch.channel`).
-        if CLASSES[wish.traffic_class].waits_for_day and await routing.carriage(conn, None) != "simulator":
+        if await routing.waits_for_day(conn, wish.traffic_class):
             waits = max(clock.now(), wish.scheduled_at or clock.now())
     seen = await preview.look(
         conn,
