@@ -148,10 +148,11 @@ class Stager:
         base, each, limit = _pace(due, self._chunk or CHANNELS[due.channel].most)
         wanted = _Wanted(due, batch, due.staged_to, limit)
         chunk = self._read_before(wanted) or await _read(conn, wanted)
-        if chunk.cost > batch.budget:
-            chunk = _judge(wanted, chunk.rows, budget=batch.budget)
+        if batch.short(len(chunk.made), chunk.cost) is not None:
+            chunk = _judge(wanted, chunk.rows, short=batch.short)
             if not chunk.passed:
-                await _pause(conn, due, batch.short)
+                assert chunk.short is not None
+                await _pause(conn, due, chunk.short)
                 return False
         elif each is None and len(chunk.rows) == limit:
             self._read_ahead(_Wanted(due, batch, chunk.last, limit))
@@ -268,6 +269,8 @@ class _Chunk(msgspec.Struct):
     recently_written: int = 0
     invalid: int = 0
     cost: int = 0
+    #: Why it ends before the last of `rows`; None: it does not.
+    short: str | None = None
     recipients: list[str] = msgspec.field(default_factory=list)
     made: list[Made] = msgspec.field(default_factory=list)
     skipped: list[Passed] = msgspec.field(default_factory=list)
@@ -328,11 +331,15 @@ async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
         is_named=not due.is_gathered and due.with_names,
         written_after=None if due.not_written_days is None else due.at - timedelta(days=due.not_written_days),
     )
-    return _judge(wanted, rows, budget=None)
+    return _judge(wanted, rows, short=_covered)
 
 
-def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | None) -> _Chunk:
-    """Decide about each recipient, until the next message would exceed the rest of `budget`."""
+def _covered(messages: int, cost: int) -> None:
+    """Whatever they cost."""
+
+
+def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, short: Callable[[int, int], str | None]) -> _Chunk:
+    """Decide about each recipient, until the next message would not be covered according to `short`."""
     chunk = _Chunk(rows, wanted.after)
     allowed = None if wanted.due.allowed_countries is None else frozenset(wanted.due.allowed_countries)
     make = wanted.batch.make
@@ -344,7 +351,8 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | Non
             chunk.skip(phone, skipped.NOT_ALLOWED)
         elif (made := make(recipient)) is None:
             chunk.skip(phone, skipped.UNFIT)
-        elif budget is not None and made.cost and chunk.cost + made.cost > budget:
+        elif (reason := short(len(chunk.made) + 1, chunk.cost + made.cost)) is not None:
+            chunk.short = reason
             break
         else:
             chunk.cost += made.cost
@@ -356,7 +364,7 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, budget: int | Non
 
 
 async def _accept(conn: Connection, due: Due, batch: Batch, chunk: _Chunk, *, due_at: list[datetime]) -> None:
-    """Store the chunk's messages. Raises plan.Anew if the budget was used in the meantime."""
+    """Store the chunk's messages. Raises plan.Anew if they are no longer covered."""
     ids = [uuid7() for _ in chunk.recipients]
     begun: list[tuple[UUID, Span]] = []
     if spans.on():

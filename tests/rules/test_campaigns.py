@@ -483,6 +483,32 @@ async def test_it_waits_for_the_next_day_if_the_day_has_a_limit(pool: Pool) -> N
     await check_books(pool, [actor.organization_id])
 
 
+@pytest.mark.parametrize(("messages", "segments"), [(4, 8), (4, 39), (5, 8), (4, 1000)])
+async def test_quota_and_the_limit_of_the_day_each_cover_it_in_their_own_unit(
+    pool: Pool, messages: int, segments: int
+) -> None:
+    """A quota counts messages and a day's limit segments: four messages of two segments need four and eight."""
+    actor = await organization(pool, quota=messages)
+    async with pool.acquire() as conn:
+        await spending.limit(conn, actor.organization_id, segments=segments)
+    made = await create(pool, actor, text="a" * 200, recipients=[number(n) for n in range(4)])
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.counts) == ("running", counts(queued=4))
+    await check_books(pool, [actor.organization_id])
+
+
+@pytest.mark.parametrize(("messages", "segments", "reason"), [(3, 7, plan.QUOTA), (4, 7, plan.SPENT)])
+async def test_it_says_which_of_both_it_waits_for(pool: Pool, messages: int, segments: int, reason: str) -> None:
+    actor = await organization(pool, quota=messages)
+    async with pool.acquire() as conn:
+        await spending.limit(conn, actor.organization_id, segments=segments)
+    made = await create(pool, actor, text="a" * 200, recipients=[number(n) for n in range(5)])
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.status_reason, found.counts) == ("paused", reason, counts(queued=3, pending=2))
+
+
 async def test_a_suspended_organization_waits(pool: Pool) -> None:
     actor = await organization(pool)
     made = await create(pool, actor, recipients=[number(1)])

@@ -56,7 +56,7 @@ class Due(msgspec.Struct, frozen=True):
 class Made(msgspec.Struct, frozen=True, gc=False):
     """One recipient's message. Each channel adds its content."""
 
-    #: Its cost: messages of a quota, or money of a wallet.
+    #: Its cost: segments, or money of a wallet; 0 for a test message.
     cost: int
 
 
@@ -70,20 +70,20 @@ class Stop(msgspec.Struct, frozen=True):
 class Batch(Protocol):
     """What is needed to create the messages of one step."""
 
-    #: Maximum total cost.
-    budget: int
-    #: Why the campaign is paused if the budget does not cover the next message.
-    short: str
     #: Equal keys produce equal messages.
     key: tuple[Any, ...]
 
     def make(self, recipient: Recipient) -> Made | None:
         """This recipient's message; None: not possible."""
 
+    def short(self, messages: int, cost: int) -> str | None:
+        """What does not cover so many messages of this total cost: why a campaign is paused before the first one that
+        is not covered; None: all are."""
+
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
     ) -> bool:
-        """Store messages returned by `make`, and charge their cost; False: the budget does not cover all of them, and
+        """Store messages returned by `make`, and charge their cost; False: not all of them are covered any more, and
         nothing is stored.
 
         `due`: when each is due; empty: at once.

@@ -24,7 +24,7 @@ from heliograph.queue.holds import Overtaken
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item, Sealing
 from heliograph.sms.accepting import bulk, sender_choice, withdrawal
-from heliograph.sms.accepting.accept import MAX_SEGMENTS, Acceptor
+from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk
 from heliograph.sms.accepting.carried import Carried
 from heliograph.sms.accepting.withdrawal import Unsent
@@ -213,10 +213,7 @@ class SmsBatch:
     ) -> None:
         """`remaining`: messages left in the quota; `left_today`: segments that may still be sent today, if that is
         limited."""
-        # If the day's limit may be reached first, the budget is in segments; every message has at least one.
-        self._by_segment = left_today is not None and due.mode == "live" and left_today < remaining * MAX_SEGMENTS
-        self.budget = min(remaining, left_today) if self._by_segment and left_today is not None else remaining
-        self.short = plan.SPENT if self.budget < remaining else plan.QUOTA
+        self._remaining, self._left_today = remaining, left_today
         self._due, self._text, self._sender_id, self._sender = due, text, sender_id, sender
         self._class = traffic_class
         self._sealing = sealing
@@ -230,10 +227,9 @@ class SmsBatch:
             due.replace_accents,
             due.mode,
             prices,
-            self._by_segment,
             self._carried and carried.book,
         )
-        self._cost = int(due.mode == "live")
+        self._is_live = due.mode == "live"
         self._fill = template.filler(text) if template.places(text) else None
         self._for_all = self._made(text)
 
@@ -255,6 +251,15 @@ class SmsBatch:
         except DestinationNotAllowed:
             return None
         return made if price is None else Text(made.cost, made.text, made.encoding, made.segments, price)
+
+    def short(self, messages: int, cost: int) -> str | None:
+        """QUOTA or SPENT: a quota counts messages, a day's limit segments. QUOTA first, since a new day would not help
+        then."""
+        if not self._is_live:
+            return None
+        if messages > self._remaining:
+            return plan.QUOTA
+        return plan.SPENT if self._left_today is not None and cost > self._left_today else None
 
     def _is_refused(self, phone: str) -> bool:
         """True if no supplier carries its sender there."""
@@ -303,4 +308,4 @@ class SmsBatch:
         measured = template.measure(text, smart=self._due.smart_encoding, accents=self._due.replace_accents)
         if measured is None:
             return None
-        return Text(measured[1] if self._by_segment else self._cost, text, *measured)
+        return Text(measured[1] if self._is_live else 0, text, *measured)

@@ -266,8 +266,6 @@ class Values(Made, frozen=True, gc=False):
 class WhatsAppBatch:
     """One template for the recipients of a step. Implements `contract.Batch`."""
 
-    short = FUNDS
-
     def __init__(
         self,
         due: Due,
@@ -278,7 +276,6 @@ class WhatsAppBatch:
         sealing: Sealing,
     ) -> None:
         self._sealing = sealing
-        self.budget = row["available"] if due.mode == "live" else 0
         self.key = (template, parameters, prices, due.mode)
         self._due, self._row = due, row
         self._is_live = due.mode == "live"
@@ -288,6 +285,10 @@ class WhatsAppBatch:
         """The recipient's values; None: the template refuses one, or there is no price for their country."""
         made = self._make(recipient)
         return made if made is None or self._is_live else Values(0, made.parameters, made.country)
+
+    def short(self, messages: int, cost: int) -> str | None:
+        """FUNDS if the wallet does not cover this. What is free is sent whatever the balance."""
+        return FUNDS if cost > 0 and cost > self._row["available"] else None
 
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
