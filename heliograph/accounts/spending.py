@@ -87,13 +87,20 @@ async def check(conn: Connection, organization_id: UUID, *, key_id: UUID | None,
 # Take the organization's turn first, as when messages are accepted.
 TURN = "SELECT organization_id FROM quotas WHERE organization_id = $1 FOR UPDATE"
 MINE = "SELECT id FROM api_keys WHERE organization_id = $1 AND id = $2"
-# A new limit starts from what was already sent today; only the last few seconds, not yet in the roll-ups, are missed.
+# A new limit starts from what was already accepted today, including deltas that are not folded yet: under the
+# organization's turn nothing is missed. Moves of messages add and subtract equally.
 SET = """
 INSERT INTO spend_limits AS known (organization_id, key_id, segments, by_operator, day, used)
 SELECT $1, $2::uuid, $3, $4, today.day,
-       coalesce((SELECT sum(d.segments) FROM usage_days d
-                  WHERE d.organization_id = $1 AND d.day = today.day AND d.channel = 'sms'
-                    AND ($2::uuid = '00000000-0000-0000-0000-000000000000' OR d.key_id = $2)), 0)
+       coalesce((SELECT sum(one.segments)
+                   FROM (SELECT segments, key_id FROM usage_days
+                          WHERE organization_id = $1 AND day = today.day AND channel = 'sms'
+                         UNION ALL
+                         SELECT segments, key_id FROM traffic_deltas
+                          WHERE organization_id = $1 AND channel = 'sms' AND mode = 'live'
+                            AND hour >= today.day::timestamp AT TIME ZONE 'UTC'
+                            AND hour < (today.day + 1)::timestamp AT TIME ZONE 'UTC') one
+                  WHERE $2::uuid = '00000000-0000-0000-0000-000000000000' OR one.key_id = $2), 0)
   FROM (SELECT (now() AT TIME ZONE 'UTC')::date AS day) today
 ON CONFLICT (organization_id, key_id) DO UPDATE SET segments = excluded.segments, by_operator = excluded.by_operator
 """

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from heliograph.accounts import spending
 from heliograph.accounts.api_keys import lifecycle
-from heliograph.accounts.requests import Answer
+from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.accounts.spending import Limit, SpendLimitReached
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.sms.accepting.accept import Acceptor
+from heliograph.sms.status import Move, move_many
+from heliograph.traffic import folding
 from tests.rules.factories import organization, send
 
 TWO = "a" * 200
@@ -113,6 +116,32 @@ async def test_a_key_has_its_own(pool: Pool) -> None:
     other = await organization(pool)
     with pytest.raises(NotFound):
         await limited(pool, other, 5, key_id=keys[0].key_id)
+
+
+async def test_a_new_limit_counts_what_was_accepted_a_moment_ago(pool: Pool) -> None:
+    """Before and after it is folded, and whatever has become of it."""
+    actor, acceptor = await organization(pool), Acceptor(pool)
+    async with pool.acquire() as conn:
+        key, _ = await lifecycle.issue(conn, actor, name="a", profile="sms_only", mode="live")
+    unit = RateUnit(key.id, 1000)
+    sent = msgspec.structs.replace(actor, key_id=key.id)
+    answer = await acceptor.accept(send(sent, TWO, rate_unit=unit))
+    await acceptor.accept(send(actor, TWO))
+    await acceptor.accept(send(msgspec.structs.replace(actor, mode="test"), TWO))
+    id = UUID(msgspec.json.decode(answer.body)["message"]["id"])
+    async with pool.acquire() as conn, conn.transaction():
+        await move_many(conn, [Move(actor.organization_id, id, "sent", clock.now())])
+    for _ in range(2):
+        for which in (None, key.id):
+            await limited(pool, actor, 5, key_id=which)
+        assert await used(pool, actor) == [4, 2]
+        for which in (None, key.id):
+            await limited(pool, actor, None, key_id=which)
+        async with pool.acquire() as conn:
+            await folding.fold(conn)
+    await limited(pool, actor, 5)
+    with pytest.raises(SpendLimitReached):
+        await acceptor.accept(send(actor, TWO))
 
 
 async def test_what_was_sent_today_counts_from_the_start(pool: Pool) -> None:
