@@ -146,7 +146,11 @@ def _steps(at: Bounds, rules: Sequence[Rules]) -> list[Step]:
         Step("partitions ahead", partial(_make_partitions, now=at.now)),
         *(Step(f"days of {one.name}", partial(_drop_days, table=one.name, bound=one.bound(at))) for one in days),
         # Rows with ids from other times are in the default partition.
-        *(_deletes(f"stray {one.name}", _stray(one), one.bound(at)) for one in tables if not one.keeps_stray),
+        *(
+            _deletes(f"stray {one.name}", _past(one, f"{one.name}_rest"), one.bound(at))
+            for one in tables
+            if not one.keeps_stray
+        ),
         *(Step(f"partitions of {one.name}", partial(_drop_before, table=one, bound=one.bound(at))) for one in months),
         *(
             Step(f"text in {one.name}", partial(_sweep, table=one, place=one.name, until=at.text))
@@ -244,7 +248,8 @@ async def _drop_days(conn: Connection, *, table: str, bound: datetime) -> bool:
 
 async def _drop_before(conn: Connection, *, table: Table, bound: datetime) -> bool:
     """Drop monthly partitions that end before `bound`, unless one contains a row that is newer by its own time: its id
-    was created with a wrong clock. Only names of our own form are put into the SQL."""
+    was created with a wrong clock. Of one that contains rows for later, such as a message that is still to be sent, all
+    others are deleted. Only names of our own form are put into the SQL."""
     for row in await conn.fetch(PARTITIONS, table.name):
         named = re.fullmatch(rf"{table.name}_((\d{{4}})_(\d{{2}}))", row["relname"])
         if named is None:
@@ -256,6 +261,10 @@ async def _drop_before(conn: Connection, *, table: Table, bound: datetime) -> bo
         name = row["relname"]
         if await _holds_young(conn, name, table.time, bound):
             log.warning("expired partition contains recent rows", partition=name)
+            continue
+        if table.later is not None and await _holds_later(conn, name, table.later, bound):
+            if not await _delete(conn, sql=_past(table, name), arguments=(bound,)):
+                return False
             continue
         first, sums = datetime(year, month, 1, tzinfo=UTC), table.sums
         if sums is not None:
@@ -274,7 +283,7 @@ async def _drop_before(conn: Connection, *, table: Table, bound: datetime) -> bo
 async def _sum_up(conn: Connection, sums: Sums, partition: str, month: datetime) -> bool:
     """Store the sums of a partition that is about to be dropped, from where the last round ended. Nothing reads them
     until it is gone."""
-    budget, name = _Budget(), f"sums of {partition}"
+    budget, name = _Budget(), _summing(partition)
     while True:
         place = await conn.fetchrow(PLACE, name)
         after = msgspec.json.decode(place["mark"]) if place is not None else [str(NIL), str(NIL)]
@@ -300,6 +309,19 @@ async def _holds_young(conn: Connection, partition: str, column: str, bound: dat
         return found
 
 
+async def _holds_later(conn: Connection, partition: str, column: str, bound: datetime) -> bool:
+    """Whether some rows are only due after `bound`. False once the partition is being summed up: a row that was counted
+    must not be deleted on its own."""
+    if await conn.fetchrow(PLACE, _summing(partition)) is not None:
+        return False
+    return await _holds_young(conn, partition, column, bound)
+
+
+def _summing(partition: str) -> str:
+    """The name under which the progress of a partition's sums is stored."""
+    return f"sums of {partition}"
+
+
 def _by_later(table: Table) -> Table:
     """The same table by its later time, for rows that have one."""
     return msgspec.structs.replace(table, time=table.later, later=None)
@@ -316,6 +338,8 @@ UPDATE {table.name} SET {table.text} = NULL WHERE (organization_id, id) IN (
 """
 
 
-def _stray(table: Table) -> str:
-    past = f"SELECT ctid FROM {table.name}_rest WHERE {table.time} < $1 LIMIT $2"
-    return table.stray(f"DELETE FROM {table.name}_rest WHERE ctid IN ({past})")
+def _past(table: Table, partition: str) -> str:
+    """Deletes rows of one partition that have expired, except those that wait for a later time."""
+    waits = f" AND ({table.later} IS NULL OR {table.later} < $1)" if table.later else ""
+    past = f"SELECT ctid FROM {partition} WHERE {table.time} < $1{waits} LIMIT $2"
+    return table.stray(f"DELETE FROM {partition} WHERE ctid IN ({past})")

@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph.accounts import plans, usage
+from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import DAILY, PARTITIONED, day_name, make_days, make_partitions
 from heliograph.base.database.pool import Connection, Pool, follow_clock
@@ -22,7 +23,7 @@ from heliograph.retention import forgetting, standing
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.reports import parts
 from heliograph.sms.reports.keys import PartId
-from tests.rules.factories import organization, send
+from tests.rules.factories import check_ledger, organization, send
 
 pytestmark = pytest.mark.usefixtures("partitions_ahead")
 SETTINGS = Settings(secret_key="a secret key for tests, long enough")
@@ -45,6 +46,15 @@ async def text(pool: Pool, age: timedelta) -> UUID:
     """A message with a text that was accepted so long ago."""
     id = UUID(int=uuid7_floor(NOW - age).int + 1)
     await pool.execute(STORE, uuid7(), id, "live", 0, NOW - age)
+    return id
+
+
+async def used(pool: Pool, actor: Actor, age: timedelta) -> UUID:
+    """A live message of an organization that was accepted so long ago, and what it took from the quota."""
+    id = UUID(int=uuid7_floor(NOW - age).int + 1)
+    spent = "UPDATE quotas SET used = used + 1 WHERE organization_id = $1 RETURNING total - used"
+    left = await pool.fetchval(spent, actor.organization_id)
+    await pool.execute(STORE, actor.organization_id, id, "live", left, NOW - age)
     return id
 
 
@@ -77,6 +87,27 @@ async def test_the_text_of_a_message_for_later_stays_until_its_time_has_passed(p
     await pool.execute("UPDATE retention_places SET done_until = done_until - interval '2 hours'")
     await forget(pool)
     assert await texts(pool) == []
+
+
+async def test_a_message_for_later_stays_however_short_messages_are_kept(pool: Pool) -> None:
+    """A send may be scheduled a year ahead. What else was accepted in its month goes in its time, with its sums."""
+    short = msgspec.structs.replace(SETTINGS, metadata_retention_months=1)
+    async with pool.acquire() as conn:
+        await make_partitions(conn, (NOW - timedelta(days=100)).date(), ahead=0)
+    actor = await organization(pool, quota=10)
+    past, waits = [await used(pool, actor, timedelta(days=days)) for days in (100.1, 100)]
+    await pool.execute("UPDATE messages SET status = 'accepted', send_at = $2 WHERE id = $1", waits, NOW + timedelta(1))
+    for _ in range(2):
+        await forget(pool, short)
+        assert await texts(pool) == [waits]
+        assert await pool.fetchval("SELECT count(*) FROM messages WHERE id = $1", past) == 0
+        await check_ledger(pool, [actor.organization_id], gone={actor.organization_id: 1})
+    # Once its own time has passed, the month goes as a whole.
+    await pool.execute("UPDATE messages SET status = 'delivered', send_at = $1", NOW - timedelta(days=32))
+    await forget(pool, short)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 0
+    assert await pool.fetchval("SELECT count(*) FROM usage_closed") == 1
+    await check_ledger(pool, [actor.organization_id], gone={actor.organization_id: 2})
 
 
 async def test_large_amounts_go_in_steps(pool: Pool) -> None:

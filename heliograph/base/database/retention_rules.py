@@ -78,10 +78,10 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     by: Literal["month", "day"] = "month"
     #: The column with texts, which are erased long before their month is dropped.
     text: str | None = None
-    #: A column with a later time, which then decides about the text: rows that wait for that time still need it.
+    #: A column with a later time, which then decides: rows that wait for that time stay, with their texts.
     later: str | None = None
     sums: Sums | None = None
-    #: Wraps the statement that deletes rows from the default partition, for what must follow from it.
+    #: Wraps a statement that deletes rows of a partition one by one, for what must follow from it.
     stray: Callable[[str], str] = lambda deletion: deletion
     #: Whether rows in the default partition are kept.
     keeps_stray: bool = False
