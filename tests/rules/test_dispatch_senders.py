@@ -10,13 +10,16 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.prices import rows, tariffs
+from heliograph.routes import rules as routes
 from heliograph.routes.lookup import Choice, Route
 from heliograph.senders import loading, numbers, owners, registrations, rules
 from heliograph.senders.book import Book, NumberRule, SenderRule
 from heliograph.sms import timeline
+from heliograph.sms.dispatch import explaining
 from heliograph.sms.dispatch.routing import Supplier
 from tests.rules.dispatching import Bench
-from tests.rules.factories import SENDER, message, organization, sender, supplier
+from tests.rules.factories import SENDER, TO, message, organization, sender, supplier
 
 
 async def stored(pool: Pool, name: str) -> Supplier:
@@ -55,6 +58,69 @@ async def from_number(pool: Pool, actor: Actor, number: str) -> UUID:
     id = await message(pool, actor)
     await pool.execute("UPDATE messages SET sender = $2, sender_id = $3 WHERE id = $1", id, number, sender_id)
     return id
+
+
+#: What a supplier charges for names, and for short codes.
+CARD = "country,sender_type,price,currency\nMZ,alphanumeric,0.05,EUR\nMZ,short,0.01,EUR\n"
+
+
+async def rated(pool: Pool, one: Supplier, text: str) -> None:
+    async with pool.acquire() as conn:
+        given = rows.read(text.splitlines(keepends=True))
+        await tariffs.import_rates(conn, given, kind="cost", name=one.name, supplier_id=one.id)
+
+
+async def test_a_supplier_charges_for_the_sender_that_it_is_told(pool: Pool) -> None:
+    actor = await organization(pool)
+    main, _, bench = await pair(pool)
+    await rated(pool, main, CARD)
+    await bench.charges.refresh(pool)
+    await message(pool, actor)
+    await bench.round()
+    rule = SenderRule(id=uuid4(), supplier_id=main.id, country="MZ", action="replace", replacement="90210")
+    async with pool.acquire() as conn:
+        await rules.put(conn, rule)
+    bench.book = await read(pool)
+    await message(pool, actor)
+    await bench.round()
+    found = await pool.fetch(
+        "SELECT sent_as, a.cost, m.cost AS of_message FROM attempts a JOIN messages m ON m.id = a.message_id"
+        " ORDER BY m.id"
+    )
+    assert [tuple(row) for row in found] == [(None, 50_000, 50_000), ("90210", 10_000, 10_000)]
+
+
+@pytest.mark.parametrize(("kind", "asked"), [("short", "main"), ("alphanumeric", "backup")])
+async def test_a_route_wants_a_price_for_the_sender_that_is_told(pool: Pool, kind: str, asked: str) -> None:
+    """Of a worker, and of whoever has it explained."""
+    actor = await organization(pool)
+    main, backup = await stored(pool, "main"), await stored(pool, "backup")
+    await rated(pool, main, f"country,sender_type,price,currency\nMZ,{kind},0.01,EUR\n")
+    await rated(pool, backup, "country,sender_type,price,currency\nMZ,alphanumeric,0.03,EUR\n")
+    rule = SenderRule(id=uuid4(), supplier_id=main.id, country="MZ", action="replace", replacement="90210")
+    choices = (Choice(main.id, 1), Choice(backup.id, 2))
+    async with pool.acquire() as conn:
+        await rules.put(conn, rule)
+        route = await routes.add(conn, Route(id=uuid7(), name="all", prefix="258", rated=True, choices=choices))
+    bench = Bench(pool, main, backup, routes=[route])
+    bench.book = await read(pool)
+    await bench.charges.refresh(pool)
+    await message(pool, actor)
+    await bench.round()
+    assert [one.name for one in (main, backup) if bench.connectors[one.id].submitted] == [asked]
+    await pool.execute(
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+    )
+    async with pool.acquire() as conn:
+        said = await explaining.explain(
+            conn,
+            TO,
+            organization_id=actor.organization_id,
+            organization="acme",
+            sender=SENDER,
+            traffic_class="transactional",
+        )
+    assert said.suppliers[0] == asked
 
 
 async def test_a_supplier_sends_as_its_rules_say_and_another_takes_what_it_refuses(pool: Pool) -> None:

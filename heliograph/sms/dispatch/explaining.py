@@ -21,7 +21,7 @@ from heliograph.networks import asked, learned
 from heliograph.networks.directory import Directory
 from heliograph.networks.learned import LOOKUP
 from heliograph.prices.book import Book
-from heliograph.prices.tariff import Destination
+from heliograph.prices.tariff import Destination, sender_type
 from heliograph.routes import rules, words
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.senders import loading
@@ -153,7 +153,9 @@ async def explain(
         for id in found.suppliers
     }
     skipped |= {id: _refusing(book, id, to, organization_id, sender, network) for id in spoken if spoken[id] is None}
-    skipped |= dict.fromkeys(await _unrated(conn, found, to, traffic_class, network), said("it has no rate there"))
+    there = Destination(to[1:], phones.country(to), network or "", is_certain)
+    told = {id: one or sender for id, one in spoken.items()}
+    skipped |= dict.fromkeys(await _unrated(conn, found, there, traffic_class, told), said("it has no rate there"))
     names = {one.id: one.name for one in known}
     seen = shares.get(found.route.id, {}) if found.route else {}
     if found.route and found.route.shared_for:
@@ -209,17 +211,20 @@ def _refusing(
     )
 
 
-async def _unrated(conn: Connection, found: Candidates, to: str, traffic_class: str, network: str | None) -> list[UUID]:
-    """Suppliers without a price for the number, on a route that requires one."""
+async def _unrated(
+    conn: Connection, found: Candidates, to: Destination, traffic_class: str, told: Mapping[UUID, str]
+) -> list[UUID]:
+    """Suppliers without a price for the number, on a route that requires one. `told`: the sender that each is told."""
     if found.route is None or not found.route.rated:
         return []
     book, at = Book(), clock.now()
     await book.refresh(conn)
-    place = Destination(to[1:], phones.country(to), network or "", network is not None)
 
     def is_rated(id: UUID) -> bool:
         card = book.card(id)
-        rate = None if card is None else card.find(place, at, message_class=traffic_class)
+        rate = (
+            None if card is None else card.find(to, at, message_class=traffic_class, sender_type=sender_type(told[id]))
+        )
         return rate is not None and not rate.rate.rejects
 
     return [id for id in found.suppliers if not is_rated(id)]

@@ -254,9 +254,13 @@ class Selection:
         """The suppliers without a price for it, on a route that requires one."""
         if found.route is None or not found.route.rated:
             return NOBODY
-        priced = self._charges.cost
-        to, sender, at, name = due.recipient, due.sender, due.at, due.traffic_class
-        return frozenset(id for id in found.suppliers if priced(id, to, sender, 1, at, name)[1] is None)
+        priced, told, to, at, name = self._charges.cost, self._told, due.recipient, due.at, due.traffic_class
+        return frozenset(id for id in found.suppliers if priced(id, to, told(due, id), 1, at, name)[1] is None)
+
+    def _told(self, due: ClaimedMessage, supplier_id: UUID) -> str:
+        """The sender that a supplier is told, and charges for: its rules may replace the message's."""
+        network = self._charges.directory.place(due.recipient).network if self._rules.judges else ""
+        return self._spoken(due, supplier_id, network) or due.sender
 
     def _spoken(self, due: ClaimedMessage, supplier_id: UUID, network: str) -> str | None:
         return self._rules.spoken(
@@ -352,9 +356,7 @@ class Selection:
         continues = self._begun_at(due, {account.supplier.id: account.supplier}) is not None
         sender, address = due.sender, None
         if due.mode == "live":
-            if self._rules.judges:
-                network = self._charges.directory.place(due.recipient).network
-                sender = self._spoken(due, account.supplier.id, network) or sender
+            sender = self._told(due, account.supplier.id)
             address = self._rules.address(account.supplier.id, due.recipient)
         submission = written.submission(
             due.lease.id,
@@ -381,9 +383,8 @@ class Selection:
         network, cost = "", None
         if due.mode == "live":
             billed = account.connector.billed(submission) if self._charges.book.has_cards else 1
-            network, cost = self._charges.cost(
-                account.supplier.id, due.recipient, due.sender, billed, due.at, due.traffic_class
-            )
+            id, to, name = account.supplier.id, due.recipient, due.traffic_class
+            network, cost = self._charges.cost(id, to, sender, billed, due.at, name)
         return Attempt(
             lease=due.lease,
             number=attempt,
