@@ -161,8 +161,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     by: Sequence[str] = ("day", "country")
     supplier_id: UUID | None = None
     country: str | None = None
-    #: Maximum number of lines.
-    limit: int = 10_000
+    #: Maximum number of lines; None: all.
+    limit: int | None = 10_000
+    #: The latest lines first, so that a limit leaves out the oldest ones.
+    is_latest_first: bool = False
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,7 +264,7 @@ SELECT supplier_id, at, country,
          WHERE hour >= $1 AND hour < $2 AND ($4::uuid IS NULL OR supplier_id = $4)
            AND ($5::text IS NULL OR country = $5)
          GROUP BY 1, 2, 3, 4, 5) by_what
- GROUP BY supplier_id, at, country ORDER BY at, supplier_id, country LIMIT $6
+ GROUP BY supplier_id, at, country ORDER BY CASE WHEN $7::boolean THEN at END DESC, at, supplier_id, country LIMIT $6
 """
 READ = _READ.format(
     kept="""
@@ -283,11 +285,18 @@ READ_DAYS = _READ.format(
 
 
 async def read(conn: Connection, query: Query) -> list[Line]:
-    """The lines of a period, oldest first; empty ones are left out."""
+    """The lines of a period, oldest first unless asked otherwise; empty ones are left out."""
     whole = all(at.astimezone(UTC).time() == time() for at in (query.date_from, query.date_to))
     statement = READ_DAYS if whole and "hour" not in query.by else READ
     rows = await conn.fetch(
-        statement, query.date_from, query.date_to, list(query.by), query.supplier_id, query.country, query.limit
+        statement,
+        query.date_from,
+        query.date_to,
+        list(query.by),
+        query.supplier_id,
+        query.country,
+        query.limit,
+        query.is_latest_first,
     )
     return [one for one in map(_line, rows) if one.counts]
 

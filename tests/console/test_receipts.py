@@ -79,6 +79,33 @@ async def test_the_report_of_a_week_and_its_file(pool: Pool, root: Browser) -> N
         assert said in wrong.words
 
 
+# So many countries on each of 92 days that there are over ten thousand lines.
+MANY = """
+INSERT INTO reconciliation_days (day, supplier_id, country, what, currency, count, segments, charged, to_receipt)
+SELECT $2::date - n, $1, 'X' || m, 'accepted', 'EUR', 1, 1, 50000, '{}'
+  FROM generate_series(0, 91) AS n, generate_series(1, 120) AS m
+"""
+
+
+async def test_the_longest_report_has_its_latest_days_and_its_file_all_of_them(pool: Pool, root: Browser) -> None:
+    """A bill is checked with the file."""
+    today = clock.now().date()
+    await pool.execute(MANY, await added(pool), today)
+    days = f"from={today - timedelta(days=91)}&to={today}&by=day%2Ccountry"
+    page = await root.get(f"/console/receipts?{days}")
+    assert f"main {today} X1 1" in page.words
+    file = await root.get(f"/console/receipts?{days}&csv=1")
+    rows = list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))
+    assert len({(row["at"], row["country"]) for row in rows}) == len(rows) == 92 * 120
+    assert {row["charged"] for row in rows} == {"0.050000 EUR"}
+    assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+    for by, lines in (("day", 92), ("country", 120), ("month%2Ccountry", 120 * len({row["at"][:7] for row in rows}))):
+        file = await root.get(f"/console/receipts?{days}&csv=1".replace("day%2Ccountry", by))
+        rows_by = list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))
+        assert len(rows_by) == lines
+        assert sum(int(row["accepted"]) for row in rows_by) == 92 * 120
+
+
 async def test_a_simulator_has_its_badge_wherever_receipts_name_it(pool: Pool, root: Browser) -> None:
     main, toy = await added(pool), await added(pool, "toy")
     await pool.execute("UPDATE suppliers SET simulated = true WHERE id = $1", toy)

@@ -242,7 +242,7 @@ async def test_days_are_the_sums_of_their_hours(pool: Pool) -> None:
         first, last = start + timedelta(days=1), start + timedelta(days=3)
         for by in ((), ("day",), ("day", "country"), ("country",), ("month",), ("month", "country")):
             for supplier_id, country in ((None, None), (suppliers[0], None), (None, "PT")):
-                wanted = (first, last, list(by), supplier_id, country, 1000)
+                wanted = (first, last, list(by), supplier_id, country, 1000, False)
                 hours = [tuple(row) for row in await pool.fetch(reconciliation.READ, *wanted)]
                 assert hours
                 assert hours == [tuple(row) for row in await pool.fetch(reconciliation.READ_DAYS, *wanted)]

@@ -77,7 +77,7 @@ def report(
     if file is not None:
         writable(file)
 
-    async def work(conn: Connection) -> list[Reconciled]:
+    async def asked(conn: Connection) -> Query:
         id: UUID | None = None if supplier is None else await suppliers.id_of(conn, supplier)
         now = clock.now()
         today = clock.midnight(now)
@@ -91,19 +91,30 @@ def report(
         )
         if query.date_from >= query.date_to:
             raise typer.BadParameter("must be before --to", param_hint="--from")
-        return await reconciliation.report(conn, query)
+        return query
 
+    async def whole(conn: Connection) -> str:
+        pieces = enumerate(reconciliation.pieces(await asked(conn)))
+        return "".join(
+            [reconciliation.as_csv(await reconciliation.report(conn, one), headed=n == 0) for n, one in pieces]
+        )
+
+    async def work(conn: Connection) -> list[Reconciled]:
+        return await reconciliation.report(conn, await asked(conn))
+
+    if file is not None:
+        text = on_database(whole, settings_of(data_dir))
+        with writing(file, encoding="utf-8-sig") as out:
+            out.write(text)
+        say(f"Written to {file}.")
+        return
+    if csv:
+        typer.echo(on_database(whole, settings_of(data_dir)), nl=False)
+        return
     found = on_database(work, settings_of(data_dir))
     if len(found) >= MOST:
-        say(f"Cut at {MOST} lines: choose fewer days, or one supplier.")
-    if file is not None:
-        with writing(file, encoding="utf-8-sig") as out:
-            out.write(reconciliation.as_csv(found))
-        say(f"Written to {file}.")
-    elif csv:
-        typer.echo(reconciliation.as_csv(found), nl=False)
-    else:
-        show([one.row() for one in found], json, COLUMNS)
+        say(f"Cut at {MOST} lines: choose fewer days, or one supplier; --csv has all of them.")
+    show([one.row() for one in found], json, COLUMNS)
 
 
 SupplierOption = Annotated[

@@ -3,6 +3,7 @@ which of its charges should be refunded; and as a file."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.typed import day
-from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.answers import Answer, Shown, Stream
 from heliograph.pages.lists import leafing
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
@@ -23,7 +24,7 @@ from heliograph.sms.reports import reconciliation
 from heliograph.sms.reports.reconciliation import Reconciled
 from heliograph.traffic.reconciliation import STATES, Query
 
-#: Maximum lines of all pages and of a file; suppliers whose final states a page shows, those with the most messages.
+#: Maximum lines of all pages, the latest ones; suppliers whose final states a page shows, those with the most messages.
 MOST, SUPPLIERS = 10_000, 20
 #: Choices for splitting into lines, apart from the supplier.
 SPLITS = ("day", "day,country", "hour", "country", "month", "month,country")
@@ -50,13 +51,11 @@ async def show(request: Request) -> Answer:
             query = _query(typed, known)
         except Invalid as wrong:
             refusal, query = wrong, _query({}, known)
-        is_file = "csv" in request.query
-        lines = await reconciliation.report(conn, query, compared=is_file)
-        whole = [] if is_file else await _whole(conn, query)
-    if is_file and refusal is None:
-        body = (MARK + reconciliation.as_csv(lines)).encode()
-        name = f"receipts-{query.date_from:%Y-%m-%d}.csv"
-        return Download(name=name, kind="text/csv; charset=utf-8", body=body)
+        if "csv" in request.query and refusal is None:
+            name = f"receipts-{query.date_from:%Y-%m-%d}.csv"
+            return Stream(name=name, kind="text/csv; charset=utf-8", parts=_file(request, query))
+        lines = await reconciliation.report(conn, query, compared=False)
+        whole = await _whole(conn, query)
     size, begin = leafing.size(request), _begin(request)
     values: dict[str, Any] = {
         "lines": sorted(lines, key=_order)[begin : begin + size],
@@ -75,6 +74,14 @@ async def show(request: Request) -> Answer:
     }
     status = 200 if refusal is None else 422
     return Shown(template="receipts/report.html", values=values, status=status, refusal=refusal)
+
+
+async def _file(request: Request, query: Query) -> AsyncIterator[bytes]:
+    """All lines, oldest first, each compared with the week before."""
+    for number, piece in enumerate(reconciliation.pieces(msgspec.structs.replace(query, is_latest_first=False))):
+        async with request.reading_in_turn() as conn:
+            lines = await reconciliation.report(conn, piece)
+        yield ("" if number else MARK).encode() + reconciliation.as_csv(lines, headed=number == 0).encode()
 
 
 def _begin(request: Request) -> int:
@@ -129,4 +136,5 @@ def _query(typed: dict[str, str], known: list[Supplier]) -> Query:
         supplier_id=supplier,
         country=country or None,
         limit=MOST,
+        is_latest_first=True,
     )

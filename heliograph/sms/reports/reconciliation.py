@@ -8,7 +8,7 @@ reported, and still waiting together.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,13 +16,14 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.csv_files import Writer
+from heliograph.base.database import clock
 from heliograph.base.database.clock import iso_or_none
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import STATES, Line, Query
 
-WEEK = timedelta(days=7)
+DAY, WEEK = timedelta(days=1), timedelta(days=7)
 #: Columns of a report, in order. Times to the receipt are in seconds. `owed`: accepted but not delivered, to be paid
 #: back by a supplier that charged for it; `due_back`: the amount, by currency, according to its rate cards when each
 #: message was handed over; `owed_unpriced`: how many of them have no known cost. `charged`: for everything that it
@@ -81,14 +82,30 @@ async def report(conn: Connection, query: Query, *, compared: bool = True) -> li
     return [Reconciled(names.get(one.supplier_id, ""), one, before.get(_key(one, one.at))) for one in lines]
 
 
-def as_csv(lines: Sequence[Reconciled]) -> str:
-    """The report as CSV for spreadsheets: a header, then one row per line."""
+def pieces(query: Query) -> Iterator[Query]:
+    """A report in parts that follow each other, however long it is: a month each, or a day where lines are of hours;
+    one if its lines have no time. Its limit does not apply."""
+    since, until = query.date_from, query.date_to
+    by_hour = "hour" in query.by
+    if not by_hour and not {"day", "month"}.intersection(query.by):
+        yield msgspec.structs.replace(query, limit=None)
+        return
+    while since < until:
+        midnight = clock.midnight(since)
+        following = midnight + DAY if by_hour else (midnight.replace(day=1) + timedelta(days=31)).replace(day=1)
+        yield msgspec.structs.replace(query, date_from=since, date_to=min(following, until), limit=None)
+        since = following
+
+
+def as_csv(lines: Sequence[Reconciled], *, headed: bool = True) -> str:
+    """The report as CSV for spreadsheets: a header unless it is a later piece, then one row per line."""
     out = io.StringIO()
     writer = Writer(out, COLUMNS)
+    begin = 0 if headed else out.tell()
     for one in lines:
         row = one.row()
         writer.row(["" if row[name] is None else str(row[name]) for name in COLUMNS])
-    return out.getvalue()
+    return out.getvalue()[begin:]
 
 
 def _key(one: Line, at: datetime | None) -> tuple[UUID, datetime | None, str | None]:
