@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -166,15 +167,18 @@ SELECT m.day, o.name AS organization, CASE WHEN $10::boolean THEN coalesce(s.nam
                CASE WHEN $11::boolean THEN country END AS country,
                CASE WHEN $12::boolean THEN network END AS network,
                CASE WHEN $13::boolean THEN route END AS route,
-               sum(messages)::bigint AS messages, sum(segments)::bigint AS segments, sum(price)::bigint AS price,
-               price_currency, sum(cost)::bigint AS cost, cost_currency
+               sum(messages)::bigint AS messages, sum(segments)::bigint AS segments,
+               CASE WHEN $15::boolean THEN sum(price)::bigint ELSE 0 END AS price,
+               CASE WHEN $15::boolean THEN price_currency ELSE '' END AS price_currency,
+               CASE WHEN $16::boolean THEN sum(cost)::bigint ELSE 0 END AS cost,
+               CASE WHEN $16::boolean THEN cost_currency ELSE '' END AS cost_currency
           FROM (SELECT {columns} FROM {table}
                 UNION ALL
                 SELECT {columns} FROM margin_deltas) one
          WHERE day >= $1 AND day < $2 AND ($3::uuid IS NULL OR organization_id = $3)
            AND ($4::uuid[] IS NULL OR supplier_id = ANY ($4)) AND ($5::text IS NULL OR country = $5)
            AND ($6::text IS NULL OR network = $6) AND ($7::text IS NULL OR route = $7)
-         GROUP BY 1, 2, 3, 4, 5, 6, price_currency, cost_currency) m
+         GROUP BY 1, 2, 3, 4, 5, 6, 10, 12) m
        LEFT JOIN organizations o ON o.id = m.organization_id LEFT JOIN suppliers s ON s.id = m.supplier_id
  ORDER BY m.day, o.name, m.organization_id, s.name, m.supplier_id, m.country, m.network, m.route,
        m.price_currency, m.cost_currency LIMIT $14
@@ -196,10 +200,12 @@ async def read(
     country: str | None = None,
     network: str | None = None,
     route: str | None = None,
+    only: Literal["price", "cost"] | None = None,
     limit: int | None = None,
 ) -> list[Line]:
     """The sums of the days from `first` until before `last`, grouped by some of PARTS and always by currency; in total,
-    or of some suppliers, a country (ISO), a network (MCC-MNC) or a route (name). `limit`: maximum lines; None: all."""
+    or of some suppliers, a country (ISO), a network (MCC-MNC) or a route (name). `only`: leave out the other amount, by
+    whose currency lines are then not told apart. `limit`: maximum lines; None: all."""
     place = (supplier_ids, country, network, route)
     placed = bool({"supplier", "country", "network", "route"} & set(by)) or any(one is not None for one in place)
     if "organization" not in by and organization_id is None:
@@ -207,5 +213,6 @@ async def read(
     else:
         statement = READ if placed else READ_ORGANIZATIONS
     filters = (first, last, organization_id, *place)
-    rows = await conn.fetch(statement, *filters, *(part in by for part in PARTS), limit)
+    sides = (only != "cost", only != "price")
+    rows = await conn.fetch(statement, *filters, *(part in by for part in PARTS), limit, *sides)
     return [Line(*row) for row in rows]

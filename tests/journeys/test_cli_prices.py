@@ -136,6 +136,43 @@ async def test_p7_p8_an_invoice_line_is_rounded_once(pool: Pool, database_url: s
     assert (await call(database_url, "margin", *days, "--places", "7")).exit_code == 2
 
 
+async def test_an_invoice_has_one_line_whatever_suppliers_charge_in(pool: Pool, database_url: str) -> None:
+    """1.005 each: 3.02 in all, and not 1.01 for each currency of a supplier, and for a cost that nobody knows."""
+    actor = await organization(pool)
+    for currency, cost in (("EUR", 900_000), ("USD", 800_000), ("", 0)):
+        one = Due(
+            organization_id=actor.organization_id,
+            at=datetime.fromisoformat("2026-07-01T12:00:00+00:00"),
+            supplier_id=actor.organization_id,
+            country="MZ",
+            network="",
+            messages=1,
+            segments=2,
+            price=1_005_000,
+            price_currency="EUR",
+            cost=cost,
+            cost_currency=currency,
+        )
+        async with pool.acquire() as conn:
+            await margins.record(conn, [one])
+    asked = ("margin", "--from", "2026-07-01", "--by", "organization,country", "--places", "2")
+    assert [one["price"] for one in await data(database_url, *asked)] == ["1.01", "1.01", "1.01"]
+    (line,) = await data(database_url, *asked, "--only", "price")
+    assert {name: line[name] for name in ("messages", "segments", "price", "price_currency")} == {
+        "messages": 3,
+        "segments": 6,
+        "price": "3.02",
+        "price_currency": "EUR",
+    }
+    assert not {"cost", "cost_currency", "margin", "margin_percent"}.intersection(line)
+    text = await call(database_url, *asked, "--only", "price", "--csv")
+    assert text.output.splitlines()[0] == "organization,country,messages,segments,price,price_currency"
+    # The other side likewise: a supplier's charges are not told apart by the currencies of customers.
+    listed = await data(database_url, *asked, "--only", "cost")
+    assert [(one["cost"], one["cost_currency"]) for one in listed] == [(None, None), ("0.90", "EUR"), ("0.80", "USD")]
+    assert "price" not in listed[0]
+
+
 async def test_margins_by_what_is_asked_for(pool: Pool, database_url: str) -> None:
     actor = await organization(pool)
     for day, network, price, cost in (("2026-11-01", "643-04", 50_000, 30_000), ("2026-11-02", "", 70_000, 80_000)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import date, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,12 @@ from heliograph.prices import margins
 from heliograph.prices.margins import PARTS, Line
 
 COLUMNS = ("messages", "segments", "price", "price_currency", "cost", "cost_currency", "margin", "margin_percent")
+#: Columns that are left out if only prices, or only costs, are asked for.
+LEFT_OUT = {
+    "price": ("cost", "cost_currency", "margin", "margin_percent"),
+    "cost": ("price", "price_currency", "margin", "margin_percent"),
+    None: (),
+}
 
 
 def command(
@@ -30,6 +36,12 @@ def command(
     places: Annotated[
         int, typer.Option(min=0, max=6, help="Round the amounts of each line, half-up, to this many decimal places.")
     ] = 6,
+    side: Annotated[
+        Literal["price", "cost"] | None,
+        typer.Option(
+            "--only", help="Only prices, or only costs: lines are then not split by the currency of the other."
+        ),
+    ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     org: OrgOrAll = None,
     json: Json = False,
@@ -39,14 +51,15 @@ def command(
 
     Amounts of different currencies are never added. Without a price or a cost, or with both in different currencies,
     there is no margin. Amounts are exact sums of messages that were never rounded; for an invoice, --places rounds the
-    lines. A route is listed under the name that it had at the time; empty: no route chose, or it is not known.
+    lines, and --only price keeps them whole whatever suppliers charge in. A route is listed under the name that it had
+    at the time; empty: no route chose, or it is not known.
 
     \b
     Examples:
       heliograph margin --from 2026-11-01 --to 2026-11-30 --by supplier
       heliograph margin --from 2026-11-01 --to 2026-11-30 --by day,organization,network --csv > november.csv
       heliograph margin --from 2026-11-01 --to 2026-11-30 --by route
-      heliograph margin --from 2026-11-01 --to 2026-11-30 --by organization,country --places 2 --csv > invoices.csv
+      heliograph margin --from 2026-11-01 --to 2026-11-30 --by organization,country --only price --places 2 --csv
     """
     parts = [one.strip() for one in by.split(",") if one.strip()]
     if unknown := [one for one in parts if one not in PARTS]:
@@ -58,10 +71,14 @@ def command(
         if end < start:
             raise typer.BadParameter("is before --from", param_hint="--to")
         of = await only(conn, org)
-        return await margins.read(conn, first=start, last=end + timedelta(days=1), organization_id=of, by=parts)
+        return await margins.read(
+            conn, first=start, last=end + timedelta(days=1), organization_id=of, by=parts, only=side
+        )
 
     lines = [_plain(one.rounded(places), places, parts) for one in on_reader(work, settings_of(data_dir))]
-    columns = [one for one in PARTS if one in parts] + list(COLUMNS)
+    left_out = LEFT_OUT[side]
+    lines = [{name: value for name, value in line.items() if name not in left_out} for line in lines]
+    columns = [one for one in (*(one for one in PARTS if one in parts), *COLUMNS) if one not in left_out]
     if csv:
         writer = csv_files.Writer(sys.stdout, columns)
         for line in lines:
