@@ -135,6 +135,31 @@ async def test_a_first_top_up_chooses_the_currency(pool: Pool) -> None:
             await wallet.top_up(conn, actor.organization_id, amount=UNIT, currency="USD")
 
 
+async def test_a_wallet_that_was_never_used_takes_the_currency_of_the_account(pool: Pool) -> None:
+    """An alert makes a wallet before anybody knows in what the organization will pay; so does what is free."""
+    actor = await factories.organization(pool)
+    id = actor.organization_id
+    async with pool.acquire() as conn:
+        assert (await wallet.set_alert(conn, id, below=50 * UNIT)).currency == wallet.DEFAULT_CURRENCY
+    await making.account(pool, id, await making.make_app(pool), currency="EUR")
+    await pool.execute(
+        "INSERT INTO wallet_movements (organization_id, id, movement, message_id, available, reserved, consumed,"
+        " created_at) VALUES ($1, $2, 'reserve', $2, 0, 0, 0, now())",
+        id,
+        uuid7(),
+    )
+    async with pool.acquire() as conn:
+        with pytest.raises(WalletInsufficientFunds) as refused:
+            await wallet.adjust(conn, id, amount=-1, reason="nothing there")
+        assert refused.value.details["currency"] == "EUR"
+        found = await wallet.top_up(conn, id, amount=250 * UNIT)
+        assert (found.currency, found.available, found.alert_below) == ("EUR", 250 * UNIT, 50 * UNIT)
+        # From then on it keeps it, whatever accounts there are.
+        await pool.execute("UPDATE whatsapp_accounts SET currency = 'MZN' WHERE organization_id = $1", id)
+        assert (await wallet.top_up(conn, id, amount=UNIT)).currency == "EUR"
+    await check_wallets(pool, [id])
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -277,7 +277,10 @@ RETURNING {COLUMNS}
 RECORD = """
 INSERT INTO wallet_ledger (organization_id, id, movement, available, reason, created_at) VALUES ($1, $2, $3, $4, $5, $6)
 """
-USED = "SELECT EXISTS (SELECT FROM wallet_entries WHERE organization_id = $1)"
+# What is free moved no money.
+USED = """
+SELECT EXISTS (SELECT FROM wallet_entries WHERE organization_id = $1 AND (available, reserved, consumed) <> (0, 0, 0))
+"""
 
 
 async def top_up(
@@ -289,7 +292,8 @@ async def top_up(
     reason: str = "top-up",
     by: Who = SYSTEM,
 ) -> Wallet:
-    """Add `amount` millionths. `currency`: sets that of a wallet never used; otherwise it must be the wallet's.
+    """Add `amount` millionths. `currency`: sets that of a wallet never used, by default that of the organization's
+    first account; otherwise it must be the wallet's.
 
     Raises Invalid, NotFound.
     """
@@ -324,9 +328,13 @@ async def _change(
         held = await conn.fetchrow(HELD, organization_id)
         assert held is not None
         known = Wallet(*held)
-        currency = currency or known.currency
-        if currency != known.currency and await conn.fetchval(USED, organization_id):
-            raise Invalid(("currency", "disagrees", f"this wallet is in {known.currency}, and that cannot change"))
+        # An alert may have made the wallet before there was an account.
+        wanted = currency or await conn.fetchval(ACCOUNT, organization_id) or known.currency
+        if wanted != known.currency and await conn.fetchval(USED, organization_id):
+            if currency is not None:
+                raise Invalid(("currency", "disagrees", f"this wallet is in {known.currency}, and that cannot change"))
+            wanted = known.currency
+        currency = wanted
         if amount < 0 and known.available + amount < 0:
             raise WalletInsufficientFunds(
                 available=decimal(known.available), required=decimal(-amount), currency=currency
