@@ -32,7 +32,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process import spans
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp.money import wallet
-from heliograph.whatsapp.money.rates import RateBook
+from heliograph.whatsapp.money.rates import RateBook, load
 from heliograph.whatsapp.money.wallet import Movement
 from heliograph.why import words
 
@@ -154,9 +154,10 @@ async def move_many(
 ) -> tuple[set[UUID], int]:
     """Move messages as far as their ranks allow, with their money and events, in the caller's transaction.
 
-    `rates`: None if no move carries a price. `announce`: by kind (`message.sent`, `message.read`), the organizations
-    that want it for every message. `handover`: from a worker that delivers its own events. Returns the ids of messages
-    whose status changed, and the number of webhook deliveries that are due.
+    `rates`: None if no move carries a price; they are then read if Meta named one before. `announce`: by kind
+    (`message.sent`, `message.read`), the organizations that want it for every message. `handover`: from a worker that
+    delivers its own events. Returns the ids of messages whose status changed, and the number of webhook deliveries that
+    are due.
     """
     if not moves:
         return set(), 0
@@ -406,12 +407,13 @@ async def _movements(
 
 async def _price(conn: Connection, rates: RateBook | None, row: Row, pricing: Pricing | None) -> int | None:
     """Our price for Meta's pricing, at the rates valid at acceptance; None: unknown."""
-    if pricing is None or rates is None:
+    if pricing is None:
         return None
     if pricing.type.startswith("free"):
         return 0
     category = pricing.category.replace("_", "-") or row["billing_category"]
-    return (await rates.within(conn, row["currency"])).price(category, row["country"], row["accepted_at"])
+    known = await (load(conn, row["currency"]) if rates is None else rates.within(conn, row["currency"]))
+    return known.price(category, row["country"], row["accepted_at"])
 
 
 def _iso(at: datetime | None) -> str | None:

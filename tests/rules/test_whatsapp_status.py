@@ -14,10 +14,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
+from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.suppliers.whatsapp_cloud import errors as whatsapp_errors
-from heliograph.whatsapp import status
+from heliograph.whatsapp import intervening, status
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move, Pricing, move_many
 from tests.rules.factories import endpoint, events_of
@@ -131,6 +132,20 @@ async def test_the_price_is_what_meta_says_whenever_it_says_so(pool: Pool, prici
         await move(pool, says(who, after, "read", pricing=pricing))
     for id in (before, within, after):
         assert (await row_of(pool, id))["consumed"] == consumed
+    await check_wallets(pool, [who.organization_id])
+
+
+@pytest.mark.parametrize(("pricing", "consumed"), [(FREE, 0), (REGULAR, PRICE), (ABROAD, 30_000)])
+@pytest.mark.parametrize("ends", ["delivered", "read"])
+async def test_the_price_is_what_meta_said_also_where_an_operator_says_that_it_arrived(
+    pool: Pool, pricing: Pricing, consumed: int, ends: str
+) -> None:
+    who = await made(pool)
+    id = await message(pool, who, queued=False)
+    await move(pool, says(who, id, "sent", pricing=pricing))
+    async with pool.acquire() as conn:
+        await intervening.decide(conn, Who("operator", name="kim"), id=id, status=ends, reason="their ticket 4711")
+    assert (await row_of(pool, id))["consumed"] == consumed
     await check_wallets(pool, [who.organization_id])
 
 

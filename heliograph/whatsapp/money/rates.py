@@ -238,6 +238,11 @@ SELECT currency, category, country, valid_from, price FROM whatsapp_rates WHERE 
 """
 
 
+async def load(conn: Connection, currency: str) -> Rates:
+    """The rates of a currency, as they are now."""
+    return Rates(Rate(*row) for row in await conn.fetch(LOAD, [currency]))
+
+
 class RateBook:
     """The rates, at most half a second old."""
 
@@ -252,8 +257,7 @@ class RateBook:
         known = self._within.get(currency)
         if known is None or monotonic() - known[0] > MAX_AGE:
             asked_at = monotonic()
-            found = Rates(Rate(*row) for row in await conn.fetch(LOAD, [currency]))
-            known = self._within[currency] = (asked_at, found)
+            known = self._within[currency] = (asked_at, await load(conn, currency))
         return known[1]
 
     async def of(self, currency: str) -> Rates:
