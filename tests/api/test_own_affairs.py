@@ -12,6 +12,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.campaigns.staging import Stager
 from heliograph.overview.exports.work import ExportWork
 from heliograph.retention import removing, shorter
+from tests.rules.test_short_retention import count
 
 from .conftest import Api, Tenant
 from .test_replays import another_key
@@ -93,6 +94,22 @@ async def test_a_message_is_gone_after_the_time_of_its_organization(api: Api, te
     told = [[(one["type"], one["quantity"], one["balanceAfter"]) for one in body["items"]] for body in (before, after)]
     assert told[0] == told[1], "its sum stands for it"
     assert [one["messageId"] for one in after["items"] if one["type"] == "usage"] == [None]
+
+
+async def test_a_shorter_time_answers_what_it_deletes(api: Api, tenant: Tenant, pool: Pool) -> None:
+    await count(pool, tenant.id, {20: 1234, 100: 56789})
+    for changes, texts, messages in (
+        ({"textDays": 7}, 1234, None),
+        ({"textDays": 14}, None, None),
+        ({"messageDays": 60}, None, 56789),
+        ({"textDays": None}, None, None),
+    ):
+        status, _, body = await api.ask("PATCH", "/account/settings", json=changes, headers=tenant.headers)
+        found = [body[name] and body[name]["sent"] for name in ("erasedTexts", "removedMessages")]
+        assert (status, found) == (200, [texts, messages]), changes
+        if messages:
+            before = datetime.fromisoformat(body["removedMessages"]["before"])
+            assert datetime.now(UTC) - before - timedelta(days=60) < timedelta(minutes=1)
 
 
 async def test_settings_are_changed_by_a_live_key(api: Api, tenant: Tenant, pool: Pool) -> None:

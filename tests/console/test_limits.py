@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from heliograph.accounts import organizations, plans, quota, rate_limits, spending
+from heliograph.accounts import organizations, plans, quota, rate_limits, send_defaults, spending
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import RateLimits
 from heliograph.base.database.pool import Pool
@@ -14,6 +14,7 @@ from heliograph.sealing import text_keys
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Api, Tenant, make_tenant
 from tests.pages.conftest import make_person
+from tests.rules.test_short_retention import count
 
 from .conftest import Browser, signed_in
 
@@ -457,3 +458,22 @@ async def test_a_role_finds_only_its_own_forms(tenant: Tenant, pool: Pool, brows
     for path in ("countries", "state", "close", "kept", "rates"):
         assert f"{here(tenant)}/{path}" not in limits.text
     assert f'action="{here(tenant)}/keys' not in keys.text
+
+
+async def test_a_shorter_time_is_confirmed_with_what_it_deletes(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    await count(pool, tenant.id, {20: 1234, 100: 56789})
+    page = await root.get(f"{here(tenant)}/limits")
+    asked = await root.submit(page, f"{here(tenant)}/kept", text_days="7", message_days="60")
+    for said in (
+        "about 56,789 that were sent in live mode",
+        "of about 1,234 that were sent in live mode",
+        "This begins within an hour and cannot be undone.",
+    ):
+        assert said in asked.words, asked.words
+    assert f'href="{here(tenant)}/limits"' in asked.text, "one can go back"
+    async with pool.acquire() as conn:
+        assert (await send_defaults.get(conn, organization_id=tenant.id)).message_days is None
+        page = await root.submit(asked, f"{here(tenant)}/kept")
+        assert "Texts: 7 days · messages: 60 days" in page.words
+        kept = await send_defaults.get(conn, organization_id=tenant.id)
+    assert (kept.text_days, kept.message_days) == (7, 60)

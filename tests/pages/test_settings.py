@@ -15,6 +15,7 @@ from heliograph.people import policy, sessions
 from heliograph.people.roles import RoleRequired
 from tests.api.conftest import Api
 from tests.journeys.test_cli import Cli
+from tests.rules.test_short_retention import count
 
 from .conftest import Browser, Tenant, make_person
 
@@ -222,6 +223,42 @@ async def test_what_a_send_means_that_says_nothing(pool: Pool, tenant: Tenant, o
     ):
         page = await owner.submit(await owner.get("/settings"), "/settings/defaults", **typed)
         assert page.status == 422, typed
+
+
+async def test_a_shorter_time_says_what_it_deletes_before_it_does(
+    pool: Pool, tenant: Tenant, owner: Browser, database_url: str
+) -> None:
+    async def kept() -> tuple[int | None, int | None, str]:
+        async with pool.acquire() as conn:
+            now = await send_defaults.get(conn, organization_id=tenant.id)
+        return now.text_days, now.message_days, now.guarantee
+
+    await count(pool, tenant.id, {20: 1234, 100: 56789})
+    page = await owner.get("/settings")
+    asked = await owner.submit(page, "/settings/defaults", text_days="7", guarantee="at_most_once")
+    assert (asked.status, "about 1,234 that were sent in live mode" in asked.words) == (200, True), asked.words
+    assert "This begins within an hour and cannot be undone." in asked.words
+    assert await kept() == (None, None, "at_least_once"), "nothing was saved yet"
+    # What was agreed to is what was shown, and no other time.
+    form = asked.form("/settings/defaults")
+    other = await owner.post("/settings/defaults", form | {"message_days": "60"})
+    assert "Messages from before" in other.words
+    assert "about 56,789 that were sent in live mode" in other.words
+    assert await kept() == (None, None, "at_least_once")
+    page = await owner.submit(asked, "/settings/defaults")
+    assert "The settings are saved." in page.words
+    assert await kept() == (7, None, "at_most_once")
+    # Nothing is asked where nothing is deleted, and what the rules refuse is refused first.
+    page = await owner.submit(page, "/settings/defaults", text_days="14", validity="3600")
+    assert "The settings are saved." in page.words
+    assert (await owner.submit(page, "/settings/defaults", message_days="29")).status == 422
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    change = ("org", "defaults", str(tenant.id), "--message-days", "60")
+    done = await cli(*change, stdin="n\n")
+    assert (done.status, "about 56,789 that were sent in live mode" in done.err) == (1, True), done.err
+    assert await kept() == (14, None, "at_most_once")
+    assert (await cli(*change, "--yes")).status == 0
+    assert await kept() == (14, 60, "at_most_once")
 
 
 async def test_a_repetition_is_one_whatever_the_default_is_now(api: Api, pool: Pool, tenant: Tenant) -> None:

@@ -11,7 +11,9 @@ from heliograph.accounts import send_defaults
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
-from heliograph.retention import shorter, turns
+from heliograph.base.process.settings import Settings
+from heliograph.retention import shortening, shorter, turns
+from heliograph.retention.shortening import NotAgreed
 from tests.rules.factories import organization
 
 NOW = datetime.now(UTC)
@@ -34,6 +36,18 @@ INSERT INTO whatsapp_messages (organization_id, id, direction, mode, status, num
                                type, content, request_id, accepted_at)
 VALUES ($1, $2, 'outbound', 'live', 'read', $2, $2, '+258841234567', 'text', '{}', '', $3)
 """
+
+
+async def count(pool: Pool, organization_id: UUID, sent: dict[int, int]) -> None:
+    """An organization of two years, that sent so many live messages so many days ago, and one more that waits."""
+    await pool.execute(
+        "UPDATE organizations SET created_at = now() - interval '2 years' WHERE id = $1", organization_id
+    )
+    for days, number in sent.items():
+        await pool.executemany(
+            "INSERT INTO traffic_organizations VALUES ($1, (now() AT TIME ZONE 'UTC')::date - $2::int, $3, $4)",
+            [(organization_id, days, "delivered", number), (organization_id, days, "accepted", 1)],
+        )
 
 
 async def store(pool: Pool, actor: Actor, days: float, *, status: str = "delivered") -> UUID:
@@ -170,6 +184,49 @@ async def test_what_repeats_a_text_goes_with_it(pool: Pool) -> None:
             sql = f"SELECT count(*) FROM {table} WHERE organization_id = $1"
             assert await pool.fetchval(sql, actor.organization_id) == count, (table, actor is own)
     assert await pool.fetchval("SELECT count(*) FROM receipts") == 4, "that they came is no text"
+
+
+async def test_what_a_shorter_time_deletes_is_told_from_roll_ups(pool: Pool) -> None:
+    settings = Settings(secret_key="a secret key for tests, long enough")
+    own, other, new = [await organization(pool) for _ in range(3)]
+    sent = {5: 1, 20: 20, 40: 400, 100: 8000, 500: 60000}
+    for actor in (own, other):
+        await count(pool, actor.organization_id, sent)
+
+    async def told(actor: Actor, **days: int | None) -> tuple[int | None, int | None]:
+        """How many texts and messages the change deletes; None: nothing that could be there."""
+        async with pool.acquire() as conn, conn.transaction():
+            _, found = await shortening.change(
+                conn,
+                settings,
+                organization_id=actor.organization_id,
+                apply=lambda: send_defaults.change(conn, organization_id=actor.organization_id, **days),
+                is_agreed=lambda after: True,
+            )
+        texts, messages = found.texts, found.messages
+        return texts and texts.sent, messages and messages.sent
+
+    # Texts are kept for 30 days by the installation, messages for 13 months.
+    assert await told(own, text_days=60) == (None, None), "longer than the installation's"
+    assert await told(own, text_days=7) == (20, None)
+    assert await told(own, text_days=7) == (None, None), "gone by then"
+    assert await told(own, text_days=14) == (None, None), "longer than before"
+    assert await told(own, text_days=3, message_days=90) == (1, 8000)
+    assert await told(own, text_days=None, message_days=30) == (None, 400), "with their texts"
+    assert await told(new, text_days=1, message_days=30) == (None, None), "it has nothing as old"
+    async with pool.acquire() as conn:
+        before = await send_defaults.get(conn, organization_id=other.organization_id)
+        with pytest.raises(NotAgreed) as asks:
+            async with conn.transaction():
+                await shortening.change(
+                    conn,
+                    settings,
+                    organization_id=other.organization_id,
+                    apply=lambda: send_defaults.change(conn, organization_id=other.organization_id, message_days=30),
+                    is_agreed=lambda after: after.message_days != 30,
+                )
+        assert (asks.value.after.message_days, asks.value.found.messages is not None) == (30, True)
+        assert await send_defaults.get(conn, organization_id=other.organization_id) == before
 
 
 def fingerprint(actor: Actor, days: int, n: int) -> UUID:

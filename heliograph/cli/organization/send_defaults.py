@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -11,7 +12,9 @@ from heliograph.accounts import send_defaults
 from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, on_database, organization, settings_of, shell
-from heliograph.cli.terminal.printing import Json, show
+from heliograph.cli.terminal.printing import Json, say, show
+from heliograph.retention import shortening
+from heliograph.retention.shortening import NotAgreed, Shortened
 
 Which = Annotated[str, typer.Argument(metavar="ORG", help="Organization, by id or name.")]
 
@@ -69,35 +72,65 @@ def defaults(
             help="Campaigns with more recipients need a second person's approval; 0: all do, -1: none does.",
         ),
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask before a shorter time deletes texts or messages.")
+    ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Show, or change, the defaults of an organization's sends, its quiet hours, which campaigns need an approval, and
     how long it keeps texts and messages.
 
+    A shorter time deletes what is older, within hours and permanently: how much that is is said first, and has to be
+    confirmed.
+
     \b
     Examples:
       heliograph org defaults "Acme Lda"
       heliograph org defaults "Acme Lda" --guarantee at_most_once --validity 3600
-      heliograph org defaults "Acme Lda" --text-days 7 --message-days 60
+      heliograph org defaults "Acme Lda" --text-days 7 --message-days 60 --yes
       heliograph org defaults "Acme Lda" --quiet-hours 20:00-08:00
       heliograph org defaults "Acme Lda" --approval-above 1000
     """
 
-    async def work(conn: Connection) -> SendDefaults:
-        found = await organization(conn, which)
-        return await send_defaults.change(
-            conn,
-            organization_id=found.id,
-            guarantee=guarantee,
-            validity_seconds=msgspec.UNSET if validity is None else validity or None,
-            text_days=msgspec.UNSET if text_days is None else text_days or None,
-            message_days=msgspec.UNSET if message_days is None else message_days or None,
-            quiet_hours=quiet_hours,
-            approval_above=(
-                msgspec.UNSET if approval_above is None else None if approval_above < 0 else approval_above
-            ),
-            by=shell(),
-        )
+    settings = settings_of(data_dir)
 
-    show(on_database(work, settings_of(data_dir)), json)
+    async def work(conn: Connection, is_agreed: bool) -> SendDefaults:
+        async with conn.transaction():
+            found = await organization(conn, which)
+            changes = partial(
+                send_defaults.change,
+                conn,
+                organization_id=found.id,
+                guarantee=guarantee,
+                validity_seconds=msgspec.UNSET if validity is None else validity or None,
+                text_days=msgspec.UNSET if text_days is None else text_days or None,
+                message_days=msgspec.UNSET if message_days is None else message_days or None,
+                quiet_hours=quiet_hours,
+                approval_above=(
+                    msgspec.UNSET if approval_above is None else None if approval_above < 0 else approval_above
+                ),
+                by=shell(),
+            )
+            after, _ = await shortening.change(
+                conn, settings, organization_id=found.id, apply=changes, is_agreed=lambda _: is_agreed
+            )
+            return after
+
+    try:
+        after = on_database(partial(work, is_agreed=yes), settings)
+    except NotAgreed as asks:
+        _confirm(asks.found)
+        after = on_database(partial(work, is_agreed=True), settings)
+    show(after, json)
+
+
+def _confirm(found: Shortened) -> None:
+    """Say what a shorter time deletes, and end unless that is confirmed."""
+    for what, deleted in (("Messages, with their numbers,", found.messages), ("Texts of messages", found.texts)):
+        if deleted is not None:
+            say(
+                f"{what} from before {deleted.before:%Y-%m-%d %H:%M} UTC: of about {deleted.sent:,} that were sent"
+                " in live mode, and of all test messages and received ones."
+            )
+    typer.confirm("Delete them permanently?", abort=True, err=True)

@@ -4,6 +4,7 @@ texts, and how long they are kept; and closing it."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,10 +24,11 @@ from heliograph.overview.installation import organizations as overview
 from heliograph.overview.installation import rates
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.forms import leaving
+from heliograph.pages.forms import leaving, shortening
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
+from heliograph.retention.shortening import NotAgreed
 from heliograph.sealing import text_keys
 
 #: States in the form; suspending and closing have their own pages.
@@ -143,13 +145,15 @@ async def set_kept(request: Request) -> Answer:
     """Set how long its texts and messages are kept, if shorter than the installation's time."""
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
-        await send_defaults.change(
+        changes = partial(
+            send_defaults.change,
             conn,
             organization_id=one.id,
             text_days=_days(request, given, "text_days", send_defaults.TEXT_DAYS),
             message_days=_days(request, given, "message_days", send_defaults.MESSAGE_DAYS),
             by=request.who,
         )
+        await shortening.change(request, conn, one.id, changes)
 
     return await _changed(request, "kept", work)
 
@@ -205,6 +209,8 @@ async def _changed(request: Request, group: str, work: Work) -> Answer:
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request, "id")
             await work(conn, one, leaving.typed(request.form, GROUPS[group], _shown(one, await _known(conn, one))))
+    except NotAgreed as asks:
+        return shortening.ask(request, asks, back=f"/console/organizations/{request.id('id')}/limits")
     except Invalid as refusal:
         return refused("organizations/limits.html", refusal, await _values(request, group))
     return Elsewhere(location=f"/console/organizations/{one.id}/limits", notice=request.text("Saved."))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from heliograph.accounts import organizations, send_defaults
@@ -14,13 +15,14 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
-from heliograph.pages.forms import figures, leaving
+from heliograph.pages.forms import figures, leaving, shortening
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people import policy
 from heliograph.people.policy import MANY
 from heliograph.people.roles import OWNERS
+from heliograph.retention.shortening import NotAgreed
 from heliograph.sealing import text_keys
 
 #: Choices for the idle hours after which a session ends; none chosen: the default rule.
@@ -85,7 +87,8 @@ async def change_defaults(request: Request) -> Answer:
     """Change the defaults of sends, and how long texts and messages are kept."""
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
-        await policy.change_defaults(
+        changes = partial(
+            policy.change_defaults,
             conn,
             actor,
             guarantee=typed["guarantee"] or None,
@@ -94,6 +97,7 @@ async def change_defaults(request: Request) -> Answer:
             message_days=_chosen("message_days", typed["message_days"]),
             quiet_hours=_quiet(typed),
         )
+        await shortening.change(request, conn, actor.organization_id, changes)
 
     return await _changed(request, "defaults", work)
 
@@ -150,6 +154,8 @@ async def _changed(request: Request, group: str, work: Callable[[Connection, Act
             actor = request.acting("live")
             shown = _shown(*await _known(conn, actor))
             await work(conn, actor, leaving.typed(request.form, GROUPS[group], shown))
+    except NotAgreed as asks:
+        return shortening.ask(request, asks, back="/settings")
     except Invalid as refusal:
         return refused(
             "organization/settings.html", worded(refusal, words.SETTINGS_FORM), await _values(request, group)

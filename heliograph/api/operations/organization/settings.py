@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,11 +11,14 @@ from msgspec import UNSET, Meta, UnsetType
 from heliograph.accounts import send_defaults
 from heliograph.accounts.send_defaults import APPROVAL, MESSAGE_DAYS, TEXT_DAYS, VALIDITY, SendDefaults
 from heliograph.api.door.operation import Call, operation
-from heliograph.api.shapes.fields import Success
+from heliograph.api.shapes.fields import Success, Time
+from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.notices.kinds import KINDS, WAYS
 from heliograph.people import policy
 from heliograph.people.noticing import choices
+from heliograph.retention import shortening
+from heliograph.retention.shortening import Deleted
 
 # In JSON 60.0 is the same number as 60, so it is accepted as an integer.
 WHOLE: dict[str, Any] = {"multiple_of": 1, "extra_json_schema": {"type": "integer"}}
@@ -112,11 +116,41 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     ) = UNSET
 
 
+class DeletedMessages(msgspec.Struct, rename="camel"):
+    """What a shorter time deletes."""
+
+    before: Annotated[Time, Meta(description="What is older is deleted.")]
+    sent: Annotated[
+        int,
+        Meta(
+            description=(
+                "About how many live messages were sent in that time, by whole days. Test messages and received ones "
+                "are deleted too, and not counted."
+            )
+        ),
+    ]
+
+
 class AccountSettingsAnswer(msgspec.Struct):
     """The settings as they are now."""
 
     success: Success
     settings: Annotated[AccountSettings, Meta(description="The settings.")]
+
+
+class ChangedAccountSettings(msgspec.Struct, rename="camel"):
+    """The settings as they are now, and what the change deletes."""
+
+    success: Success
+    settings: Annotated[AccountSettings, Meta(description="The settings.")]
+    erased_texts: Annotated[
+        DeletedMessages | None,
+        Meta(description="Messages whose texts are erased because the time is shorter now; null: none."),
+    ]
+    removed_messages: Annotated[
+        DeletedMessages | None,
+        Meta(description="Messages that are removed, with their texts and numbers, because the time is shorter now."),
+    ]
 
 
 async def get_account_settings(call: Call) -> AccountSettingsAnswer:
@@ -127,10 +161,11 @@ async def get_account_settings(call: Call) -> AccountSettingsAnswer:
 
 
 @operation(live_only=True)
-async def change_account_settings(call: Call, body: ChangeAccountSettings) -> AccountSettingsAnswer:
+async def change_account_settings(call: Call, body: ChangeAccountSettings) -> ChangedAccountSettings:
     """Change the organization's settings.
 
-    They apply to what is accepted from then on, in every process within a second.
+    They apply to what is accepted from then on, in every process within a second. A shorter `textDays` or `messageDays`
+    also deletes what is older than that, within hours and permanently: the response says how much.
     """
     changes: dict[str, Any] = {
         "guarantee": None if body.delivery_guarantee is UNSET else body.delivery_guarantee,
@@ -141,7 +176,13 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ac
         "approval_above": _whole(body.campaign_approval_above),
     }
     try:
-        defaults = await policy.change_defaults(call.conn, call.actor, **changes)
+        defaults, shortened = await shortening.change(
+            call.conn,
+            call.services.settings,
+            organization_id=call.actor.organization_id,
+            apply=partial(policy.change_defaults, call.conn, call.actor, **changes),
+            is_agreed=lambda _: True,
+        )
     except Invalid as refusal:
         raise Invalid(
             *((NAMES.get(one["field"], one["field"]), one["issue"], _said(one)) for one in refusal.details["fields"])
@@ -158,7 +199,13 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ac
                     for one in refusal.details["fields"]
                 )
             ) from None
-    return AccountSettingsAnswer(True, _shown(defaults, chosen))
+    return ChangedAccountSettings(
+        True, _shown(defaults, chosen), _deleted(shortened.texts), _deleted(shortened.messages)
+    )
+
+
+def _deleted(found: Deleted | None) -> DeletedMessages | None:
+    return None if found is None else DeletedMessages(iso(found.before), found.sent)
 
 
 #: The rules' field names, by their public names.
