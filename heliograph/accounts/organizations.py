@@ -225,22 +225,41 @@ async def list_all(conn: Connection, *, limit: int = 1000) -> list[Organization]
     return [Organization(**row) for row in await conn.fetch(LIST, limit)]
 
 
-SET_STATE = f"UPDATE organizations SET state = $2 WHERE id = $1 RETURNING {_COLUMNS}"
+# $3: the states in which it is stopped. The one before is kept through several of them, until it is resumed.
+SET_STATE = f"""
+UPDATE organizations
+   SET state = $2, resumes_as = CASE WHEN $2 <> ALL ($3::text[]) THEN NULL WHEN state = ANY ($3) THEN resumes_as
+                                     ELSE state END
+ WHERE id = $1 RETURNING {_COLUMNS}
+"""
 
 
 async def set_state(conn: Connection, *, id: UUID, state: str, by: Who = SYSTEM) -> Organization:
-    """Suspend, resume or close an organization. Takes effect in every process within a second, like the revocation of a
+    """Change the state of an organization. Takes effect in every process within a second, like the revocation of a
     key. Closing permanently destroys the key of its sealed texts. Raises Invalid, NotFound."""
     _check_state(state)
     async with conn.transaction():
         before = _known(await conn.fetchrow(LOCK, id), id)
-        after = _known(await conn.fetchrow(SET_STATE, id, state), id)
+        after = _known(await conn.fetchrow(SET_STATE, id, state, list(STOPPED)), id)
         if state == "closed":
             await text_keys.destroy(conn, id)
         elif before.state == "closed":
             await text_keys.renew(conn, id)
         await _record(conn, by, "organization.state_changed", after, {"state": before.state}, {"state": after.state})
     return after
+
+
+RESUMES_AS = "SELECT coalesce(resumes_as, 'active') FROM organizations WHERE id = $1"
+
+
+async def resume(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> Organization:
+    """Return a suspended or closed organization to the state it was in before; does nothing to others. Raises
+    NotFound."""
+    async with conn.transaction():
+        one = _known(await conn.fetchrow(LOCK, id), id)
+        if one.state not in STOPPED:
+            return one
+        return await set_state(conn, id=id, state=await conn.fetchval(RESUMES_AS, id), by=by)
 
 
 CONFIGURE = f"""

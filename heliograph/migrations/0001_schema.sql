@@ -41,6 +41,7 @@ CREATE TABLE organizations (
     id                uuid PRIMARY KEY,
     name              text NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
     state             text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'trial', 'past_due', 'suspended', 'closed')),
+    resumes_as        text CHECK (resumes_as IN ('active', 'trial', 'past_due')),
     country           text CHECK (country ~ '^[A-Z]{2}$'),
     allowed_countries text[],
     smart_encoding    boolean NOT NULL DEFAULT false,
@@ -89,6 +90,7 @@ COMMENT ON COLUMN organizations.session_hours IS 'hours of inactivity after whic
 COMMENT ON COLUMN organizations.guarantee IS 'for sends that do not name one. The same for validity_seconds; NULL: as in the retry schedule';
 COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, in the recipient''s time zone: as its country has it, never (off), or HH:MM-HH:MM. See classes/quiet.py';
 COMMENT ON COLUMN organizations.notice_ways IS 'how its people are notified, as JSON: kind of notice -> ways, where they differ from heliograph/notices/kinds.py';
+COMMENT ON COLUMN organizations.resumes_as IS 'while suspended or closed: the state it was in before; NULL: none';
 COMMENT ON COLUMN organizations.text_days IS 'texts are erased after this many days, if that is sooner than the installation''s limit; NULL: only that limit applies';
 COMMENT ON COLUMN organizations.message_days IS 'messages are removed with their numbers after this many days, texts no later; NULL: only the installation''s limit applies';
 COMMENT ON COLUMN organizations.rate_sms_send IS 'requests per minute for each of its keys; NULL: the installation''s limit. The same for the other three';

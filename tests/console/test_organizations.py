@@ -182,6 +182,8 @@ async def test_a_correction_of_the_quota_is_called_so(pool: Pool, tenant: Tenant
 
 async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
     here = f"/console/organizations/{tenant.id}"
+    async with pool.acquire() as conn:
+        await organizations.set_state(conn, id=tenant.id, state="trial")
     page = await root.get(f"{here}/suspend")
     assert "1 key can only read" in page.words
     for nothing in ("", "\u200b", "\u2060\u3164"):
@@ -195,8 +197,11 @@ async def test_suspended_with_what_it_stops_and_resumed(pool: Pool, api: Api, te
         )
     assert told is not None
     assert tuple(told) == ("operator", "bills unpaid since May")
+    before = page
     page = await root.submit(page, f"{here}/resume")
-    assert "It is active again." in page.words
+    assert "It is resumed. Its state is: Trial." in page.words
+    page = await root.submit(before, f"{here}/resume")
+    assert "Its state is: Trial." in page.words, "a second click makes it no other"
     page = await root.submit(page, f"{here}/rename", name="Acme Lda")
     assert "Acme Lda" in page.words
     assert (await root.get("/console/organizations/00000000-0000-0000-0000-000000000000")).status == 404

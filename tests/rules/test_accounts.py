@@ -39,6 +39,25 @@ async def test_an_organization_lives(pool: Pool) -> None:
         assert [each.id for each in await organizations.list_all(conn)] == [other.id, made.id]
 
 
+@pytest.mark.parametrize("state", ["active", "trial", "past_due"])
+async def test_a_stopped_organization_resumes_as_what_it_was(pool: Pool, state: str) -> None:
+    async with pool.acquire() as conn:
+        one = await organizations.create(conn, name="Acme", state=state)
+        for stops in (["suspended"], ["closed"], ["suspended", "suspended", "closed", "suspended"]):
+            for stop in stops:
+                await organizations.set_state(conn, id=one.id, state=stop)
+            assert (await organizations.resume(conn, id=one.id)).state == state, stops
+        # Resumed a second time, or by a page from before, it stays as it is.
+        assert (await organizations.resume(conn, id=one.id)).state == state
+        await organizations.set_state(conn, id=one.id, state="closed")
+        await organizations.set_state(conn, id=one.id, state="past_due")
+        assert (await organizations.resume(conn, id=one.id)).state == "past_due"
+        told = await conn.fetch("SELECT after FROM audit_log WHERE object_id = $1 ORDER BY id", str(one.id))
+        assert len(told) == 1 + 2 + 2 + 5 + 2, "what changed nothing is not told"
+        made = await organizations.create(conn, name="Beta", state="suspended")
+        assert (await organizations.resume(conn, id=made.id)).state == "active", "it was in no other"
+
+
 async def test_a_new_organization_sends_to_its_own_country(pool: Pool) -> None:
     async with pool.acquire() as conn:
         own = await organizations.create(conn, name="Own", country="mz")

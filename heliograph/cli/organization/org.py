@@ -215,13 +215,18 @@ def suspend(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("resume")
 def resume(which: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Make an organization active again.
+    """Return a suspended or closed organization to the state it was in before, such as `trial`.
 
     \b
     Example:
       heliograph org resume "Acme Lda"
     """
-    _set_state(which, "active", json, data_dir)
+
+    async def work(conn: Connection) -> organizations.Organization:
+        found = await organization(conn, which)
+        return await organizations.resume(conn, id=found.id, by=shell())
+
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 async def _whole(conn: Connection, which: str) -> dict[str, object]:

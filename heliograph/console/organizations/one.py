@@ -57,12 +57,21 @@ async def suspend(request: Request) -> Answer:
             stops = await overview.stops(conn, id=one.id)
         values = {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
         return refused("organizations/suspend.html", refusal, values)
-    return await _set(request, "suspended", reason, request.text("It is suspended: its keys can only read now."))
+    async with request.writing() as conn:
+        by = msgspec.structs.replace(request.who, reason=reason)
+        await organizations.set_state(conn, id=one.id, state="suspended", by=by)
+    said = request.text("It is suspended: its keys can only read now.")
+    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
 
 
 async def resume(request: Request) -> Answer:
-    """Make it active again."""
-    return await _set(request, "active", "", request.text("It is active again."))
+    """Return it to the state it was in before it was suspended or closed."""
+    async with request.writing() as conn:
+        one = await organization(conn, request, "id")
+        resumed = await organizations.resume(conn, id=one.id, by=request.who)
+    state = request.text(words.ORGANIZATION_STATES[resumed.state])
+    said = request.text("It is resumed. Its state is: %(state)s.", state=state)
+    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
 
 
 async def rename(request: Request) -> Answer:
@@ -98,14 +107,6 @@ async def grant(request: Request) -> Answer:
         wrong = Invalid(("amount", "range", "This takes away more than is left."))
         return refused("organizations/one.html", wrong, await _values(request))
     said = request.speech.count("%(num)s message is left.", "%(num)s messages are left.", left)
-    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
-
-
-async def _set(request: Request, state: str, reason: str, said: str) -> Answer:
-    async with request.writing() as conn:
-        one = await organization(conn, request, "id")
-        by = msgspec.structs.replace(request.who, reason=reason)
-        await organizations.set_state(conn, id=one.id, state=state, by=by)
     return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
 
 
