@@ -31,6 +31,7 @@ from heliograph.queue import holds as queue_holds
 from heliograph.queue.workers import WORKS
 from heliograph.sms import checks as sms
 from heliograph.sms.dispatch import routing
+from heliograph.webhooks import checks as webhooks
 from heliograph.whatsapp import checks as whatsapp
 from heliograph.whatsapp.dispatch import holds
 
@@ -92,7 +93,16 @@ async def examine(
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
         machine = (_speed, _standby, _certificates, _roles, _partitions, _workers)
-        for look in (*machine, *CHANNELS, _queue, mails.look, sign_ins.look, backups.look, *((mail,) if far else ())):
+        for look in (
+            *machine,
+            *CHANNELS,
+            _queue,
+            webhooks.look,
+            mails.look,
+            sign_ins.look,
+            backups.look,
+            *((mail,) if far else ()),
+        ):
             checks += await look(conn, settings)
         checks += await compare(conn, settings) if compared is None else compared
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError):

@@ -2296,6 +2296,8 @@ CREATE TABLE webhook_endpoints (
 ) WITH (fillfactor = 70);
 -- An organization has few endpoints in use, and any number of others.
 CREATE INDEX webhook_endpoints_used ON webhook_endpoints (organization_id) WHERE status <> 'disabled';
+-- Few fail at a time.
+CREATE INDEX webhook_endpoints_failing ON webhook_endpoints (failing_since) WHERE status = 'active' AND failing_since IS NOT NULL;
 CREATE INDEX webhook_endpoints_disabled ON webhook_endpoints (organization_id, disabled_at) WHERE status = 'disabled';
 -- A mode has one catcher, which is reopened as needed; few are open at a time.
 CREATE UNIQUE INDEX webhook_endpoints_catcher ON webhook_endpoints (organization_id, mode) WHERE catches_until IS NOT NULL;

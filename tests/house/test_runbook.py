@@ -18,6 +18,7 @@ CHECKED = (
     "sms/checks.py",
     "sms/reports/remedies.py",
     "whatsapp/checks.py",
+    "webhooks/checks.py",
     "mail/checks.py",
     "people/operators/checks.py",
 )

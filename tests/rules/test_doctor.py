@@ -31,7 +31,7 @@ from heliograph.retention import forgetting
 from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
 from tests.processes import until_true
-from tests.rules.factories import organization
+from tests.rules.factories import endpoint, organization
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
 
@@ -216,6 +216,59 @@ async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url
         assert (found.state, "knows the password of eva@example.com" in found.detail) == ("failed", True)
     await pool.execute("UPDATE sign_in_tries SET tried_at = now() - interval '16 minutes'")
     assert (await named(pool, settings, "sign-ins")).state == "ok"
+
+
+FAILS = """
+UPDATE webhook_endpoints SET consecutive_failures = 3, failing_since = now() - make_interval(mins => $2)
+ WHERE id = ANY ($1)
+"""
+WELL = """
+UPDATE webhook_endpoints SET consecutive_failures = 0, failing_since = NULL, last_success_at = now() WHERE id = $1
+"""
+WAITS = """
+INSERT INTO queue (id, kind, line, organization_id, due_at) VALUES (gen_random_uuid(), 'webhook', $1, $2, now())
+"""
+
+
+async def test_organizations_that_no_event_reaches_are_told(pool: Pool, database_url: str) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+
+    async def told() -> tuple[str, str]:
+        found = await named(pool, settings, "webhooks")
+        return found.state, found.detail
+
+    ok = ("ok", "no organization's endpoints all fail")
+    acme, beta = await organization(pool), await organization(pool)
+    for name, actor in (("Acme", acme), ("Beta", beta)):
+        await pool.execute("UPDATE organizations SET name = $2 WHERE id = $1", actor.organization_id, name)
+    first, second = [await endpoint(pool, acme, "message.sent") for _ in range(2)]
+    await endpoint(pool, acme, "message.sent", status="disabled")
+    await endpoint(pool, msgspec.structs.replace(acme, mode="test"), "message.sent")
+    assert await told() == ok, "nothing was sent to them yet"
+    await pool.execute(FAILS, [first], 20)
+    await pool.execute(WAITS, first, acme.organization_id)
+    assert await told() == ok, "the other one is well"
+    await pool.execute(FAILS, [second], 14)
+    assert await told() == ok, "it may be back in a moment"
+    await pool.execute(FAILS, [second], 16)
+    state, detail = await told()
+    assert (state, detail.partition(" (since")[0]) == ("warning", "all endpoints of Acme")
+    # Those of another organization too, and nobody is reached: it is not their receivers.
+    (third, fourth) = [await endpoint(pool, beta, "message.sent") for _ in range(2)]
+    await pool.execute(FAILS, [third, fourth], 30)
+    await pool.execute(WAITS, fourth, beta.organization_id)
+    said = "no endpoint has been reached for 15 minutes; those of 2 organizations fail"
+    assert await told() == ("failed", said)
+    third_party = await organization(pool)
+    await pool.execute(WELL, await endpoint(pool, third_party, "message.sent"))
+    state, detail = await told()
+    assert (state, detail.count("(since "), detail.index("Beta") < detail.index("Acme")) == ("warning", 2, True)
+    # Without events that wait, nothing is known of them since their last attempt.
+    await pool.execute("DELETE FROM queue")
+    assert await told() == ok
+    await pool.execute(WAITS, first, acme.organization_id)
+    await pool.execute(WELL, first)
+    assert await told() == ok
 
 
 async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -> None:

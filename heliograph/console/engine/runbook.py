@@ -29,6 +29,7 @@ SECTIONS: Mapping[str, str] = {
     "holds": "heliographheld",
     "backups": "heliographbackupold",
     "archive of WAL": "check-archive-of-wal",
+    "webhooks": "heliographwebhooksfailing",
     "mail": "check-mails",
     "mails": "check-mails",
     "sign-ins": "check-sign-ins",
