@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection
@@ -60,6 +60,11 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
     if not found:
         remedy = said("Add one with `heliograph supplier add smpp`; until then only messages of test keys are sent.")
         return [Check(said("suppliers"), "warning", said("none configured"), remedy)]
+    return await sessions(conn, settings, found) + await _receipts(conn, settings, found)
+
+
+async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplier]) -> list[Check]:
+    """One result for each of the suppliers: whether it is used and has a session."""
     held = await suppliers.sessions(conn)
     key = suppliers.seal_key(settings) if settings.secret_key else None
     serve = {one.id for one in routing.serving(found)}
@@ -88,7 +93,7 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
             remedy = said("Start a worker if none is running; otherwise check the address, system_id and password.")
             detail = said("no session bound: %(error)s", error=error) if error else said("no session bound")
             checks.append(Check(name, "failed", detail, remedy))
-    return checks + await _receipts(conn, settings, found)
+    return checks
 
 
 async def _receipts(conn: Connection, settings: Settings, found: list[Supplier]) -> list[Check]:

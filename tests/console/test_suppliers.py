@@ -491,3 +491,23 @@ async def test_its_requests_are_watched_over_http(pool: Pool, root: Browser, set
         assert said in page.words, said
     for hidden in ("841234567", "Hello", "xyzzy"):
         assert hidden not in page.text, hidden
+
+
+async def test_its_state_and_what_is_found_are_of_one_moment(pool: Pool, root: Browser, settings: Settings) -> None:
+    id = await add(pool, settings)
+    pages = ("/console/suppliers", f"/console/suppliers/{id}", "/console/now")
+    # What was found is known for some seconds from here on, for the bell.
+    assert "no session bound" in (await root.get("/console/health")).words
+    bound = (
+        "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound, bound_at)"
+        " VALUES ($1, 1, gen_random_uuid(), now() + interval '1 minute', true, now())"
+    )
+    for change, is_connected in (
+        (bound, True),
+        ("UPDATE supplier_sessions SET lease_until = now() WHERE supplier_id = $1", False),
+    ):
+        await pool.execute(change, id)
+        for path in pages:
+            words = (await root.get(path)).words
+            said = (re.search(r"(?<!not )\bconnected\b", words) is not None, "no session bound" in words)
+            assert said == (is_connected, not is_connected), (path, words)

@@ -36,14 +36,14 @@ HISTORY = 20
 async def show(request: Request) -> Answer:
     """All suppliers, each with findings and remedies."""
     known = desk(request)
-    await known.refresh(request)
-    async with request.reading() as conn:
+    async with known.reading(request) as conn:
         listed = await now.suppliers(conn)
+        troubles = await known.beside(conn, request.services.settings)
         watched = await watching.watch(conn)
         begun = await drafts.list_all(conn)
         rows = {row.id: row for row in await routing.load(conn)}
         reported = await heard.last(conn)
-    found = checks.of_suppliers([one.check for one in known.known], [one.name for one in listed])
+    found = checks.of_suppliers([one.check for one in troubles], [one.name for one in listed])
     values: dict[str, Any] = {"drafts": begun, "suppliers": listed, "watched": watched}
     values |= {
         "simulated_only": now.only_simulated(listed),
@@ -62,11 +62,10 @@ async def show(request: Request) -> Answer:
 async def show_one(request: Request) -> Answer:
     """One supplier, with its settings, its last hours, and who changed what."""
     id, known = request.id(), desk(request)
-    await known.refresh(request)
-    async with request.reading() as conn:
+    async with known.reading(request) as conn:
         values = await _state(request, conn, id)
-        name = values["row"].name
-        values["findings"] = checks.of_suppliers([one.check for one in known.known], [name])[name]
+        name, troubles = values["row"].name, await known.beside(conn, request.services.settings)
+        values["findings"] = checks.of_suppliers([one.check for one in troubles], [name])[name]
         if request.is_fragment:
             return Shown(template="carriage/supplier_live.html", values=values)
         one: Supplier = values["row"]

@@ -1,15 +1,17 @@
 """A console process's cached knowledge of the installation: checks that are not ok, and since when.
 
 Concurrent requests share one refresh, since a refresh makes a hundred queries where there are many suppliers. The bell
-on every page accepts values a few seconds old.
+on every page accepts values a few seconds old. Pages that show the state of suppliers do not: there, what is known of
+their sessions is read again with that state, so that no supplier is connected beside a finding that it is not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
@@ -30,6 +32,8 @@ from heliograph.overview.installation.now import Now, Watch
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVALS
 from heliograph.people.operators.sessions import Operator
+from heliograph.sms import checks as sms
+from heliograph.sms.dispatch import routing
 
 #: Maximum age of cached values in seconds: for the bell, and for screens that show them in detail.
 FRESH, SHARED = 5.0, 1.0
@@ -93,6 +97,11 @@ class Desk:
         self._at = began
         return self.known
 
+    async def beside(self, conn: Connection, settings: Settings) -> list[Trouble]:
+        """What is known, for a page that also shows the state of suppliers: in `reading`, so that both say the same."""
+        seen = await sms.sessions(conn, settings, await routing.load(conn))
+        return self.troubles([*(one for one in self.checks if sms.subject(one) != "supplier"), *seen])
+
     async def led(self, conn: Connection, now: Now) -> leads.Known:
         """What is needed to say where findings lead and whom they affect: queried once per refresh, for all readers."""
         if self._led is None or self._led[0] != self._at:
@@ -111,6 +120,13 @@ class Desk:
             if self._now() - self._at >= fresh:
                 async with request.reading() as conn:
                     await self.look(conn, request.services.settings)
+
+    @contextlib.asynccontextmanager
+    async def reading(self, request: Request, *, fresh: float = FRESH) -> AsyncIterator[Connection]:
+        """Refresh, then a connection on which all queries see the same moment."""
+        await self.refresh(request, fresh=fresh)
+        async with request.reading() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
+            yield conn
 
     def rung(self, operator: Operator) -> list[Trouble]:
         """Checks that are not ok, of the kinds that an operator's bell counts."""

@@ -60,13 +60,13 @@ class Reported(msgspec.Struct, frozen=True):
 async def show(request: Request) -> Answer:
     """The wall screen."""
     known = desk(request)
-    await known.refresh(request, fresh=SHARED)
-    async with request.reading() as conn:
+    async with known.reading(request, fresh=SHARED) as conn:
         seen = await known.watch.read(conn)
+        troubles = await known.beside(conn, request.services.settings)
         watched = await watching.watch(conn)
         processes = await webs.listed(conn)
         named = await known.led(conn, seen)
-    more = known.known[CARDS:]
+    more = troubles[CARDS:]
     values = {
         "now": seen,
         "suppliers": seen.suppliers,
@@ -75,12 +75,12 @@ async def show(request: Request) -> Answer:
         "accepted_within": webs.accepted_within(processes, 0.95),
         "database": known.database,
         "reported": reported(one.line for one in watched.values() if one.line is not None),
-        "troubles": [(one, leads.lead(request, one.check, named)) for one in known.known[:CARDS]],
+        "troubles": [(one, leads.lead(request, one.check, named)) for one in troubles[:CARDS]],
         "more": len(more),
         "alike": _alike(request, more, named),
         "health": leads.HEALTH if request.may(permission=CARRIAGE) else "",
         "steps": _steps(request, seen),
-        "said": _said(request, seen, known.known),
+        "said": _said(request, seen, troubles),
         "may_change": request.may(permission=CARRIAGE_CHANGE),
         "holds_shown": HOLDS,
         "counted": COUNTED,
