@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import UUID
 
+from heliograph.base.embedded.waiting import QUIET, ends
 from heliograph.base.process.settings import Settings, unknown_names
 from heliograph.base.process.signals import end_with_parent
 from heliograph.demo.credentials import LOOPBACK, Credentials, Smsc
@@ -33,15 +34,29 @@ class Part:
     """One supervised process."""
 
     def __init__(
-        self, name: str, arguments: list[str], environment: Mapping[str, str], say: Callable[[str], None]
+        self,
+        name: str,
+        arguments: list[str],
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+        *,
+        patience: float = PATIENCE,
+        quiet: float = QUIET,
     ) -> None:
+        """`patience`: how long it may take to end after SIGTERM; `quiet`: after how much of that this is said."""
         self._name = name
         self._arguments = arguments
         self._environment = environment
         self._say = say
+        self._patience, self._quiet = patience, quiet
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now."""
+        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start the process, and restart it whenever it ends."""
@@ -54,12 +69,12 @@ class Part:
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-            try:
-                await asyncio.wait_for(process.wait(), PATIENCE)
-            except TimeoutError:
+            who, end = f"{self._name} (process {process.pid})", asyncio.create_task(process.wait())
+            if not await ends(end, self._patience, who, self._say, quiet=self._quiet):
+                self._say(f"{who} has not stopped within {self._patience:g} s, and is killed.")
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-                await process.wait()
+            await end
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -38,7 +38,7 @@ from heliograph.base.embedded.install import (
     upgrade_installs,
 )
 from heliograph.base.embedded.process import Note, Process, is_server_on
-from heliograph.base.embedded.waiting import Patience, Silence
+from heliograph.base.embedded.waiting import Patience, Silence, ends
 
 #: The application's role, and the name of its database; the role that owns the database and migrates it.
 ROLE, OWNER = "heliograph", "heliograph_owner"
@@ -196,8 +196,7 @@ class Embedded:
         steps = ((signal.SIGINT, self._stop_timeout), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
         for number, patience in steps:
             server.send(number)
-            await asyncio.wait([server.ended], timeout=patience)
-            if server.ended.done():
+            if await ends(server.ended, patience, "PostgreSQL", self._progress):
                 return
             self._progress(f"PostgreSQL has not stopped within {patience:g} s of {number.name}.")
         raise PostgresError(f"PostgreSQL (process {server.pid}) cannot be stopped")

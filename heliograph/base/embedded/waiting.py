@@ -1,11 +1,11 @@
-"""Waiting for a server: why there is no connection yet, and how long to wait."""
+"""Waiting for a server: why there is no connection yet, and how long to wait; and for a process that is to end."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from heliograph.base.embedded.install import PostgresError
 
@@ -16,6 +16,10 @@ class Silence(enum.Enum):
     NOBODY = "nothing is listening"
     BUSY = "a server is running, but is not accepting connections yet"
     STRANGER = "a server is running, but it is not ours"
+
+
+#: Seconds after which it is said what is waited for.
+QUIET = 3.0
 
 
 class Patience:
@@ -36,3 +40,16 @@ class Patience:
             self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")
         # Each check of a recovering server is a line in its log; each check of one that cannot start is a new process.
         await asyncio.sleep(min(max(passed / 10, 0.05), 0.5))
+
+
+async def ends(
+    end: Awaitable[object], patience: float, name: str, say: Callable[[str], None], *, quiet: float = QUIET
+) -> bool:
+    """Whether a process that is to stop, and has this name, ends within `patience` seconds. If it takes longer than
+    `quiet`, that is said. `end`: completes when it ends, and is left running."""
+    waiting = asyncio.ensure_future(end)
+    await asyncio.wait([waiting], timeout=min(quiet, patience))
+    if not waiting.done() and patience > quiet:
+        say(f"Waiting for {name} to stop, for {patience - quiet:g} s at most.")
+        await asyncio.wait([waiting], timeout=patience - quiet)
+    return waiting.done()
