@@ -24,8 +24,9 @@ class Authority:
         )
         self.file = self._write("ca", certificate, None)
 
-    def issue(self, name: str, *, days: int = 1) -> str:
-        """A PEM file with a certificate for a host and its key, valid for so many days from now on."""
+    def issue(self, name: str, *, days: int = 1, passphrase: str = "") -> str:
+        """A PEM file with a certificate for a host and its key, which may be encrypted, valid for so many days from now
+        on."""
         key = ec.generate_private_key(ec.SECP256R1())
         names: list[x509.GeneralName] = [x509.DNSName(name)]
         if name[0].isdigit():
@@ -34,7 +35,7 @@ class Authority:
         certificate = self._builder(subject, key, days).add_extension(
             x509.SubjectAlternativeName(names), critical=False
         )
-        return self._write(name, certificate, key)
+        return self._write(name, certificate, key, passphrase)
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, days: int = 1) -> x509.CertificateBuilder:
         now = datetime.now(UTC)
@@ -48,12 +49,15 @@ class Authority:
             .not_valid_after(now + timedelta(days=days))
         )
 
-    def _write(self, name: str, builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey | None) -> str:
+    def _write(
+        self, name: str, builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey | None, passphrase: str = ""
+    ) -> str:
         data = builder.sign(self.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
         if key is not None:
-            data += key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
+            sealed: serialization.KeySerializationEncryption = serialization.NoEncryption()
+            if passphrase:
+                sealed = serialization.BestAvailableEncryption(passphrase.encode())
+            data += key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealed)
         path = self.directory / f"{name}.pem"
         path.write_bytes(data)
         return str(path)

@@ -114,11 +114,12 @@ async def _pump(
 
 
 @contextlib.asynccontextmanager
-async def wire(url: str, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Wire, str]]:
-    """A wire to the server of `url`, and the URL that leads through it; `tls`: it takes encrypted connections."""
+async def wire(url: str, *, tls: ssl.SSLContext | None = None, direct: bool = False) -> AsyncIterator[tuple[Wire, str]]:
+    """A wire to the server of `url`, and the URL that leads through it; `tls`: it takes encrypted connections,
+    `direct`: which begin so, without asking first."""
     parts = urllib.parse.urlsplit(url)
-    made = Wire(parts.hostname or "127.0.0.1", parts.port or 5432, tls)
-    server = await asyncio.start_server(made._connected, "127.0.0.1", 0)
+    made = Wire(parts.hostname or "127.0.0.1", parts.port or 5432, None if direct else tls)
+    server = await asyncio.start_server(made._connected, "127.0.0.1", 0, ssl=tls if direct else None)
     made.port = server.sockets[0].getsockname()[1]
     credentials = parts.netloc.rpartition("@")[0]
     try:

@@ -21,9 +21,8 @@ from heliograph.backup.store import Backup, BackupError, Kind
 from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, follow_clock
-from heliograph.base.database.url import for_programs
 from heliograph.base.embedded import archive as archives
-from heliograph.base.embedded import copies
+from heliograph.base.embedded import copies, tunnel
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded
 from heliograph.base.ids import uuid7
@@ -211,10 +210,10 @@ def _demand(backup: Backup, kind: Kind, belongs: str) -> None:
 
 async def _load(backup: Backup, url: str) -> None:
     """Load a dump and hold all outgoing work, in one transaction. Raises PostgresError."""
-    url, password = for_programs(url)
     values = ", ".join(f"('{uuid7()}', '{kind}', '{_reason(backup)}')" for kind in holds.OUTGOING)
     hold = f"INSERT INTO public.queue_holds (id, kind, reason) VALUES {values};\n"
-    await copies.load(backup.path / store.DUMP, url, password=password, then=hold)
+    async with tunnel.for_programs(url) as (where, password):
+        await copies.load(backup.path / store.DUMP, where, password=password, then=hold)
 
 
 async def _settle(conn: Connection, backup: Backup, by: Who) -> Restored:

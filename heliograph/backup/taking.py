@@ -19,8 +19,7 @@ from heliograph.backup.store import Backup, BackupError, Kind, Manifest, Secrets
 from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.database.url import for_programs
-from heliograph.base.embedded import copies
+from heliograph.base.embedded import copies, tunnel
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.ids import uuid7
 
@@ -76,15 +75,15 @@ async def take(
                 await copies.copy(home, place / store.CLUSTER, label=f"heliograph {id}")
             else:
                 say("Dumping the database.")
-                url, password = for_programs(owner_url)
-                dump = [
-                    "pg_dump",
-                    f"--dbname={url}",
-                    "--format=custom",
-                    "--no-password",
-                    f"--file={place / store.DUMP}",
-                ]
-                await copies.run(dump, password=password)
+                async with tunnel.for_programs(owner_url) as (url, password):
+                    dump = [
+                        "pg_dump",
+                        f"--dbname={url}",
+                        "--format=custom",
+                        "--no-password",
+                        f"--file={place / store.DUMP}",
+                    ]
+                    await copies.run(dump, password=password)
             files = await asyncio.to_thread(store.checksums, place)
             size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
             kind: Kind = "dump" if home is None else "cluster"

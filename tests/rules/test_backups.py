@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import ssl
 import sys
 import time
 import urllib.parse
@@ -29,9 +30,11 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.cli import app
 from heliograph.cli.running.backup import _prune, passphrase_of
 from heliograph.cli.terminal.console import Problem
+from tests.certificates import Authority
 from tests.database import Cluster
 from tests.processes import until_true
 from tests.rules.factories import message, organization
+from tests.wire import wire
 
 PASSPHRASE = "correct horse battery staple"
 SECRETS = Secrets("a secret key of a test installation", '{"live_key": "hg_live_"}')
@@ -74,6 +77,25 @@ async def test_a_dump_is_restored_with_everything_held(
     finally:
         await conn.close()
     assert await pool.fetchval("SELECT count(*) FROM queue_holds") == 0, "the running installation is left alone"
+
+
+async def test_a_database_that_demands_tls_is_dumped_and_restored(
+    dump: Backup, pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("localhost"))
+
+    def over(line: str) -> str:
+        return f"{line.replace('@127.0.0.1:', '@localhost:')}?sslmode=verify-full&sslrootcert={authority.file}"
+
+    async with wire(owner_url, tls=context) as (line, elsewhere):
+        taken = await take(pool, over(elsewhere), tmp_path / "over_tls")
+        assert line.encrypted == line.made > 1, "its own connection and the program's"
+    async with wire(empty_database_url, tls=context) as (line, elsewhere):
+        restored = await restoring.into_database(taken, over(elsewhere), by=SYSTEM)
+        assert line.encrypted == line.made > 1
+    assert restored.rows["messages"] == 1
 
 
 async def test_a_database_with_tables_in_it_is_refused(dump: Backup, owner_url: str) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ssl
+import urllib.parse
 from pathlib import Path
 
 import pytest
 
 from heliograph import doctor
 from heliograph.base.database.url import UrlError
+from heliograph.base.embedded import copies, tunnel
+from heliograph.base.embedded.install import PostgresError
 from heliograph.base.network.connecting import connect
 from tests.certificates import Authority
 from tests.wire import wire
@@ -53,6 +56,66 @@ async def test_sslmode_is_honoured(database_url: str, server: tuple[ssl.SSLConte
                 await connect(wrong)
         with pytest.raises(UrlError, match=r"sslrootcert.*missing\.pem"):
             await connect(f"{named}?sslmode=verify-full&sslrootcert={tmp_path / 'missing.pem'}")
+
+
+async def test_programs_reach_a_server_as_we_do_and_tell_nobody_how(database_url: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("localhost"))
+    context.load_verify_locations(authority.file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    key, said, answer = authority.issue("client", passphrase="x y=z&ç"), tmp_path / "said", tmp_path / "answer"
+    Path(key).chmod(0o600)
+    async with wire(database_url, tls=context) as (line, elsewhere):
+        named = elsewhere.replace("@127.0.0.1:", "@localhost:")
+        client = f"sslcert={key}&sslkey={key}&sslpassword=x%20y%3Dz%26%C3%A7&work_mem=5%20MB"
+        for mode in ("prefer", "require", f"verify-full&sslrootcert={authority.file}"):
+            async with tunnel.for_programs(f"{named}?sslmode={mode}&{client}") as (url, password):
+                before, look = line.encrypted, rf"\! cat /proc/$PPID/cmdline > {said}"
+                command = [
+                    "psql",
+                    f"--dbname={url}",
+                    "--no-psqlrc",
+                    "--no-password",
+                    "--tuples-only",
+                    f"--output={answer}",
+                ]
+                ask = "SELECT count(*), length(string_agg(n::text, '')), current_setting('work_mem')"
+                await copies.run(
+                    [*command, f"--command={ask} FROM generate_series(1, 1000000) n", f"--command={look}"],
+                    password=password,
+                )
+                assert line.encrypted == before + 1, mode
+                assert answer.read_text().split() == ["1000000", "|", "5888896", "|", "5MB"]
+                shown = said.read_bytes()
+                assert (b"--dbname=" in shown, b"sslpassword" in shown, password.encode() in shown) == (
+                    True,
+                    False,
+                    False,
+                )
+                many = tmp_path / "many"
+                await copies.run(
+                    ["psql", f"--dbname={url}", f"--output={many}", "--command=TABLE pg_catalog.pg_proc"],
+                    password=password,
+                )
+                assert many.stat().st_size > 500_000
+                held = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)["host"][0]
+                assert Path(held).stat().st_mode & 0o777 == 0o700
+            assert not Path(held).exists()
+        with pytest.raises(PostgresError, match="cannot connect to localhost"):
+            async with tunnel.for_programs(f"{named}?sslmode=verify-full"):
+                pass
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["postgresql"])
+    async with wire(database_url, tls=context, direct=True) as (line, elsewhere):
+        direct = f"{elsewhere}?sslmode=require&sslnegotiation=direct"
+        async with tunnel.for_programs(direct) as (url, password):
+            await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
+        assert line.made == 2
+    # Where we speak no TLS, programs connect by themselves.
+    async with tunnel.for_programs(f"{database_url}?sslmode=prefer") as (url, password):
+        await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
+        assert urllib.parse.urlsplit(url).hostname == urllib.parse.urlsplit(database_url).hostname
 
 
 async def test_a_server_without_tls_is_refused_where_it_is_wanted(database_url: str) -> None:

@@ -105,6 +105,7 @@ def test_what_is_local(name: str, local: bool) -> None:
         ("ana:p%40ss@db/x?sslmode=require", "ana@db/x?sslmode=require", "p@ss"),
         ("ana@db/x?password=p%40ss&sslmode=require", "ana@db/x?sslmode=require", "p@ss"),
         ("ana@db/x", "ana@db/x", ""),
+        ("ana:p@db/x?sslkey=/k&sslpassword=s", "ana@db/x?sslkey=/k", "p"),
         # The first of these may be a standby, which lacks what was answered last.
         ("ana:p@one,two:5433/x", "ana@one,two:5433/x?target_session_attrs=read-write", "p"),
         ("ana@one,two/x?target_session_attrs=primary", "ana@one,two/x?target_session_attrs=primary", ""),

@@ -28,6 +28,8 @@ REFUSED = {
     "replication": ("false", "off", "no", "0"),
 }
 FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+#: Parameters that are not repeated to programs as they are.
+UNTOLD = ("password", "sslpassword", "target_session_attrs")
 KINDS = ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")
 ENCRYPTION = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
@@ -133,14 +135,17 @@ def parse(url: str) -> Target:
 
 
 def for_programs(url: str) -> tuple[str, str]:
-    """The URL for PostgreSQL's own programs, without its password, and the password: command lines are visible to other
-    users of a machine. Of several hosts they would take the first that answers, even a standby that is behind, so the
-    URL asks for the kind of host that our own connections use. Raises UrlError."""
+    """The URL for PostgreSQL's own programs, without its passwords, and that of the role: command lines are visible to
+    other users of a machine. For connections without TLS, which those programs do not speak (`embedded/tunnel.py`).
+
+    Of several hosts they would take the first that answers, even a standby that is behind, so the URL asks for the kind
+    of host that our own connections use. Raises UrlError.
+    """
     target, parts = parse(url), urllib.parse.urlsplit(url)
     credentials, at, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     given = [(name, value) for name, _, value in (one.partition("=") for one in parts.query.split("&") if one)]
-    kept = [f"{name}={value}" for name, value in given if name not in ("password", "target_session_attrs")]
+    kept = [f"{name}={value}" for name, value in given if name not in UNTOLD]
     if target.attributes != "any":
         kept.append(f"target_session_attrs={target.attributes}")
     password = password or dict(given).get("password", "")

@@ -1,0 +1,162 @@
+"""PostgreSQL's own programs connect as we do: those that come with us speak no TLS.
+
+Where our connection to a database is encrypted, a program is given a socket in a directory that only this user can
+enter, and what passes through it goes over connections like ours: the same host and address, the same context of TLS
+with its authorities, client certificate and key. So no program needs the files of the URL, or the password of the key.
+
+The rule nobody may break: what we encrypt never leaves this machine unencrypted, whichever program sends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import ssl
+import tempfile
+import urllib.parse
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+from asyncpg.connect_utils import SSLNegotiation
+
+from heliograph.base.database import url as urls
+from heliograph.base.embedded.install import PostgresError
+from heliograph.base.network.connecting import Raw, connect
+
+#: What a client sends to ask for TLS, and the server's "yes" (chapter "Message Formats" of PostgreSQL's manual).
+SSL_REQUEST, YES = (8).to_bytes(4) + (80877103).to_bytes(4), b"S"
+#: The name of a server's socket in its directory.
+SOCKET, PORT = ".s.PGSQL.5432", 5432
+CHUNK = 65_536
+
+
+class Far(msgspec.Struct, frozen=True):
+    """A server that is reached by TLS: how to connect, and as whom."""
+
+    family: int
+    address: Any
+    name: str
+    context: ssl.SSLContext
+    #: Whether TLS begins at once, without asking for it.
+    is_direct: bool
+    user: str
+    password: str
+    database: str
+    settings: Mapping[str, str]
+
+
+@contextlib.asynccontextmanager
+async def for_programs(url: str) -> AsyncIterator[tuple[str, str]]:
+    """The URL by which PostgreSQL's programs reach the database meanwhile, without its password, and the password:
+    command lines are visible to other users of a machine. Raises PostgresError."""
+    try:
+        connection = await connect(url)
+    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise PostgresError(f"cannot connect to {urls.shown(url)}: {error}") from None
+    try:
+        far = _far(connection)
+    finally:
+        await connection.close(timeout=5)
+    if far is None:
+        yield urls.for_programs(url)
+        return
+    place = Path(tempfile.mkdtemp(prefix="heliograph-"))  # 0700
+    carried: set[asyncio.Task[None]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        carried.add(task)
+        try:
+            await _carry(far, reader, writer)
+        finally:
+            carried.discard(task)
+
+    try:
+        server = await asyncio.start_unix_server(accept, place / SOCKET)
+        try:
+            yield _local(far, place), far.password
+        finally:
+            server.close()
+            for task in tuple(carried):
+                task.cancel()
+            await asyncio.gather(*carried, return_exceptions=True)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _far(connection: Raw) -> Far | None:
+    """Where a connection leads; None: it is not encrypted. The password may be of a file that the URL does not name."""
+    transport, params = connection._transport, connection._params  # type: ignore[attr-defined]
+    if transport.get_extra_info("ssl_object") is None:
+        return None
+    return Far(
+        transport.get_extra_info("socket").family,
+        transport.get_extra_info("peername"),
+        connection._addr[0],  # type: ignore[attr-defined]
+        params.ssl,
+        params.ssl_negotiation is SSLNegotiation.direct,
+        params.user,
+        params.password or "",
+        params.database,
+        params.server_settings or {},
+    )
+
+
+def _local(far: Far, place: Path) -> str:
+    options = [far.settings["options"]] if "options" in far.settings else []
+    for name, value in far.settings.items():
+        if name != "options":
+            escaped = value.replace("\\", "\\\\").replace(" ", "\\ ")
+            options.append(f"-c {name}={escaped}")
+    query = {"host": str(place), "port": str(PORT)} | ({"options": " ".join(options)} if options else {})
+    user, database = (urllib.parse.quote(one, safe="") for one in (far.user, far.database))
+    return f"postgresql://{user}@/{database}?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
+
+
+async def _carry(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Carry one connection until either end closes it. If the server cannot be reached, the program sees it closed."""
+    try:
+        far_reader, far_writer = await _connected(far)
+        try:
+            ways = (_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+            tasks = [asyncio.create_task(way) for way in ways]
+            try:
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            far_writer.close()
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
+async def _connected(far: Far) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop, sock = asyncio.get_running_loop(), socket.socket(far.family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, far.address)
+        if not far.is_direct:
+            await loop.sock_sendall(sock, SSL_REQUEST)
+            # One byte and no more: what came with it unencrypted would pass for what is encrypted.
+            if await loop.sock_recv(sock, 1) != YES:
+                raise ConnectionError("the server speaks no TLS")
+        return await asyncio.open_connection(sock=sock, ssl=far.context, server_hostname=far.name)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(CHUNK):
+        writer.write(chunk)
+        await writer.drain()
