@@ -77,6 +77,11 @@ def country(address: str) -> str:
     return REGIONS[calling_code(address)] if address.startswith("+") else address[:2]
 
 
+def no_country(code: str) -> str | None:
+    """Why numbers cannot be of the country with this code; None: they can."""
+    return None if code in REGIONS.values() else f"{code!r} is not a country with a calling code of its own"
+
+
 def is_region(text: str) -> bool:
     """Whether it is a possible result of `country`: an ISO country, which an id begins with, or "001"."""
     return text in phonenumbers.SUPPORTED_REGIONS or text in REGIONS.values()

@@ -281,8 +281,8 @@ def check(route: Route, note: str = "") -> None:
         wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} characters"))
     if route.prefix is not None and not _is_prefix(route.prefix):
         wrong.append(("prefix", "pattern", f"a prefix is 1 to 15 digits without +, not {route.prefix!r}"))
-    if route.country is not None and route.country not in phones.REGIONS.values():
-        wrong.append(("country", "unknown", f"{route.country!r} is not a country with a calling code of its own"))
+    if route.country is not None and (said := phones.no_country(route.country)):
+        wrong.append(("country", "unknown", said))
     if route.network is not None and not is_network(route.network):
         wrong.append(("network", "pattern", f"a network is MCC-MNC, such as 643-04, not {route.network!r}"))
     if sum(one is not None for one in (route.prefix, route.country, route.network)) > 1:

@@ -96,8 +96,8 @@ async def put(
 ) -> None:
     """Set the state of a registration. `sender`: its value, for the audit log. Raises Invalid."""
     wrong: list[tuple[str, str, str]] = []
-    if country not in phones.REGIONS.values():
-        wrong.append(("country", "unknown", f"{country!r} is not a country with a calling code of its own"))
+    if said := phones.no_country(country):
+        wrong.append(("country", "unknown", said))
     if state not in STATES:
         wrong.append(("state", "enum", f"a state is one of {', '.join(STATES)}"))
     mcc, dash, mnc = network.partition("-")

@@ -75,8 +75,8 @@ async def remove(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> None:
 def check(rule: SenderRule) -> None:
     """Check a rule. Raises Invalid with everything that is wrong."""
     wrong: list[tuple[str, str, str]] = []
-    if rule.country is not None and rule.country not in phones.REGIONS.values():
-        wrong.append(("country", "unknown", f"{rule.country!r} is not a country with a calling code of its own"))
+    if rule.country is not None and (said := phones.no_country(rule.country)):
+        wrong.append(("country", "unknown", said))
     if rule.action not in ACTIONS:
         wrong.append(("action", "enum", f"an action is one of {', '.join(ACTIONS)}"))
     for field, value in (("sender", rule.sender), ("replacement", rule.replacement)):

@@ -64,8 +64,8 @@ def reader(kind: type[Body] | UnionType) -> Callable[[bytes], Body]:
         # µs; the exact check takes 10.)
         if len(_names(raw)) != len(_top(raw)):
             _check_names(raw)
-        if b"\\u0000" in raw:
-            _check_nul(msgspec.to_builtins(body), "")
+        if b"\\u0000" in raw and (field := _first(msgspec.to_builtins(body), _nul)) is not None:
+            raise Invalid((field, "nul", f"`{field}` must not contain NUL"))
         return _in_utc(body, times) if times else body
 
     return read
@@ -181,7 +181,7 @@ def _refuse_broken(raw: bytes) -> NoReturn:
     if _half_escaped(raw):
         try:
             body = json.loads(raw.decode(), object_pairs_hook=_all_different, parse_constant=_no_number)
-            field = _with_half(body)
+            field = _first(body, _half)
         except _BROKEN:
             raise InvalidJson from None
         if field is not None:
@@ -352,35 +352,24 @@ def _all_different(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _half = re.compile("[\ud800-\udfff]").search
+_nul = re.compile("\0").search
 
 
-def _with_half(value: Any) -> str | None:
-    """The path of the first text or name that holds half of a surrogate pair; "" is the body itself.
+def _first(value: Any, is_in: Callable[[str], object]) -> str | None:
+    """The path of the first text or name that something is in; "" is the body itself.
 
     Paths are made on the way back: any name, however long, can stand above any number of values.
     """
     if isinstance(value, str):
-        return "" if _half(value) else None
+        return "" if is_in(value) else None
     if isinstance(value, dict):
         for name, part in value.items():
-            below = "" if _half(name) else _with_half(part)
+            below = "" if is_in(name) else _first(part, is_in)
             if below is not None:
                 return f"{_printable(name)}{'.' if below[:1] not in ('', '[') else ''}{below}"
     elif isinstance(value, list):
         for index, part in enumerate(value):
-            below = _with_half(part)
+            below = _first(part, is_in)
             if below is not None:
                 return f"[{index}]{'.' if below[:1] not in ('', '[') else ''}{below}"
     return None
-
-
-def _check_nul(value: Any, field: str) -> None:
-    if isinstance(value, str):
-        if "\0" in value:
-            raise Invalid((field, "nul", f"`{field}` must not contain NUL"))
-    elif isinstance(value, dict):
-        for name, part in value.items():
-            _check_nul(part, f"{field}.{name}" if field else str(name))
-    elif isinstance(value, list):
-        for index, part in enumerate(value):
-            _check_nul(part, f"{field}[{index}]")

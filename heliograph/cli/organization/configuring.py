@@ -185,11 +185,10 @@ def countries(given: list[str] | None) -> list[str] | msgspec.UnsetType | None:
 
 
 def _regions(given: list[str]) -> list[str]:
-    known = set(phones.REGIONS.values())
     regions = [one.upper() for one in given]
     for one in regions:
-        if one not in known:
-            raise typer.BadParameter(f"{one!r} is not a country with its own calling code")
+        if said := phones.no_country(one):
+            raise typer.BadParameter(said)
     return regions
 
 

@@ -16,7 +16,7 @@ from heliograph.console import typed
 from heliograph.console.acting import organization
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
-from heliograph.pages.forms import leaving
+from heliograph.pages.forms import leaving, organization_rules
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import reply_form
 from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of, words_of
@@ -56,13 +56,14 @@ async def change(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     given |= leaving.kept(form, _known(one))
+    encoding = organization_rules.encoding(given["encoding"])
     try:
         async with request.writing() as conn:
             await organizations.configure(
                 conn,
                 id=one.id,
-                smart_encoding=given["encoding"] in ("smart", "accents"),
-                replace_accents=given["encoding"] == "accents",
+                smart_encoding=encoding.is_smart,
+                replace_accents=encoding.replaces_accents,
                 opt_out_words=words_of(given["opt_out_words"]),
                 stop_reply=reply_of(given, "stop"),
                 start_reply=reply_of(given, "start"),
@@ -87,7 +88,7 @@ async def change(request: Request) -> Answer:
 
 def _known(one: Organization) -> dict[str, str]:
     return reply_form.shown(one) | {
-        "encoding": "accents" if one.replace_accents else "smart" if one.smart_encoding else "off",
+        "encoding": organization_rules.shown_encoding(one),
         "time_zone": one.time_zone or "",
         "session_hours": str(one.session_hours or ""),
         "factor_required": "yes" if one.factor_required else "",

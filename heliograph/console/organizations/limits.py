@@ -13,7 +13,6 @@ from heliograph.accounts import organizations, plans, quota, rate_limits, send_d
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.audit import reasons
-from heliograph.base import phones
 from heliograph.base.actor import Who
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -24,7 +23,7 @@ from heliograph.overview.installation import organizations as overview
 from heliograph.overview.installation import rates
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
-from heliograph.pages.forms import leaving, shortening
+from heliograph.pages.forms import leaving, organization_rules, shortening
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
@@ -33,8 +32,6 @@ from heliograph.sealing import text_keys
 
 #: States in the form; suspending and closing have their own pages.
 STATES = ("active", "trial", "past_due")
-#: Represents all countries. An empty field is a slip, which must not allow the whole world.
-EVERYWHERE = "any"
 
 #: Fields of each group; each group is a form of its own.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -113,16 +110,11 @@ async def set_countries(request: Request) -> Answer:
     """Set its own country, and those that it may send to."""
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
-        listed = [one for one in given["allowed"].upper().replace(",", " ").split() if one]
-        everywhere = listed == [EVERYWHERE.upper()]
-        unknown = [one for one in listed if one not in phones.REGIONS.values() or one == "001"]
-        if not listed or (unknown and not everywhere):
-            raise Invalid(("allowed", "enum", "Write countries by their ISO codes, such as MZ ZA PT, or any."))
         await organizations.configure(
             conn,
             id=one.id,
             country=given["country"].strip() or None,
-            allowed_countries=None if everywhere else listed,
+            allowed_countries=organization_rules.countries(given["allowed"]),
             by=request.who,
         )
 
@@ -259,7 +251,7 @@ def _shown(one: Organization, known: _Known) -> dict[str, str]:
         "text_days": str(kept.text_days or ""),
         "message_days": str(kept.message_days or ""),
         "country": one.country or "",
-        "allowed": EVERYWHERE if one.allowed_countries is None else " ".join(one.allowed_countries),
+        "allowed": organization_rules.shown_countries(one),
         **{bucket: str(known.rates[bucket] or "") for bucket in rate_limits.BUCKETS},
     }
 

@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
-from heliograph.pages.forms import figures, leaving, shortening
+from heliograph.pages.forms import figures, leaving, organization_rules, shortening
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
@@ -39,8 +39,6 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 }
 #: Upper bound of all choices.
 MOST = 10**9 - 1
-#: Represents all countries. An empty field is a slip, which must not allow the whole world.
-EVERYWHERE = "any"
 #: The choice of custom quiet hours, and the form's initial ones.
 OWN_HOURS, USUAL_HOURS = "own", ("20:00", "08:00")
 
@@ -67,17 +65,13 @@ async def change_messages(request: Request) -> Answer:
     """Change how texts are written, and which countries are allowed."""
 
     async def work(conn: Connection, actor: Actor, typed: Typed) -> None:
-        listed = [one for one in typed["allowed"].upper().replace(",", " ").split() if one]
-        everywhere = listed == [EVERYWHERE.upper()]
-        unknown = [one for one in listed if one not in phones.REGIONS.values() or one == "001"]
-        if not listed or (unknown and not everywhere):
-            raise Invalid(("allowed", "enum", "Write countries by their ISO codes, such as MZ ZA PT, or any."))
+        encoding = organization_rules.encoding(typed["encoding"])
         await policy.configure(
             conn,
             actor,
-            smart_encoding=typed["encoding"] in ("smart", "accents"),
-            replace_accents=typed["encoding"] == "accents",
-            allowed_countries=None if everywhere else list(dict.fromkeys(listed)),
+            smart_encoding=encoding.is_smart,
+            replace_accents=encoding.replaces_accents,
+            allowed_countries=organization_rules.countries(typed["allowed"]),
         )
 
     return await _changed(request, "messages", work)
@@ -177,8 +171,8 @@ def _shown(known: Organization, defaults: SendDefaults) -> dict[str, str]:
         "name": known.name,
         "time_zone": known.time_zone or "",
         "country": known.country or "",
-        "encoding": "accents" if known.replace_accents else "smart" if known.smart_encoding else "off",
-        "allowed": EVERYWHERE if known.allowed_countries is None else " ".join(known.allowed_countries),
+        "encoding": organization_rules.shown_encoding(known),
+        "allowed": organization_rules.shown_countries(known),
         "guarantee": defaults.guarantee,
         "validity": str(defaults.validity_seconds or ""),
         "text_days": str(defaults.text_days or ""),
