@@ -211,10 +211,15 @@ _TABLE: dict[int, Fault] = {
     4: _rate("too many calls of the app", Scope.CREDENTIAL, 5 * _MINUTE),
     10: _auth("a permission is absent or was removed"),
     33: _account("the number was deleted", Scope.NUMBER, tries=0),
+    # Graph's general codes for limits, which any call may get; the ones with five digits belong to WhatsApp alone.
+    **dict.fromkeys((17, 32, 341, 613), _rate("too many calls of the app", Scope.CREDENTIAL, 5 * _MINUTE)),
     100: _request("a parameter is unknown, misspelt or too long"),
+    # Graph's general code for a session or token that has ended.
+    102: _auth("the token has expired or is invalid"),
     190: _auth("the token has expired or is invalid"),
     368: _account("blocked for policy violations", Scope.ACCOUNT),
-    2500: _request("no such path"),
+    # The base URL or the version is wrong: no message is to blame.
+    2500: _account("no such path", Scope.ACCOUNT),
     80007: _rate("too many calls for the account", Scope.ACCOUNT, 5 * _MINUTE),
     80008: _rate("too many calls for the account", Scope.ACCOUNT, 5 * _MINUTE),
     130403: _recipient("the business has blocked this user"),

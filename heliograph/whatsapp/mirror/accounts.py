@@ -116,7 +116,7 @@ class SendingNumber(msgspec.Struct, frozen=True):
 
 
 #: Codes by which Meta says that the credential itself is invalid; for others, only a permission is missing.
-INVALID = frozenset({0, 190})
+INVALID = frozenset({0, 102, 190})
 _ID = re.compile(r"[0-9]{1,40}", re.ASCII)
 
 
