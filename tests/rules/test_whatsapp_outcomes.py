@@ -19,7 +19,7 @@ from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubm
 from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
 from heliograph.whatsapp.callbacks import conversations, expiry
 from heliograph.whatsapp.callbacks.conversations import User
-from heliograph.whatsapp.callbacks.matching import Matched
+from heliograph.whatsapp.callbacks.matching import Blame
 from heliograph.whatsapp.dispatch import outcomes
 from heliograph.whatsapp.status import FAILURES
 from tests.rules.dispatching_whatsapp import (
@@ -165,12 +165,13 @@ async def test_who_waits_until_the_end_learns_what_for(pool: Pool) -> None:
     assert await status_of(pool, code) == ("failed", "throttled", "released")
 
 
-async def test_meta_closes_a_window_that_looked_open(pool: Pool) -> None:
+@pytest.mark.parametrize("named", [True, False])
+async def test_meta_closes_a_window_that_looked_open(pool: Pool, named: bool) -> None:
     who, bench = await bench_of(pool)
     await conversation(pool, who)
     id = await message(pool, who, type="text")
     await bench.round()
-    await bench.hear(who, says(who, id, "failed", code=131047))
+    await bench.hear(who, says(who, id if named else None, "failed", code=131047, wamid=wamid(id)))
     assert await status_of(pool, id) == ("failed", "window_closed", "released")
     assert await pool.fetchval("SELECT expires_at <= now() FROM whatsapp_conversations")
     again = await message(pool, who, type="text")
@@ -179,12 +180,13 @@ async def test_meta_closes_a_window_that_looked_open(pool: Pool) -> None:
     assert len(bench.only.submitted) == 1
 
 
-async def test_a_failure_that_comes_later_holds_the_account_too(pool: Pool) -> None:
-    """131042 comes mostly as a status."""
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_failure_that_comes_later_holds_the_account_too(pool: Pool, named: bool) -> None:
+    """131042 comes mostly as a status, which may lack the id that it should echo."""
     who, bench = await bench_of(pool)
     id = await message(pool, who)
     await bench.round()
-    await bench.hear(who, says(who, id, "failed", code=131042))
+    await bench.hear(who, says(who, id if named else None, "failed", code=131042, wamid=wamid(id)))
     assert await status_of(pool, id) == ("failed", "payment", "released")
     assert await pool.fetchval("SELECT held_until > now() FROM whatsapp_accounts")
 
@@ -271,9 +273,10 @@ async def test_a_status_moves_only_what_it_came_for(pool: Pool) -> None:
     await bench.hear(other, says(other, id, "delivered"), says(other, None, "read", wamid=wamid(id)))
     assert (await status_of(pool, id))[0] == "queued"
     async with pool.acquire() as conn, conn.transaction():
-        stray = Matched(who.organization_id, other.number_id, says(who, id, "delivered"))
+        stray = Blame(who.organization_id, other.number_id, id, FAULTS[131042], clock.now())
         assert await outcomes.blame(conn, [stray], {id}) == 0
     assert (await status_of(pool, id))[0] == "queued"
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_accounts WHERE held_until IS NOT NULL") == 0
 
 
 async def test_meta_s_names_of_a_user_lead_to_the_conversation(pool: Pool) -> None:

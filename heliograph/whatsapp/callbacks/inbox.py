@@ -450,7 +450,7 @@ async def _statuses(
         sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]
         await conversations.note_answers(conn, sent)
     await _tried(conn, works, found.moves)
-    return deliveries + await outcomes.blame(conn, matched, moved)
+    return deliveries + await outcomes.blame(conn, found.blames, moved)
 
 
 async def _tried(conn: Connection, works: Sequence[Work], moves: Sequence[Move]) -> None:

@@ -45,14 +45,6 @@ class Matched(msgspec.Struct, frozen=True, gc=False):
     item: StatusItem
 
 
-class Found(msgspec.Struct, frozen=True, gc=False):
-    """The effects of statuses."""
-
-    moves: list[Move]
-    #: Meta's names of users, in addition to those that we wrote to.
-    names: set[Link]
-
-
 class Blame(msgspec.Struct, frozen=True, gc=False):
     """A failure that concerns more than its message."""
 
@@ -62,6 +54,16 @@ class Blame(msgspec.Struct, frozen=True, gc=False):
     fault: Fault
     #: When Meta reported it; not in the future.
     at: datetime
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """The effects of statuses."""
+
+    moves: list[Move]
+    #: Meta's names of users, in addition to those that we wrote to.
+    names: set[Link]
+    #: Failures that concern a window, a template, a number or an account.
+    blames: list[Blame]
 
 
 MATCH = """
@@ -97,7 +99,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     after them (`name_users`). A status without a message is kept for the answer that may still arrive."""
     said = [one for one in items if one.item.status in STATUSES and not one.item.group]
     if not said:
-        return Found([], set())
+        return Found([], set(), [])
     at = clock.now()
     # Several statuses of one message look it up once.
     keys = [(one.organization_id, one.number_id, one.item.wamid, one.item.opaque) for one in said]
@@ -117,6 +119,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     early: list[tuple[object, ...]] = []
     bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
     names: set[Link] = set()
+    blames: list[Blame] = []
     for one, key in zip(said, keys, strict=True):
         item, row = one.item, rows[asked[key]]
         status, when = STATUSES[item.status], min(item.at, at)
@@ -129,6 +132,8 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
             early.append((one.number_id, item.wamid, status, when, failure, evidence, text))
             continue
         moves.append(Move(row["organization_id"], row["id"], status, when, failure, evidence, pricing))
+        if status == "failed" and _concerns_more(item):
+            blames.append(Blame(row["organization_id"], one.number_id, row["id"], _fault(item), when))
         if not row["known"]:
             bound[one.number_id, item.wamid] = (row["organization_id"], row["id"])
         if item.user_id or not row["known"]:
@@ -136,7 +141,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     if early:
         await conn.execute(EARLY, *_columns(early))
     await bind(conn, bound)
-    return Found(moves, names)
+    return Found(moves, names, blames)
 
 
 def links(organization_id: UUID, recipient: str, digits: str | None, user_id: str | None) -> set[Link]:
@@ -166,23 +171,14 @@ async def keep_ids(conn: Connection, known: Mapping[tuple[UUID, str], tuple[UUID
         await conn.execute(WAMIDS, *_columns([(*key, *message, born_on(message[1])) for key, message in known.items()]))
 
 
-def blames(items: Sequence[Matched]) -> list[Blame]:
-    """Failures that concern a window, a template, a number or an account."""
-    found = []
-    for one in items:
-        message_id = _id(one.item.opaque)
-        if one.item.status != "failed" or message_id is None:
-            continue
-        fault = _fault(one.item)
-        if fault.kind is Kind.WINDOW or stops(one.item):
-            at = min(one.item.at, clock.now())
-            found.append(Blame(one.organization_id, one.number_id, message_id, fault, at))
-    return found
-
-
 def stops(item: StatusItem) -> bool:
     """Whether a failure concerns a template, a number or an account."""
     return _fault(item).scope not in (Scope.MESSAGE, Scope.USER, Scope.COUNTRY)
+
+
+def _concerns_more(item: StatusItem) -> bool:
+    """Whether a failure concerns more than its message: what `stops` tells, or the window."""
+    return _fault(item).kind is Kind.WINDOW or stops(item)
 
 
 FOUND = """
