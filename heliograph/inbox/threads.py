@@ -95,6 +95,38 @@ async def note(conn: Connection, heard: Sequence[Heard]) -> None:
     )
 
 
+class Moved(msgspec.Struct, frozen=True):
+    """A peer has another address."""
+
+    organization_id: UUID
+    thread_id: UUID
+    #: E.164 with +, or a user id.
+    peer: str
+    at: datetime
+
+
+# Whoever wrote later did so from an address that is newer still. A user id replaces no number.
+MOVE = """
+UPDATE inbox_threads t SET peer = v.peer
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[]) AS v (organization_id, id, peer, at)
+ WHERE t.organization_id = v.organization_id AND t.id = v.id AND t.heard_at <= v.at
+   AND (v.peer LIKE '+%' OR t.peer NOT LIKE '+%')
+"""
+
+
+async def move(conn: Connection, moved: Sequence[Moved]) -> None:
+    """Answer peers at their new address, in the caller's transaction, after `note`. Each thread is named once."""
+    rows = sorted(moved, key=lambda one: (one.organization_id.int, one.thread_id.int))
+    if rows:
+        await conn.execute(
+            MOVE,
+            [one.organization_id for one in rows],
+            [one.thread_id for one in rows],
+            [one.peer for one in rows],
+            [one.at for one in rows],
+        )
+
+
 COLUMNS = """
 id, channel, line_id, peer, message_id, heard_at, seen_id IS NULL OR seen_id < message_id AS is_unread, assigned_to,
 closed_at

@@ -21,7 +21,7 @@ from heliograph.sms.accepting import sender_ids
 from heliograph.sms.received import inbox as received
 from heliograph.why.words import why
 from tests.rules import whatsapp_factories as making
-from tests.rules.callback_factories import Meta
+from tests.rules.callback_factories import Change, Meta
 from tests.rules.callback_factories import message as callback
 from tests.rules.test_inbound import part, receive, said
 from tests.rules.whatsapp_factories import Made
@@ -140,6 +140,31 @@ async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Brows
     assert "They wrote “stop”." in page.words
     page = await owner.submit(page, f"/inbox/{id}/lift")
     assert "only they can lift it" in page.words
+
+
+async def test_an_answer_goes_to_the_number_that_somebody_moved_to(pool: Pool, owner: Browser, made: Made) -> None:
+    """Their old number reaches nobody, or sometime a stranger."""
+    meta, other, newest = Meta(pool), "+258843333333", "+258844444444"
+
+    def moved(old: str, new: str, hours: float) -> Change:
+        system = {"type": "user_changed_number", "body": f"User changed from {old} to {new}", "wa_id": new[1:]}
+        return callback(made, type="system", at=clock.now() - timedelta(hours=hours), by=old, system=system)
+
+    # Two conversations turn out to be one person's, each with a thread.
+    await meta.say(made, callback(made, "Where is my order?", clock.now() - timedelta(hours=3), by=RUI))
+    await meta.say(made, callback(made, "It is late", clock.now() - timedelta(hours=4), by=other))
+    await meta.say(made, moved(other, RUI, 2.5), moved(RUI, newest, 2))
+    threads = [row["id"] for row in await pool.fetch("SELECT id FROM inbox_threads ORDER BY id")]
+    for id in threads:
+        page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/reply", message="On its way.")
+        assert page.status == 200, page.words
+    answered = "SELECT array_agg(recipient) FROM whatsapp_messages WHERE direction = 'outbound'"
+    assert await pool.fetchval(answered) == [newest] * len(threads)
+    # A notice that arrives after they wrote from there changes nothing.
+    await meta.say(made, callback(made, "Thank you", clock.now() - timedelta(hours=1), by=newest))
+    await meta.say(made, moved(ANA, RUI, 5))
+    assert await pool.fetchval("SELECT count(*) FROM inbox_threads WHERE peer <> $1", newest) == 0
+    assert await pool.fetchval("SELECT recipient FROM whatsapp_conversations WHERE merged_into IS NULL") == newest
 
 
 async def test_an_answer_that_failed_says_why_and_what_to_try(pool: Pool, owner: Browser, made: Made) -> None:

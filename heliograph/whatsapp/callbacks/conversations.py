@@ -94,22 +94,47 @@ async def link(conn: Connection, links: Collection[Link]) -> None:
         await conn.execute(MERGE, [one.organization_id for one in new], [one.one for one in new])
 
 
+class Renamed(msgspec.Struct, frozen=True, gc=False):
+    """A notice that the user of a conversation has another number, user id or both."""
+
+    conversation_id: UUID
+    #: The new names; those that are None stay.
+    user: User
+    at: datetime
+
+
+# A notice may arrive after messages under names that are newer still.
 RENAME = """
 UPDATE whatsapp_conversations c
    SET recipient = coalesce(v.recipient, c.recipient), user_id = coalesce(v.user_id, c.user_id)
-  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) AS v (organization_id, id, recipient, user_id)
- WHERE c.organization_id = v.organization_id AND c.id = v.id
+  FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])
+       AS v (organization_id, id, recipient, user_id, at)
+ WHERE c.organization_id = v.organization_id AND c.id = v.id AND c.last_inbound_at <= v.at
 """
 
 
-async def rename(conn: Connection, renamed: Mapping[UUID, User]) -> None:
-    """Update the names of conversations' users (by id); unknown ones stay."""
+async def rename(conn: Connection, renamed: Sequence[Renamed]) -> None:
+    """Update the names of conversations' users, after their messages were recorded. Of several notices in one
+    conversation the last one counts."""
+    last = {one.conversation_id: one for one in renamed}
     rows = [
-        (user.organization_id, id, user.recipient if user.digits else None, user.user_id)
-        for id, user in sorted(renamed.items(), key=lambda one: one[0].int)
+        (one.user.organization_id, id, one.user.recipient if one.user.digits else None, one.user.user_id, one.at)
+        for id, one in sorted(last.items(), key=lambda pair: pair[0].int)
     ]
     if rows:
-        await conn.execute(RENAME, *_columns(rows, 4))
+        await conn.execute(RENAME, *_columns(rows, 5))
+
+
+MERGED = """
+SELECT c.id, c.merged_into
+  FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
+  JOIN whatsapp_conversations c ON c.organization_id = item.organization_id AND c.merged_into = item.id
+"""
+
+
+async def merged(conn: Connection, organization_ids: Sequence[UUID], ids: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
+    """Conversations that were merged into these: (its id, the one that it was merged into)."""
+    return [(row["id"], row["merged_into"]) for row in await conn.fetch(MERGED, organization_ids, ids)]
 
 
 #: A window, from the newest message that opens one ({0}) and Meta's newest refusal ({1}).

@@ -22,12 +22,13 @@ from heliograph.consent import keywords
 from heliograph.consent.people import Link
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Heard as Noted
+from heliograph.inbox.threads import Moved
 from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.callbacks import conversations, opt_out_words
-from heliograph.whatsapp.callbacks.conversations import Heard, User
+from heliograph.whatsapp.callbacks.conversations import Heard, Renamed, User
 from heliograph.whatsapp.callbacks.matching import LIFE
 from heliograph.whatsapp.callbacks.opt_out_words import Said
 
@@ -136,23 +137,13 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
             for one in messages
         ],
     )
-    await conversations.rename(
-        conn,
-        {
-            one.conversation_id: User(
-                one.user.organization_id,
-                one.user.number_id,
-                one.received.item.new_sender,
-                one.received.item.new_user_id,
-            )
-            for one in messages
-            if one.received.item.new_sender or one.received.item.new_user_id
-        },
-    )
+    renamed = _renamed(messages)
+    await conversations.rename(conn, renamed)
     referred = [(one.received.organization_id, one.id) for one in messages if _was_referred(one)]
     await conversations.note_answers(conn, referred)
     deliveries = await _obey(conn, messages)
     await _note(conn, messages)
+    await _move(conn, renamed)
     numbers = {one.received.number_id: one.received.organization_id for one in messages}
     digits = {row["id"]: row["digits"] for row in await conn.fetch(DIGITS, list(numbers.values()), list(numbers))}
     deliveries += await events.record(conn, [_event(one, digits[one.received.number_id]) for one in messages])
@@ -230,6 +221,29 @@ async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
             for one in messages
             if one.received.item.type != "system" and not one.received.item.group
         ],
+    )
+
+
+def _renamed(messages: Sequence[_Message]) -> list[Renamed]:
+    """The notices among them that a user has other names, in order."""
+    found = []
+    for one in messages:
+        item, user = one.received.item, one.user
+        if item.new_sender or item.new_user_id:
+            names = User(user.organization_id, user.number_id, item.new_sender, item.new_user_id)
+            found.append(Renamed(one.conversation_id, names, one.at))
+    return found
+
+
+async def _move(conn: Connection, renamed: Sequence[Renamed]) -> None:
+    """What is answered in the inbox goes to the user's new name, in the threads of merged conversations as well."""
+    if not renamed:
+        return
+    last = {one.conversation_id: one for one in renamed}
+    others = await conversations.merged(conn, [one.user.organization_id for one in last.values()], list(last))
+    places = [(id, id) for id in last] + others
+    await threads.move(
+        conn, [Moved(last[of].user.organization_id, id, last[of].user.recipient, last[of].at) for id, of in places]
     )
 
 
