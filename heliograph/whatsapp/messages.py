@@ -34,7 +34,7 @@ from heliograph.whatsapp.status import RANK
 class Context(msgspec.Struct, frozen=True, rename="camel"):
     """What a user's message belongs to."""
 
-    #: The message that it answers or reacts to; None: none, or an older one.
+    #: The message that it answers, reacts to, edits or deletes; None: none, or an older one.
     message_id: UUID | None
     #: Whether it was forwarded from somebody else.
     forwarded: bool

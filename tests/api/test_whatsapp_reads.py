@@ -211,7 +211,11 @@ async def test_what_people_write_is_read_until_it_is_erased(client: Client, made
     await meta.say(made, said)
     await meta.say(made, callback(made, "Passed on", context={"frequently_forwarded": True, "id": "wamid.OTHERS"}))
     await meta.say(made, callback(made, type="reaction", reaction={"message_id": "wamid.OURS", "emoji": "👍"}))
-    reaction, forwarded, answer, _ = (await client.read("messages"))["items"]
+    await meta.say(made, callback(made, "Wensday", id="wamid.THEIRS"))
+    edited = {"original_message_id": "wamid.THEIRS", "message": {"type": "text", "text": {"body": "Wednesday"}}}
+    await meta.say(made, callback(made, type="edit", edit=edited))
+    await meta.say(made, callback(made, type="revoke", revoke={"original_message_id": "wamid.THEIRS"}))
+    deleted, edit, theirs, reaction, forwarded, answer, _ = (await client.read("messages"))["items"]
     names = ("content", "context", "referral", "profileName")
     assert {name: answer[name] for name in names} == {
         "content": {"body": "Is it late?"},
@@ -221,6 +225,8 @@ async def test_what_people_write_is_read_until_it_is_erased(client: Client, made
     }
     assert (forwarded["context"], forwarded["referral"]) == ({"messageId": None, "forwarded": True}, None)
     assert (reaction["content"], reaction["context"]["messageId"]) == ({"emoji": "👍"}, str(sent))
+    assert (edit["content"], edit["context"]["messageId"]) == ({"body": "Wednesday"}, theirs["id"])
+    assert (deleted["type"], deleted["context"]["messageId"]) == ("revoke", theirs["id"])
     await erase(pool, made, TO)
     for one in (await client.read("messages"))["items"]:
         assert [one[name] for name in names] == [None] * 4

@@ -272,6 +272,7 @@ class TestMessages:
     def test_types(self, type: str, inner: Any, text: str | None, content: dict[str, Any], opens: bool) -> None:
         item = message(**{"type": type, type: inner})
         assert (item.type, item.text, item.content, item.opens_window) == (type, text, content, opens)
+        assert item.quoted == ("wamid.Q" if type in ("reaction", "edit", "revoke") else None)
 
     def test_a_number_that_changed_has_no_contacts(self) -> None:
         inner = {"type": "user_changed_number", "body": "changed", "wa_id": "212600000099"}

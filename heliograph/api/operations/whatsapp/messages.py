@@ -93,7 +93,10 @@ class WhatsAppContext(msgspec.Struct, rename="camel"):
 
     message_id: Annotated[
         UUID | None,
-        Meta(description="The message that it replies or reacts to; null if there is none, or it is over 60 days old."),
+        Meta(
+            description="The message that it replies or reacts to, edits (`edit`) or deletes (`revoke`); null if there"
+            " is none, or it is over 60 days old."
+        ),
     ]
     forwarded: Annotated[bool, Meta(description="Whether the user forwarded it from somebody else.")]
 

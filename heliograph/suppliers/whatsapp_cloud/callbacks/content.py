@@ -41,8 +41,10 @@ def content_of(type: str, message: Mapping[str, Any]) -> tuple[str | None, dict[
 
 
 def quoted(message: Mapping[str, Any]) -> str | None:
-    """Meta's id of the message that this one answers or reacts to."""
+    """Meta's id of the message that this one answers, reacts to, edits or deletes."""
     found = words(part(message, "context").get("id")) or words(part(message, "reaction").get("message_id"))
+    for name in ("edit", "revoke"):
+        found = found or words(part(message, name).get("original_message_id"))
     return found or None
 
 

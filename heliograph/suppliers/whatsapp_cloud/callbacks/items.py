@@ -90,7 +90,7 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
     opens_window: bool = False
     #: The advertisement or page button that brought the user: what is known about it, possibly nothing.
     referral: dict[str, Any] | None = None
-    #: Meta's id of the message that it answers or reacts to.
+    #: Meta's id of the message that it answers, reacts to, edits or deletes.
     quoted: str | None = None
     is_forwarded: bool = False
     #: The name that the user has chosen.
