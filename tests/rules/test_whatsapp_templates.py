@@ -274,6 +274,22 @@ async def test_a_listing_brings_changes_and_takes_away(pool: Pool) -> None:
     assert (again["id"], again["graph_id"], again["status"]) == (ids["second"], "22", "approved")
 
 
+@pytest.mark.parametrize("end", ["PENDING_DELETION", "DELETED"])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_one_made_anew_stands_in_the_list_beside_the_one_that_was_deleted(
+    pool: Pool, end: str, is_first: bool
+) -> None:
+    account = await made.account(pool, await organization(pool))
+    await store(pool, account, listed(), quiet=True)
+    both = [listed(status=end), listed(id="22")]
+    changes = await store(pool, account, *(both if is_first else both[::-1]), seconds=1)
+    assert changes.removed == 0
+    found = await row(pool)
+    assert (found["graph_id"], found["status"]) == ("22", "approved")
+    await store(pool, account, listed(id="22", status=end), seconds=2)
+    assert (await row(pool))["status"] == "removed"
+
+
 async def test_local_disabling_survives_everything_and_is_silent(pool: Pool) -> None:
     actor, account, id = await begun(pool)
     await made.number(pool, account)

@@ -195,7 +195,7 @@ async def store_listing(
     now = clock.now()
     asked = asked or {}
     rows = {(row["name"], row["language"]): row for row in await conn.fetch(OF_ACCOUNT, organization_id, account_id)}
-    listed = {(one.name, one.language): one for one in listing}
+    listed = _by_name(listing)
     pairs = []
     for key, found in rows.items():
         row = dict(found)
@@ -220,6 +220,16 @@ async def store_listing(
         return Changes(len(came), changed - gone, gone)
     raised += [_event(organization_id, row, now) for row in came]
     return Changes(len(came), changed - gone, gone, await events.record(conn, raised))
+
+
+def _by_name(listing: Iterable[CloudTemplate]) -> dict[tuple[str, str], CloudTemplate]:
+    """The listed templates by name and language. A deleted one stays in the list for a while, beside one that was made
+    anew under its name, in either order."""
+    found: dict[tuple[str, str], CloudTemplate] = {}
+    for one in listing:
+        if STATUSES.get(one.status) != "removed" or (one.name, one.language) not in found:
+            found[one.name, one.language] = one
+    return found
 
 
 async def store_one(
