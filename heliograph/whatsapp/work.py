@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
+import structlog
+
+from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process import measures
 from heliograph.base.process.settings import Settings
@@ -17,7 +20,7 @@ from heliograph.sending.results import Results
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.webhooks.recording.handover import Deliveries
-from heliograph.whatsapp.callbacks import expiry, intake
+from heliograph.whatsapp.callbacks import dead_letters, expiry, inbox, intake
 from heliograph.whatsapp.callbacks.inbox import Inbox
 from heliograph.whatsapp.dispatch import parking, test_mode
 from heliograph.whatsapp.dispatch.channel import WhatsAppChannel
@@ -27,6 +30,8 @@ from heliograph.whatsapp.mirror.accounts import SendingNumber
 from heliograph.whatsapp.mirror.reading import Mirror
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import FAILURES, Move
+
+log = structlog.get_logger()
 
 
 class WhatsAppWork(Work):
@@ -41,7 +46,7 @@ class WhatsAppWork(Work):
         self._settings = settings
         self._deliveries = deliveries
         measures.LOST.expect(("whatsapp", code) for code in FAILURES)
-        key = apps.seal_key(settings)
+        key = self._key = apps.seal_key(settings)
         self._factory: CloudFactory | None = None
         self._numbers = NumberPool(
             pool,
@@ -92,7 +97,10 @@ class WhatsAppWork(Work):
         )
 
     def timers(self) -> Sequence[Timer | SharedTimer]:
-        return (SharedTimer(expiry.TIMER, self._expire, 1.0, when=expiry.ANY_DUE),)
+        return (
+            SharedTimer(expiry.TIMER, self._expire, 1.0, when=expiry.ANY_DUE),
+            SharedTimer(dead_letters.TIMER, self._retry, dead_letters.EVERY, when=dead_letters.ANY_AWAITED),
+        )
 
     def queued(self) -> None:
         self.wake.set()
@@ -151,6 +159,16 @@ class WhatsAppWork(Work):
     async def _expire(self, conn: Connection) -> None:
         """Expire messages past their deadline."""
         _, deliveries = await expiry.sweep(conn, self._rates)
+        if deliveries:
+            self._deliveries.queued()
+
+    async def _retry(self, conn: Connection) -> None:
+        """Apply users' messages to numbers that were not known yet when they arrived."""
+        try:
+            deliveries = await inbox.retry_awaited(conn, self._key, self._rates)
+        except Unsealable:
+            log.error("dead letters cannot be decrypted")
+            return
         if deliveries:
             self._deliveries.queued()
 

@@ -19,14 +19,15 @@ from heliograph.base.crypto import derive_key, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts
-from heliograph.whatsapp.callbacks.dead_letters import context, list_all
-from heliograph.whatsapp.callbacks.inbox import Inbox, retry
+from heliograph.whatsapp.callbacks.dead_letters import ANY_AWAITED, context, list_all
+from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.callback_factories import Change, Meta, ago, batch, message, status, wamid
 from tests.rules.factories import TO, endpoint
 from tests.rules.whatsapp_factories import KEY, Made, check_wallets, conversation, made, make_app
 from tests.rules.whatsapp_factories import message as outbound
+from tests.rules.whatsapp_factories import number as new_number
 
 
 @pytest.fixture
@@ -344,6 +345,33 @@ async def test_what_a_removed_number_sent_is_still_reported_on(pool: Pool, acme:
     assert [tuple(row) for row in rows] == [(id, "delivered", "consumed")]
     ((reason, _),) = await dead_letters(pool)
     assert reason == "unknown number"
+
+
+async def test_a_message_to_a_new_number_takes_effect_once_a_reading_has_found_it(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    """Nobody has to retry it: a STOP that waits for an operator is a STOP that is not heard."""
+    later = "now() + interval '10 minutes'"
+    await pool.execute(f"UPDATE whatsapp_accounts SET numbers_at = {later}, mirror_at = {later}")
+    strange = message(acme, "to somebody else's", ago(minutes=2), graph_id="888")
+    await meta.say(acme, message(acme, "STOP", ago(minutes=2), graph_id="777"), strange)
+    soon = "SELECT greatest(numbers_at, mirror_at) < now() + interval '2 minutes' FROM whatsapp_accounts"
+    assert await pool.fetchval(soon)
+    await pool.execute("UPDATE whatsapp_dead_letters SET received_at = received_at - interval '2 minutes'")
+    awaited = f"SELECT {ANY_AWAITED}"
+    await pool.execute("UPDATE whatsapp_numbers SET changed_at = now() - interval '3 minutes'")
+    assert not await pool.fetchval(awaited)
+    new, *_ = await new_number(pool, acme.organization_id, acme.account_id)
+    await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777' WHERE id = $1", new)
+    assert await pool.fetchval(awaited)
+    for _ in range(2):
+        async with pool.acquire() as conn, conn.transaction():
+            await retry_awaited(conn, KEY, RateBook(pool))
+        assert await opted_out(pool, acme)
+        assert [one["message"]["text"] for one in await told(pool)] == ["STOP"]
+        assert len(await dead_letters(pool)) == 1
+    await pool.execute("UPDATE whatsapp_numbers SET changed_at = now() - interval '2 minutes'")
+    assert not await pool.fetchval(awaited)
 
 
 async def test_a_dead_letter_is_retried_once_its_number_is_known(pool: Pool, acme: Made, meta: Meta) -> None:

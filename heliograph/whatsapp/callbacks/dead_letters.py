@@ -22,6 +22,7 @@ from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.base.sentences import said
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item, Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
@@ -42,6 +43,12 @@ READABLE: dict[str, type[Readable]] = {
     kind.__name__: kind
     for kind in (StatusItem, MessageItem, TemplateItem, NumberItem, CapabilityItem, AccountItem, AlarmItem)
 }
+
+
+#: Name of the timer that retries, and seconds between its steps.
+TIMER, EVERY = "whatsapp dead letters", 10.0
+#: Why a user's message waits: its account has no such number, or not yet.
+UNKNOWN_NUMBER = said("unknown number")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
@@ -139,6 +146,22 @@ TAKE = """
 SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
  WHERE $2::uuid IS NULL OR id = $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
 """
+# Which number it is for is sealed, and every reading of an account writes its numbers: so all of the app's are retried
+# for a minute after each reading, until they expire.
+_AWAITED = f"""
+reason = '{UNKNOWN_NUMBER}' AND EXISTS (
+    SELECT FROM whatsapp_accounts a
+      JOIN whatsapp_numbers n ON n.organization_id = a.organization_id AND n.account_id = a.id
+     WHERE a.app = whatsapp_dead_letters.app AND n.state = 'active'
+       AND n.changed_at > greatest(received_at, now() - interval '1 minute'))
+"""
+#: An SQL condition: users' messages to numbers that were unknown may have an owner by now.
+ANY_AWAITED = f"EXISTS (SELECT FROM whatsapp_dead_letters WHERE {_AWAITED})"
+# The newest, since a number that stays unknown may get any number of messages.
+TAKE_AWAITED = f"""
+SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
+ WHERE {_AWAITED} ORDER BY id DESC LIMIT $1 FOR UPDATE SKIP LOCKED
+"""
 DELETE = "DELETE FROM whatsapp_dead_letters WHERE id = ANY ($1)"
 DROP = "DELETE FROM whatsapp_dead_letters WHERE id = $1 RETURNING reason, received_at"
 
@@ -155,6 +178,12 @@ async def drop(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> None:
 async def take(conn: Connection, key: Key, *, limit: int, id: UUID | None = None) -> list[StoredDeadLetter]:
     """The oldest ones, or the one with an id, locked until the caller's transaction ends. Raises Unsealable."""
     return await _opened(conn, key, await conn.fetch(TAKE, limit, id))
+
+
+async def take_awaited(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:
+    """The newest that ANY_AWAITED means, oldest of them first, locked like those of `take`. Raises Unsealable."""
+    rows = await conn.fetch(TAKE_AWAITED, limit)
+    return await _opened(conn, key, rows[::-1])
 
 
 async def delete(conn: Connection, ids: Sequence[UUID]) -> None:

@@ -51,7 +51,14 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.handover import Handover
 from heliograph.whatsapp.callbacks import conversations, dead_letters, intake, matching, received
-from heliograph.whatsapp.callbacks.dead_letters import DeadLetter, Readable, raw_of, store
+from heliograph.whatsapp.callbacks.dead_letters import (
+    UNKNOWN_NUMBER,
+    DeadLetter,
+    Readable,
+    StoredDeadLetter,
+    raw_of,
+    store,
+)
 from heliograph.whatsapp.callbacks.matching import Matched
 from heliograph.whatsapp.callbacks.received import InboundMessage
 from heliograph.whatsapp.dispatch import holds, outcomes
@@ -80,7 +87,6 @@ SAY_EVERY = MARK_EVERY = 60.0
 SENT_EVERY = 15.0
 #: A status that arrived later than this after it was written proves nothing about the present, seconds.
 NEWS = timedelta(seconds=60)
-UNKNOWN_NUMBER = said("unknown number")
 #: Why a message waits as a dead letter: it must be stored sealed, or not at all.
 LOCKED = said("the key of its organization's texts does not open")
 #: Kinds of events raised for every message, for subscribers only.
@@ -161,6 +167,7 @@ class Inbox:
     async def _batch(self, conn: Connection, app: UUID) -> int:
         dropped: Counter[str] = Counter()
         rejected: list[DeadLetter] = []
+        growing: set[tuple[UUID, UUID]] = set()
         async with self._backlog.transaction(conn):
             picked = await self._backlog.pick(conn, intake.KIND, {app: CALLBACKS})
             taken = await conn.fetch(TAKE, [one.id for one in picked], ITEMS) if picked else []
@@ -175,13 +182,17 @@ class Inbox:
             # As much as possible is done before wallets are locked.
             await conn.execute(DONE, [id for id, _, _ in opened], app)
             await self._sealing.refresh(conn)
-            works = await self._routed(conn, app, opened, rejected, dropped)
+            works = await self._routed(conn, app, opened, rejected, dropped, growing)
             handed: list[Handover] = []
             deliveries = await self._apply(conn, works, rejected, dropped, handed)
             await self._mark(conn, works)
             await store(conn, self._key, rejected)
             crash_point("callbacks.before_commit")
         crash_point("callbacks.after_commit")
+        # An account's row is locked before those of its numbers, so this is a transaction of its own. Without it, the
+        # number is read ten minutes later at most.
+        for organization_id, account_id in sorted(growing):
+            await numbers.wake_mirror(conn, organization_id, account_id, numbers=True)
         for one in handed:
             one.deliver()
         self._dropped += dropped
@@ -211,9 +222,10 @@ class Inbox:
         opened: Sequence[tuple[UUID, datetime, bytes]],
         rejected: list[DeadLetter],
         dropped: Counter[str],
+        growing: set[tuple[UUID, UUID]],
     ) -> list[Work]:
         """The items that have an owner and can be stored. Others are dropped, except users' messages and unparsable
-        items."""
+        items. `growing` gets the accounts (organization, account) that seem to have a number not known yet."""
         found: list[tuple[Readable, datetime]] = []
         for _, at, raw in opened:
             for item in parse(raw):
@@ -232,8 +244,10 @@ class Inbox:
                 is_locked = isinstance(item, MessageItem) and self._sealing.is_locked(work.organization_id)
                 (locked if is_locked else works).append(work)
             elif work == UNKNOWN_NUMBER and isinstance(item, MessageItem):
-                # Its number may be too new for the mirror.
-                rejected.append(DeadLetter(app, at, work, raw_of(item), routes[item.waba_id].organization_id))
+                # Its number may be too new for the mirror: it is retried once that knows more (`retry_awaited`).
+                found_in = routes[item.waba_id]
+                growing.add((found_in.organization_id, found_in.account_id))
+                rejected.append(DeadLetter(app, at, work, raw_of(item), found_in.organization_id))
             else:
                 dropped[work] += 1
         return works + await self._bare(conn, locked, rejected)
@@ -364,30 +378,40 @@ async def retry(pool: Pool, key: Key, *, id: UUID | None = None, limit: int = 10
 
     Those without an owner, or that fail again, stay. Raises Unsealable.
     """
-    rates, sealing = RateBook(pool), Sealing()
     async with pool.acquire() as conn, conn.transaction():
-        await sealing.refresh(conn)
         found = await dead_letters.take(conn, key, limit=limit, id=id)
-        items = [(one, item) for one in found if (item := one.item) is not None]
-        routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
-        done = []
-        for one, item in items:
-            work = route(item, one.app, one.received_at, routes)
-            if not isinstance(work, Work) or (
-                isinstance(item, MessageItem) and sealing.is_locked(work.organization_id)
-            ):
-                continue
-            try:
-                async with conn.transaction():
-                    await apply(conn, [work], rates=rates, sealing=sealing, dropped=Counter())
-            except Exception as error:
-                if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
-                    raise
-                log.warning("dead letter failed again", item=type(item).__name__, error=type(error).__name__)
-                continue
-            done.append(one.id)
-        await dead_letters.delete(conn, done)
-    return len(found), len(done)
+        return len(found), (await _settle(conn, found, RateBook(pool)))[0]
+
+
+async def retry_awaited(conn: Connection, key: Key, rates: RateBook, *, limit: int = 1000) -> int:
+    """Retry users' messages to numbers that may be known by now, in the caller's transaction; returns the webhook
+    deliveries queued. Raises Unsealable."""
+    found = await dead_letters.take_awaited(conn, key, limit=limit)
+    return (await _settle(conn, found, rates))[1]
+
+
+async def _settle(conn: Connection, found: Sequence[StoredDeadLetter], rates: RateBook) -> tuple[int, int]:
+    """Apply dead letters that have an owner; returns how many are settled, and the webhook deliveries queued."""
+    sealing = Sealing()
+    await sealing.refresh(conn)
+    items = [(one, item) for one in found if (item := one.item) is not None]
+    routes = await accounts.routes(conn, list({item.waba_id for _, item in items}))
+    done, deliveries = [], 0
+    for one, item in items:
+        work = route(item, one.app, one.received_at, routes)
+        if not isinstance(work, Work) or (isinstance(item, MessageItem) and sealing.is_locked(work.organization_id)):
+            continue
+        try:
+            async with conn.transaction():
+                deliveries += await apply(conn, [work], rates=rates, sealing=sealing, dropped=Counter())
+        except Exception as error:
+            if is_down(error) or isinstance(error, (*_TRANSIENT, *_OURS)):
+                raise
+            log.warning("dead letter failed again", item=type(item).__name__, error=type(error).__name__)
+            continue
+        done.append(one.id)
+    await dead_letters.delete(conn, done)
+    return len(done), deliveries
 
 
 async def apply(
