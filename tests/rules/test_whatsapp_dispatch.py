@@ -268,6 +268,28 @@ async def test_a_template_that_a_listing_lacks_holds_messages_and_sends_codes(po
     assert all([len(await attempts(pool, id)) == 1 for id in ids])
 
 
+async def test_a_template_that_a_send_is_refused_for_holds_messages_until_meta_was_asked(pool: Pool) -> None:
+    """132001: it may be under review since a moment ago, or one of Meta's servers may not know it yet."""
+    who, bench = await bench_of(pool)
+    await pool.execute("UPDATE whatsapp_accounts SET mirror_at = now() + interval '10 minutes'")
+    bench.only.script = lambda submission: fault(132001)
+    ids = {await message(pool, who, to=f"+25884000000{n}") for n in range(3)}
+    code = await message(pool, who, template_id=who.code_id, category="authentication", parameters=("42",))
+    reread = "SELECT reread_at > now() FROM whatsapp_templates WHERE missing_at IS NOT NULL AND id = $1"
+    for tries in (1, 2, 3):
+        await bench.round(3)
+        assert len(bench.only.submitted) == 1 + 3 * tries, "once until Meta was asked"
+        assert {await tries_of(pool, id) for id in ids} == {tries}
+        assert await pool.fetchval(reread, who.template_id)
+        await pool.execute("UPDATE whatsapp_templates SET missing_at = NULL, reread_at = NULL")
+        bench.restart()
+    assert await pool.fetchval("SELECT mirror_at < now() + interval '2 minutes' FROM whatsapp_accounts")
+    assert await status_of(pool, code) == ("failed", "template_unavailable", "released")
+    await bench.round(3)
+    for id in ids:
+        await ended(pool, who, id, "template_unavailable")
+
+
 @pytest.mark.parametrize("end", ["status = 'removed'", "disabled_locally = true"])
 async def test_what_waits_for_a_template_that_is_gone_fails_at_once(pool: Pool, end: str) -> None:
     who, bench = await bench_of(pool)

@@ -65,7 +65,7 @@ ROWS = [
     (131063, TEMPLATE, 0, "template", "unknown", True),
     (131064, ACCOUNT, None, "account", "unknown", True),
     (132000, TEMPLATE, 0, "template", "unknown", False),
-    (132001, TEMPLATE, 0, "template", "unknown", False),
+    (132001, TEMPLATE, 3, "template", "unknown", False),
     (132005, REQUEST, 0, "message", "unknown", False),
     (132007, TEMPLATE, 0, "template", "unknown", True),
     (132008, TEMPLATE, 0, "template", "unknown", False),

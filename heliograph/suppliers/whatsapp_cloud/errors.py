@@ -263,7 +263,8 @@ _TABLE: dict[int, Fault] = {
     # Lifted automatically.
     131064: _account("capped for misclassified templates", Scope.ACCOUNT, hold=_HOUR),
     132000: _template("the number of parameters differs from the template's"),
-    132001: _template("no such template in this language, or not approved"),
+    # It may be under review, or Meta's servers may disagree: what is in doubt waits for a reading of it (`doubt`).
+    132001: _template("no such template in this language, or not approved", tries=3, backoff=_from(_MINUTE)),
     132005: _request("a text is too long once filled", alarm=False),
     132007: _template("the template's content breaks policy", alarm=True),
     132008: _template("a parameter's format differs from the template's"),

@@ -43,8 +43,8 @@ log = structlog.get_logger()
 NEVER_LEFT = frozenset({"held", "stopped", "stopping"})
 #: Scopes that a fault stops altogether.
 STOPS = frozenset({Scope.NUMBER, Scope.ACCOUNT, Scope.CREDENTIAL})
-#: The code for a template that is disabled permanently.
-DISABLED = 132016
+#: The codes for a template that is disabled permanently, and for one that Meta does not know or has not approved.
+DISABLED, UNKNOWN = 132016, 132001
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
@@ -267,6 +267,9 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
 
 
 async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
+    if one.template_id is not None and one.fault.code == UNKNOWN:
+        await template_sync.doubt(conn, one.organization_id, one.template_id)
+        return 0
     if one.template_id is not None and one.fault.waits:
         return await template_sync.hold(conn, one.organization_id, one.template_id, seconds=seconds)
     if one.template_id is not None and one.fault.code == DISABLED:

@@ -156,6 +156,23 @@ async def hold(
         return await events.record(conn, await _write(conn, organization_id, [(found, row)], at))
 
 
+DOUBT = """
+UPDATE whatsapp_templates SET missing_at = now(), reread_at = least(reread_at, now() + make_interval(secs => $3))
+ WHERE organization_id = $1 AND id = $2 AND status <> 'removed' AND missing_at IS NULL
+"""
+
+
+async def doubt(conn: Connection, organization_id: UUID, template_id: UUID) -> None:
+    """Meta refused a send as if there were no such template: as if a listing lacked it, its messages wait until Meta
+    has been asked for it, after LAG."""
+    account_id = await conn.fetchval(ACCOUNT, organization_id, template_id)
+    if account_id is None:
+        return
+    async with conn.transaction():
+        if await wake_mirror(conn, organization_id, account_id) is not None:
+            await conn.execute(DOUBT, organization_id, template_id, AGAIN)
+
+
 #: Statuses in which a template can no longer be sent; they cause a notice.
 TOLD = ("rejected", "paused", "disabled")
 
