@@ -13,11 +13,13 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.prices import rows, tariffs
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import receipts, unmatched, waiting, words
 from heliograph.sms.reports.keys import ReceivedReceipt
-from heliograph.suppliers.contract import Receipt, ReceiptState
-from tests.rules.factories import SENDER, TO, organization, sent, status_of
+from heliograph.suppliers.contract import Outcome, Receipt, ReceiptState, Verdict
+from tests.rules.dispatching import Bench
+from tests.rules.factories import SENDER, TO, message, organization, sent, status_of, supplier
 from tests.rules.test_reconciliation import counts, lines
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
@@ -101,6 +103,36 @@ async def test_an_orphan_that_fits_when_it_is_tried_again_is_none(pool: Pool) ->
     assert (applied.matched, applied.unmatched) == (0, 1)
     assert [one.keys for one in await listed(pool)] == [["of nobody"]]
     assert (await counts(pool))["orphaned"] == 1
+
+
+async def test_what_a_supplier_did_not_deliver_is_not_refunded_as_unsent(pool: Pool) -> None:
+    """Its receipt, matched while the attempt's answer is still waited for, shows that it had left, and is charged."""
+    id, actor = await added(pool), await organization(pool)
+    async with pool.acquire() as conn:
+        given = rows.read(["country,price,currency\n", "MZ,0.03,EUR\n"])
+        await tariffs.import_rates(conn, given, kind="cost", name="main", supplier_id=id)
+    bench = Bench(pool, supplier("main", id=id))
+    await bench.charges.refresh(pool)
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
+    message_id = await message(pool, actor)
+    await bench.round()
+    await receive(pool, id, "rewritten", state=ReceiptState.UNDELIVERED)
+    await give_up(pool)
+    (place,) = [one.place for one in await listed(pool)]
+    async with pool.acquire() as conn:
+        assert await unmatched.match_by_hand(conn, place, message_id=message_id, reason="the bill says so")
+    row = await pool.fetchrow("SELECT status, supplier_id, cost FROM messages WHERE id = $1", message_id)
+    assert tuple(row) == ("undelivered", id, 30_000)
+    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'refund'") == 0
+    assert await pool.fetchval("SELECT state FROM attempts") == "accepted"
+    found = await counts(pool)
+    assert [found.get(name, 0) for name in ("accepted", "undelivered", "unknown")] == [1, 1, 0]
+    (one,) = await lines(pool)
+    assert one.line.due_back == {"EUR": 30_000}
+    # Nobody sends it again.
+    await bench.later(seconds=3600)
+    await bench.round()
+    assert len(bench.only.submitted) == 1
 
 
 async def test_one_is_matched_by_hand_for_a_reason(pool: Pool) -> None:

@@ -28,11 +28,15 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7
+from heliograph.base.money import charge_of
 from heliograph.base.retry import receipt_pause
+from heliograph.base.sentences import said
 from heliograph.sending.results import Ahead
 from heliograph.sms.reports import nameless, parts
 from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, suffix, weak_key
-from heliograph.sms.status import BY_RECEIPT, Move, Moved, move_many
+from heliograph.sms.status import BY_RECEIPT, Move, Moved, Taken, move_many
+from heliograph.suppliers.contract import Verdict
+from heliograph.traffic import reconciliation
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -139,9 +143,24 @@ async def match(
     return Matched(list(moves.values()), matched, riding, at, unique)
 
 
+# An attempt without an answer, of a message that still waits for one.
+DOUBTED = """
+SELECT a.cost, a.cost_currency, a.cost_due, m.country FROM attempts a CROSS JOIN LATERAL (
+       SELECT country FROM messages
+        WHERE organization_id = a.organization_id AND id = a.message_id AND status = 'accepted' LIMIT 1) m
+ WHERE a.organization_id = $1 AND a.message_id = $2 AND a.attempt = $3 AND a.state = 'unknown'
+"""
+TAKEN = """
+UPDATE attempts SET state = 'accepted', detail = $4
+ WHERE organization_id = $1 AND message_id = $2 AND attempt = $3 AND state = 'unknown'
+"""
+#: How an attempt is known to have been accepted.
+SAID = said("an operator matched its receipt")
+
+
 async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, policies: Mapping[UUID, str]) -> bool:
-    """Assign a receipt that waits in `receipts` to this message (a row like those of FIND). Returns whether it
-    moved."""
+    """Assign a receipt that waits in `receipts` to this message (a row like those of FIND). It shows that its supplier
+    took a message that still waits for an answer. Returns whether it moved."""
     assert one.fingerprint is not None
     at, key = now(), one.fingerprint
     some, found = {key: one}, {key: to}
@@ -149,7 +168,18 @@ async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, 
     moves = list(_moves(some, found, at, by_id=False).values())
     if to["parts"] > 1 and one.receipt.state in BY_RECEIPT:
         moves += await parts.apply(conn, [(one, to)], policies, at)
-    return bool((await move_many(conn, moves)).ids)
+    place = to["organization_id"], to["message_id"], to["attempt"]
+    doubted = await conn.fetchrow(DOUBTED, *place)
+    if doubted is not None:
+        taken = Taken(cost=charge_of(doubted["cost"], doubted["cost_currency"], doubted["cost_due"]))
+        moves = [msgspec.structs.replace(move, was_sent=True, taken=taken) for move in moves]
+    if not (await move_many(conn, moves)).ids:
+        return False
+    if doubted is not None:
+        # It was counted as unanswered; its move counts it as accepted.
+        await conn.execute(TAKEN, *place, SAID)
+        await reconciliation.count(conn, [(one.supplier_id, doubted["country"], Verdict.UNKNOWN.value, -1)], at)
+    return True
 
 
 NOTED = """
