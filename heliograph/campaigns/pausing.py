@@ -2,9 +2,9 @@
 
 Their queue rows are postponed by a lifetime instead of removed, so nothing is refunded and messages keep their order.
 What a worker already has is sent, unless it comes back: its supplier was busy, or a session was lost. So chunks are
-looked at again for a while. When the campaign is resumed, each message is due later by the length of the pause. The
-rule nobody may break: a chunk is marked as postponed in the commit that postpones its rows, so nothing is postponed
-twice and nothing is lost.
+looked at again for a while. When the campaign is resumed, each message is due later by the length of the pause, and so
+is the next one to be staged. The rule nobody may break: a chunk is marked as postponed in the commit that postpones its
+rows, so nothing is postponed twice and nothing is lost.
 """
 
 from __future__ import annotations
@@ -37,9 +37,16 @@ UPDATE campaign_chunks SET put_off_at = $4 WHERE organization_id = $1 AND campai
 """
 # Resumed in the original order.
 AWAY_CHUNK = """
-SELECT first_id, last_id, put_off_at FROM campaign_chunks
+SELECT first_id, last_id, put_off_at,
+       NOT EXISTS (SELECT FROM campaign_chunks later
+                    WHERE later.organization_id = $1 AND later.campaign_id = $2 AND later.first_id > c.first_id)
+       AS is_last
+  FROM campaign_chunks c
  WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at IS NOT NULL AND NOT withdrawn ORDER BY first_id LIMIT 1
 """
+# What a paced campaign stages next follows on its last chunk. If it began from now, both would be sent side by side, at
+# twice the pace.
+FOLLOW = "UPDATE campaigns SET due_at = due_at + $3::interval WHERE organization_id = $1 AND id = $2"
 MORE = "UPDATE campaigns SET step_at = clock_timestamp() WHERE organization_id = $1 AND id = $2"
 LATELY = """
 SELECT first_id, last_id FROM campaign_chunks
@@ -96,9 +103,11 @@ async def take_up(conn: Connection, due: Due) -> bool:
     chunk = await conn.fetchrow(AWAY_CHUNK, *campaign)
     if chunk is None:
         return False
-    since: datetime = chunk["put_off_at"]
+    pause: timedelta = due.at - chunk["put_off_at"]
     ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
-    await leases.shift(conn, due.channel, ids, by=(due.at - since) - AWAY, only_beyond=AWAY / 2)
+    await leases.shift(conn, due.channel, ids, by=pause - AWAY, only_beyond=AWAY / 2)
     await conn.execute(PUT_OFF, *campaign, chunk["first_id"], None)
+    if chunk["is_last"]:
+        await conn.execute(FOLLOW, *campaign, pause)
     await conn.execute(MORE, *campaign)
     return True

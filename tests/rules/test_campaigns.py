@@ -548,6 +548,26 @@ async def test_pace_spreads_what_is_due_and_stages_little_ahead(pool: Pool) -> N
     assert 0 < wait <= ahead
 
 
+async def test_a_pause_leaves_a_pace_as_it_was(pool: Pool) -> None:
+    """What was staged before it and what is staged after it do not go out side by side."""
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(n) for n in range(100)], messages_per_minute=60)
+    await run(pool)
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.pause(conn, actor, id=made.id)
+    await run(pool)
+    for table, column in (("campaign_chunks", "put_off_at"), ("queue", "due_at"), ("campaigns", "due_at")):
+        await pool.execute(f"UPDATE {table} SET {column} = {column} - interval '1 minute'")
+    async with pool.acquire() as conn, conn.transaction():
+        await plan.resume(conn, actor, id=made.id)
+    await run(pool)
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    due = [row[0] for row in await pool.fetch("SELECT due_at FROM queue ORDER BY due_at")]
+    assert len(due) > plan.LEAD.total_seconds()
+    assert {later - earlier for earlier, later in itertools.pairwise(due)} == {timedelta(seconds=1)}
+
+
 async def test_a_schedule_is_the_databases(pool: Pool) -> None:
     actor = await organization(pool)
     at = await pool.fetchval("SELECT now()")
