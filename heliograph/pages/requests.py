@@ -320,7 +320,9 @@ def new_once() -> str:
 
 def pairs(raw: bytes, *, most: int = MOST_FIELDS) -> dict[str, str]:
     """The fields of a query string or form (application/x-www-form-urlencoded); repeated ones are joined by commas.
-    Raises Invalid."""
+
+    Browsers end lines with CR LF; a handset needs only LF, and each CR would count as a character. Raises Invalid.
+    """
     try:
         listed = urllib.parse.parse_qsl(
             raw.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=most
@@ -331,5 +333,6 @@ def pairs(raw: bytes, *, most: int = MOST_FIELDS) -> dict[str, str]:
     for name, value in listed:
         if "\0" in value or "\0" in name:
             raise Invalid((name.replace("\0", ""), "nul", "A text must not contain NUL."))
+        value = value.replace("\r\n", "\n").replace("\r", "\n")
         found[name] = f"{found[name]},{value}" if name in found else value
     return found

@@ -92,6 +92,17 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     assert await pool.fetchval("SELECT who FROM audit_log WHERE action = 'campaign.created'") == "person"
 
 
+async def test_a_text_of_several_lines_has_them_as_handsets_do(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Exactly one segment: each line break of a browser has two characters."""
+    await people(pool, tenant, 1)
+    text = f"{'a' * 79}\r\n{'b' * 80}"
+    assert "1 person: 1 segment" in (await look(owner, text=text)).words
+    await make(owner, text=text)
+    await stage(pool)
+    said = await pool.fetchrow("SELECT body, segments FROM messages")
+    assert tuple(said) == (text.replace("\r\n", "\n"), 1)
+
+
 async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """84 123 4567 is a number of Mozambique there, and would be one of Viet Nam elsewhere: neither unasked."""
     typed = {"to": "numbers", "numbers": "84 123 4567\n841000002; 0000\n+351912345678\n351912345678", "text": "Hi"}

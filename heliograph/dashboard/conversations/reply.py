@@ -23,7 +23,7 @@ async def send(request: Request) -> Answer:
     id = request.id()
     async with request.reading() as conn:
         thread = await threads.get(conn, request.actor, id=id)
-    text = request.form.get("message", "").replace("\r\n", "\n").replace("\r", "\n")
+    text = request.form.get("message", "")
     try:
         await _accept(request, thread, text)
     except Refusal as refusal:

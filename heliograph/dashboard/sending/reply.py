@@ -94,8 +94,8 @@ async def _again(request: Request) -> Typed:
 
 def _typed(request: Request) -> Typed:
     form = request.form
-    text = form.get("message", "").replace("\r\n", "\n").replace("\r", "\n")
-    return Typed(form.get("take") or form.get("to", ""), form.get("number", ""), text, form.get("outcome", ""))
+    to = form.get("take") or form.get("to", "")
+    return Typed(to, form.get("number", ""), form.get("message", ""), form.get("outcome", ""))
 
 
 async def _read(request: Request, conn: Connection, given: Typed) -> Send:

@@ -60,10 +60,9 @@ class Recipient(msgspec.Struct, frozen=True):
 
 
 def typed(request: Request) -> Typed:
-    """The submitted form. Browsers end lines with CR LF; a handset needs only LF. `take` is a number chosen from
-    several, `own` is the person's own number, `replace` requests plain characters."""
+    """The submitted form. `take` is a number chosen from several, `own` is the person's own number, `replace` requests
+    plain characters."""
     form = {name: request.form.get(name, "") for name in Typed.__struct_fields__}
-    form["message"] = form["message"].replace("\r\n", "\n").replace("\r", "\n")
     for name in ("take", "own"):
         if request.form.get(name):
             form["to"] = request.form[name]

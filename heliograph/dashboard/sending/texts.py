@@ -46,7 +46,7 @@ async def show_new(request: Request) -> Answer:
 
 async def keep(request: Request) -> Answer:
     """The form with the text of a send's form, to give it a name. Nothing is stored yet."""
-    return Shown(template=FORM, values=_values("", _plain(request.form.get("message", ""))[:MAX_TEXT]))
+    return Shown(template=FORM, values=_values("", request.form.get("message", "")[:MAX_TEXT]))
 
 
 async def create(request: Request) -> Answer:
@@ -111,11 +111,7 @@ def may_write(request: Request) -> bool:
 
 
 def _typed(request: Request) -> tuple[str, str]:
-    return request.form.get("name", "").strip(), _plain(request.form.get("body", ""))
-
-
-def _plain(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return request.form.get("name", "").strip(), request.form.get("body", "")
 
 
 def _values(name: str, body: str, id: UUID | None = None) -> dict[str, Any]:
