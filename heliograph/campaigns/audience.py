@@ -303,8 +303,9 @@ async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, lim
 
 
 # Recipients are sorted by bytes, unlike the other indexes: without the collation, each comparison would scan an index.
+# A contact without a name has its number in place of one, which is no way to address anybody.
 _NEXT = """
-SELECT r.phone, {names}.name, {names}.first_name, {names}.last_name,
+SELECT r.phone, nullif({names}.name, r.phone COLLATE "default") AS name, {names}.first_name, {names}.last_name,
        CASE WHEN (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL THEN 'opted_out'
             {recency}END AS skip
   FROM campaign_recipients r {contact}

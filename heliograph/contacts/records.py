@@ -355,8 +355,9 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
         row = await conn.fetchrow(HELD, *place)
         if row is None:
             raise NotFound("There is no such contact.", resource="contact", id=str(id))
-        names = changes.names or (row["name"], row["first_name"], row["last_name"])
+        name, *parts = changes.names or (row["name"], row["first_name"], row["last_name"])
         phone = changes.phone or row["phone"]
+        names = (phone if name == row["phone"] else name, *parts)  # without a name, it has its number in place of one
         tags = list(row["tags"]) if changes.tags is None else list(changes.tags)
         try:
             async with conn.transaction():
@@ -382,7 +383,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
 FORGET_LAST = "DELETE FROM contact_last_messages WHERE organization_id = $1 AND mode = $2 AND contact_id = $3"
 
 # Two statements: the second sees tags committed while the first waited for the contact's row.
-DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING tags, phone"
+DELETE = "DELETE FROM contacts WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING phone, tags"
 
 DELETE_TAGS = """
 DELETE FROM contact_tags WHERE organization_id = $1 AND mode = $2 AND tag = ANY ($3) AND contact_id = $4
@@ -396,5 +397,4 @@ async def delete(conn: Connection, actor: Actor, *, id: UUID) -> None:
         if row is None:
             raise NotFound("There is no such contact.", resource="contact", id=str(id))
         await conn.execute(DELETE_TAGS, actor.organization_id, actor.mode, row["tags"], id)
-        told = {"phone": row["phone"], "tags": row["tags"]}
-        await audit.record(conn, actor, "contact.deleted", object_id=id, before=told)
+        await audit.record(conn, actor, "contact.deleted", object_id=id, before=dict(row))

@@ -387,6 +387,41 @@ async def test_places_are_filled_once_with_what_is_known(pool: Pool) -> None:
         assert (row["encoding"], row["segments"]) == encoding.count((await texts(pool))[row["recipient"]])
 
 
+@pytest.mark.parametrize("by", ["tag", "import", "number"])
+async def test_nobody_is_called_by_their_number(pool: Pool, tmp_path: Path, by: str) -> None:
+    """A contact that was imported without a name has its number in place of one."""
+    actor = await organization(pool)
+    listed = tmp_path / "people.csv"
+    listed.write_text(f"phone,name,tags\n{number(1)},,x\n{number(2)},Zé,x\n")
+    async with pool.acquire() as conn:
+        done = await importing.run(
+            conn,
+            actor,
+            path=listed,
+            layout=sheets.layout(listed),
+            rejects=tmp_path / "rejects.csv",
+            options=Options(),
+            on_progress=lambda progress: None,
+        )
+    audience_of: dict[str, dict[str, Any]] = {
+        "tag": {"audience_tags": ["x"]},
+        "import": {"audience_import": done.import_id},
+        "number": {"recipients": [number(1), number(2)]},
+    }
+    text = "{{name|customer}}, {{phone}}"
+    wanted = {number(1): f"customer, {number(1)}", number(2): f"Zé, {number(2)}"}
+    say = preview.sms(actor, text, reaches=lambda phone, segments: True)
+    looked_at = {name.removeprefix("audience_"): value for name, value in audience_of[by].items()}
+    looked_at |= {"imported": looked_at.pop("import", None)}
+    async with pool.acquire() as conn:
+        seen = await preview.look(conn, actor, say=say, **looked_at)
+    assert {one.phone: one.text for one in seen.examples} == wanted
+    assert {one.phone: one.name for one in seen.examples} == {number(1): "", number(2): "Zé"}
+    await create(pool, actor, text, **audience_of[by])
+    await run(pool)
+    assert await texts(pool) == wanted
+
+
 async def test_accents_are_left_out_as_the_organization_chose(pool: Pool) -> None:
     actor = await organization(pool)
     await pool.execute("UPDATE organizations SET replace_accents = true")

@@ -72,6 +72,21 @@ async def test_no_contact_gets_more_tags_than_it_may_have(pool: Pool) -> None:
     assert await write(pool, actor, Entry(ANA.phone, "Eva", tags=full[:3])) == Written(0, 1, [])
 
 
+async def test_a_contact_without_a_name_is_listed_by_its_new_number(pool: Pool) -> None:
+    actor = await organization(pool)
+    async with pool.acquire() as conn:
+        made = [
+            await records.create(conn, actor, entry=Entry(f"+25884123456{n}", name))
+            for n, name in ((7, None), (8, "Ana"))
+        ]
+        new = records.Changes(phone="+258841234570")
+        assert (await records.change(conn, actor, id=made[0].id, changes=new)).name == "+258841234570"
+        # As a form sends it, which has all fields.
+        whole = records.Changes(phone="+258841234571", names=("+258841234570", None, None))
+        assert (await records.change(conn, actor, id=made[0].id, changes=whole)).name == "+258841234571"
+        assert (await records.change(conn, actor, id=made[1].id, changes=new)).name == "Ana"
+
+
 async def test_entries_keep_their_order(pool: Pool) -> None:
     actor = await organization(pool)
     phones = ["+258841234569", "+258841234561", "+258841234565"]

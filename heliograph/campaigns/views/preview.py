@@ -102,6 +102,11 @@ class Person(msgspec.Struct, frozen=True):
     opted_out: bool
     written_at: datetime | None
 
+    @property
+    def known_name(self) -> str | None:
+        """A contact without a name has its number in place of one."""
+        return None if self.name == self.phone else self.name
+
 
 def sms(actor: Actor, text: str, *, reaches: Reaches) -> Say:
     """What an SMS campaign would send to those it reaches."""
@@ -224,7 +229,7 @@ def _counted(
         if organizations.not_allowed(actor.allowed_countries, one.phone) is not None:
             not_allowed += 1
             continue
-        said = say((one.phone, one.name, one.first_name, one.last_name, None))
+        said = say((one.phone, one.known_name, one.first_name, one.last_name, None))
         if said is None:
             invalid += 1
             continue
@@ -246,7 +251,7 @@ def _counted(
         segments=sorted(spread.items()),
         price=sum(said.price for _, said in getting),
         examples=[
-            Example(one.phone, one.name or "", said.text, said.segments, said.parameters) for one, said in chosen
+            Example(one.phone, one.known_name or "", said.text, said.segments, said.parameters) for one, said in chosen
         ],
         getting=[one.phone for one, _ in getting],
     )
