@@ -306,10 +306,11 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
     pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
     await people(pool, tenant, 4)
-    page = await make(owner)
+    page = await make(owner, unwritten="7", without="nobody's")
     where = page.path
     await stage(pool)
     await pool.execute("DELETE FROM queue")
+    await pool.execute("UPDATE contacts SET written_at = now()")
     await pool.execute("UPDATE messages SET status = 'delivered', sent_at = now(), delivered_at = now()")
     await pool.execute(
         "UPDATE messages SET status = 'undelivered', failure_code = 'undelivered', failed_at = now(),"
@@ -330,8 +331,10 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
     again = re.search(r'href="(/campaigns/new[^"]*)"[^>]*>Send to those', page.text)
     assert again
     form = await owner.get(again[1].replace("&amp;", "&"))
-    fields = form.form("/campaigns") | {"to": "again", "text": "Hello again", "do": "create", "when": "now"}
+    fields = form.form("/campaigns") | {"to": "again", "text": "Hello again", "do": "preview", "when": "now"}
     page = await owner.post("/campaigns", fields)
+    assert "Get it 1 Segments" in page.words, page.words
+    page = await owner.post("/campaigns", fields | {"do": "create"})
     assert "The campaign is created." in page.words, page.words
     assert [row["phone"] for row in await pool.fetch("SELECT phone FROM campaign_recipients")][-1] == "+258841000003"
 

@@ -75,20 +75,21 @@ async def found(request: Request, conn: Connection, id: UUID) -> Campaign:
 
 
 def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
-    """The form that would create such a campaign. Listed numbers are not kept once a campaign is created."""
-    content = campaign.content
+    """The form that would create such a campaign, or write again to those whom it did not reach: they are listed, and
+    were all written to. Listed numbers are not kept once a campaign is created."""
+    content, is_again = campaign.content, not request.query.get("copy")
     kept = {
         "channel": campaign.channel,
         "name": campaign.name,
         "pace": str(campaign.messages_per_minute or ""),
         "tags": ", ".join(campaign.audience_tags or ()),
         "match": campaign.audience_tag_match_mode,
-        "without": ", ".join(campaign.excluded_tags),
-        "unwritten": str(campaign.not_written_days or ""),
+        "without": "" if is_again else ", ".join(campaign.excluded_tags),
+        "unwritten": "" if is_again else str(campaign.not_written_days or ""),
     }
-    if request.query.get("copy") and campaign.audience_import is not None:
+    if not is_again and campaign.audience_import is not None:
         kept |= {"to": "import", "import": str(campaign.audience_import)}
-    elif request.query.get("copy") and campaign.audience_tags is None:
+    elif not is_again and campaign.audience_tags is None:
         kept["to"] = "numbers"
     if campaign.channel == "sms":
         return kept | {"text": content["message_template"], "sender": str(content["sender_id"])}
