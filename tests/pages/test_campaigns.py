@@ -29,7 +29,7 @@ from tests.rules import whatsapp_factories as making
 from tests.rules.factories import quiet_now
 from tests.rules.test_campaigns import count
 
-from .conftest import Browser, Page, Tenant, make_person, make_tenant
+from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
 
 OWN = "+258840000001"
@@ -476,6 +476,25 @@ async def test_a_campaign_is_copied_and_a_wrong_sender_is_told(pool: Pool, tenan
     copy = page.form("/campaigns")
     assert (copy["name"], copy["pace"], copy["without"]) == ("Sale", "1500", "odd")
     assert ">Hello {{name}}</textarea>" in page.text
+
+
+async def test_a_copy_has_the_class_of_the_original(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """A page makes marketing; a program may have chosen otherwise, and then quiet hours and prices are others."""
+    await people(pool, tenant, 1)
+    body = {"name": "Closed", "message_template": "We are closed", "audience_tags": ["all"], "class": "transactional"}
+    _, _, answer = await api.ask("POST", "/campaigns", json=body, headers=tenant.headers)
+    where = f"/campaigns/{answer['campaign']['id']}"
+    assert "Class Transactional messages" in (await owner.get(where)).words
+    form = await owner.get(f"/campaigns/new?copy={answer['campaign']['id']}")
+    assert "Transactional messages" in form.words
+    fields = form.form("/campaigns") | {"to": "tags", "when": "now"}
+    checked = await owner.post("/campaigns", fields | {"do": "preview"})
+    assert "Transactional messages" in checked.words
+    page = await owner.post("/campaigns", checked.form("/campaigns") | {"to": "tags", "when": "now", "do": "create"})
+    assert "Class Transactional messages" in page.words
+    assert "Class Marketing messages" in (await make(owner)).words
+    classes = [row["class"] for row in await pool.fetch("SELECT class FROM campaigns ORDER BY id")]
+    assert classes == ["transactional", "transactional", "marketing"]
 
 
 async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(

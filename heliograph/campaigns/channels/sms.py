@@ -30,6 +30,9 @@ from heliograph.sms.accepting.carried import Carried
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.charges import Charges
 
+#: The class of a campaign of which nobody says one.
+USUAL_CLASS = "marketing"
+
 
 class Wish(plan.Wish, frozen=True, kw_only=True):
     """An SMS campaign to be created."""
@@ -38,7 +41,7 @@ class Wish(plan.Wish, frozen=True, kw_only=True):
     sender_id: UUID | None = None
     sender_name: str | None = None
     #: One of `TRAFFIC_CLASSES`.
-    traffic_class: str = "marketing"
+    traffic_class: str = USUAL_CLASS
 
 
 SMART = "SELECT smart_encoding AS smart, replace_accents AS accents FROM organizations WHERE id = $1"

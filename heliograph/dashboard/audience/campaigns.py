@@ -18,6 +18,7 @@ from heliograph.campaigns import plan, record
 from heliograph.campaigns.approval import approving
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
+from heliograph.campaigns.channels import sms
 from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
 from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.views import progress, recipients
@@ -34,6 +35,7 @@ from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
+from heliograph.pages.words import GUARD_CLASSES
 from heliograph.people.roles import CONTENT, SETTINGS, USAGE
 
 WRITE = "campaigns:write"
@@ -223,6 +225,9 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "line": _line(campaign, rates.get(campaign.id)),
         "missing": "" if course is None else _missing(request, campaign, course),
         "campaign": campaign,
+        "class_name": GUARD_CLASSES[campaign.content.get("class", sms.USUAL_CLASS)]
+        if campaign.channel == sms.SmsChannel.name
+        else None,
         "is_final": campaign.status not in plan.UNDER_WAY and not counts.queued and not counts.sent,
         "acts": plan.acts(campaign, needs_approval=approval.above is not None),
         "cure": _cure(request, campaign),

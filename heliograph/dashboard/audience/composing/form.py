@@ -28,7 +28,7 @@ from heliograph.whatsapp.mirror.templates import (
 #: `t<n>`: the text, or the default where the column is empty.
 FIELDS = (
     *("channel", "name", "to", "tags", "match", "without", "numbers", "from", "when", "day", "hour", "pace", "typed"),
-    *("start", "draft", "sender", "text", "number", "template", "import", "unwritten"),
+    *("start", "draft", "sender", "text", "number", "template", "import", "unwritten", "class"),
 )
 #: A refusal, and the field at which it is shown.
 REFUSED: Mapping[type[Refusal], str] = {
@@ -92,6 +92,7 @@ def _copied(request: Request, campaign: Campaign) -> dict[str, str]:
     elif not is_again and campaign.audience_tags is None:
         kept["to"] = "numbers"
     if campaign.channel == "sms":
+        kept["class"] = content.get("class", "")
         return kept | {"text": content["message_template"], "sender": str(content["sender_id"])}
     kept |= {"number": str(content["number_id"]), "template": str(content["template_id"])}
     for n, one in enumerate(filling.read(content["parameters"]), 1):

@@ -25,6 +25,7 @@ from heliograph.campaigns.filling import COLUMNS, Filling
 from heliograph.campaigns.plan import MAX_PACE
 from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views.preview import Preview
+from heliograph.classes import kinds
 from heliograph.contacts import records
 from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.form import found, numbers, told
@@ -62,6 +63,8 @@ class Given(msgspec.Struct, frozen=True):
     #: The text of an SMS.
     text: str
     sender: UUID | None
+    #: One of `kinds.NAMES`, of an SMS: a copy has the class of the original, which a program may have chosen.
+    traffic_class: str
     #: None for an SMS.
     filled: Filled | None
     #: Pasted numbers: text → the number it was read as, None: not a number.
@@ -94,7 +97,9 @@ class Given(msgspec.Struct, frozen=True):
             "messages_per_minute": self.pace,
         }
         if self.filled is None:
-            return sms.Wish(message_template=self.text, sender_id=self.sender, **common)
+            return sms.Wish(
+                message_template=self.text, sender_id=self.sender, traffic_class=self.traffic_class, **common
+            )
         one = self.filled
         chosen = one.entry.template
         return whatsapp.Wish(
@@ -144,6 +149,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
         pace=pace,
         text=typed["text"],
         sender=sender,
+        traffic_class=typed["class"] if typed["class"] in kinds.NAMES else sms.USUAL_CLASS,
         filled=said,
         pasted=pasted,
     )

@@ -160,7 +160,7 @@ async def _send(request: Request, given: Given, seen: Preview, own: str) -> UUID
                 trace=request.trace,
                 key_hash=key,
                 request_hash=idempotency.request_hash([person, own, text, str(given.sender or "")]),
-                traffic_class="marketing",
+                traffic_class=given.traffic_class,
             )
         )
     return msgspec.json.decode(answer.body, type=_Sent).message.id

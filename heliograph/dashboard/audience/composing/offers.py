@@ -7,13 +7,14 @@ from typing import Any
 from heliograph.accounts import organizations, quota, send_defaults, spending
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import template
-from heliograph.campaigns.channels import whatsapp
+from heliograph.campaigns.channels import sms, whatsapp
 from heliograph.campaigns.filling import COLUMNS, LONGEST
 from heliograph.campaigns.views.preview import Preview
 from heliograph.contacts.imports import drafts
 from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing.meaning import Given, entry_of
 from heliograph.pages.requests import Request
+from heliograph.pages.words import GUARD_CLASSES
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.by_hand import own_numbers
 from heliograph.whatsapp import library, reads, standing
@@ -41,7 +42,7 @@ async def values(
         if typed["channel"] == "whatsapp":
             shown |= await _whatsapp_values(request, conn, typed)
         else:
-            shown |= await _sms_values(request, conn)
+            shown |= await _sms_values(request, conn, typed)
     shown["home"] = request.speech.country(home) if home else ""
     shown["imports"] = [
         (str(one.id), f"{one.file} · {request.speech.moment(one.started_at)}") for one in imports if one.is_audience
@@ -55,12 +56,14 @@ async def values(
     return shown
 
 
-async def _sms_values(request: Request, conn: Connection) -> dict[str, Any]:
+async def _sms_values(request: Request, conn: Connection, typed: dict[str, str]) -> dict[str, Any]:
     listed = await sender_ids.list_all(conn, request.actor)
     balance = await quota.get(conn, request.actor.organization_id)
     today = await spending.left(conn, request.actor.organization_id)
     approved = [one for one in listed if one.status == "approved"]
     return {
+        # Of the usual one, nothing is said.
+        "class_name": None if typed["class"] == sms.USUAL_CLASS else GUARD_CLASSES.get(typed["class"]),
         "senders": approved,
         "sender_options": [("", request.text("the default")), *((str(one.id), one.value) for one in approved)],
         "left": balance.remaining,
