@@ -92,6 +92,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     scheduled_at: datetime | None
     started_at: datetime | None
     completed_at: datetime | None
+    #: Since when nothing has been waiting to be sent: all of its messages were accepted before.
+    drained_at: datetime | None
     #: When a second person approved it, if that is required.
     approved_at: datetime | None
     created_at: datetime
@@ -126,8 +128,8 @@ CONTENT = (
     "template_language",
     "parameters",
 )
-#: Omitted from events, because they may be longer than an event.
-NOT_SHOWN = frozenset({"parameters"})
+#: Omitted from events: what may be longer than an event, and what only our own reading needs.
+NOT_SHOWN = frozenset({"parameters", "drained_at"})
 #: Outcomes that a channel does not have.
 NOT_COUNTED = {"sms": "read", "whatsapp": "unknown"}
 COUNTS = ", ".join(Counts.__struct_fields__)
@@ -294,6 +296,8 @@ def shown(one: Campaign) -> dict[str, object]:
     values: dict[str, object] = {}
     for name in Campaign.__struct_fields__:
         value = getattr(one, name)
+        if name in NOT_SHOWN:
+            continue
         if name == "content":
             values.update({key: _plain(part) for key, part in value.items() if key not in NOT_SHOWN})
         elif name == "counts":

@@ -339,6 +339,40 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
     assert [row["phone"] for row in await pool.fetch("SELECT phone FROM campaign_recipients")][-1] == "+258841000003"
 
 
+async def test_who_did_not_get_it_is_found_among_many_later_messages(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it has completed, was canceled, or waits for its last receipts."""
+    await people(pool, tenant, 4)
+    where = (await make(owner)).path
+    await stage(pool)
+    await pool.execute("DELETE FROM queue")
+    await pool.execute("UPDATE messages SET status = 'sent', sent_at = now() WHERE recipient <> '+258841000003'")
+    await pool.execute(
+        "UPDATE messages SET status = 'undelivered', failure_code = 'undelivered', failed_at = now()"
+        " WHERE recipient = '+258841000003'"
+    )
+    await count(pool)
+    # Two hours later, many more have been sent.
+    hours = timedelta(hours=2)
+    for column in ("created_at", "started_at", "drained_at"):
+        await pool.execute(f"UPDATE campaigns SET {column} = {column} - $1::interval", hours)
+    for id, at in await pool.fetch("SELECT id, accepted_at FROM messages"):
+        earlier = UUID(int=uuid7_floor(at - hours).int + id.int % 2**62)
+        await pool.execute("UPDATE messages SET id = $2, accepted_at = $3 WHERE id = $1", id, earlier, at - hours)
+    await make(owner, name="Later", text="More")
+    await stage(pool)
+    monkeypatch.setattr("heliograph.base.database.bounded_scan.LOOK", 5)
+    monkeypatch.setattr("heliograph.dashboard.audience.campaign_recipients.PAGE_LOOK", 5)
+    page = await owner.get(where)
+    found = re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text)
+    assert sorted(found) == [f"+25884100000{n}" for n in range(4)]
+    for said in ("All are handed over; 3 reports are missing.", "Mozambique 1"):
+        assert said in page.words, (said, page.words)
+    for said in ("Search further", "Among the latest"):
+        assert said not in page.words, (said, page.words)
+
+
 async def test_who_was_skipped_is_seen_with_the_reason_and_taken_away(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:

@@ -36,22 +36,27 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Reasons(msgspec.Struct, frozen=True):
-    """Failures, most frequent first. `is_partial`: there are older messages that were not examined."""
+    """Failures, most frequent first. `is_partial`: there may be older messages, which were not examined."""
 
     listed: list[Reason]
     is_partial: bool
 
 
 def times(campaign: Campaign) -> tuple[datetime, datetime | None]:
-    """The period in which all messages of a campaign were accepted."""
-    begun = campaign.started_at or campaign.created_at
-    return begun, None if campaign.completed_at is None else campaign.completed_at + timedelta(minutes=1)
+    """The period in which all messages of a campaign were accepted; until None: until now. One that was canceled, or
+    that waits for its last receipts, has no more than one that has completed."""
+    begun, ended = campaign.started_at or campaign.created_at, campaign.drained_at or campaign.completed_at
+    return begun, None if ended is None else ended + timedelta(minutes=1)
 
 
+# The messages of others lie among them: `looked` says whether the scan got to the end.
 _FAILED = """
-SELECT status, failure_code, country, count(*)::int AS count FROM (
-       SELECT status, failure_code, country, campaign_id FROM {table}
-        WHERE organization_id = $1 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4) looked_at
+WITH looked_at AS MATERIALIZED (
+    SELECT status, failure_code, country, campaign_id FROM {table}
+     WHERE organization_id = $1 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4
+)
+SELECT status, failure_code, country, count(*)::int AS count, (SELECT count(*) FROM looked_at) AS looked
+  FROM looked_at
  WHERE campaign_id = $5 AND status IN ('undelivered', 'failed', 'expired', 'rejected', 'unknown')
  GROUP BY status, failure_code, country ORDER BY count DESC, status, failure_code, country LIMIT 50
 """
@@ -66,8 +71,8 @@ async def reasons(conn: Connection, actor: Actor, *, campaign: Campaign) -> Reas
     begun, ended = times(campaign)
     bounds = bounded_scan.bounds(None, date_from=begun, date_to=ended)
     rows = await conn.fetch(FAILED[campaign.channel], actor.organization_id, *bounds, bounded_scan.LOOK, campaign.id)
-    is_partial = campaign.counts.total > bounded_scan.LOOK
-    return Reasons([Reason(*row.values()) for row in rows], is_partial)
+    listed = [Reason(row["status"], row["failure_code"], row["country"], row["count"]) for row in rows]
+    return Reasons(listed, bool(rows) and rows[0]["looked"] == bounded_scan.LOOK)
 
 
 async def again(conn: Connection, actor: Actor, *, campaign: Campaign) -> list[str]:
