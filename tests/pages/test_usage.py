@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import re
 import uuid
+from datetime import datetime, timedelta
 
 import msgspec
+import pytest
 
 from heliograph import traffic
 from heliograph.accounts import quota
@@ -14,12 +16,15 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.notices import standing
+from heliograph.pages.languages import speech
 from tests.journeys.test_cli import Cli
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant
 from .exported import fetch
 from .test_messages import send
+from .test_sending import clock_session
 
+DAY = timedelta(days=1)
 LEDGER = "SELECT sum(quantity)::bigint FROM usage_entries WHERE organization_id = $1"
 
 
@@ -82,6 +87,29 @@ async def test_a_month_is_exported_and_adds_up_to_the_usage_list(
     assert "Nothing was sent in this period." in before.words
     assert "Mozambique 3 3" not in before.words
     assert (await owner.get("/usage?from=x")).words.count("Write a time as 2027-01-31 or 2027-01-31 14:30.") == 1
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Etc/GMT+12", "Pacific/Kiritimati"])
+async def test_the_last_hours_are_all_utc_days_that_they_touch(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, zone: str
+) -> None:
+    """Wherever the reader is: where it is another day already, or still, a day was missing."""
+    await pool.execute("UPDATE users SET time_zone = $1", zone)
+    await clock_session(owner)
+    await send(api, tenant)
+
+    def spell(now: datetime) -> str:
+        return f"{speech('en').day(now - DAY)} – {speech('en').day(now)}"
+
+    def seen(now: datetime) -> str:
+        return f"Day by day 1 SMS in 1 segments, 0 WhatsApp messages, 0 refunded. messages a day · {spell(now)} · UTC"
+
+    before = clock.now()
+    page = await owner.get("/usage?range=24h")
+    assert seen(before) in page.words or seen(clock.now()) in page.words, page.words
+    # A day that somebody chose is that day of UTC, as on bills.
+    page = await owner.get(f"/usage?from={before - DAY:%Y-%m-%d}&to={before:%Y-%m-%d}")
+    assert seen(before) in page.words, page.words
 
 
 async def test_a_month_is_split_by_what_its_references_begin_with(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, timedelta
+from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -16,7 +16,8 @@ from heliograph.pages.requests import Request
 
 
 class Days(msgspec.Struct, frozen=True):
-    """[since, until) as UTC dates; a date chosen by the reader is taken as that UTC day."""
+    """[since, until) as UTC dates. A date chosen by the reader is taken as that UTC day; times, such as the last 24
+    hours, as all UTC days that they touch."""
 
     since: date
     until: date
@@ -40,16 +41,26 @@ def read(request: Request) -> tuple[Days, Invalid | None]:
     range = ranges.read(request)
     if range.since is not None:
         zone, now = ZoneInfo(request.speech.zone), clock.now()
-        last = (range.until or now) - timedelta(microseconds=1)
-        until = max(last.astimezone(zone).date(), range.since.astimezone(zone).date()) + timedelta(days=1)
-        since = max(range.since.astimezone(zone).date(), until - timedelta(days=usage.MOST_DAYS))
-        return Days(since, until, None, range), None
+        first, until = _day(range.since, zone), _day(range.until or now, zone, is_end=True)
+        until = max(until, first + timedelta(days=1))
+        return Days(max(first, until - timedelta(days=usage.MOST_DAYS)), until, None, range), None
     problem = None
     try:
         month = usage.month_of(request.query.get("month") or f"{clock.now().date():%Y-%m}")
     except Invalid as refusal:
         month, problem = clock.now().date().replace(day=1), refusal
     return of_month(month, range), problem
+
+
+def _day(at: datetime, zone: ZoneInfo, *, is_end: bool = False) -> date:
+    """The day that begins with `at` in the reader's zone, or else its UTC day; `is_end`: the day after the last one
+    before `at`."""
+    local = at.astimezone(zone)
+    if local.time() == time():
+        return local.date()
+    if is_end:
+        return (clock.in_utc(at) - timedelta(microseconds=1)).date() + timedelta(days=1)
+    return clock.in_utc(at).date()
 
 
 def of_month(month: date, range: Range) -> Days:
