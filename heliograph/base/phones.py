@@ -44,6 +44,11 @@ REGIONS: dict[str, str] = dict(pair.split(":") for pair in _CALLING_CODES.split(
 _match = re.compile(r"\+?([1-9][0-9]{6,14})").fullmatch
 _PASTED = re.compile(r"[+0-9 \t\xa0\u202f.()\u2010-\u2013-]{7,40}")
 _NOT_DIGIT = re.compile(r"[^0-9]")
+#: Invisible characters that address books, messengers and web pages put around numbers and into them.
+_INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+#: In Germany, Belgium and elsewhere a slash follows the area code. Few digits after it are an alternative ending, as in
+#: 0151 2345678/9, and many before it another number.
+_with_area_code = re.compile(r"((?:[^0-9/]*[0-9]){2,8}[^0-9/]*)/((?:[^0-9/]*[0-9]){5,}[^0-9/]*)").fullmatch
 _BRAZIL_8 = re.compile(r"^(\+55[0-9]{2})([689][0-9]{7})$")
 _MEXICO_1 = re.compile(r"^\+521([0-9]{10})$")
 _MEXICO_TRUNK = re.compile(r"^(?:01|044|045|1)([0-9]{10})$")
@@ -176,12 +181,12 @@ def masked(number: str) -> str:
 def normalize(text: str, *, region: str | None = None) -> str | None:
     """E.164 from text that a person typed, or None if no number of that length can exist there.
 
-    Spaces, dashes, dots and parentheses are accepted, also around the country's code, as are a missing `+`, an
-    international prefix `00` and a national `(0)` after the calling code; letters, extensions and digits other than
-    ASCII are not. `region` (ISO, one of `REGIONS`): a number without `+` or `00` is interpreted as people there
-    write it, with or without their calling code. Obsolete forms are converted to the dialed one: a Brazilian mobile
-    gets its ninth digit, a Mexican one loses the 1, an Argentine one gets a 9 for the 15. About 20 µs; 1 µs for
-    international numbers, whose length alone is checked.
+    Spaces, dashes, dots, parentheses (also around the country's code) and a slash after the area code are accepted, as
+    are a missing `+`, an international prefix `00`, a national `(0)` after the calling code, and invisible characters;
+    letters, extensions and digits other than ASCII are not. `region` (ISO, one of `REGIONS`): a number without `+` or
+    `00` is interpreted as people there write it, with or without their calling code. Obsolete forms are converted to
+    the dialed one: a Brazilian mobile gets its ninth digit, a Mexican one loses the 1, an Argentine one gets a 9 for
+    the 15. About 20 µs; 1 µs for international numbers, whose length alone is checked.
     """
     known = parse(text) if region is None or text.startswith("+") else None
     if known is not None:
@@ -189,7 +194,7 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
         # A zero after the calling code is usually a mistake, but not in Italy and a few others: ask phonenumbers.
         if known[len(code) + 1] != "0" and _is_possible(code, len(known) - len(code) - 1):
             return _dialed(known)
-    text = _unbracketed(text)
+    text = _cleaned(text)
     if not _PASTED.fullmatch(text) or "+" in text[1:]:
         return None
     digits = _NOT_DIGIT.sub("", text.replace("(0)", ""))
@@ -208,9 +213,12 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
     return found and _dialed(found)
 
 
-def _unbracketed(text: str) -> str:
-    """Trimmed, and without the bracket that many put before the code of a country: (+258) 84 123 4567."""
-    text = text.strip()
+def _cleaned(text: str) -> str:
+    """Trimmed, without invisible characters, with a space for the slash after an area code, and without the bracket
+    that many put before the code of a country: (+258) 84 123 4567."""
+    text = (text if text.isascii() else _INVISIBLE.sub("", text)).strip()
+    if "/" in text and (match := _with_area_code(text)) is not None:
+        text = f"{match[1]} {match[2]}"
     return text[1:] if text.startswith(("(+", "(00")) else text
 
 
@@ -232,7 +240,7 @@ def read(text: str, *, region: str | None) -> str | None:
 
 def is_international(text: str) -> bool:
     """Whether it is written with the code of its country: with `+` or `00`, in brackets or not."""
-    return _unbracketed(text).startswith(("+", "00"))
+    return _cleaned(text).startswith(("+", "00"))
 
 
 def readings(text: str, *, region: str | None) -> list[str]:
@@ -241,7 +249,7 @@ def readings(text: str, *, region: str | None) -> list[str]:
     With `+` or `00` it is a single number. Otherwise it may be a national number (of `region`), if such a number
     exists, and the number whose calling code its first digits are.
     """
-    text = _unbracketed(text)
+    text = _cleaned(text)
     typed = _NOT_DIGIT.sub("", text)
     if text.startswith("+") or typed.startswith("00"):
         if not _PASTED.fullmatch(text):
@@ -260,6 +268,7 @@ def readings(text: str, *, region: str | None) -> list[str]:
 
 def digits(text: str) -> str:
     """The digits of text written like a number, without a `+`; empty for anything else."""
+    text = _cleaned(text)
     return _NOT_DIGIT.sub("", text) if _PASTED.fullmatch(text) else ""
 
 

@@ -254,6 +254,19 @@ def test_numbers_are_written_as_they_are_dialed(text: str, region: str | None, e
         ("((+258) 84 123 4567", None, None),
         ("84 (+258) 123 4567", "MZ", None),
         ("00258841234567", None, "+258841234567"),
+        # As address books and messengers wrap numbers, and as web pages break them.
+        ("\u202a+258 84 123 4567\u202c", None, "+258841234567"),
+        ("\u200e84 123 4567\ufeff", "MZ", "+258841234567"),
+        ("+258\u200b841234567", None, "+258841234567"),
+        # A slash after the area code, and none in other places.
+        ("0151/2345 6789", "DE", "+4915123456789"),
+        ("+49 (0) 151/23456789", None, "+4915123456789"),
+        ("0475/12.34.56", "BE", "+32475123456"),
+        ("0151/23456789", None, None),
+        ("0151 2345678/9", "DE", None),
+        ("841234567/847654321", "MZ", None),
+        ("0151/234567/89", "DE", None),
+        ("27/11/2026", "DE", None),
     ],
 )
 def test_a_number_is_never_guessed(text: str, region: str | None, expected: str | None) -> None:
