@@ -43,9 +43,15 @@ DELETE_IMAGES = """
 DELETE FROM contact_import_images WHERE (organization_id, import_id, batch, contact_id) IN (
     SELECT organization_id, import_id, batch, contact_id FROM contact_import_images WHERE import_id < $1 LIMIT $2)
 """
+# Except lists of people whom a scheduled campaign has yet to gather: it would be sent to nobody.
 DELETE_BATCHES = """
 DELETE FROM contact_import_batches WHERE (organization_id, import_id, batch) IN (
-    SELECT organization_id, import_id, batch FROM contact_import_batches WHERE import_id < $1 LIMIT $2)
+    SELECT organization_id, import_id, batch FROM contact_import_batches b
+     WHERE import_id < $1
+       AND NOT EXISTS (SELECT FROM campaigns
+                        WHERE organization_id = b.organization_id AND step_at IS NOT NULL
+                          AND status IN ('scheduled', 'staging') AND audience_import = b.import_id)
+     LIMIT $2)
 """
 # Uploads are kept for as long as their import may be continued.
 DELETE_CHUNKS = """

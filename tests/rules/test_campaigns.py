@@ -20,7 +20,7 @@ from heliograph.accounts import quota, send_defaults, spending
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process import measures
 from heliograph.campaigns import audience, counting, plan, record, template
 from heliograph.campaigns.approval import approving, rule
@@ -40,6 +40,7 @@ from heliograph.privacy import erasure, holdings
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import Selection
+from heliograph.retention import rules as retention
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
@@ -391,21 +392,10 @@ async def test_places_are_filled_once_with_what_is_known(pool: Pool) -> None:
 async def test_nobody_is_called_by_their_number(pool: Pool, tmp_path: Path, by: str) -> None:
     """A contact that was imported without a name has its number in place of one."""
     actor = await organization(pool)
-    listed = tmp_path / "people.csv"
-    listed.write_text(f"phone,name,tags\n{number(1)},,x\n{number(2)},Zé,x\n")
-    async with pool.acquire() as conn:
-        done = await importing.run(
-            conn,
-            actor,
-            path=listed,
-            layout=sheets.layout(listed),
-            rejects=tmp_path / "rejects.csv",
-            options=Options(),
-            on_progress=lambda progress: None,
-        )
+    id = await imported(pool, actor, tmp_path, f"{number(1)},,x", f"{number(2)},Zé,x")
     audience_of: dict[str, dict[str, Any]] = {
         "tag": {"audience_tags": ["x"]},
-        "import": {"audience_import": done.import_id},
+        "import": {"audience_import": id},
         "number": {"recipients": [number(1), number(2)]},
     }
     text = "{{name|customer}}, {{phone}}"
@@ -1097,6 +1087,24 @@ async def test_the_people_of_an_import_get_it(pool: Pool, tmp_path: Path) -> Non
     assert await texts(pool) == {number(1): "Hi P1", number(2): "Hi Bia"}
     found = await get(pool, actor, made.id)
     assert found.counts == counts(queued=2, opted_out=1)
+
+
+async def test_a_list_is_kept_until_the_campaign_scheduled_for_it_begins(pool: Pool, tmp_path: Path) -> None:
+    """Lists are forgotten with texts, after a month; a campaign may be scheduled a year ahead."""
+    actor = await organization(pool)
+    id = await imported(pool, actor, tmp_path, f"{number(1)},Ana,")
+    other = await imported(pool, actor, tmp_path, f"{number(2)},Rui,")
+    later = datetime.now(UTC) + timedelta(days=100)
+    made = await create(pool, actor, audience_import=id, scheduled_at=later)
+    forget = (retention.DELETE_BATCHES, UUID(int=uuid7_floor(later).int), 100)
+    await pool.execute(*forget)
+    assert [row[0] for row in await pool.fetch("SELECT import_id FROM contact_import_batches")] == [id], other
+    await pool.execute("UPDATE campaigns SET step_at = now()")
+    await run(pool)
+    assert set(await texts(pool)) == {number(1)}
+    assert (await get(pool, actor, made.id)).counts == counts(queued=1)
+    await pool.execute(*forget)
+    assert await pool.fetchval("SELECT count(*) FROM contact_import_batches") == 0
 
 
 async def test_an_import_that_was_undone_is_nobodys_audience(pool: Pool, tmp_path: Path) -> None:

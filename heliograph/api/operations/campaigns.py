@@ -139,7 +139,10 @@ class CreateCampaign(
     audience_import: Annotated[
         UUID | None,
         Meta(
-            description="Send to the contacts that an imported file lists. It is known for as long as texts are kept."
+            description=(
+                "Send to the contacts that an imported file lists. It is known for as long as texts are kept, and "
+                "until a campaign that is scheduled for its people has started."
+            )
         ),
     ] = None
     other_audience_import: Annotated[UUID | None, alias_of("audience_import")] = None
