@@ -50,7 +50,7 @@ ANY_STEP = "EXISTS (SELECT FROM campaigns WHERE step_at <= now())"
 TAKE = """
 SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.audience_tags, c.audience_import,
        c.audience_tag_match_mode, c.excluded_tags, c.not_written_days, c.with_names, c.messages_per_minute,
-       c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.due_at,
+       c.request_id, c.gather_tag, c.gather_after, c.staged_to, c.total, c.due_at,
        clock_timestamp() AS at, o.state, o.smart_encoding, o.replace_accents, o.allowed_countries
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id
  WHERE c.step_at <= now()
@@ -307,7 +307,8 @@ class _Wanted(msgspec.Struct, frozen=True):
 
     def _key(self) -> tuple[object, ...]:
         due = self.due
-        return due.organization_id, due.id, self.after, self.limit, due.allowed_countries, self.batch.key
+        # The total changes if a recipient is erased.
+        return due.organization_id, due.id, self.after, self.limit, due.total, due.allowed_countries, self.batch.key
 
 
 class _Ahead(msgspec.Struct, frozen=True):

@@ -123,6 +123,26 @@ SELECT (SELECT count(*) FROM gone)::int AS contacts, (SELECT count(*) FROM chang
        (SELECT count(*) FROM noted)::int AS notes_of_operators,
        (SELECT count(*) FROM skipped)::int AS skipped_by_campaigns
 """
+# Recipients whom campaigns have yet to pass. Staging passes them under the lock of the campaign, so it comes first.
+CAMPAIGNS = """
+SELECT id FROM campaigns c
+ WHERE organization_id = $1 AND status IN ('scheduled', 'staging', 'running', 'paused')
+   AND EXISTS (SELECT FROM campaign_recipients WHERE organization_id = $1 AND campaign_id = c.id AND phone = ANY ($2))
+ ORDER BY id FOR UPDATE
+"""
+RECIPIENTS = """
+WITH gone AS (
+    DELETE FROM campaign_recipients r USING campaigns c
+     WHERE c.organization_id = $1 AND c.id = ANY ($3) AND r.organization_id = $1 AND r.campaign_id = c.id
+       AND r.phone = ANY ($2) AND r.phone > c.staged_to
+    RETURNING r.campaign_id
+), fewer AS (
+    UPDATE campaigns c SET total = c.total - theirs.count, pending = c.pending - theirs.count
+      FROM (SELECT campaign_id, count(*)::int AS count FROM gone GROUP BY campaign_id) theirs
+     WHERE c.organization_id = $1 AND c.id = theirs.campaign_id
+)
+SELECT count(*)::int FROM gone
+"""
 SENT = """
 WITH looked_at AS MATERIALIZED (
     SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
@@ -265,7 +285,8 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     """Erase the data held about a person, under all names; `address`: E.164, or a user id. `conn` plans by key from
     then on.
 
-    A message still waiting to be sent loses its text and ends as expired. The receipt is also in the audit log.
+    A message still waiting to be sent loses its text and ends as expired, and no campaign writes to them any more. The
+    receipt is also in the audit log.
     """
     await plan_by_key(conn)
     organization_id, begun = actor.organization_id, clock.now()
@@ -275,6 +296,9 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     row = await conn.fetchrow(CONTACTS, organization_id, names)
     assert row is not None
     erased = Counter(dict(row.items()))
+    async with conn.transaction():
+        pending = [one["id"] for one in await conn.fetch(CAMPAIGNS, organization_id, names)]
+        erased["recipients_of_campaigns"] = await conn.fetchval(RECIPIENTS, organization_id, names, pending)
     erased["skipped_by_campaigns"] += (await _steps(conn, SKIPPED, actor, names))["gone"]
     sent = await _steps(conn, SENT, actor, names, also=_receipts)
     received = await _steps(conn, RECEIVED, actor, names, also=_parts)

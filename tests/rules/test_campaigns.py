@@ -172,6 +172,32 @@ async def test_who_is_skipped_is_kept_with_the_reason_and_erased_like_all_of_a_p
     assert gone == {(number(3), "opted_out"), (typed, "no_number")}
 
 
+async def test_whoever_was_erased_gets_no_campaign_that_listed_them(pool: Pool) -> None:
+    """Neither one that has yet to begin nor one that is under way, though it has read its next recipients already."""
+    actor = await organization(pool)
+    listed = [number(n) for n in range(1, 6)]
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    later = await create(pool, actor, "later", recipients=listed[:2], scheduled_at=soon)
+    made = await create(pool, actor, recipients=listed)
+    stager = Stager(pool, chunk=2)
+    for _ in range(2):  # begun, and its first chunk is staged
+        await stager.round()
+    assert (await get(pool, actor, made.id)).counts == counts(queued=2, pending=3)
+    async with pool.acquire() as conn:
+        receipts = [await erasure.erase(conn, actor, address=one) for one in (number(1), number(4))]
+    # The first one's message of the campaign under way is there already: it has no text any more.
+    assert [one.erased["recipients_of_campaigns"] for one in receipts] == [1, 1]
+    while await stager.round():
+        pass
+    assert (await get(pool, actor, made.id)).counts == counts(queued=4)
+    assert await pool.fetchval("SELECT body FROM messages WHERE recipient = $1", number(1)) is None
+    await pool.execute("UPDATE campaigns SET step_at = now() WHERE id = $1", later.id)
+    await run(pool)
+    assert (await get(pool, actor, later.id)).counts == counts(queued=1)
+    written = [tuple(row) for row in await pool.fetch("SELECT recipient, campaign_id FROM messages ORDER BY id")]
+    assert written == [(number(n), made.id) for n in (1, 2, 3, 5)] + [(number(2), later.id)]
+
+
 @pytest.mark.parametrize("why", ["price list", "sender", "unknown sender"])
 @pytest.mark.parametrize("mode", ["live", "test"])
 async def test_whom_nobody_carries_to_is_counted_before_as_it_is_staged(

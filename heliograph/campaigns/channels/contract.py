@@ -39,6 +39,7 @@ class Due(msgspec.Struct, frozen=True):
     gather_tag: int
     gather_after: UUID
     staged_to: str
+    total: int
     due_at: datetime | None
     #: By the database's clock.
     at: datetime
