@@ -567,6 +567,33 @@ async def test_what_is_typed_is_kept_as_a_draft_until_the_campaign_is_made(
     assert await pool.fetchval("SELECT count(*) FROM campaign_drafts") == 0
 
 
+async def test_a_draft_keeps_its_time_whoever_goes_on_with_it(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """Nine o'clock in Maputo is not nine o'clock in India."""
+    await make_person(pool, tenant, "bo@example.com", "admin")
+    zones = {"ana@example.com": "Africa/Maputo", "bo@example.com": "Asia/Kolkata"}
+    for browser, (email, zone) in zip((owner, other_browser), zones.items(), strict=True):
+        await pool.execute("UPDATE users SET time_zone = $2 WHERE email = $1", email, zone)
+        browser.session.cookie_jar.clear()
+        await browser.sign_in(email)
+    form = (await owner.get("/campaigns/new")).form("/campaigns")
+    typed = {"name": "Sale", "text": "Hello", "when": "later", "day": "2027-02-28", "hour": "22:00"}
+    await owner.post("/campaigns/drafts", form | typed, HX_Request="true")
+    where = f"/campaigns/new?draft={form['draft']}"
+    for browser, day, hour in ((owner, "2027-02-28", "22:00"), (other_browser, "2027-03-01", "01:30")):
+        again = (await browser.get(where)).form("/campaigns")
+        assert (again["day"], again["hour"]) == (day, hour)
+    # Kept by the colleague, it is the same time.
+    await other_browser.post("/campaigns/drafts", again | {"when": "later"}, HX_Request="true")
+    again = (await owner.get(where)).form("/campaigns")
+    assert (again["day"], again["hour"]) == ("2027-02-28", "22:00")
+    # What is no time stays as it was typed.
+    await owner.post("/campaigns/drafts", again | {"when": "later", "day": "soon"}, HX_Request="true")
+    again = (await other_browser.get(where)).form("/campaigns")
+    assert (again["day"], again["hour"]) == ("soon", "22:00")
+
+
 async def test_a_number_of_a_draft_that_lacks_a_digit_does_not_become_another_one(
     pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -29,6 +31,7 @@ async def keep(request: Request, typed: dict[str, str]) -> str:
     if (id := uuid_in(typed["draft"])) is None or not any(typed[name] for name in ("name", "text", "template")):
         return ""
     fields = {name: value for name, value in typed.items() if name not in _OUTSIDE and value}
+    fields["zone"] = request.speech.zone
     try:
         async with request.writing() as conn:
             await drafts.save(conn, request.actor, id=id, fields=fields, numbers=form.numbers(typed["numbers"]))
@@ -40,10 +43,16 @@ async def keep(request: Request, typed: dict[str, str]) -> str:
 
 
 async def read(request: Request, id: UUID) -> dict[str, str]:
-    """The fields of a draft as typed. Raises NotFound."""
+    """The fields of a draft as typed; its time in the reader's zone, who may not have typed it. Raises NotFound."""
     async with request.reading() as conn:
         found = await drafts.get(conn, request.actor, id=id)
-    return {**found.fields, "numbers": "\n".join(found.numbers), "draft": str(found.id)}
+    fields = {**found.fields, "numbers": "\n".join(found.numbers), "draft": str(found.id)}
+    zone = request.speech.zone
+    if (typed_in := fields.pop("zone", zone)) != zone and "day" in fields and "hour" in fields:
+        with contextlib.suppress(ValueError, KeyError, OverflowError):  # what is no time stays as it is
+            at = form.moment(fields, typed_in).astimezone(ZoneInfo(zone))
+            fields |= {"day": at.date().isoformat(), "hour": f"{at:%H:%M}"}
+    return fields
 
 
 async def discard(request: Request) -> Answer:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date, datetime, time
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -64,6 +66,11 @@ def typed(form: Mapping[str, str]) -> dict[str, str]:
             break
         kept |= {f"p{n}": form[f"p{n}"], f"t{n}": form.get(f"t{n}", "").strip()}
     return kept
+
+
+def moment(typed: Mapping[str, str], zone: str) -> datetime:
+    """The time that day and hour mean in a time zone. Raises ValueError."""
+    return datetime.combine(date.fromisoformat(typed["day"]), time.fromisoformat(typed["hour"]), ZoneInfo(zone))
 
 
 async def found(request: Request, conn: Connection, id: UUID) -> Campaign:

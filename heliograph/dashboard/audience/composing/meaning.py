@@ -6,10 +6,9 @@ The rule nobody may break: input that cannot be understood is reported at its fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import date, datetime, time
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -28,7 +27,7 @@ from heliograph.campaigns.views.preview import Preview
 from heliograph.classes import kinds
 from heliograph.contacts import records
 from heliograph.dashboard.audience import words
-from heliograph.dashboard.audience.composing.form import found, numbers, told
+from heliograph.dashboard.audience.composing.form import found, moment, numbers, told
 from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import routing
@@ -129,8 +128,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
     scheduled_at: datetime | None = None
     if typed["when"] == "later":
         try:
-            zone = ZoneInfo(request.speech.zone)
-            scheduled_at = datetime.combine(date.fromisoformat(typed["day"]), time.fromisoformat(typed["hour"]), zone)
+            scheduled_at = moment(typed, request.speech.zone)
         except ValueError:
             wrong.append(("day", "format", words.CAMPAIGN_FORM["day.format"]))
     pace = _count(typed, "pace", MAX_PACE, wrong)
