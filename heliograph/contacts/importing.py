@@ -35,6 +35,11 @@ BATCH = 5_000
 
 #: A long number as rounded by a spreadsheet: 2.58841E+11.
 _is_rounded = re.compile(r"[0-9]+[.,][0-9]+[eE]\+?[0-9]+").fullmatch
+#: A date as spreadsheets write it, which would have the digits of a number at home: 27.11.2026, 2026-11-27.
+_is_date = re.compile(
+    r"(0?[1-9]|[12][0-9]|3[01])\.(0?[1-9]|1[0-2])\.(19|20)[0-9]{2}"
+    r"|(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+).fullmatch
 _tag_separators = re.compile(r"[;,|]|:::")
 #: Columns that the file of rejected rows has before the original ones.
 REJECT_COLUMNS = ("row", "reason")
@@ -42,6 +47,7 @@ REJECT_COLUMNS = ("row", "reason")
 MORE_CELLS = "the row has more cells than the header"
 NO_NUMBER = "there is no phone number"
 ROUNDED = "a spreadsheet has rounded the phone number: format that column as text"
+DATE = "there is a date in place of the phone number"
 NO_COUNTRY = "the phone number has no country code: write it with + and the country code, or import with --country"
 NO_SUCH = "the phone number is invalid, or has no country code"
 LONG_NAME = f"the name has more than {MAX_NAME} characters"
@@ -52,7 +58,7 @@ MANY_TAGS = f"`tags` must list at most {MAX_TAGS} tags"
 OVERFULL = f"its contact would have more than {MAX_TAGS} tags"
 REASONS = (
     *(sheets.OPEN_QUOTE, sheets.LONG_LINE),
-    *(MORE_CELLS, NO_NUMBER, ROUNDED, NO_COUNTRY, NO_SUCH, LONG_NAME, NUL_NAME, LONG_TAG, CONTROL_TAG, MANY_TAGS),
+    *(MORE_CELLS, NO_NUMBER, ROUNDED, DATE, NO_COUNTRY, NO_SUCH, LONG_NAME, NUL_NAME, LONG_TAG, CONTROL_TAG, MANY_TAGS),
     OVERFULL,
 )
 
@@ -336,6 +342,8 @@ def _entry(phone: str, name: str, first: str, last: str, tags: str, options: Opt
 
 
 def _number(cell: str, country: str | None) -> str:
+    if _is_date(cell.strip()):
+        raise Invalid(("phone", "pattern", DATE))
     # Spreadsheets often write integers as decimals: 258841234567.0.
     number = None if cell.endswith(".0") else phones.read(cell, region=country)
     if number is not None:

@@ -152,6 +152,16 @@ async def test_numbers_without_a_country_code(pool: Pool, tmp_path: Path) -> Non
     }
 
 
+async def test_a_date_is_nobodys_number(pool: Pool, tmp_path: Path) -> None:
+    """Many countries have numbers of eight digits, and in Germany any number is possible."""
+    actor = await organization(pool)
+    path = tmp_path / "people.csv"
+    path.write_text("phone;name\n27.11.2026;\n2026-11-27;\n29.2.2028;\n 1.1.1999 ;\n0151.2345.6789;\n015-1234-5678;\n")
+    assert (await import_(pool, actor, path, country="DE")).created == 2
+    assert (await contacts(pool, actor)).keys() == {"+4915123456789", "+491512345678"}
+    assert [row[:2] for row in rejected(path)[1:]] == [[f"{n}", importing.DATE] for n in range(2, 6)]
+
+
 async def test_what_is_exported_can_be_imported(pool: Pool, people: Path, tmp_path: Path) -> None:
     actor, other = await organization(pool), await organization(pool)
     await import_(pool, actor, people)

@@ -48,6 +48,7 @@ IMPORT_REASONS: Mapping[str, str] = {
     importing.MORE_CELLS: "The row has more cells than the header",
     importing.NO_NUMBER: "There is no phone number",
     importing.ROUNDED: "A spreadsheet has rounded the phone number: format that column as text",
+    importing.DATE: "There is a date in place of the phone number",
     importing.NO_COUNTRY: "The number has no country code, and no country was chosen",
     importing.NO_SUCH: "This cannot be a phone number",
     importing.LONG_NAME: "The name has more than 200 characters",
