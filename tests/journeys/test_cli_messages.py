@@ -56,3 +56,34 @@ async def test_messages_are_listed_newest_first_by_what_the_api_filters_by(pool:
     words = ("--status", "--recipient", "--reference", "--since", *("--country",) * 2, *("--failure",) * 2)
     for one, word in zip(wrong, words, strict=True):
         assert (one.status, word in one.err, one.out) == (2, True, "")
+
+
+async def test_a_message_is_shown_with_its_price_its_cost_and_the_margin(pool: Pool, database_url: str) -> None:
+    actor, cli = await organization(pool), Cli(HELIOGRAPH_DATABASE_URL=database_url)
+
+    async def shown(price: tuple[int, str] | None, cost: tuple[int, str] | None) -> tuple[str | None, ...]:
+        id = await message(pool, actor)
+        charged = [(*one, "submit") if one else (None, None, None) for one in (price, cost)]
+        await pool.execute(
+            """UPDATE messages SET price = $2, price_currency = $3, price_due = $4, cost = $5, cost_currency = $6,
+                                   cost_due = $7 WHERE id = $1""",
+            id,
+            *charged[0],
+            *charged[1],
+        )
+        found = (await cli("message", "show", str(id), "--json")).data["message"]
+        return found["price"], found["cost"], found["margin"]
+
+    assert await asyncio.gather(
+        shown((50_000, "EUR"), (30_000, "EUR")),
+        shown((50_000, "EUR"), (80_000, "EUR")),
+        shown((50_000, "EUR"), (30_000, "USD")),
+        shown(None, (30_000, "EUR")),
+        shown(None, None),
+    ) == [
+        ("0.050000", "0.030000", "0.020000"),
+        ("0.050000", "0.080000", "-0.030000"),
+        ("0.050000", "0.030000", None),
+        (None, "0.030000", None),
+        (None, None, None),
+    ]

@@ -13,7 +13,7 @@ import typer
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.base.money import decimal
+from heliograph.base.money import decimal, micros
 from heliograph.cli.terminal.console import DataDir, Org, moment, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, cell, group, record, show, table
 from heliograph.overview import intervening
@@ -166,7 +166,7 @@ def show_(
     looked = on_database(work, settings_of(data_dir))
     found = as_plain(looked) | {"why": _told(looked.why, looked.evidence)}
     del found["evidence"]
-    found["message"] = _in_units(found["message"])
+    found["message"] = _with_margin(found["message"])
     if not text:
         del found["text"]
     if json:
@@ -255,14 +255,14 @@ def decide(
     show(on_database(work, settings_of(data_dir)), json)
 
 
-def _in_units(message: dict[str, Any]) -> dict[str, Any]:
-    """An SMS with its price and cost in units, and the margin if both are in the same currency."""
+def _with_margin(message: dict[str, Any]) -> dict[str, Any]:
+    """An SMS with its margin, if its price and its cost are in the same currency."""
     if "cost" not in message or "price" not in message:
         return message
-    price, cost = message["price"], message["cost"]
-    in_one = None not in (price, cost) and message["price_currency"] == message["cost_currency"]
-    amounts = {name: None if message[name] is None else decimal(message[name]) for name in ("price", "cost")}
-    return message | amounts | {"margin": decimal(price - cost) if in_one else None}
+    price, cost = (None if message[name] is None else micros(message[name]) for name in ("price", "cost"))
+    if price is None or cost is None or message["price_currency"] != message["cost_currency"]:
+        return message | {"margin": None}
+    return message | {"margin": decimal(price - cost)}
 
 
 def _told(why: Why | None, evidence: str | None) -> dict[str, str]:
