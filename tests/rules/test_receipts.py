@@ -230,6 +230,30 @@ async def test_national_and_international_forms_agree(pool: Pool, to: str) -> No
     assert await status_of(pool, id) == "delivered"
 
 
+@pytest.mark.parametrize(
+    ("number", "written", "fits"),
+    [
+        ("+2389911201", "9911201", True),  # Cape Verde: seven digits
+        ("+2389911201", "9911202", False),
+        ("+9613123456", "03123456", True),  # Lebanon: seven digits after a 0
+        ("+298211234", "211234", True),  # the Faroe Islands: six digits
+        ("+298211234", "1234", False),
+    ],
+)
+async def test_a_national_number_may_be_shorter_than_what_is_compared(
+    pool: Pool, number: str, written: str, fits: bool
+) -> None:
+    """In the answer's case by its id, and for an attempt without an answer by the number alone."""
+    id = await sent(pool, await organization(pool), ONE, "7", to=number)
+    applied = await receive(pool, receipt("7", to=written))
+    assert (applied.matched, await status_of(pool, id)) == ((1, "delivered") if fits else (0, "sent"))
+
+    await receive(pool, receipt("lost", to=written))
+    async with pool.acquire() as conn:
+        lost = waiting.Uncertain(ONE, now() - timedelta(seconds=1), number[1:], 1)
+        assert await waiting.find_for_uncertain(conn, [lost]) == ([["lost"]] if fits else [[]])
+
+
 async def test_addresses_may_be_swapped(pool: Pool) -> None:
     id = await sent(pool, await organization(pool), ONE, "7")
     await receive(pool, Receipt(("7",), DELIVERED, SENDER, TO[1:], b"raw"))

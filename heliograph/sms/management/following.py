@@ -16,7 +16,7 @@ import msgspec
 from heliograph.base.ids import uuid7
 from heliograph.base.sentences import Sentence, quoted, said, sentence
 from heliograph.sms.accepting import encoding
-from heliograph.sms.reports.keys import suffix
+from heliograph.sms.reports.keys import is_same
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Inbound, Outcome, Receipt, Submission, Verdict
 from heliograph.suppliers.smpp import bases
@@ -112,7 +112,7 @@ async def _smpp(account: Account, message: Submission, told: Told, wait: float, 
             outcomes.set_result(outcome)
 
     async def receipts(received: Sequence[Receipt]) -> None:
-        ours = [one for one in received if suffix(one.recipient) == suffix(message.to)]
+        ours = [one for one in received if is_same(message.to, one.recipient)]
         heard.extend(ours[: MOST - len(heard)])
         came.set()
         if len(ours) < len(received):

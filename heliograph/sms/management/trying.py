@@ -23,7 +23,7 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import changing, drafts, following, long_messages
 from heliograph.sms.management.drafts import Trial
 from heliograph.sms.management.following import Followed, Heard, Told
-from heliograph.sms.reports.keys import SUFFIX, suffix
+from heliograph.sms.reports.keys import same_end, suffix, suffix_of
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Submission, Verdict
 
@@ -39,9 +39,10 @@ KEEP = "UPDATE suppliers SET trial = $2::text::jsonb WHERE id = $1"
 FORGET = "UPDATE suppliers SET trial = NULL WHERE id = $1"
 NOW = "SELECT now()"
 # Unmatched receipts, found by the handset's number, whatever base their ids are written in.
+FITS = same_end("$3", suffix_of("recipient"))
 HEARD = f"""
 SELECT keys, state, error, submitted, delivered FROM receipts
- WHERE message_id IS NULL AND supplier_id = $1 AND received_at >= $2 AND (right(recipient, {SUFFIX}) = $3 OR keys && $4)
+ WHERE message_id IS NULL AND supplier_id = $1 AND received_at >= $2 AND ({FITS} OR keys && $4)
  ORDER BY received_at LIMIT {MOST}
 """
 

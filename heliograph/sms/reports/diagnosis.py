@@ -26,7 +26,7 @@ from heliograph.base.errors import Invalid
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import waiting
-from heliograph.sms.reports.keys import look, suffix
+from heliograph.sms.reports.keys import look, same_end, suffix
 from heliograph.suppliers.smpp import bases
 
 log = structlog.get_logger()
@@ -61,14 +61,15 @@ SELECT supplier.id, newest.* FROM unnest($1::uuid[]) AS supplier (id) CROSS JOIN
           AND received_at < now() - interval '2 seconds' AND cardinality(keys) > 0
         ORDER BY received_at DESC LIMIT {SAMPLE}) newest
 """
-KNOWN = """
+FITS = f"({same_end('recipient_suffix', 'item.one')} OR recipient_suffix = item.other)"
+KNOWN = f"""
 SELECT item.n FROM unnest($2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS item (id_key, one, other, n)
  WHERE EXISTS (SELECT FROM attempts WHERE target_id = $1 AND supplier_message_id = item.id_key AND message_id >= $5
                   AND message_id < $6
-                  AND recipient_suffix IN (item.one, item.other))
+                  AND {FITS})
     OR EXISTS (SELECT FROM sms_parts WHERE supplier_id = $1 AND id_key = item.id_key AND answered_on >= $7
                   AND answered_on < $8
-                  AND recipient_suffix IN (item.one, item.other))
+                  AND {FITS})
 """
 
 

@@ -18,8 +18,11 @@ from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7_floor, uuid_of
 from heliograph.suppliers.contract import Receipt
 
-#: Number of digits of an address that are compared: national and international forms have them in common.
+#: Number of digits of an address that are compared: national and international forms have them in common, except in
+#: small countries, whose national numbers are shorter.
 SUFFIX = 8
+#: Fewest digits of a national number that are compared.
+SHORTEST = 5
 #: Receipts arrive at most this long after the answer; networks send none after a week.
 LATEST = timedelta(days=10)
 #: Attempts are partitioned by their message's age: if a message was accepted longer than this before its answer, its id
@@ -58,8 +61,25 @@ class PartId(NamedTuple):
 
 
 def suffix(address: str) -> str:
-    """The part of an address that is compared: its last SUFFIX characters."""
-    return address[-SUFFIX:]
+    """The part of an address that is compared: its last SUFFIX characters, without zeros in front of the number."""
+    return address.lstrip("0")[-SUFFIX:]
+
+
+def suffix_of(column: str) -> str:
+    """`suffix` in SQL."""
+    return f"right(ltrim({column}, '0'), {SUFFIX})"
+
+
+def same_end(stored: str, given: str) -> str:
+    """An SQL condition on two suffixes: the number of `stored`, in international form, ends with `given`, which is
+    shorter if a supplier writes a short national number."""
+    return f"right({stored}, greatest(length({given}), {SHORTEST})) = {given}"
+
+
+def is_same(number: str, given: str) -> bool:
+    """`same_end` of a number in international form and an address as given by a supplier."""
+    end = suffix(given)
+    return len(end) >= SHORTEST and suffix(number).endswith(end)
 
 
 def weak_key(recipient: str) -> str:

@@ -33,7 +33,7 @@ from heliograph.base.retry import receipt_pause
 from heliograph.base.sentences import said
 from heliograph.sending.results import Ahead
 from heliograph.sms.reports import nameless, parts
-from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, suffix, weak_key
+from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, same_end, suffix, weak_key
 from heliograph.sms.status import BY_RECEIPT, Move, Moved, Taken, move_many
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
@@ -76,7 +76,8 @@ async def store(
 # recycled id, the newest wins. $1 to $4 limit the search to partitions of the last days: each further one would cost
 # another search. Each id is an item of its own: `supplier_message_id IN (…)` is two searches, and a plan made while
 # there are a few hundred attempts would prefer one search by the primary key, through all messages since $1.
-FIND = """
+FITS = f"({same_end('recipient_suffix', 'item.suffix1')} OR recipient_suffix = item.suffix2)"
+FIND = f"""
 SELECT found.organization_id, found.message_id, found.attempt, found.part, found.parts
   FROM unnest($5::uuid[], $6::text[], $7::text[], $8::text[]) WITH ORDINALITY
        AS item (supplier_id, key, suffix1, suffix2, n)
@@ -86,13 +87,13 @@ SELECT found.organization_id, found.message_id, found.attempt, found.part, found
              FROM attempts
             WHERE supplier_message_id = item.key AND target_id = item.supplier_id
               AND message_id >= $1 AND message_id < $2
-              AND (recipient_suffix IN (item.suffix1, item.suffix2) OR item.suffix1 = '')
+              AND ({FITS} OR item.suffix1 = '')
             UNION ALL
            SELECT organization_id, message_id, attempt, part, parts, created_at
              FROM sms_parts
             WHERE id_key = item.key AND supplier_id = item.supplier_id
               AND answered_on >= $3 AND answered_on < $4
-              AND (recipient_suffix IN (item.suffix1, item.suffix2) OR item.suffix1 = '')) either
+              AND ({FITS} OR item.suffix1 = '')) either
         ORDER BY at DESC LIMIT 1) found ON true
  ORDER BY item.n
 """

@@ -18,7 +18,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import measures
 from heliograph.base.retry import receipt_pause
-from heliograph.sms.reports.keys import ReceivedReceipt, suffix
+from heliograph.sms.reports.keys import ReceivedReceipt, same_end, suffix, suffix_of
 from heliograph.sms.reports.receipts import Applied, match, store
 from heliograph.sms.status import Move
 from heliograph.suppliers.contract import Receipt, ReceiptState
@@ -159,7 +159,8 @@ async def _count_orphans(conn: Connection, rows: Sequence[asyncpg.Record], each:
         await reconciliation.count(conn, events, hour)
 
 
-UNCERTAIN = """
+FITS = f"({same_end('attempt.suffix', suffix_of('recipient'))} OR {suffix_of('sender')} = attempt.suffix)"
+UNCERTAIN = f"""
 SELECT attempt.n, fitting.id_key
   FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::integer[]) WITH ORDINALITY
        AS attempt (supplier_id, started_at, suffix, reference, n)
@@ -167,7 +168,7 @@ SELECT attempt.n, fitting.id_key
        SELECT keys[1] AS id_key FROM receipts
         WHERE supplier_id = attempt.supplier_id AND message_id IS NULL AND cardinality(keys) > 0
           AND received_at >= attempt.started_at - interval '2 minutes'
-          AND (right(recipient, 8) = attempt.suffix OR right(sender, 8) = attempt.suffix)
+          AND {FITS}
           AND (reference IS NULL OR reference = attempt.reference)
         ORDER BY received_at LIMIT 20) fitting
  ORDER BY attempt.n
