@@ -419,6 +419,17 @@ def test_a_reference_says_all_that_a_receipt_is_matched_by() -> None:
         assert references.completed(named, address + query) == named
 
 
+@pytest.mark.parametrize("name", kinds.HTTP)
+def test_who_asks_for_the_request_elsewhere_has_not_got_the_message(name: str) -> None:
+    kind, known = kinds.HTTP[name], settings(name)
+    for status in (301, 307, 308):
+        found = kind.answer(known, MESSAGE, Answer(status, b""))
+        assert (found.verdict, found.code) == (Verdict.REFUSED, f"HTTP {status}")
+        assert (found.failover, found.alarm, found.scope) == (True, True, Scope.ACCOUNT)
+    for status in (302, 303):
+        assert kind.answer(known, MESSAGE, Answer(status, b"")).verdict is Verdict.UNKNOWN
+
+
 def test_only_what_the_account_is_told_alarms() -> None:
     for ruling in Ruling:
         found = outcome(ruling, id="x")

@@ -84,7 +84,9 @@ def by_status(answer: Answer, *, detail: str = "") -> Outcome:
         return outcome(Ruling.THROTTLED, code=code, detail=detail, retry_after=answer.retry_after)
     if status == 503:
         return outcome(Ruling.LATER, code=code, detail=detail, retry_after=answer.retry_after)
-    if status in (401, 403, 404, 405):
+    # 301, 307 and 308 ask for the same request at another address (§15.4), so nothing was done at this one; 302 and 303
+    # may be the page that follows a success.
+    if status in (301, 307, 308, 401, 403, 404, 405):
         return outcome(Ruling.CONFIG, code=code, detail=detail)
     if status == 402:
         return outcome(Ruling.NO_CREDIT, code=code, detail=detail)
