@@ -25,6 +25,7 @@ from heliograph.prices import margins
 from heliograph.sms import refunds
 from heliograph.sms.arrivals import Arrival, change, due, event
 from heliograph.suppliers.contract import ReceiptState
+from heliograph.traffic import incomplete
 from heliograph.webhooks.recording import events
 
 
@@ -73,6 +74,8 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     cost: Charge | None = None
     #: The name of the route that chose it; None if no route did.
     route: str | None = None
+    #: The first attempt of the series that it accepted: after an earlier one, a supplier may have some segments.
+    series: int = 1
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
@@ -244,10 +247,19 @@ async def move_many(
     await traffic.record(conn, map(change, arrived))
     await margins.record(conn, [amount for one in arrived if (amount := due(one)) is not None])
     deliveries += await events.record(conn, raised, handover=handover)
+    await incomplete.count(conn, [one for one in arrived if _left_segments(one, one_each[one.id])])
     await refunds.give_back(conn, arrived)
     if tracing:
         await _trace(conn, began, [moves[row[0] - 1] for row in rows])
     return Moved(moved, deliveries, noted)
+
+
+def _left_segments(one: Arrival, move: Move) -> bool:
+    """Whether a supplier may have some of its segments, and will not get the others. Nothing is canceled of which one
+    has any."""
+    if one.segments == 1 or one.mode != "live" or one.previous_status != "accepted" or one.status == "canceled":
+        return False
+    return move.taken is None or move.taken.series > 1
 
 
 def _event_id(message_id: UUID, tracing: bool) -> UUID:

@@ -29,7 +29,8 @@ STATES = ("delivered", "undelivered", "failed", "expired", "rejected")
 #: Everything that is counted. Answers: accepted, refused, busy, unknown (none arrived, or it was unreadable), and
 #: unreachable (nothing had left). For accepted messages, also: late receipts, messages that never got one, and those
 #: that failed because of the recipient rather than the supplier (`recipient`). In addition to accepted: messages that a
-#: supplier accepted when another one had them, or when they had ended (`doubled`).
+#: supplier accepted when another one had them, or when they had ended (`doubled`), and segments of those that it did
+#: not get whole (`incomplete.py`), which count as no message.
 COUNTED = (
     *("accepted", "refused", "busy", "unknown", "unreachable", *STATES, "late", "never", "orphaned", "recipient"),
     "doubled",
@@ -84,7 +85,7 @@ async def append(conn: Connection, sums: Mapping[Counted, Sum]) -> None:
     rows = [
         (*_place(key), one.count, one.segments, one.charged, as_text(one.to_receipt))
         for key, one in sums.items()
-        if one.count or one.charged or one.to_receipt
+        if one.count or one.segments or one.charged or one.to_receipt
     ]
     if rows:
         await conn.execute(APPEND, uuid7(), *(list(column) for column in zip(*rows, strict=True)))

@@ -135,7 +135,7 @@ async def _adopt(
             "sent",
             due.at,
             supplier_id=due.attempt_supplier,
-            taken=Taken(cost=costs.get(due.lease.id)),
+            taken=Taken(cost=costs.get(due.lease.id), series=due.series),
         )
         for due in ordered
     ]

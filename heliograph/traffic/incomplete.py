@@ -1,0 +1,63 @@
+"""Segments that a supplier accepted of a message that it did not get whole: it charges for them all the same.
+
+They are counted once the message has left it for good: when another attempt carries the whole message, or when it ended
+without any supplier having all of it. The rule nobody may break: segments of a series that was completed are part of
+the message, and are not counted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+from uuid import UUID
+
+from heliograph.base.database.pool import Connection
+from heliograph.traffic import reconciliation
+from heliograph.traffic.reconciliation import Counted, Sums
+
+
+class Left(Protocol):
+    """A live message with several segments that has just moved."""
+
+    @property
+    def organization_id(self) -> UUID: ...
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def country(self) -> str: ...
+    @property
+    def network(self) -> str | None: ...
+
+
+# Parts are stored under the first attempt of their series, whose cost is that of the whole message.
+BEGUN = """
+SELECT item.n, begun.supplier_id, begun.at, begun.taken, begun.parts, a.cost, a.cost_currency, a.cost_due
+  FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS item (organization_id, message_id, n) CROSS JOIN LATERAL (
+       SELECT supplier_id, attempt, min(created_at) AS at, count(DISTINCT part) AS taken, max(parts) AS parts
+         FROM sms_parts WHERE message_id = item.message_id AND parts > 1
+        GROUP BY supplier_id, attempt) begun
+       CROSS JOIN LATERAL (
+       SELECT cost, cost_currency, cost_due FROM attempts
+        WHERE organization_id = item.organization_id AND message_id = item.message_id AND attempt = begun.attempt
+        LIMIT 1) a
+ WHERE NOT EXISTS (
+       SELECT FROM attempts
+        WHERE organization_id = item.organization_id AND message_id = item.message_id AND state = 'accepted'
+          AND coalesce(continues, attempt) = begun.attempt)
+"""
+
+
+async def count(conn: Connection, left: Iterable[Left]) -> None:
+    """Count these messages' accepted segments with the suppliers that have only some of them, each with its share of
+    the charge, in the hour in which they were accepted. Runs in the transaction that moves the messages."""
+    messages = list(left)
+    if not messages:
+        return
+    rows = await conn.fetch(BEGUN, [one.organization_id for one in messages], [one.id for one in messages])
+    sums: Sums = {}
+    for n, supplier_id, at, taken, parts, cost, currency, due in rows:
+        one = messages[n - 1]
+        hour, network = reconciliation.hour_of(at), one.network or ""
+        key = Counted(supplier_id, hour, one.country, "doubled", network, currency or "")
+        reconciliation.add(sums, key, 0, taken, cost * taken // parts if cost and due == "submit" else 0)
+    await reconciliation.append(conn, sums)
