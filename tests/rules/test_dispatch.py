@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import SUBMIT
@@ -561,12 +562,13 @@ async def test_message_sent_is_an_event_for_those_who_want_it(pool: Pool) -> Non
 # -- answers that were lost --------------------------------------------------------------------------------------------
 
 
-async def lost(pool: Pool, **values: object) -> tuple[Bench, UUID]:
-    """A message that a worker submitted before it died, and whose lease is over; the next worker is returned."""
+async def lost(pool: Pool, actor: Actor | None = None, **values: object) -> tuple[Bench, UUID]:
+    """A message that a worker submitted before it died, and whose lease is over; the next worker is returned. `actor`:
+    whose it is; None: a new organization's."""
     row = supplier()
     dead = Bench(pool, row)
     dead.only.script = answering(None)
-    id = await message(pool, await organization(pool), **values)
+    id = await message(pool, actor or await organization(pool), **values)
     await dead.round()
     assert len(dead.only.submitted) == 1
     await dead.later(seconds=61)
@@ -615,6 +617,17 @@ async def test_a_receipt_stands_for_the_answer_that_was_lost(pool: Pool) -> None
     assert await events_of(pool, id) == ["message.delivered"]
     assert not await queued(pool, id)
     assert await pool.fetchval("SELECT supplier_message_id FROM attempts WHERE message_id = $1", id) == "s77".upper()
+
+
+async def test_a_receipt_in_place_of_the_answer_says_that_it_was_sent(pool: Pool) -> None:
+    """Whoever counts messages by `message.sent` counts this one too, and once."""
+    actor = await organization(pool)
+    await endpoint(pool, actor, "message.sent", "message.delivered")
+    bench, id = await lost(pool, actor)
+    await bench.receive(bench.only_id, receipt("S77"))
+    await bench.round()
+    await bench.receive(bench.only_id, receipt("S77"))
+    assert await events_of(pool, id) == ["message.sent", "message.delivered"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.rules import whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import (
     check_ledger,
+    endpoint,
     events_of,
     message,
     organization,
@@ -244,7 +245,9 @@ async def test_an_attempt_in_question_is_said_to_have_ended_and_its_work_ends(po
     bench, one, _ = await two(pool)
     bench.connectors[one].script = lambda _: UNKNOWN
     await bench.round()
+    await endpoint(pool, actor, "message.sent", "message.delivered")
     await decide(pool, id, "delivered")
+    assert await events_of(pool, id) == ["message.sent", "message.delivered"]
     assert not await queued(pool, id)
     assert await attempts(pool, id) == [(1, "accepted")]
     row = await pool.fetchrow("SELECT status, supplier_id, sent_at IS NOT NULL FROM messages WHERE id = $1", id)

@@ -41,7 +41,7 @@ from heliograph.sms.reports import receipts
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.status import Move, move_many
 from heliograph.suppliers.contract import Outcome, Scope, Verdict
-from heliograph.webhooks.recording.events import Subscriptions, Wanting
+from heliograph.webhooks.recording.events import Subscriptions, Wanting, wanted
 from heliograph.webhooks.recording.handover import Handover
 
 log = structlog.get_logger()
@@ -206,7 +206,10 @@ class SmsChannel:
         await self._judge.share(pool)
 
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
-        return (await move_many(conn, moves)).deliveries
+        # Among them are messages whose receipt shows that a supplier took them.
+        taken = {one.organization_id for one in moves if one.status == "sent"}
+        wanting = await wanted(conn, taken, "message.sent") if taken else frozenset()
+        return (await move_many(conn, moves, announce_sent=wanting)).deliveries
 
     async def measure(self, conn: Connection | Pool) -> None:
         """Load suppliers' quality, which is recorded with routing decisions from now on."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-import msgspec
-
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
 from heliograph.base import phones
@@ -26,6 +24,7 @@ from heliograph.sms.intervening import whose
 from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, Taken, may_move, move_many
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
+from heliograph.webhooks.recording.events import wanted
 
 #: The statuses that an operator can choose.
 ENDS = ("delivered", "undelivered", "failed", "expired", "rejected", "unknown")
@@ -62,10 +61,11 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
         raise StatusNotDecided
     organization_id = found.actor.organization_id
     async with conn.transaction():
-        move = Move(organization_id, id, status, now(), _code(status, found.status))
+        moves = [Move(organization_id, id, status, now(), _code(status, found.status))]
         if found.status == "accepted":
-            move = await _out_of_the_queue(conn, organization_id, id, move, phones.country(found.recipient))
-        if not (await move_many(conn, [move])).ids:
+            moves = await _out_of_the_queue(conn, organization_id, id, moves[0], phones.country(found.recipient))
+        wanting = await wanted(conn, [organization_id], "message.sent")
+        if not (await move_many(conn, moves, announce_sent=wanting)).ids:
             raise StatusNotDecided
         before, after = {"status": found.status}, {"status": status}
         await audit.record(
@@ -74,8 +74,8 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
     return status
 
 
-async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, move: Move, country: str) -> Move:
-    """End the work of a message that waits for another try; returns its move. Raises StatusNotDecided."""
+async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, move: Move, country: str) -> list[Move]:
+    """End the work of a message that waits for another try; returns its moves. Raises StatusNotDecided."""
     last = await conn.fetchrow(TRIED, organization_id, id)
     if last is None or id not in await leases.withdraw(conn, "sms", [id], only="ended"):
         raise StatusNotDecided
@@ -83,14 +83,14 @@ async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, m
         if move.status not in ("failed", "expired", "rejected"):
             # Every supplier that was tried put it off, refused it or could not be reached.
             raise StatusNotDecided
-        return move
+        return [move]
     if move.status == "unknown":
-        return move
+        return [move]
     # As with a receipt: that supplier has it. It was counted as unanswered; its move counts it as accepted.
     await attempts.mark_taken(conn, "sms", [(organization_id, id)], detail=SAID)
     await reconciliation.count(conn, [(last["target_id"], country, Verdict.UNKNOWN.value, -1)], move.at)
     taken = Taken(cost=charge_of(last["cost"], last["cost_currency"], last["cost_due"]))
-    return msgspec.structs.replace(move, was_sent=True, supplier_id=last["target_id"], taken=taken)
+    return [Move(organization_id, id, "sent", move.at, supplier_id=last["target_id"], taken=taken), move]
 
 
 def _code(status: str, before: str) -> str | None:
