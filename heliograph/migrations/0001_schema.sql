@@ -1225,6 +1225,7 @@ CREATE TABLE supplier_sessions (
     in_flight   integer NOT NULL DEFAULT 0,
     rate        float8 NOT NULL DEFAULT 0,
     wire        text NOT NULL DEFAULT '',
+    receives    boolean NOT NULL DEFAULT true,
     PRIMARY KEY (supplier_id, slot)
 );
 COMMENT ON TABLE supplier_sessions IS 'control: which worker may open which of an account''s sessions';
@@ -1232,6 +1233,7 @@ COMMENT ON COLUMN supplier_sessions.ready IS 'its worker has bound it and the ci
 COMMENT ON COLUMN supplier_sessions.in_flight IS 'its worker''s submits to the account that wait for a response, in the row of its first slot; as last reported';
 COMMENT ON COLUMN supplier_sessions.rate IS 'segments per second that its worker handed over in the last seconds, in the row of its first slot';
 COMMENT ON COLUMN supplier_sessions.wire IS 'names and times of the session''s last PDUs, and its open submits, as JSON; empty: it is not bound, or has none of its own';
+COMMENT ON COLUMN supplier_sessions.receives IS 'false: it submits, but nothing arrives, since its receiver is not bound';
 COMMENT ON COLUMN supplier_sessions.detail IS 'how its worker''s last session ended: a sentence with its values, as JSON';
 COMMENT ON COLUMN supplier_sessions.moves IS 'the account has accepted or refused a message of this worker in the last seconds: it is not stalled';
 

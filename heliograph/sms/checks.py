@@ -65,7 +65,7 @@ async def _suppliers(conn: Connection, settings: Settings) -> list[Check]:
 
 async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplier]) -> list[Check]:
     """One result for each of the suppliers: whether it is used and has a session."""
-    held = await suppliers.sessions(conn)
+    held, deaf = await suppliers.sessions(conn), await suppliers.deaf(conn)
     key = suppliers.seal_key(settings) if settings.secret_key else None
     serve = {one.id for one in routing.serving(found)}
     checks = []
@@ -86,6 +86,18 @@ async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplie
             continue
         if one.simulated:
             checks.append(_simulator(one, bound, serves=one.id in serve))
+        elif one.id in deaf:
+            remedy = said(
+                "Receipts and handsets' messages arrive at receivers only. Ask how many binds the account may have, "
+                "since a pair counts as two, or set bind=transceiver."
+            )
+            detail = said(
+                "%(deaf)s of %(bound)s sessions have no receiver: %(error)s",
+                deaf=deaf[one.id],
+                bound=bound,
+                error=error,
+            )
+            checks.append(Check(name, "failed", detail, remedy))
         elif bound:
             detail = said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions)
             checks.append(Check(name, "ok", detail))

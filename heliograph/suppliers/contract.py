@@ -219,6 +219,8 @@ class Health(msgspec.Struct, frozen=True):
     window: int = 0
     #: Segments handed over since some point in time: only the difference between two readings is meaningful.
     submitted: int = 0
+    #: How many of `sessions` also receive; None: all of them.
+    receiving: int | None = None
 
 
 #: How many exchanges with a supplier are kept for whoever watches it.

@@ -295,6 +295,8 @@ class Scripted:
         self.lingering = 0
         self.may_stop = asyncio.Event()
         self.may_stop.set()
+        #: How many of its sessions receive; None: all.
+        self.receiving: int | None = None
         #: What it says of throttling, and the pauses that others' throttling asked of it.
         self.throttles = 0
         self.pause = 0.0
@@ -332,7 +334,8 @@ class Scripted:
         self.slowed.append(pause)
 
     def health(self) -> Health:
-        return Health(max(self.sessions, self.lingering), 0, throttles=self.throttles, pause=self.pause)
+        sessions = max(self.sessions, self.lingering)
+        return Health(sessions, 0, throttles=self.throttles, pause=self.pause, receiving=self.receiving)
 
     async def stop(self, *, grace: float) -> None:
         await self.may_stop.wait()

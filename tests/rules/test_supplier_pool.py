@@ -14,6 +14,8 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
+from heliograph.base.process.settings import Settings
+from heliograph.sms import checks
 from heliograph.sms.dispatch import suppliers, test_mode
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
@@ -222,6 +224,29 @@ async def test_what_connectors_say_names_their_supplier(pool: Pool) -> None:
     ship.connector(one).submit(submission)
     await until(lambda: bool(ship.outcomes))
     assert ship.outcomes[0][:2] == (one, submission)
+
+
+async def test_sessions_without_a_receiver_are_told_until_they_have_one(pool: Pool) -> None:
+    """They submit, so they count as bound; but neither receipts nor messages arrive."""
+    ship = await Ship(pool).sail()
+    id = await add(pool, sessions=3)
+    await ship.refresh()
+
+    async def told() -> tuple[int, str, str]:
+        await ship.refresh()
+        async with pool.acquire() as conn:
+            deaf, held = await suppliers.deaf(conn), await suppliers.sessions(conn)
+            (check,) = [
+                one for one in await checks.look(conn, Settings(database_url="")) if one.check == "supplier one"
+            ]
+        assert held[id][:2] == (3, 3)
+        return deaf.get(id, 0), check.state, str(check.detail).partition(":")[0]
+
+    assert await told() == (0, "ok", "3 of 3 sessions bound")
+    ship.connector(id).receiving = 1
+    assert await told() == (2, "failed", "2 of 3 sessions have no receiver")
+    ship.connector(id).receiving = 3
+    assert await told() == (0, "ok", "3 of 3 sessions bound")
 
 
 async def test_stopping_closes_all_and_gives_the_slots_back(pool: Pool) -> None:

@@ -547,6 +547,27 @@ async def test_a_transmitter_and_a_receiver(peer: Peer) -> None:
     assert len(peer.got(p.Unbind)) == 2
 
 
+async def test_a_session_without_its_receiver_submits_and_says_that_nothing_arrives(peer: Peer) -> None:
+    answer, is_allowed = peer.answer, False
+
+    def refuse(line: Line, pdu: p.Pdu) -> None:
+        if isinstance(pdu, p.BindReceiver) and not is_allowed:
+            line.send(p.BindReceiverResp(pdu.sequence, 0x0D))
+            return
+        answer(line, pdu)
+
+    peer.answer = refuse  # type: ignore[method-assign]
+    account = await PeerAccount(peer.port, bind="pair").start()
+    account.submit()
+    assert [one.verdict for one in await account.ended()] == [Verdict.ACCEPTED]
+    await until(lambda: "0x0000000D" in account.connector.health().last_error)
+    health = account.connector.health()
+    assert (account.connector.ready(), health.sessions, health.receiving) == (True, 1, 0)
+    is_allowed = True
+    await until(lambda: account.connector.health().receiving == 1)
+    await account.connector.stop(grace=0.2)
+
+
 # -- long messages -----------------------------------------------------------------------------------------------------
 
 

@@ -99,19 +99,21 @@ DELETE FROM supplier_sessions USING unnest($2::uuid[], $3::smallint[]) AS extra 
 REPORT = """
 UPDATE supplier_sessions
    SET bound = slot.n <= report.sessions, ready = slot.n <= report.sessions AND report.closed, detail = report.detail,
-       moves = report.moves, in_flight = CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END,
+       receives = slot.n <= report.receiving OR slot.n > report.sessions, moves = report.moves,
+       in_flight = CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END,
        rate = CASE WHEN slot.n = 1 THEN report.rate ELSE 0 END,
        wire = coalesce((report.wires::jsonb -> (slot.n - 1)::int)::text, ''),
        bound_at = CASE WHEN slot.n <= report.sessions THEN CASE WHEN bound THEN bound_at ELSE now() END END
   FROM unnest($2::uuid[], $3::integer[], $4::text[], $5::boolean[], $6::boolean[], $7::integer[],
-              $8::float8[], $9::text[])
-           AS report (supplier_id, sessions, detail, closed, moves, in_flight, rate, wires),
+              $8::float8[], $9::text[], $10::integer[])
+           AS report (supplier_id, sessions, detail, closed, moves, in_flight, rate, wires, receiving),
        LATERAL (SELECT slot, row_number() OVER (ORDER BY slot) AS n FROM supplier_sessions
                  WHERE supplier_id = report.supplier_id AND worker_id = $1) slot
  WHERE supplier_sessions.supplier_id = report.supplier_id AND supplier_sessions.slot = slot.slot
-   AND (bound, ready, supplier_sessions.detail, supplier_sessions.moves, supplier_sessions.in_flight,
+   AND (bound, ready, receives, supplier_sessions.detail, supplier_sessions.moves, supplier_sessions.in_flight,
         supplier_sessions.rate, wire)
-       IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed, report.detail,
+       IS DISTINCT FROM (slot.n <= report.sessions, slot.n <= report.sessions AND report.closed,
+                         slot.n <= report.receiving OR slot.n > report.sessions, report.detail,
                          report.moves, CASE WHEN slot.n = 1 THEN report.in_flight ELSE 0 END,
                          CASE WHEN slot.n = 1 THEN report.rate ELSE 0 END,
                          coalesce((report.wires::jsonb -> (slot.n - 1)::int)::text, ''))
@@ -375,6 +377,7 @@ class SupplierPool:
                 health.in_flight,
                 self._rates.rate(id, health.submitted, at),
                 sessions.written(account.connector),
+                health.sessions if health.receiving is None else health.receiving,
             )
             for id, account in self._accounts.items()
             if (health := account.connector.health()) is not None

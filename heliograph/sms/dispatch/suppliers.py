@@ -233,6 +233,17 @@ SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
 """
 
 
+DEAF = """
+SELECT supplier_id, count(*) AS count FROM supplier_sessions
+ WHERE lease_until > now() AND bound AND NOT receives GROUP BY supplier_id
+"""
+
+
+async def deaf(conn: Connection) -> dict[UUID, int]:
+    """For each supplier that has any: bound sessions on which nothing can arrive."""
+    return {row["supplier_id"]: row["count"] for row in await conn.fetch(DEAF)}
+
+
 #: The entry of `sessions` for a supplier with no sessions held by any worker.
 UNHELD = (0, 0, quoted(""))
 

@@ -245,6 +245,7 @@ class SmppConnector:
             throttles=self._throttles,
             window=bound * self._settings.window,
             submitted=sum(link.connection.session.submitted for link in self._transmitters if link.connection),
+            receiving=sum(all(link.bound for link in links) for links in self._sessions),
         )
 
     def wires(self) -> list[Wire]:
@@ -386,8 +387,8 @@ class SmppConnector:
         await asyncio.gather(*(link.stop(self._settings.response_seconds) for link in links))
 
     def _error(self) -> Sentence:
-        errors = [link.last_error for session in self._sessions for link in session if link.last_error]
-        return errors[0] if errors and not any(link.bound for link in self._transmitters) else self._last_error
+        down = [link for session in self._sessions for link in session if not link.bound]
+        return next((link.last_error for link in down if link.last_error), self._last_error)
 
     def _pump(self) -> None:
         """Send what window and rate allow: first the rest of messages already begun, then new ones."""
