@@ -112,10 +112,12 @@ def test_the_usual_form_is_read_as_every_other(id: str, stat: str, err: str) -> 
 
 
 @pytest.mark.parametrize("data_coding", [0, 1, 3, 8, 0x18, 0xF5])
-@pytest.mark.parametrize("codec", ["ascii", "utf-16-be"])
-def test_a_receipts_octets_say_how_wide_it_is(codec: str, data_coding: int) -> None:
+@pytest.mark.parametrize(
+    ("mark", "codec"), [("", "ascii"), ("", "utf-16-be"), ("\ufeff", "utf-16-be"), ("\ufeff", "utf-16-le")]
+)
+def test_a_receipts_octets_say_how_wide_it_is(mark: str, codec: str, data_coding: int) -> None:
     """Some repeat the data_coding of the message that it is of, and write ASCII; others write UCS-2 and say 0."""
-    read = receipt(deliver(CLASSIC.decode().encode(codec)[:240], data_coding=data_coding))
+    read = receipt(deliver((mark + CLASSIC.decode()).encode(codec)[:240], data_coding=data_coding))
     assert (read.keys, read.state, read.error) == (("1526758174",), "delivered", "000")
 
 
@@ -403,6 +405,16 @@ def test_national_tables_stand_in_the_header(
     else:
         # A part is read with the others: a character may be torn between two.
         assert (read.text, read.body, read.form) == (None, b"Amanh\x1b{", texts.form(0, *shifts))
+
+
+@pytest.mark.parametrize("data_coding", [0x08, 0x18, 0xE0])
+@pytest.mark.parametrize("mark", ["", "fffe", "feff"])
+def test_a_byte_order_mark_says_which_octet_comes_first_and_is_not_part_of_the_text(
+    data_coding: int, mark: str
+) -> None:
+    codec = "utf-16-le" if mark == "fffe" else "utf-16-be"
+    body = bytes.fromhex(mark) + "Não, stop 😀".encode(codec)
+    assert inbound(deliver(body, esm_class=0, data_coding=data_coding)).text == "Não, stop 😀"
 
 
 def test_what_is_no_text_stays_as_octets() -> None:

@@ -97,7 +97,7 @@ def parse(pdu: DeliverSm | DataSm, raw: bytes, rules: ReceiptRules) -> Receipt |
     marked = esm_class & 0x24 or (Tag.RECEIPTED_MESSAGE_ID in tlvs and Tag.MESSAGE_STATE in tlvs)
     if not marked and not rules.sniff:
         return _inbound(pdu, elements, body, raw, rules.alphabet)
-    text = body.decode("utf-16-be", "replace") if _is_wide(body, pdu.data_coding) else body.decode("latin-1")
+    text = texts.sixteen_bits(body) if _is_wide(body, pdu.data_coding) else body.decode("latin-1")
     if "\0" in text:  # before it, after it, or between its fields
         text = text.replace("\0", " ")
     fields = scan(text)
@@ -237,6 +237,8 @@ def _value(name: str, text: str) -> str:
 def _is_wide(body: bytes, data_coding: int) -> bool:
     """Whether a receipt's text has two octets per character. Some SMSCs repeat the data_coding of the original message,
     and others use the one their handsets read, so the octets say more than that field."""
+    if body.startswith((b"\xfe\xff", b"\xff\xfe")):
+        return True
     high = body[:_HEAD:2]
     if high.count(0) * 2 > len(high):
         return True

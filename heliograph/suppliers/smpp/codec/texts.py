@@ -69,9 +69,18 @@ def decode(
         text = gsm7.decode(body, locking=locking, single=single)
     elif codec == "ascii":
         text = _eight_bits(body)
+    elif codec == "utf-16-be":
+        text = sixteen_bits(body)
     else:
         text = body.decode(codec, "replace")
     return text.replace("\0", "\ufffd") if "\0" in text else text
+
+
+def sixteen_bits(body: bytes) -> str:
+    """UCS-2, whose first octet is the higher one; a byte order mark, which some libraries write, may say otherwise. It
+    is not part of the text."""
+    codec = "utf-16-le" if body.startswith(b"\xff\xfe") else "utf-16-be"
+    return body.decode(codec, "replace").removeprefix("\ufeff")
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------
