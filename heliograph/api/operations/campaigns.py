@@ -182,7 +182,13 @@ class CreateCampaign(
         ),
     ] = None
     messages_per_minute: Annotated[
-        Pace | None, Meta(description="Maximum sending rate. Leave out to send as fast as possible.")
+        Pace | None,
+        Meta(
+            description=(
+                "Maximum rate at which messages become due. Those that are held up, as by quiet hours, are not "
+                "spread again. Leave out to send as fast as possible."
+            )
+        ),
     ] = None
     other_messages_per_minute: Annotated[Pace | None, alias_of("messages_per_minute")] = None
 
@@ -250,7 +256,9 @@ class Campaign(msgspec.Struct):
     ]
     scheduled_at: Annotated[Time | None, Meta(description="When it is scheduled to start; null: immediately.")]
     started_at: Annotated[Time | None, Meta(description="When it started; null if it has not.")]
-    completed_at: Annotated[Time | None, Meta(description="When it ended; null if it has not.")]
+    completed_at: Annotated[
+        Time | None, Meta(description="When it was completed; null for one that was canceled or has failed.")
+    ]
     approved_at: Annotated[
         Time | None, Meta(description="When a second person approved it; null if nobody has, or needs to.")
     ]

@@ -35,7 +35,7 @@ COLUMNS = (
     "status",
     "status_reason",
     "recipients",
-    "staged",
+    "pending",
     "done",
     "scheduled_at",
     "started_at",

@@ -93,7 +93,7 @@ def line(one: Campaign) -> dict[str, Any]:
     counts = one.counts
     shown = record.shown(one)
     shown["recipients"] = shown["recipient_count"]
-    shown["staged"] = counts.total - counts.pending
+    shown["pending"] = counts.pending
     shown["done"] = counts.total - counts.pending - counts.queued - counts.sent
     return shown
 

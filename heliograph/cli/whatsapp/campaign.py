@@ -37,7 +37,7 @@ COLUMNS = (
     "status_reason",
     "template_name",
     "recipients",
-    "staged",
+    "pending",
     "done",
     "completed_at",
 )

@@ -66,7 +66,9 @@ class WhatsAppCampaign(msgspec.Struct, rename="camel"):
     template_name: Annotated[str, Meta(description="Name of the template it sends.")]
     scheduled_at: Annotated[Time | None, Meta(description="When it is scheduled to start; null: immediately.")]
     started_at: Annotated[Time | None, Meta(description="When it started; null if it has not.")]
-    completed_at: Annotated[Time | None, Meta(description="When it ended; null if it has not.")]
+    completed_at: Annotated[
+        Time | None, Meta(description="When it was completed; null for one that was canceled or has failed.")
+    ]
     counts: Annotated[WhatsAppCampaignCounts, Meta(description="Recipients by outcome.")]
 
 
