@@ -114,8 +114,8 @@ async def serve(
     accept requests; finally finish those in progress, for at most `settings.drain_seconds`.
 
     `sockets`: already bound, instead of `host` and `port` (0: any free one). `on_ready` gets the base URL once
-    connections are accepted. `own_process`: set signal handlers and tune the garbage collector. Raises OSError if the
-    address is taken, ClockDiffers, and what asyncpg raises without a database.
+    connections are accepted. `own_process`: set signal handlers and tune the garbage collector. Raises CannotListen,
+    also for the console's own address, ClockDiffers, and what asyncpg raises without a database.
     """
     crash.arm(settings.crash_at)
     clock.arm(settings.clock_shift)
@@ -272,7 +272,7 @@ async def serve_guide(
     *, host: str, port: int, on_ready: Callable[[str], None], stop: asyncio.Event | None = None
 ) -> None:
     """Serve only the guide, the errors and the API reference, without settings or a database, until SIGTERM, SIGINT or
-    `stop`. Raises OSError if the address is taken."""
+    `stop`. Raises CannotListen."""
     stop = stop or asyncio.Event()
     document = Page(openapi.document(OPERATIONS, ""), "application/json", "no-cache")
     docs = Docs(Strangers(GUIDE_RATE), document=document)

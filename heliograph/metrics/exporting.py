@@ -107,7 +107,8 @@ class Exporter(Collector):
 
 @contextlib.asynccontextmanager
 async def exported(listen: str, exporter: Exporter) -> Any:
-    """Serve metrics at `host:port`, or at one of the following ports if it is taken; "" serves nothing."""
+    """Serve metrics at `host:port`, or at one of the following ports if it is taken; "" serves nothing. Yields the
+    port; None: none are served, which is logged if they should be."""
     if not listen:
         yield None
         return
@@ -116,7 +117,12 @@ async def exported(listen: str, exporter: Exporter) -> Any:
     registry.register(exporter)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    server, thread, bound = _started(host.strip("[]"), int(port), registry)
+    try:
+        server, thread, bound = _started(host.strip("[]"), int(port), registry)
+    except OSError as error:
+        log.error("metrics not served", listen=listen, reason=error.strerror or str(error))
+        yield None
+        return
     log.info("metrics", url=f"http://{host}:{bound}/metrics")
     running = asyncio.create_task(exporter.run())
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import random
 import socket
@@ -23,13 +24,23 @@ def shown(host: str) -> str:
 
 
 def demand_free(host: str, port: int) -> None:
-    """Raises UpError if something listens there."""
-    if not is_free(host, port):
+    """Raises UpError if it is not possible to listen there, with the reason."""
+    reason = _obstacle(host, port)
+    if reason is None:
+        return
+    if reason.errno == errno.EADDRINUSE:
         raise UpError(f"port {port} on {host} is in use; choose another with --port, or stop the process that uses it")
+    raise UpError(f"cannot listen on port {port} of {host}: {reason.strerror}; choose another with --port")
 
 
 def is_free(host: str, port: int) -> bool:
     """True if it is possible to listen there. Raises UpError if the host is not an address of this machine."""
+    return _obstacle(host, port) is None
+
+
+def _obstacle(host: str, port: int) -> OSError | None:
+    """Why it is not possible to listen there; None: it is. Raises UpError if the host is not an address of this
+    machine."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -39,9 +50,11 @@ def is_free(host: str, port: int) -> bool:
             probe.bind(address)
     except socket.gaierror as error:
         raise UpError(f"{host} is not an address of this machine: {error}") from None
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise UpError(f"{host} is not an address of this machine; choose another with --host") from None
+        return error
+    return None
 
 
 def free_port(host: str) -> int:

@@ -15,6 +15,7 @@ import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import from_environment
+from heliograph.http.server.server import CannotListen
 from heliograph.serve import bound, serve
 from tests.ports import held_port
 from tests.processes import until_true
@@ -217,7 +218,14 @@ async def test_a_process_that_still_waits_for_its_database_takes_no_connections(
 
 
 async def test_an_address_that_is_taken_is_an_error(database_url: str) -> None:
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken, pytest.raises(OSError):
-        bound("127.0.0.1", taken.getsockname()[1])
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            bound("127.0.0.1", port)
+        # The console's own address is the one that is named, not that of the API.
+        given = {"HELIOGRAPH_DATABASE_URL": database_url, "HELIOGRAPH_SECRET_KEY": "k" * 40}
+        settings = from_environment(given | {"HELIOGRAPH_CONSOLE_LISTEN": f"127.0.0.1:{port}"})
+        with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{port}: "):
+            await serve(settings, port=0, own_process=False)
     async with running(database_url) as api:
         assert isinstance(api, Api)

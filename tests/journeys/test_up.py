@@ -284,6 +284,11 @@ async def test_a_port_that_is_taken_is_said_and_nothing_is_left(place: Path) -> 
     )
     assert program.out == ""
     assert not (place / "data").exists()
+    # Not what the port is to blame for, whichever it is.
+    for port in (0, 8080):
+        status, text = await refused(place, "--host", "192.0.2.1", "--port", str(port))
+        assert (status, "192.0.2.1 is not an address of this machine; choose another with --host" in text) == (1, True)
+    assert not (place / "data").exists()
 
 
 async def test_credentials_that_could_not_be_written_are_told_before_anything_starts(place: Path) -> None:

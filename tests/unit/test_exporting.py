@@ -1,10 +1,12 @@
-"""What a scrape shows of a process that hangs, and of a database that is away."""
+"""What a scrape shows of a process that hangs, of a database that is away; and what if nothing can be scraped."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Sequence
+
+from structlog.testing import capture_logs
 
 from heliograph.base.process.measures import Gauge
 from heliograph.metrics import exporting
@@ -48,3 +50,15 @@ async def test_a_database_that_is_away_is_no_gap() -> None:
         await until(lambda: shown(exporter).get("heliograph_database_up") == 0)
     finally:
         running.cancel()
+
+
+async def test_metrics_that_cannot_be_served_are_told_and_end_nothing() -> None:
+    with capture_logs() as logged:
+        for listen in ("192.0.2.1:9464", "nowhere.invalid:9464"):
+            async with exporting.exported(listen, Exporter()) as port:
+                assert port is None
+    assert [(one["event"], one["listen"], one["log_level"]) for one in logged] == [
+        ("metrics not served", "192.0.2.1:9464", "error"),
+        ("metrics not served", "nowhere.invalid:9464", "error"),
+    ]
+    assert logged[0]["reason"] == "Cannot assign requested address"

@@ -9,6 +9,7 @@ import uvloop
 
 from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.printing import Json, say, show
+from heliograph.http.server.server import CannotListen
 from heliograph.serve import serve_guide
 
 
@@ -35,5 +36,5 @@ def command(
 
     try:
         uvloop.run(serve_guide(host=host, port=port, on_ready=ready))
-    except OSError as error:
-        raise Problem(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    except CannotListen as error:
+        raise Problem(str(error)) from None

@@ -13,6 +13,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import DataDir, Problem
 from heliograph.cli.terminal.printing import JsonOnly, show
 from heliograph.cli.terminal.process import begin, prepared
+from heliograph.http.server.server import CannotListen
 from heliograph.serve import serve
 
 log = structlog.get_logger()
@@ -49,5 +50,5 @@ async def _serve(settings: Settings, host: str, port: int, json: bool) -> None:
     try:
         async with supervised.watched():
             await serve(settings, host=host, port=port, on_ready=ready)
-    except OSError as error:
-        raise Problem(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    except CannotListen as error:
+        raise Problem(str(error)) from None

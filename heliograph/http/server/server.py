@@ -21,10 +21,22 @@ _SEND_BUFFER = 65_536
 _USER_TIMEOUT = 20_000
 
 
+class CannotListen(Exception):
+    """An address cannot be listened on; the message names it, and says why."""
+
+
 def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
     """A bound socket; with `shared`, other processes can bind the address as well. `port` 0: any free one. It does not
     listen before `Server.start`: the kernel would give a process that is still starting its share of the connections,
-    and they would wait. Raises OSError."""
+    and they would wait. Raises CannotListen."""
+    try:
+        return _bound(host, port, shared=shared)
+    except OSError as error:
+        place = f"[{host}]" if ":" in host else host
+        raise CannotListen(f"cannot listen on {place}:{port}: {error.strerror or error}") from error
+
+
+def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
     info = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     family, kind, proto, _, address = info
     sock = socket.socket(family, kind, proto)
