@@ -67,7 +67,7 @@ def release(root: Path, to: Path, *, uncommitted: bool = False) -> list[Path]:
         place = Path(name) / "source"
         for file in tracked:
             (place / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / file, place / file)
+            shutil.copy(root / file, place / file)
         for file, lock in PINNED.items():
             (place / file).write_text("\n".join(pins((root / lock).read_text())) + "\n")
         os.environ["SOURCE_DATE_EPOCH"] = str(at)
@@ -99,7 +99,8 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def _settle(source: Path, at: int) -> None:
-    """Repack a source distribution reproducibly: sorted by name, with a single time and no owner."""
+    """Repack a source distribution reproducibly: sorted by name, with a single time, no owner, and modes that do not
+    depend on the umask of whoever builds it. What is a program stays one."""
     with tarfile.open(source) as old:
         kept = [
             (entry, file.read())
@@ -110,7 +111,8 @@ def _settle(source: Path, at: int) -> None:
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new:
         for entry, content in kept:
             written = tarfile.TarInfo(entry.name)
-            written.size, written.mode, written.mtime = len(content), 0o644, at
+            mode = 0o755 if entry.mode & 0o100 else 0o644
+            written.size, written.mode, written.mtime = len(content), mode, at
             new.addfile(written, io.BytesIO(content))
     source.write_bytes(gzip.compress(packed.getvalue(), mtime=at))
 

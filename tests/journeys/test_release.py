@@ -103,8 +103,11 @@ def test_the_bill_names_everything_that_is_installed_or_kept_inside(dist: Path) 
 
 def test_the_source_distribution_holds_what_deploys(dist: Path) -> None:
     with tarfile.open(dist / f"heliograph-{__version__}.tar.gz") as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"deploy/Containerfile", "docs/operations.md", "CHANGELOG.md", "requirements-traces.in"} <= names
+        modes = {one.name.partition("/")[2]: one.mode for one in archive.getmembers()}
+    assert {"deploy/Containerfile", "docs/operations.md", "CHANGELOG.md", "requirements-traces.in"} <= set(modes)
+    # It is run as it stands there (`docs/operations.md`).
+    assert modes.pop("deploy/compose/secrets.sh") == 0o755
+    assert set(modes.values()) == {0o644}
 
 
 def test_no_version_in_it_is_open(dist: Path, installed: Path) -> None:
