@@ -72,6 +72,14 @@ def test_a_process_says_it_at_its_start_and_its_parts_do_not_repeat_it(monkeypat
     assert "HELIOGRAPH_SECRT_KEY" not in part_environment(Settings(), host="127.0.0.1")
 
 
+def test_a_python_that_removes_docstrings_is_refused_and_told() -> None:
+    # Without them the API does not start, and refusals have no text.
+    told = run("worker", PYTHONOPTIMIZE="2")
+    assert (told.returncode, "PYTHONOPTIMIZE=2 (-OO) removes texts" in told.stderr) == (2, True), told.stderr
+    told = run("--version", PYTHONOPTIMIZE="1")
+    assert (told.returncode, told.stderr) == (0, "")
+
+
 def test_a_misspelt_command_leads_to_the_right_one() -> None:
     told = run("keys", "list")
     assert (told.returncode, "Did you mean 'key'" in told.stderr) == (2, True), told.stderr

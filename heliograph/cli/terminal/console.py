@@ -274,6 +274,7 @@ def run(app: typer.Typer) -> None:
         # In an ASCII locale, a name with an accent must not cause a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    _demand_docstrings(sys.flags.optimize)
     _demand_utf8(sys.argv)
     for name, near in unknown_names().items():
         say(f"heliograph: {name} is not a setting and is ignored{(f'; did you mean {near}?' if near else '.')}")
@@ -302,6 +303,13 @@ def run(app: typer.Typer) -> None:
         if not is_down(error):
             raise
         _end(f"the database cannot be used: {reason(error)}", UNREACHABLE)
+
+
+def _demand_docstrings(optimize: int) -> None:
+    """End the process if Python removes docstrings (`-OO`): they are the texts of refusals, of the API's document and
+    of the help."""
+    if optimize > 1:
+        _end("PYTHONOPTIMIZE=2 (-OO) removes texts that Heliograph shows: set it to 1, or remove it", WRONG)
 
 
 def _demand_utf8(words: Sequence[str]) -> None:
