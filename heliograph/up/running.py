@@ -22,6 +22,7 @@ from heliograph.base.crypto import Unsealable
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
 from heliograph.base.database.roles import RoleMissing
+from heliograph.base.embedded import files
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded, default_data_dir
 from heliograph.base.network.connecting import connect
@@ -78,9 +79,11 @@ async def up(
     ports.demand_free(options.host, port)
     data_dir = (options.data_dir or default_data_dir()).absolute()
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        files.create(data_dir)
     except OSError as error:
-        raise UpError(f"cannot use the data directory {data_dir}: {error}; choose another with --data-dir") from None
+        raise UpError(
+            f"cannot use the data directory {data_dir}: {error.strerror}; choose another with --data-dir"
+        ) from None
     settings = await secret_keys.ensured(from_environment(), data_dir)
     demand_secret_key(settings)
     _demand_outside(settings, data_dir)

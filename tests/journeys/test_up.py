@@ -108,6 +108,19 @@ async def statuses(url: str) -> dict[str, str]:
         await conn.close()
 
 
+@pytest.mark.parametrize(("umask", "place"), [(0o077, os.geteuid()), (0, accounts()[-1])], indirect=["place"])
+async def test_its_directories_have_their_modes_whatever_the_umask(place: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        async with up(place, "--data-dir", str(place / "deep" / "data")):
+            # PostgreSQL, which does not run as root, goes through root's.
+            mode = 0o711 if place.stat().st_uid == 0 else 0o700
+            for directory in (place / "deep", place / "deep" / "data", place / "deep" / "data" / "postgres"):
+                assert stat.S_IMODE(directory.stat().st_mode) == mode
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.lasts(20)
 @pytest.mark.parametrize("place", accounts(), indirect=True)
 async def test_from_the_first_start_to_the_second(place: Path, receiver: Receiver, tmp_path: Path) -> None:

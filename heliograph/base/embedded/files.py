@@ -95,15 +95,24 @@ class Layout:
 
 
 def prepare_home(layout: Layout) -> None:
-    """Create the home directory. For root, others may traverse it, because PostgreSQL's account has to."""
+    """Create the home directory. Raises PostgresError."""
+    try:
+        create(layout.home)
+    except OSError as error:
+        raise PostgresError(f"cannot create {error.filename}: {error.strerror}") from error
+
+
+def create(place: Path) -> None:
+    """Create a directory with those above it that are missing, whatever the umask. For root, others may traverse them,
+    because PostgreSQL's account has to. Raises OSError."""
     mode = 0o711 if os.geteuid() == 0 else 0o700
-    for directory in (*reversed(layout.home.parents), layout.home):
+    for directory in (*reversed(place.parents), place):
         try:
             directory.mkdir()
         except FileExistsError:
+            if not directory.is_dir():
+                raise
             continue
-        except OSError as error:
-            raise PostgresError(f"cannot create {directory}: {error.strerror}") from error
         directory.chmod(mode)
 
 
