@@ -24,8 +24,8 @@ from heliograph.up import ports
 PAUSE, LONGEST_PAUSE = 0.1, 5.0
 #: A part that ran this long is considered healthy: its next pause is the initial one again.
 WELL = 10.0
-#: How long a part may take to end after SIGTERM; the worker drains for `drain_seconds` within it.
-PATIENCE = 30.0
+#: How long a part that drains nothing may take to end after SIGTERM, and one that does beyond its drain, in seconds.
+PATIENCE, SPARE = 30.0, 10.0
 #: Used for migrations only, which no part runs.
 OWNER_URL = "HELIOGRAPH_OWNER_DATABASE_URL"
 
@@ -110,6 +110,17 @@ class Part:
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
+
+
+def api_patience(settings: Settings) -> float:
+    """How long a web process may take to end after SIGTERM, in seconds."""
+    return settings.not_ready_seconds + settings.drain_seconds + SPARE
+
+
+def worker_patience(settings: Settings) -> float:
+    """How long a worker may take to end after SIGTERM, in seconds: it lets work finish, then records its results, each
+    for at most as long as it drains."""
+    return 2 * settings.drain_seconds + SPARE
 
 
 def smsc(at: Smsc, config: Path) -> list[str]:

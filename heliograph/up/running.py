@@ -101,13 +101,17 @@ async def up(
             settings, data_dir, f"http://{ports.shown(options.host)}:{port}", is_local=ports.is_loopback(options.host)
         )
         environment = parts.part_environment(settings, host=options.host)
+        their = from_environment(environment)
         outside = parts.outside_environment()
         serve = ["api", "--host", options.host, "--port", str(port)]
         running = [
             Part("simulated SMSC", parts.smsc(credentials.smsc, data_dir / "smsc.json"), outside, say),
             Part("simulated Cloud API", parts.graph(credentials, app, data_dir / "graph.json"), outside, say),
-            Part("worker", ["worker"], environment, say),
-            *(Part("api", serve, environment, say) for _ in range(options.api_processes)),
+            Part("worker", ["worker"], environment, say, patience=parts.worker_patience(their)),
+            *(
+                Part("api", serve, environment, say, patience=parts.api_patience(their))
+                for _ in range(options.api_processes)
+            ),
         ]
         for part in (*running[:2], *running[3:]):
             part.start()

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from heliograph.base.process.settings import Settings
 from heliograph.up import ports
-from heliograph.up.parts import Part
+from heliograph.up.parts import Part, api_patience, worker_patience
 
 
 async def test_a_part_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +44,14 @@ async def test_a_part_that_cannot_be_started_is_tried_again(monkeypatch: pytest.
         "api cannot be started: Cannot allocate memory; trying again.",
         "api ended (0); restarting it.",
     ]
+
+
+def test_what_drains_has_the_time_that_its_settings_promise() -> None:
+    assert api_patience(Settings()) > 5 + 20
+    assert worker_patience(Settings()) > 2 * 20
+    patient = Settings(drain_seconds=300.0, not_ready_seconds=15.0)
+    assert api_patience(patient) > 15 + 300
+    assert worker_patience(patient) > 2 * 300
 
 
 async def test_a_part_that_does_not_stop_is_waited_for_aloud_and_killed() -> None:
