@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import secrets
 import shutil
 import signal
 import sys
@@ -24,12 +25,13 @@ from heliograph.base.database.migrate import (
     ForeignSchema,
     MigrationBlocked,
     MigrationChanged,
+    MigrationError,
     day_name,
     make_partitions,
     migrate,
     pending,
 )
-from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.pool import MEANING, Connection, Pool, open_pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from tests.database import Cluster
 from tests.rules.factories import organization
@@ -90,6 +92,50 @@ async def test_from_zero_twice_is_the_same_and_a_second_time_is_nothing(
     assert first == await shape(database_url)
     assert await migrate(empty_database_url) == []
     assert await shape(empty_database_url) == first
+
+
+async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> None:
+    conn = await asyncpg.connect(empty_database_url)
+    try:
+        await conn.execute("CREATE SCHEMA other")
+        name = await conn.fetchval("SELECT quote_ident(current_database())")
+        for setting in (
+            "default_transaction_isolation = 'serializable'",
+            "search_path = 'other'",
+            "standard_conforming_strings = off",
+            "statement_timeout = '1ms'",  # an index of a large table takes longer than an hour may
+        ):
+            await conn.execute(f"ALTER ROLE CURRENT_USER IN DATABASE {name} SET {setting}")
+        await migrate(empty_database_url)
+        assert await conn.fetchval("SELECT to_regclass('public.messages') IS NOT NULL")
+        assert await conn.fetchval("SELECT count(*) FROM pg_class WHERE relnamespace = 'other'::regnamespace") == 0
+        pool = await open_pool(empty_database_url, size=1)
+        try:
+            shown = [await pool.fetchval(f"SELECT current_setting('{setting}')") for setting in MEANING]
+            assert shown == list(MEANING.values())
+            assert await pool.fetchval("SELECT count(*) FROM organizations") == 0
+        finally:
+            pool.terminate()
+    finally:
+        await conn.close()
+
+
+async def test_a_database_that_cannot_hold_every_character_is_refused(database_server: Cluster) -> None:
+    name = f"ascii_{secrets.token_hex(4)}"
+    url = database_server.as_administrator(database_server.url_of(name))
+    conn = await asyncpg.connect(database_server.superuser_url)
+    try:
+        await conn.execute(
+            f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE_PROVIDER libc LOCALE 'C'"
+        )
+        with pytest.raises(MigrationError, match="encoding is SQL_ASCII: create one with ENCODING 'UTF8'"):
+            await migrate(url)
+        there = await asyncpg.connect(url)
+        assert await there.fetchval("SELECT to_regclass('schema_migrations') IS NULL")
+        await there.close()
+    finally:
+        await conn.execute(f"DROP DATABASE IF EXISTS {name}")
+        await conn.close()
 
 
 async def test_many_at_once_apply_each_file_once(empty_database_url: str, database_url: str) -> None:

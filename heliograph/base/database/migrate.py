@@ -29,7 +29,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.database import roles
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import MEANING, Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.network.connecting import connect
 
@@ -38,8 +38,7 @@ Result = TypeVar("Result")
 #: One lock for all migrations: "helio" in ASCII. Held by the session, so it ends with its holder. It is polled: a
 #: statement that waited for it would be a transaction that a concurrent index build waits for.
 LOCK = "SELECT pg_try_advisory_lock(448378890607)"
-#: How long to wait for a lock on the product's tables, milliseconds; the pause before it is requested again, seconds;
-#: and how often.
+#: How long to wait for a lock on the product's tables, milliseconds; pause before the next try, seconds; tries.
 PATIENCE_MS, PAUSE, TRIES = 1000, 1.0, 120
 #: How long to wait for a partition's lock; the next round tries again.
 BRIEFLY_MS = 500
@@ -95,8 +94,7 @@ DAYS_AHEAD = 3
 #: Tables whose look-ups reach back this far: the previous month is also created, since each look-up would otherwise
 #: also search the default partition.
 LOOKED_BACK, BEHIND = ("attempts", "sms_parts"), timedelta(days=13)
-#: Fill factors that leave room for the later versions of a row, as measured: decision 0081. Rows that are written once
-#: are packed.
+#: Fill factors that leave room for later versions of a row, as measured (decision 81). Others are packed.
 FILL = {"messages": 75, "whatsapp_messages": 60}
 
 
@@ -150,14 +148,17 @@ async def migrate(
 
     `application`: the application's URL, if its role differs from that of `url`, which then owns every table; the
     role is created if necessary, and granted what it needs (`roles.py`). None: `url` is the application's.
-
     `on_wait` is called now and then with the name of a file that waits for a lock. Raises MigrationChanged if the text
-    of an applied migration has changed, MigrationBlocked after two minutes of such waits, and ForeignSchema before
-    anything is changed. `root`: the folder with the SQL files.
+    of an applied migration has changed, MigrationBlocked after two minutes of such waits, ForeignSchema (and another
+    MigrationError if its encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
     """
-    connection = await connect(url)
+    # An index of a large table takes longer than a role may give its statements.
+    connection = await connect(url, server_settings={**MEANING, "statement_timeout": "0"})
     try:
         await _lock(connection)
+        encoding = await connection.fetchval("SHOW server_encoding")
+        if encoding != "UTF8":  # texts contain any character, and are cut by characters
+            raise MigrationError(f"the database's encoding is {encoding}: create one with ENCODING 'UTF8'")
         if not await _patiently(connection, "schema_migrations", partial(_is_ours, connection), on_wait):
             await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)
         applied = []

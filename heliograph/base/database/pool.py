@@ -43,8 +43,16 @@ KEYED = {
     "max_parallel_workers_per_gather": "0",
 }
 
+#: What a statement means must not depend on what the role, the database or the server sets: it sees what others have
+#: committed meanwhile (a serializable one would fail instead), and tables are those in `public`.
+MEANING = {
+    "default_transaction_isolation": "read committed",
+    "search_path": "public",
+    "standard_conforming_strings": "on",
+}
+
 #: Parameters of each session. A pooler in transaction mode accepts none, so behind one they are set on the role.
-ROLE = {"client_connection_check_interval": "1000", **KEYED}
+ROLE = {"client_connection_check_interval": "1000", **MEANING, **KEYED}
 PLANS = "SELECT current_setting('plan_cache_mode')"
 
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run

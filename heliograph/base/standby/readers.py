@@ -18,7 +18,7 @@ from typing import TypeVar
 import asyncpg
 import structlog
 
-from heliograph.base.database.pool import STATEMENT_TIMEOUT, Connection, Pool, is_down, is_open, open_pool
+from heliograph.base.database.pool import MEANING, STATEMENT_TIMEOUT, Connection, Pool, is_down, is_open, open_pool
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.measures import STANDBY_PASSED_OVER, Gauge
 
@@ -97,7 +97,7 @@ async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterat
     why the primary must be read."""
     try:
         async with asyncio.timeout(CONNECT):
-            standby = await connect(url, command_timeout=STATEMENT_TIMEOUT)
+            standby = await connect(url, command_timeout=STATEMENT_TIMEOUT, server_settings=MEANING)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Unread(str(error) or type(error).__name__) from None
     try:
