@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import msgspec
@@ -28,6 +29,7 @@ from heliograph.sms.reports import diagnosis, keys, receipts, words
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.webhooks import endpoints
 from tests import forks
+from tests.database import Cluster
 from tests.rules.factories import TO, organization, receipt, sent
 
 SECRET_KEY = "a secret key for these tests only, and long"
@@ -456,6 +458,23 @@ async def test_migrations(empty_database_url: str) -> None:
     assert "Nothing is pending" in plan.err
     assert again.data == {"applied": []}
     assert (check.status, check.out) == (0, "")
+
+
+async def test_a_role_that_was_granted_nothing_is_told_who_grants(
+    database_url: str, database_server: Cluster, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """As after migrating without the application's URL."""
+    if database_server.url == database_server.owner_url:
+        pytest.skip("HELIOGRAPH_TEST_DATABASE_URL names one role, which owns the tables")
+    await as_owner(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {urlsplit(database_url).username}")
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    for one in await asyncio.gather(
+        cli("api"), cli("worker"), cli("doctor"), cli("migrate", "--check"), cli("org", "list")
+    ):
+        assert (one.status, one.out) == (3, "")
+        assert "permission denied for table" in one.err
+        assert "HELIOGRAPH_OWNER_DATABASE_URL, which grants" in one.err
+        assert "Traceback" not in one.err
 
 
 async def test_a_database_of_before_the_schema_was_made_anew_is_refused(

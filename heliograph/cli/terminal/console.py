@@ -299,6 +299,12 @@ def run(app: typer.Typer) -> None:
         _end("the database has no schema yet: run `heliograph migrate` first", UNREACHABLE)
     except (asyncpg.UndefinedColumnError, asyncpg.UndefinedFunctionError):
         _end("the database is older than this program: run `heliograph migrate` first", UNREACHABLE)
+    except asyncpg.InsufficientPrivilegeError as error:
+        _end(
+            f"{error}: run `heliograph migrate` with this HELIOGRAPH_DATABASE_URL and the owner's"
+            " HELIOGRAPH_OWNER_DATABASE_URL, which grants the role what it needs",
+            UNREACHABLE,
+        )
     except (asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError, TimeoutError) as error:
         if not is_down(error):
             raise
