@@ -75,7 +75,7 @@ async def _is_used(url: str) -> bool:
 def _kept(path: Path) -> str:
     """The key in a file; "" if there is none. Raises UpError."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8-sig").strip()
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -73,6 +73,9 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     named = {"HELIOGRAPH_SECRET_KEY_FILE": str(tmp_path / "key")}
     assert from_environment(named).secret_key == KEY
     assert unknown_names(named) == {}
+    # As an editor of Windows saves it.
+    (tmp_path / "key").write_bytes(f"\ufeff{KEY}\r\n".encode())
+    assert from_environment(named).secret_key == KEY
     (tmp_path / "heliograph_secret_key").write_text(KEY)
     assert from_environment({"CREDENTIALS_DIRECTORY": str(tmp_path)}).secret_key == KEY
     assert (

@@ -421,7 +421,8 @@ def _kept(name: str, environment: Mapping[str, str]) -> str | None:
     if path is None:
         return None
     try:
-        with open(path, encoding="utf-8") as file:
+        # Without the byte order mark that editors of Windows write: it would be part of a key.
+        with open(path, encoding="utf-8-sig") as file:
             return file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
