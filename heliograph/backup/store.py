@@ -167,6 +167,8 @@ def prune(directory: Path, *, keep: int) -> list[Path]:
         try:
             # A partly removed backup must neither look complete nor be left behind: the next run finishes the removal.
             path.rename(directory / f"{UNFINISHED}{secrets.token_hex(4)}")
+        except FileNotFoundError:
+            continue  # another command has just removed it
         except OSError as error:
             raise BackupError(f"{path} cannot be removed: {error.strerror}") from None
     for path in directory.glob(f"{UNFINISHED}*"):

@@ -7,10 +7,13 @@ was committed before it ended; a dump contains one snapshot, taken after `taken_
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import UUID
+
+import asyncpg
 
 from heliograph import __version__
 from heliograph.audit import recording as audit
@@ -28,6 +31,11 @@ NOW = """
 SELECT now(), current_setting('server_version'), current_setting('cluster_name'),
        pg_walfile_name(pg_current_wal_lsn())
 """
+#: One lock for all backups: "backu" in ASCII. The checkpoint that begins a second copy removes WAL that the first one
+#: needs and has not reserved yet. Backups are named by the second: whoever waited has another one.
+LOCK = "SELECT pg_try_advisory_lock(422540700533)"
+UNLOCK = "SELECT pg_advisory_unlock(422540700533)"
+PAUSE = 1.1
 #: Seconds without a new segment after which an archive is assumed to belong to no running cluster.
 LEFT_AFTER = 86400.0
 RECORD = """
@@ -59,6 +67,24 @@ async def take(
         raise BackupError(f"cannot write to {to}: it is not a directory") from None
     except OSError as error:
         raise BackupError(f"cannot write to {to}: {error.strerror}") from None
+    async with _alone(conn, say):
+        return await _take(
+            conn, to, home=home, owner_url=owner_url, sealed=sealed, passphrase=passphrase, by=by, say=say
+        )
+
+
+async def _take(
+    conn: Connection,
+    to: Path,
+    *,
+    home: Path | None,
+    owner_url: str,
+    sealed: Secrets | None,
+    passphrase: str,
+    by: Who,
+    say: Callable[[str], None],
+) -> Backup:
+    """As `take`, into a directory that exists."""
     now = await conn.fetchrow(NOW)
     assert now is not None
     taken_at, postgres, cluster, first_wal = now
@@ -111,6 +137,24 @@ async def take(
         raise BackupError(str(error)) from None
     except OSError as error:
         raise BackupError(f"cannot write to {to}: {error.strerror}") from None
+
+
+@contextlib.asynccontextmanager
+async def _alone(conn: Connection, say: Callable[[str], None]) -> AsyncIterator[None]:
+    """Wait until no other backup of this database is being taken, and keep it so."""
+    # Polled: a statement that waited would hold back vacuum for as long.
+    is_told = False
+    while not await conn.fetchval(LOCK):
+        if not is_told:
+            say("Waiting for another backup of this database.")
+            is_told = True
+        await asyncio.sleep(PAUSE)
+    try:
+        yield
+    finally:
+        # A session that was lost has lost the lock, too.
+        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            await conn.execute(UNLOCK)
 
 
 VERIFIED = "UPDATE backups SET verified_at = now() WHERE id = $1 RETURNING true"

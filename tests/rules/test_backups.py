@@ -230,6 +230,27 @@ async def test_a_backup_that_is_being_taken_is_not_pruned(
     assert [path.name for path in to.iterdir()] == [taken.path.name]
 
 
+async def test_two_at_once_follow_each_other(
+    pool: Pool, owner_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint of a second copy would remove WAL that the first one needs, and both would have one name."""
+    to, dump = tmp_path / "store", taking.copies.run
+    at_once, most = 0, 0
+
+    async def counted(arguments: Sequence[str | Path], **options: Any) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await dump(arguments, **options)
+        at_once -= 1
+
+    monkeypatch.setattr(taking.copies, "run", counted)
+    taken = await asyncio.gather(*(take(pool, owner_url, to) for _ in range(2)))
+    assert most == 1
+    assert sorted(path.name for path in to.iterdir()) == sorted({one.path.name for one in taken})
+    assert len(store.listed(to)) == 2
+
+
 async def test_what_lies_beside_the_backups_stops_nothing(dump: Backup, pool: Pool, owner_url: str) -> None:
     to = dump.path.parent
     (to / f"{store.PREFIX}notes.txt").write_text("a file of somebody's")
