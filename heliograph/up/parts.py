@@ -62,22 +62,29 @@ class Part:
         """Start the process, and restart it whenever it ends."""
         self._task = asyncio.create_task(self._keep())
 
-    async def stop(self) -> None:
-        """SIGTERM, then SIGKILL after a while."""
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """SIGTERM, then SIGKILL after a while, or as soon as `hurry` is set."""
         self._stopping = True
         process = self._process
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-            who, end = f"{self._name} (process {process.pid})", asyncio.create_task(process.wait())
+            await self._ended(process, hurry or asyncio.Event())
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _ended(self, process: asyncio.subprocess.Process, hurry: asyncio.Event) -> None:
+        who, end = f"{self._name} (process {process.pid})", asyncio.create_task(process.wait())
+        hurrying = asyncio.create_task(_killed(process, when=hurry))
+        try:
             if not await ends(end, self._patience, who, self._say, quiet=self._quiet):
                 self._say(f"{who} has not stopped within {self._patience:g} s, and is killed.")
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
             await end
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        finally:
+            hurrying.cancel()
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -110,6 +117,12 @@ class Part:
             start_new_session=True,
             preexec_fn=end_with_parent,
         )
+
+
+async def _killed(process: asyncio.subprocess.Process, *, when: asyncio.Event) -> None:
+    await when.wait()
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
 
 
 def api_patience(settings: Settings) -> float:

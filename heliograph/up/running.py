@@ -62,16 +62,24 @@ async def up(
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
     on_ready: Callable[[Welcome], None] = welcome.show,
 ) -> int:
-    """Run everything until SIGINT, SIGTERM or SIGHUP; returns the exit status.
+    """Run everything until SIGINT, SIGTERM or SIGHUP; returns the exit status. A second SIGINT or SIGTERM ends the
+    parts at once, and PostgreSQL in order.
 
     `say` gets lines for people; `on_ready` the credentials, once the API answers. Raises UpError, PostgresError and
     SettingsError when it cannot start.
     """
-    stop = asyncio.Event()
+    stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def asked(number: signal.Signals) -> None:
+        # Of a terminal that is closed, the kernel and the shell each send a SIGHUP.
+        if stop.is_set() and number is not signal.SIGHUP:
+            hurry.set()
+        stop.set()
+
     for number in KINDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, asked, number)
     # Checked before anything is created that a refused start would leave behind.
     if options.credentials_file is not None:
         _demand_writable(options.credentials_file.absolute())
@@ -134,16 +142,16 @@ async def up(
         if not stop.is_set():
             on_ready(Welcome(credentials, path, are_new, dashboard, console))
         await stop.wait()
-        say("Stopping.")
+        say("Stopping; a second signal ends work in progress at once.")
         return 0
     finally:
         if watcher is not None:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
         apis, others = running[3:], running[2::-1]
-        await asyncio.gather(*(part.stop() for part in apis))
+        await asyncio.gather(*(part.stop(hurry) for part in apis))
         for part in others:
-            await part.stop()
+            await part.stop(hurry)
         if database is not None:
             await database.stop()
 

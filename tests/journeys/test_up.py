@@ -27,7 +27,7 @@ from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import signing
 from tests.judge import settled
 from tests.load import Client
-from tests.processes import Program, alive, environment, until, until_true
+from tests.processes import Program, alive, below, environment, until, until_true
 from tests.up import PARTS, accounts, up
 
 pytestmark = pytest.mark.lasts(8)
@@ -226,6 +226,18 @@ async def test_every_part_may_be_killed_and_then_the_whole(place: Path, receiver
         assert others == dict.fromkeys(forgotten, "sent")
         await second.stopped(signal.SIGTERM)
         assert not any(alive(one) for one in parts["postgres"])
+
+
+async def test_a_second_signal_ends_what_still_drains(place: Path) -> None:
+    async with up(place, HELIOGRAPH_DRAIN_SECONDS="600") as first:
+        everything = below(first.program.pid)
+        first.part("worker").suspend()
+        first.program.send(signal.SIGTERM)
+        # It waits for the worker, whose turn is after the API's.
+        await until(lambda: not first.parts()["api"])
+        first.program.send(signal.SIGTERM)
+        assert await first.program.ended() == 0
+        assert not [process for process in everything if alive(process)]
 
 
 @pytest.mark.lasts(15)
