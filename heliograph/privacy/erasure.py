@@ -1,7 +1,8 @@
 """Erasing a person: what they wrote, what was written to them, and what an organization recorded about them.
 
-By person, not by spelling: under every spelling of the number, and every number and user id linked to it. Rows that
-bills refer to are kept, and so is an opt-out, without which the person would be written to again.
+By person, not by spelling: under every spelling of the number, and every number and user id linked to it. What was
+still to be sent to them is withdrawn (`withdrawing`). Rows that bills refer to are kept, and so is an opt-out, without
+which the person would be written to again.
 
 The rule nobody may break: nothing here runs in the caller's transaction. Each step is a transaction of its own, over a
 bounded number of rows, and can be repeated.
@@ -25,7 +26,7 @@ from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.consent import skipped
 from heliograph.contacts import records
 from heliograph.networks import asked, learned
-from heliograph.privacy import naming
+from heliograph.privacy import naming, withdrawing
 from heliograph.sms import timeline
 
 #: How many messages or typed texts are scanned per step: they have no index by recipient.
@@ -42,8 +43,9 @@ AROUND = timedelta(days=2)
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What an erasure did, as stored in the audit log: nothing in it identifies the person.
 
-    `names`: how many spellings, numbers and user ids it covered. `erased`: rows or texts by kind. `kept`: what remains,
-    without any text: messages that bills refer to, and the opt-out.
+    `names`: how many spellings, numbers and user ids it covered. `erased`: rows or texts by kind. `withdrawn`:
+    messages that waited, by channel, which were canceled and refunded. `kept`: what remains, without any text: messages
+    that bills refer to, and the opt-out.
     """
 
     id: UUID
@@ -51,6 +53,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str
     names: int
     erased: dict[str, int]
+    withdrawn: dict[str, int]
     kept: dict[str, int]
 
 
@@ -123,11 +126,13 @@ SELECT (SELECT count(*) FROM gone)::int AS contacts, (SELECT count(*) FROM chang
        (SELECT count(*) FROM noted)::int AS notes_of_operators,
        (SELECT count(*) FROM skipped)::int AS skipped_by_campaigns
 """
-# Recipients whom campaigns have yet to pass. Staging passes them under the lock of the campaign, so it comes first.
+# Recipients whom campaigns have yet to pass. Staging passes them under the lock of the campaign, so it comes first; and
+# one that is gathering its audience may be adding the person at this moment, from the contact that was just deleted.
 CAMPAIGNS = """
 SELECT id FROM campaigns c
  WHERE organization_id = $1 AND status IN ('scheduled', 'staging', 'running', 'paused')
-   AND EXISTS (SELECT FROM campaign_recipients WHERE organization_id = $1 AND campaign_id = c.id AND phone = ANY ($2))
+   AND (status = 'staging' OR EXISTS (
+        SELECT FROM campaign_recipients WHERE organization_id = $1 AND campaign_id = c.id AND phone = ANY ($2)))
  ORDER BY id FOR UPDATE
 """
 RECIPIENTS = """
@@ -148,12 +153,15 @@ WITH looked_at AS MATERIALIZED (
     SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
 ), theirs AS MATERIALIZED (
     SELECT id FROM looked_at WHERE recipient = ANY ($4)
-), gone AS (
-    UPDATE messages SET body = NULL WHERE organization_id = $1 AND body IS NOT NULL
-       AND id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
 )
-SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM gone)::int AS gone,
+SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, 0 AS gone,
        (SELECT count(*) FROM theirs)::int AS seen, 0 AS told, ARRAY(SELECT id FROM theirs) AS theirs
+"""
+TEXTS = """
+WITH gone AS (
+    UPDATE messages SET body = NULL WHERE organization_id = $1 AND body IS NOT NULL AND id = ANY ($2) RETURNING 1
+)
+SELECT count(*)::int FROM gone
 """
 # Suppliers' receipts contain the number, and may repeat the beginning of the text.
 RECEIPTS = """
@@ -285,8 +293,8 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     """Erase the data held about a person, under all names; `address`: E.164, or a user id. `conn` plans by key from
     then on.
 
-    A message still waiting to be sent loses its text and ends as expired, and no campaign writes to them any more. The
-    receipt is also in the audit log.
+    A message that waits is withdrawn first; one that a worker has, and that comes back to the queue, has no text and
+    ends as expired. No campaign writes to them any more. The receipt is also in the audit log.
     """
     await plan_by_key(conn)
     organization_id, begun = actor.organization_id, clock.now()
@@ -300,7 +308,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
         pending = [one["id"] for one in await conn.fetch(CAMPAIGNS, organization_id, names)]
         erased["recipients_of_campaigns"] = await conn.fetchval(RECIPIENTS, organization_id, names, pending)
     erased["skipped_by_campaigns"] += (await _steps(conn, SKIPPED, actor, names))["gone"]
-    sent = await _steps(conn, SENT, actor, names, also=_receipts)
+    sent = await _steps(conn, SENT, actor, names, also=_sent)
     received = await _steps(conn, RECEIVED, actor, names, also=_parts)
     erased["sms_sent"], erased["sms_received"] = sent["gone"], received["gone"]
     erased["receipts_as_written"] = sent["receipts"]
@@ -309,6 +317,10 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     numbers = [one for one in names if one.startswith("+")]
     erased["networks"] = await learned.forget(conn, numbers)
     await asked.forget(conn, numbers)
+    withdrawn = {
+        "sms": sent["withdrawn"],
+        "whatsapp_messages": await withdrawing.whatsapp_of(conn, actor, names),
+    }
     row = await conn.fetchrow(WHATSAPP, organization_id, names)
     assert row is not None
     erased["whatsapp_messages"] = row["gone"]
@@ -329,14 +341,15 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
         ended_at=clock.iso(clock.now()),
         names=len(names),
         erased={kind: count for kind, count in erased.items() if count},
+        withdrawn={kind: count for kind, count in withdrawn.items() if count},
         kept=kept,
     )
     await audit.record(conn, actor, "person.erased", object_id=phones.masked(address), after=receipt)
     return receipt
 
 
-#: Erases what else belongs to messages, given their ids; returns (kind, count).
-Also = Callable[[Connection, Actor, list[UUID]], Awaitable[tuple[str, int]]]
+#: Erases what belongs to messages, given their ids; returns counts by kind.
+Also = Callable[[Connection, Actor, list[UUID]], Awaitable[dict[str, int]]]
 
 
 async def _steps(
@@ -350,22 +363,25 @@ async def _steps(
         assert row is not None
         done.update({name: row[name] for name in ("gone", "seen", "told")})
         if also is not None and row["theirs"]:
-            kind, count = await also(conn, actor, row["theirs"])
-            done[kind] += count
+            done.update(await also(conn, actor, row["theirs"]))
         if row["last"] is None:
             return done
         after = row["last"]
 
 
-async def _parts(conn: Connection, actor: Actor, theirs: list[UUID]) -> tuple[str, int]:
+async def _parts(conn: Connection, actor: Actor, theirs: list[UUID]) -> dict[str, int]:
     since, until = time_of(min(theirs)) - AROUND, time_of(max(theirs)) + AROUND
-    return "parts", await conn.fetchval(PARTS, theirs, uuid7_floor(since), uuid7_floor(until))
+    return {"parts": await conn.fetchval(PARTS, theirs, uuid7_floor(since), uuid7_floor(until))}
 
 
-async def _receipts(conn: Connection, actor: Actor, theirs: list[UUID]) -> tuple[str, int]:
+async def _sent(conn: Connection, actor: Actor, theirs: list[UUID]) -> dict[str, int]:
+    # A worker would end one that has lost its text as expired.
+    withdrawn = await withdrawing.sms_of(conn, actor, theirs)
+    gone = await conn.fetchval(TEXTS, actor.organization_id, theirs)
     since = (time_of(min(theirs)) - AROUND).astimezone(UTC).date()
     rows = await conn.fetch(RECEIPTS, actor.organization_id, theirs, since)
-    return "receipts", await timeline.erase_written(conn, [(row["fingerprint"], row["at"]) for row in rows])
+    receipts = await timeline.erase_written(conn, [(row["fingerprint"], row["at"]) for row in rows])
+    return {"withdrawn": withdrawn, "gone": gone, "receipts": receipts}
 
 
 async def _answers_of_receivers(conn: Connection, actor: Actor, names: list[str]) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -12,6 +14,10 @@ from heliograph.accounts import idempotency
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
+from heliograph.campaigns import plan, record
+from heliograph.campaigns.filling import Filling
+from heliograph.campaigns.record import Counts
+from heliograph.campaigns.staging import Stager
 from heliograph.consent import optouts, people
 from heliograph.contacts import notes, records
 from heliograph.contacts.imports import running
@@ -22,12 +28,15 @@ from heliograph.queue import timers
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.received import inbound, inbox
 from heliograph.suppliers.contract import Inbound
+from tests.rules import test_campaigns as campaigns
+from tests.rules import test_whatsapp_campaigns as whatsapp_campaigns
 from tests.rules.callback_factories import Meta, message
-from tests.rules.factories import check_books, key, organization, send, sender
+from tests.rules.factories import check_books, check_ledger, key, organization, send, sender
 from tests.rules.factories import message as sms
-from tests.rules.whatsapp_factories import made
+from tests.rules.whatsapp_factories import PRICES, Made, check_wallets, made
 
 ANA, ANA_8, BIA = "+5511987654321", "+551187654321", "+258841234568"
+CLEO = "+61412345678"
 
 
 async def rows_of(pool: Pool, table: str, actor: Actor) -> int:
@@ -93,6 +102,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
             "conversations": 2,
             "consent_history": 1,
         }
+        assert done.withdrawn == {"sms": 2}
         assert done.kept == {"messages_without_text": 4, "opt_outs": 1}
         again = await erasure.erase(conn, actor, address=ANA_8)
         assert (again.erased, again.kept, again.id != done.id) == ({}, done.kept, True)
@@ -212,3 +222,105 @@ async def test_what_suppliers_and_receivers_wrote_of_a_persons_messages_goes(
     assert await pool.fetchval("SELECT raw FROM receipt_bytes") == [b"", b"", b"text:hi 2", b"text:hi 3"]
     left = await pool.fetch("SELECT body FROM webhook_attempt_evidence ORDER BY event_id")
     assert [row["body"].decode() for row in left] == [f"debug: to={BIA}", f"debug: to={ANA}"]
+
+
+async def counts_of(pool: Pool, id: UUID) -> tuple[str, Counts]:
+    row = await pool.fetchrow(f"SELECT status, {record.COUNTS} FROM campaigns WHERE id = $1", id)
+    return row[0], Counts(*row[1:])
+
+
+async def listed_for(pool: Pool, who: Made | Actor, **values: Any) -> UUID:
+    """A campaign to BIA, to ANA under one of her spellings, and to CLEO, in this order; by WhatsApp for a `Made`."""
+    listed = [ANA_8, BIA, CLEO]
+    if isinstance(who, Made):
+        filled = (Filling(text="Ana"), Filling(text="4471"))
+        await pool.execute("UPDATE whatsapp_templates SET category = 'utility'")
+        return (
+            await whatsapp_campaigns.create(
+                pool, who, audience_tags=None, recipients=listed, parameters=filled, **values
+            )
+        ).id
+    return (await campaigns.create(pool, who, recipients=listed, **values)).id
+
+
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
+@pytest.mark.parametrize("when", ["scheduled", "running", "read ahead"])
+async def test_a_campaign_writes_to_nobody_who_was_erased_before_their_turn(
+    pool: Pool, channel: str, when: str
+) -> None:
+    """Not without the name either: whoever is erased is not written to, and the campaign's counts say so."""
+    known = await made(pool)
+    who = known if channel == "whatsapp" else known.actor
+    later = {"scheduled_at": datetime.now(UTC) + timedelta(hours=1)} if when == "scheduled" else {}
+    id = await listed_for(pool, who, **later)
+    stager = Stager(pool, chunk=1)
+    if when != "scheduled":
+        while not await pool.fetchval("SELECT queued FROM campaigns"):
+            await stager.round()
+        assert stager._ahead is not None
+        await stager._ahead.task
+    if when == "running":
+        stager = Stager(pool, chunk=1)
+    async with pool.acquire() as conn:
+        held = [
+            row["phone"] async for row in holdings.held(conn, known.actor, address=ANA) if row["what"] == "campaign"
+        ]
+        assert held == [ANA_8]
+        receipt = await erasure.erase(conn, known.actor, address=ANA)
+        assert (receipt.erased, receipt.withdrawn) == ({"recipients_of_campaigns": 1}, {})
+        again = await erasure.erase(conn, known.actor, address=ANA)
+        assert (again.erased, again.withdrawn) == ({}, {})
+    await pool.execute("UPDATE campaigns SET step_at = now() WHERE status = 'scheduled'")
+    while await stager.round():
+        pass
+    assert await counts_of(pool, id) == ("running", campaigns.counts(queued=2))
+    table = "messages" if channel == "sms" else "whatsapp_messages"
+    assert await pool.fetchval(f"SELECT array_agg(recipient ORDER BY id) FROM {table}") == [BIA, CLEO]
+
+
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
+@pytest.mark.parametrize("paused", [False, True])
+async def test_what_waits_for_a_person_who_is_erased_is_withdrawn_and_costs_nothing(
+    pool: Pool, channel: str, paused: bool
+) -> None:
+    known = await made(pool)
+    actor = known.actor
+    id = await listed_for(pool, known if channel == "whatsapp" else actor)
+    await campaigns.run(pool)
+    if channel == "sms":
+        assert (await Acceptor(pool).accept(send(actor, to=ANA))).status == 202
+    if paused:
+        async with pool.acquire() as conn, conn.transaction():
+            await plan.pause(conn, actor, id=id, channel=channel)
+        await campaigns.run(pool)
+    async with pool.acquire() as conn:
+        receipt = await erasure.erase(conn, actor, address=ANA)
+    if channel == "sms":
+        assert receipt.withdrawn == {"sms": 2}
+        assert receipt.erased == {"sms_sent": 2}
+        assert await pool.fetchval("SELECT used FROM quotas") == 2
+    else:
+        assert receipt.withdrawn == {"whatsapp_messages": 1}
+        assert receipt.erased == {"whatsapp_messages": 1}
+        assert await pool.fetchval("SELECT reserved FROM wallets") == PRICES["utility", "MZ"] + PRICES["utility", "*"]
+    table = "messages" if channel == "sms" else "whatsapp_messages"
+    statuses = await pool.fetch(f"SELECT DISTINCT recipient IN ($1, $2), status FROM {table} ORDER BY 1", BIA, CLEO)
+    assert [tuple(row) for row in statuses] == [(False, "canceled"), (True, "accepted")]
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = $1", channel) == 2
+    await campaigns.count(pool)
+    assert (await counts_of(pool, id))[1] == campaigns.counts(queued=2, canceled=1)
+    await check_ledger(pool, [actor.organization_id])
+    await check_wallets(pool, [actor.organization_id])
+
+
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
+async def test_what_a_worker_is_handing_over_stays_with_it(pool: Pool, channel: str) -> None:
+    """It may have left: nobody says that it was withdrawn, and it ends as what becomes of it."""
+    known = await made(pool)
+    await listed_for(pool, known if channel == "whatsapp" else known.actor)
+    await campaigns.run(pool)
+    await pool.execute("UPDATE queue SET lease_until = now() + interval '1 minute', lease_token = gen_random_uuid()")
+    async with pool.acquire() as conn:
+        receipt = await erasure.erase(conn, known.actor, address=ANA)
+    assert receipt.withdrawn == {}
+    assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = $1", channel) == 3

@@ -69,7 +69,7 @@ def export(
 @app.command("erase")
 def erase(who: Who, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
     """Erase a person: the contact and the texts of all messages to and from them, under every linked number and user
-    id. Prints a receipt, which is also in the audit log.
+    id. What is still to be sent to them is canceled and refunded. Prints a receipt, which is also in the audit log.
 
     Records needed for billing are kept, and so is an opt-out.
 

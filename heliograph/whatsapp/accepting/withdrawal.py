@@ -1,7 +1,7 @@
 """Withdrawing WhatsApp messages before Meta has them, by an operator or with their campaign.
 
 The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent
-afterwards. Its reservation is released by the move itself.
+afterwards, and only if Meta cannot have it. Its reservation is released by the move itself.
 """
 
 from __future__ import annotations
@@ -17,15 +17,24 @@ from heliograph.queue.leases import Lease
 from heliograph.sending import attempts
 from heliograph.whatsapp.status import Move, move_many
 
+NOT_TAKEN = """
+SELECT item.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
+  LEFT JOIN LATERAL (
+       SELECT attempt FROM attempts
+        WHERE organization_id = item.organization_id AND message_id = item.id AND state IN ('unknown', 'accepted')
+        LIMIT 1) tried ON true
+ WHERE tried.attempt IS NULL
+"""
+
 
 async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at: datetime) -> set[UUID]:
-    """Cancel those of these messages, (organization, message) each, that no worker has claimed.
-
-    No attempt of any of them may have reached Meta. Runs in the caller's transaction. Returns the ids of the canceled
-    messages. Raises Overtaken.
-    """
+    """Cancel those of these messages, (organization, message) each and believed to be `accepted`, that no worker has
+    claimed and that Meta cannot have. Runs in the caller's transaction. Returns their ids. Raises Overtaken."""
     owners = {message_id: organization_id for organization_id, message_id in unsent}
-    taken = set(await leases.withdraw(conn, "whatsapp", list(owners), only="ended"))
+    # Asked under the lock: whoever records the end of an attempt locks the queue row first.
+    held = await leases.hold_ended(conn, "whatsapp", list(owners))
+    free = [row["id"] for row in await conn.fetch(NOT_TAKEN, [owners[id] for id in held], held)]
+    taken = set(await leases.withdraw(conn, "whatsapp", free, only="ended"))
     moved, _ = await move_many(conn, [Move(owners[id], id, "canceled", at) for id in taken], rates=None)
     if moved != taken:
         raise Overtaken
