@@ -76,7 +76,7 @@ def known() -> dict[str, set[str]]:
     campaign |= {getattr(whatsapp_channel, name) for name in stops if name.isupper()}
     return {
         "status": {*STATUSES, sms_messages.SENDING, *SHOWN_STATUSES},
-        "whatsapp_failure": {*CLOUD_FAILURES, "opted_out", "expired", "unknown", "template_unavailable"},
+        "whatsapp_failure": {*CLOUD_FAILURES, "opted_out", "template_unavailable", "phone_number_unavailable"},
         "campaign": campaign,
         "webhook": {
             attempts.DELIVERED,

@@ -29,7 +29,7 @@ from tests.rules.dispatching_whatsapp import (
     tries_of,
     wamid,
 )
-from tests.rules.factories import TO, blocked, events_of
+from tests.rules.factories import TO, blocked, endpoint, events_of
 from tests.rules.whatsapp_factories import Made, account, check_wallets, conversation, made, message, number
 
 BACK = ("queued", None, "reserved")
@@ -195,14 +195,19 @@ async def test_what_ended_meanwhile_does_not_go_out(pool: Pool) -> None:
     assert not await queued(pool, id)
 
 
-async def test_a_removed_number_s_messages_fail_and_a_paused_account_s_wait(pool: Pool) -> None:
+@pytest.mark.parametrize("removed", ["numbers", "accounts"])
+async def test_a_removed_number_s_messages_fail_and_a_paused_account_s_wait(pool: Pool, removed: str) -> None:
     gone, paused = await made(pool), await made(pool)
     first, second = await message(pool, gone), await message(pool, paused)
-    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed' WHERE id = $1", gone.number_id)
+    await endpoint(pool, gone.actor, "message.failed")
+    await pool.execute(
+        f"UPDATE whatsapp_{removed} SET state = 'removed' WHERE organization_id = $1", gone.organization_id
+    )
     await pool.execute("UPDATE whatsapp_accounts SET state = 'paused' WHERE id = $1", paused.account_id)
     bench = await Bench(pool).start()
     await bench.round()
-    await ended(pool, gone, first, "unknown")
+    await ended(pool, gone, first, "phone_number_unavailable")
+    assert await events_of(pool, first) == ["message.failed"]
     assert await status_of(pool, second) == ("accepted", None, "reserved")
     assert await queued(pool, second)
 
@@ -316,7 +321,20 @@ async def test_what_waits_for_a_template_ends_with_its_lifetime_and_with_its_num
     await bench.later(minutes=6)
     bench.restart()
     await bench.round()
-    assert (await status_of(pool, orphan))[:2] == ("failed", "unknown")
+    assert (await status_of(pool, orphan))[:2] == ("failed", "phone_number_unavailable")
+
+
+async def test_what_lost_its_answer_before_its_number_was_removed_says_no_more_than_that(pool: Pool) -> None:
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    bench.only.script = lambda submission: UNKNOWN
+    await bench.round()
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed'")
+    await bench.refresh()
+    await bench.later(minutes=6)
+    bench.restart()
+    await bench.round()
+    await ended(pool, who, id, "unknown")
 
 
 async def test_what_waits_for_a_paused_account_is_due_when_it_is_resumed(pool: Pool) -> None:

@@ -271,7 +271,8 @@ class WhatsAppChannel:
         rows = await conn.fetch(GONE, [due.lease.organization_id for due in dues], [due.number_id for due in dues])
         gone = {row["id"] for row in rows}
         return {
-            due.lease.id: _failed(due, "unknown")
+            # Of one whose answer was lost, that is all that is known.
+            due.lease.id: _failed(due, "unknown" if due.attempt_state == "unknown" else "phone_number_unavailable")
             if due.number_id in gone
             else _failed(due, "expired")
             if due.at >= due.expires_at
