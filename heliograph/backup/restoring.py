@@ -210,8 +210,8 @@ def _demand(backup: Backup, kind: Kind, belongs: str) -> None:
 
 async def _load(backup: Backup, url: str) -> None:
     """Load a dump and hold all outgoing work, in one transaction. Raises PostgresError."""
-    values = ", ".join(f"('{uuid7()}', '{kind}', '{_reason(backup)}')" for kind in holds.OUTGOING)
-    hold = f"INSERT INTO public.queue_holds (id, kind, reason) VALUES {values};\n"
+    values = ", ".join(f"('{uuid7()}', '{kind}', '{_reason(backup)}', true)" for kind in holds.OUTGOING)
+    hold = f"INSERT INTO public.queue_holds (id, kind, reason, restored) VALUES {values};\n"
     async with tunnel.for_programs(url) as (where, password):
         await copies.load(backup.path / store.DUMP, where, password=password, then=hold)
 
@@ -220,7 +220,7 @@ async def _settle(conn: Connection, backup: Backup, by: Who) -> Restored:
     """Hold all outgoing work, and record where the data came from, in one transaction."""
     await follow_clock(conn)
     async with conn.transaction():
-        await holds.hold(conn, holds.Selection(), reason=_reason(backup), by=by)
+        await holds.hold(conn, holds.Selection(), reason=_reason(backup), restored=True, by=by)
         mails = int((await conn.execute(DROP_MAILS)).split()[-1])
         taken = {"taken_at": clock.iso(backup.manifest.taken_at)}
         await audit.record(conn, by, "backup.restored", object_id=backup.manifest.id, after=taken)

@@ -2949,11 +2949,13 @@ CREATE TABLE queue_holds (
     before          timestamptz,
     reason          text NOT NULL DEFAULT '' CHECK (length(reason) <= 500),
     made_by         text NOT NULL DEFAULT '',
+    restored        boolean NOT NULL DEFAULT false,
     created_at      timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT queue_holds_before CHECK ((before IS NULL) = (before_id IS NULL))
 );
 COMMENT ON TABLE queue_holds IS 'control: work held by operators, read by every claim: by kind, line (supplier, number, endpoint), organization and age; all given conditions must match';
 COMMENT ON COLUMN queue_holds.made_by IS 'name of the operator, or of the user at a shell; empty: a restore';
+COMMENT ON COLUMN queue_holds.restored IS 'made by a restore: what it holds may have been sent after the backup, so nothing of it expires meanwhile';
 
 CREATE TABLE timers (
     name       text PRIMARY KEY,

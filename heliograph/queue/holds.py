@@ -108,10 +108,11 @@ async def ago(conn: Connection, age: timedelta) -> datetime:
 _HOLD = "id, kind, line, organization_id, before, reason, made_by, created_at"
 SAME = """
 line IS NOT DISTINCT FROM $2 AND organization_id IS NOT DISTINCT FROM $3 AND before IS NOT DISTINCT FROM $4
+   AND restored = $9
 """
 PUT = f"""
-INSERT INTO queue_holds (id, kind, line, organization_id, before, before_id, reason, made_by)
-SELECT item.id, item.kind, $2, $3, $4, $5, $6, $8 FROM unnest($1::text[], $7::uuid[]) AS item (kind, id)
+INSERT INTO queue_holds (id, kind, line, organization_id, before, before_id, reason, made_by, restored)
+SELECT item.id, item.kind, $2, $3, $4, $5, $6, $8, $9 FROM unnest($1::text[], $7::uuid[]) AS item (kind, id)
  WHERE NOT EXISTS (SELECT FROM queue_holds known WHERE known.kind = item.kind AND {SAME})
 """
 LIST = f"SELECT {_HOLD} FROM queue_holds ORDER BY id"
@@ -126,14 +127,17 @@ SELECT count(*) FROM queue WHERE kind = ANY ($1) AND lease_until > now() AND ($2
 """
 
 
-async def hold(conn: Connection, which: Selection, *, reason: str, by: Who = SYSTEM) -> tuple[list[Hold], int]:
-    """Hold work. Idempotent.
+async def hold(
+    conn: Connection, which: Selection, *, reason: str, restored: bool = False, by: Who = SYSTEM
+) -> tuple[list[Hold], int]:
+    """Hold work. Idempotent. `restored`: it was restored from a backup, so it may have been sent since, and nothing of
+    it expires while it is held.
 
     Returns all current holds, and how many rows of this work are claimed by workers: those still go out.
     """
     values = (which.line, which.organization_id, which.before, which.before_id)
     async with conn.transaction():
-        await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds], by.name)
+        await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds], by.name, restored)
         await _record(conn, by, "queue.held", which, reason=reason)
     leased: int = await conn.fetchval(LEASED, list(which.kinds), which.line, which.organization_id, which.before_id)
     return await list_all(conn), leased

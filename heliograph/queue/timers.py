@@ -50,8 +50,8 @@ async def retry(conn: Connection, name: str) -> None:
     await conn.execute(RETRY, name, AFTER_FAILURE)
 
 
-async def reach(conn: Connection, name: str, until: datetime) -> None:
-    """Record that its work has been done for everything due at `until`. That a timer was taken does not imply this."""
+async def reach(conn: Connection, name: str, until: datetime | None) -> None:
+    """Record how far its work has been done; None: it begins again. That a timer was taken does not imply this."""
     await conn.execute(REACH, name, until)
 
 

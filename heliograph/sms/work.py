@@ -18,6 +18,7 @@ from heliograph.guard import sharing
 from heliograph.networks import asked
 from heliograph.networks.learned import Notes
 from heliograph.prices import margins
+from heliograph.queue import stalled
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.runner import announce
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
@@ -147,6 +148,7 @@ class SmsWork(Work):
             SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
             SharedTimer("receipt ids", self._adviser.look, 20.0),
             SharedTimer("held", held.expire, 5.0, when=held.ANY),
+            SharedTimer(held.TIMER, self._expire_stalled, stalled.EVERY, when=stalled.ANY),
             SharedTimer("quiet", parts.close_quiet, 60.0),
             SharedTimer("silent", self._close_silent, 60.0),
         )
@@ -225,6 +227,10 @@ class SmsWork(Work):
         self._channel.policies = self._suppliers.policies()
         if self._backlog.waits("sms"):
             self.wake.set()
+
+    async def _expire_stalled(self, conn: Connection) -> None:
+        if await held.expire_stalled(conn):
+            self._deliveries.queued()
 
     async def _sweep_receipts(self, conn: Connection) -> None:
         applied, orphans = await waiting.sweep(conn, policies=self._channel.policies)

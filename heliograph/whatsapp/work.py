@@ -12,6 +12,7 @@ from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process import measures
 from heliograph.base.process.settings import Settings
+from heliograph.queue import stalled
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.work import Loop, SharedTimer, Timer, Work
 from heliograph.sending import test_reports
@@ -22,7 +23,7 @@ from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.webhooks.recording.handover import Deliveries
 from heliograph.whatsapp.callbacks import dead_letters, expiry, inbox, intake
 from heliograph.whatsapp.callbacks.inbox import Inbox
-from heliograph.whatsapp.dispatch import parking, test_mode
+from heliograph.whatsapp.dispatch import held, parking, test_mode
 from heliograph.whatsapp.dispatch.channel import WhatsAppChannel
 from heliograph.whatsapp.dispatch.number_pool import CloudFactory, NumberPool, PooledConnector
 from heliograph.whatsapp.mirror import accounts, apps, reading
@@ -100,6 +101,7 @@ class WhatsAppWork(Work):
         return (
             SharedTimer(expiry.TIMER, self._expire, 1.0, when=expiry.ANY_DUE),
             SharedTimer(dead_letters.TIMER, self._retry, dead_letters.EVERY, when=dead_letters.ANY_AWAITED),
+            SharedTimer(held.TIMER, self._expire_stalled, stalled.EVERY, when=stalled.ANY),
         )
 
     def queued(self) -> None:
@@ -170,6 +172,10 @@ class WhatsAppWork(Work):
             log.error("dead letters cannot be decrypted")
             return
         if deliveries:
+            self._deliveries.queued()
+
+    async def _expire_stalled(self, conn: Connection) -> None:
+        if await held.expire(conn):
             self._deliveries.queued()
 
     def _connect(self, number: SendingNumber, credential: Credential, on_outcome: OnCloudOutcome) -> PooledConnector:

@@ -69,8 +69,10 @@ async def test_a_dump_is_restored_with_everything_held(
     conn = await asyncpg.connect(empty_database_url)
     try:
         assert await migrate.pending(conn) == []
-        holds = await conn.fetch("SELECT kind, reason FROM queue_holds ORDER BY kind")
-        assert [row["kind"] for row in holds] == ["sms", "webhook", "whatsapp"]
+        holds = await conn.fetch("SELECT kind, reason, restored FROM queue_holds ORDER BY kind")
+        assert [(row["kind"], row["restored"]) for row in holds] == [
+            (kind, True) for kind in ("sms", "webhook", "whatsapp")
+        ]
         assert holds[0]["reason"].startswith("restored from the backup of 20")
         acts = [row["action"] for row in await conn.fetch("SELECT action FROM audit_log ORDER BY at")]
         assert acts[-2:] == ["queue.held", "backup.restored"]

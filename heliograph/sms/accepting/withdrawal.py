@@ -7,7 +7,7 @@ afterwards, and it is refunded in the same transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -69,12 +69,7 @@ async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, 
 
     `reason` is recorded in the ledger. Runs in the caller's transaction. Returns their ids. Raises Overtaken.
     """
-    taken = set(await leases.withdraw(conn, "sms", [one.message_id for one in unsent], only="untried"))
-    tried = {one.message_id: one for one in unsent if one.message_id not in taken}
-    if held := await leases.hold_ended(conn, "sms", list(tried)):
-        # Asked under the lock: whoever records the end of an attempt locks the queue row first.
-        free = await not_taken(conn, [(tried[id].organization_id, id) for id in held])
-        taken.update(await leases.withdraw(conn, "sms", free, only="ended"))
+    taken = await take_unsent(conn, {one.message_id: one.organization_id for one in unsent})
     canceled = [one for one in unsent if one.message_id in taken]
     moves = [Move(one.organization_id, one.message_id, "canceled", at, unsent=True) for one in canceled]
     moved = (await move_many(conn, moves)).ids
@@ -83,6 +78,17 @@ async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, 
     if canceled:
         refunds = [(one.organization_id, one.message_id, one.segments) for one in canceled]
         await quota.refund_many(conn, refunds, reason)
+    return taken
+
+
+async def take_unsent(conn: Connection, owners: Mapping[UUID, UUID]) -> set[UUID]:
+    """Delete the queue rows of those of these messages, by id with their organization, that no worker has claimed and
+    that no supplier can have; returns their ids. Runs in the transaction that ends them."""
+    taken = set(await leases.withdraw(conn, "sms", list(owners), only="untried"))
+    if held := await leases.hold_ended(conn, "sms", [id for id in owners if id not in taken]):
+        # Asked under the lock: whoever records the end of an attempt locks the queue row first.
+        free = await not_taken(conn, [(owners[id], id) for id in held])
+        taken.update(await leases.withdraw(conn, "sms", free, only="ended"))
     return taken
 
 

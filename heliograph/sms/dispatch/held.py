@@ -1,4 +1,5 @@
-"""Messages held by the guard beyond their deadline: they expire, so that whoever sent them is notified.
+"""Messages that wait beyond their deadline and that no worker takes: held by the guard, held by an operator, or
+postponed with their campaign. They expire, so that whoever sent them is notified.
 
 The rule nobody may break: a held message ends only by its own deadline, by its sender, or by an operator.
 """
@@ -10,17 +11,22 @@ from uuid import UUID
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Who
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.guard import holds
-from heliograph.queue import leases
+from heliograph.queue import leases, stalled
 from heliograph.queue.leases import GUARDED
+from heliograph.sealing import text_keys
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
+from heliograph.sms.dispatch.outcomes import EXPIRED
 from heliograph.sms.status import Move, move_many
 
 #: An SQL condition: there are held messages.
 ANY = f"EXISTS (SELECT FROM queue WHERE kind = 'sms' AND line = '{GUARDED}')"
+#: The timer that ends what an operator holds and what is postponed.
+TIMER = "sms stalled"
 #: A one-time code held for this long is no longer of any use.
 CODES = timedelta(minutes=10)
 #: Messages of one step.
@@ -54,6 +60,20 @@ async def expire(conn: Connection) -> int:
     ]
     await move_many(conn, moves)
     return len(moves)
+
+
+async def expire_stalled(conn: Connection) -> int:
+    """Expire the next messages past their deadline that an operator holds, or whose campaign is paused; returns the
+    webhook deliveries queued. What a supplier may have is left to the worker that finds out. Runs in the caller's
+    transaction."""
+    found = await stalled.expired(conn, "sms", TIMER, condition=EXPIRED)
+    # As in dispatch, what cannot be opened here waits until it can.
+    locked = {one for one in {whose for whose, _ in found} if not await text_keys.opens(conn, one)}
+    owners = {id: whose for whose, id in found if whose not in locked}
+    gone = await withdrawal.take_unsent(conn, owners) if owners else []
+    at = clock.now()
+    moves = [Move(owners[id], id, "expired", at, "expired", unsent=True) for id in gone]
+    return (await move_many(conn, moves)).deliveries
 
 
 async def withdraw(conn: Connection, hold_id: UUID, *, at: datetime, by: Who) -> int:

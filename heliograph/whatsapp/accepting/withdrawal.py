@@ -6,7 +6,7 @@ afterwards, and only if Meta cannot have it. Its reservation is released by the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -31,14 +31,20 @@ async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at:
     """Cancel those of these messages, (organization, message) each and believed to be `accepted`, that no worker has
     claimed and that Meta cannot have. Runs in the caller's transaction. Returns their ids. Raises Overtaken."""
     owners = {message_id: organization_id for organization_id, message_id in unsent}
-    # Asked under the lock: whoever records the end of an attempt locks the queue row first.
-    held = await leases.hold_ended(conn, "whatsapp", list(owners))
-    free = [row["id"] for row in await conn.fetch(NOT_TAKEN, [owners[id] for id in held], held)]
-    taken = set(await leases.withdraw(conn, "whatsapp", free, only="ended"))
+    taken = await take_unsent(conn, owners)
     moved, _ = await move_many(conn, [Move(owners[id], id, "canceled", at) for id in taken], rates=None)
     if moved != taken:
         raise Overtaken
     return taken
+
+
+async def take_unsent(conn: Connection, owners: Mapping[UUID, UUID]) -> set[UUID]:
+    """Delete the queue rows of those of these messages, by id with their organization, that no worker has claimed and
+    that Meta cannot have; returns their ids. Runs in the transaction that ends them."""
+    # Asked under the lock: whoever records the end of an attempt locks the queue row first.
+    held = await leases.hold_ended(conn, "whatsapp", list(owners))
+    free = [row["id"] for row in await conn.fetch(NOT_TAKEN, [owners[id] for id in held], held)]
+    return set(await leases.withdraw(conn, "whatsapp", free, only="ended"))
 
 
 STATES = """
