@@ -30,7 +30,7 @@ class SendDefaults(msgspec.Struct, frozen=True):
 
     #: What happens after an attempt with an unknown outcome, one of GUARANTEES: it is repeated or not.
     guarantee: str
-    #: Default validity in seconds; None: the horizon of the retry schedule.
+    #: Default validity in seconds, also of messages of campaigns; None: the horizon of the retry schedule.
     validity_seconds: int | None
     #: Texts are erased after this many days; the installation's setting applies if this is None or longer.
     text_days: int | None

@@ -619,6 +619,24 @@ async def test_a_pause_leaves_a_pace_as_it_was(pool: Pool) -> None:
     assert {later - earlier for earlier, later in itertools.pairwise(due)} == {timedelta(seconds=1)}
 
 
+@pytest.mark.parametrize(
+    ("kind", "usual", "lasts"), [("marketing", None, None), ("marketing", 300, 300), ("otp", 3600, 600)]
+)
+@pytest.mark.parametrize("pace", [None, 60])
+async def test_it_is_worth_delivering_for_as_long_as_its_organizations_sends_are(
+    pool: Pool, kind: str, usual: int | None, lasts: int | None, pace: int | None
+) -> None:
+    """From when each message is due, and a code for no longer than codes are."""
+    actor = await organization(pool)
+    await pool.execute("UPDATE organizations SET validity_seconds = $1", usual)
+    await create(pool, actor, recipients=[number(1), number(2)], traffic_class=kind, messages_per_minute=pace)
+    await run(pool)
+    rows = await pool.fetch("SELECT m.expires_at, q.due_at FROM messages m JOIN queue q USING (organization_id, id)")
+    assert len(rows) == 2
+    for row in rows:
+        assert row["expires_at"] == (lasts and row["due_at"] + timedelta(seconds=lasts))
+
+
 async def test_a_schedule_is_the_databases(pool: Pool) -> None:
     actor = await organization(pool)
     at = await pool.fetchval("SELECT now()")

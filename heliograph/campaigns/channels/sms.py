@@ -6,7 +6,7 @@ The rule nobody may break: the sender is approved when a chunk is staged, not on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from heliograph.campaigns import plan, template
 from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.contract import Due, Made, Stop
 from heliograph.campaigns.record import TABLE, Campaign
+from heliograph.classes import kinds
 from heliograph.queue.holds import Overtaken
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item, Sealing
@@ -119,9 +120,10 @@ class Text(Made, frozen=True, gc=False):
 
 OPEN = """
 SELECT c.message_template, coalesce(c.class, 'marketing'), c.sender_id, s.value, s.status, q.total - q.used,
-       l.segments - CASE WHEN l.day = (now() AT TIME ZONE 'UTC')::date THEN l.used ELSE 0 END
+       l.segments - CASE WHEN l.day = (now() AT TIME ZONE 'UTC')::date THEN l.used ELSE 0 END, o.validity_seconds
   FROM campaigns c JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
        JOIN quotas q ON q.organization_id = c.organization_id
+       JOIN organizations o ON o.id = c.organization_id
   LEFT JOIN spend_limits l ON l.organization_id = c.organization_id
             AND l.key_id = '00000000-0000-0000-0000-000000000000'
  WHERE c.organization_id = $1 AND c.id = $2
@@ -159,7 +161,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         """The text and the quota, unless the sender is no longer approved."""
         row = await conn.fetchrow(OPEN, due.organization_id, due.id)
         assert row is not None
-        text, traffic_class, sender_id, sender, status, remaining, left_today = row
+        text, traffic_class, sender_id, sender, status, remaining, left_today, usual = row
         if status != "approved":
             return Stop(plan.SENDER, fails=True)
         opened = await text_keys.read(conn, TABLE, [Item(due.organization_id, due.id, text)])
@@ -178,6 +180,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             sender,
             remaining,
             left_today,
+            kinds.validity(traffic_class, None, usual),
             self._charges,
             self._carried,
             await Sealing.of(conn, [due.organization_id]),
@@ -210,15 +213,18 @@ class SmsBatch:
         sender: str,
         remaining: int,
         left_today: int | None,
+        validity: int | None,
         charges: Charges,
         carried: Carried,
         sealing: Sealing,
     ) -> None:
         """`remaining`: messages left in the quota; `left_today`: segments that may still be sent today, if that is
-        limited."""
+        limited. `validity`: how long a message is worth delivering once it is due, in seconds; None: the horizon of the
+        retry schedule."""
         self._remaining, self._left_today = remaining, left_today
         self._due, self._text, self._sender_id, self._sender = due, text, sender_id, sender
         self._class = traffic_class
+        self._validity = None if validity is None else timedelta(seconds=validity)
         self._sealing = sealing
         prices = charges.book.price_list(due.organization_id) if due.mode == "live" else None
         self._charges = None if prices is None else charges
@@ -301,6 +307,7 @@ class SmsBatch:
                 segments=[one.segments for one in made],
                 due=due,
                 traffic_class=self._class,
+                validity=self._validity,
                 prices=[one.price for one in made],
             ),
             at=self._due.at,

@@ -11,7 +11,7 @@ and either the quota covers all of them or none is stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
@@ -35,6 +35,8 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
     guarantee: str = "at_most_once"
     #: One of `TRAFFIC_CLASSES`.
     traffic_class: str = "marketing"
+    #: How long each is worth delivering once it is due; None: the horizon of the retry schedule, from acceptance.
+    validity: timedelta | None = None
     ids: Sequence[UUID]
     #: E.164 with `+`.
     recipients: Sequence[str]
@@ -52,7 +54,7 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
 
 ACCEPT = """
 SELECT sms_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-    $19, $20, $21)
+    $19, $20, $21, $22)
 """
 
 
@@ -81,6 +83,7 @@ async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime) -> int | No
         bulk.segments,
         bulk.due,
         bulk.traffic_class,
+        bulk.validity,
         *columns(bulk.prices),
     )
     return left

@@ -5,12 +5,13 @@
 -- late as possible; it is needed because a message's row records the quota that remained.
 --
 -- p_text may be shorter than the others: p_body replaces missing texts. Returns the remaining quota, or NULL if it does
--- not cover all messages; then nothing is stored. Test messages use none and return the current quota.
+-- not cover all messages; then nothing is stored. p_validity: how long a message is worth delivering once it is due;
+-- NULL: the horizon of the retry schedule. Test messages use none and return the current quota.
 CREATE OR REPLACE FUNCTION sms_accept_bulk(
     p_at timestamptz, p_organization uuid, p_billed boolean, p_sender text, p_sender_id uuid, p_campaign uuid,
     p_guarantee text, p_request_id text, p_lane smallint, p_body text,
     p_id uuid[], p_recipient text[], p_country text[], p_text text[], p_encoding text[], p_segments smallint[],
-    p_due timestamptz[], p_class text, p_price bigint[], p_price_currency text[], p_price_due text[]
+    p_due timestamptz[], p_class text, p_validity interval, p_price bigint[], p_price_currency text[], p_price_due text[]
 ) RETURNS bigint LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_count int := cardinality(p_id);
@@ -47,13 +48,14 @@ BEGIN
 
     INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments, class,
                           guarantee, country, body, campaign_id, request_id, balance_after, price, price_currency, price_due,
-                          accepted_at)
+                          accepted_at, expires_at)
     SELECT p_organization, id, CASE WHEN p_billed THEN 'live' ELSE 'test' END, 'accepted', recipient, p_sender,
            p_sender_id, encoding, segments, p_class, p_guarantee, country, coalesce(said, p_body), p_campaign, p_request_id,
-           CASE WHEN p_billed THEN v_left + v_count - n ELSE v_left END, price, price_currency, price_due, p_at
-      FROM unnest(p_id, p_recipient, p_country, p_text, p_encoding, p_segments, p_price, p_price_currency,
+           CASE WHEN p_billed THEN v_left + v_count - n ELSE v_left END, price, price_currency, price_due, p_at,
+           greatest(due, p_at) + p_validity
+      FROM unnest(p_id, p_recipient, p_country, p_text, p_encoding, p_segments, p_due, p_price, p_price_currency,
                   p_price_due) WITH ORDINALITY
-           AS item (id, recipient, country, said, encoding, segments, price, price_currency, price_due, n);
+           AS item (id, recipient, country, said, encoding, segments, due, price, price_currency, price_due, n);
     INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,
                                 count, segments, campaign_id)
     SELECT p_organization, (array_agg(id))[1], 0, date_trunc('hour', p_at, 'UTC'), 'sms',
