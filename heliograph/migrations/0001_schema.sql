@@ -2043,6 +2043,7 @@ CREATE TABLE whatsapp_messages (
     delivered_at      timestamptz,
     read_at           timestamptz,
     failed_at         timestamptz,
+    canceled_at       timestamptz,
     failure_code      text,
     failure_evidence  text,
     event_id          uuid,

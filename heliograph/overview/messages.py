@@ -72,6 +72,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     delivered_at: datetime | None
     read_at: datetime | None = None
     failed_at: datetime | None
+    #: WhatsApp: when it was canceled.
+    canceled_at: datetime | None = None
     failure_code: str | None
     #: WhatsApp: its content, if that is text.
     said: str | None = None
@@ -308,6 +310,7 @@ def _of_whatsapp(one: whatsapp.Message) -> Message:
         delivered_at=one.delivered_at,
         read_at=one.read_at,
         failed_at=one.failed_at,
+        canceled_at=one.canceled_at,
         failure_code=one.failure_code,
         said=_said(one),
     )
@@ -331,6 +334,7 @@ def _steps(message: Message) -> Iterable[Step]:
         (message.delivered_at, "delivered"),
         (message.read_at, "read"),
         (message.failed_at, "failed"),
+        (message.canceled_at, "canceled"),
     ):
         if at is not None and message.direction == "outbound":
             yield Step(at, status, message.failure_code if status == "failed" else None)

@@ -60,7 +60,7 @@ SELECT id, channel, peer, heard_at, closed_at FROM inbox_threads WHERE organizat
 """,
     "whatsapp_message": """
 SELECT id, direction, mode, status, recipient, type, template_name, template_language, content, client_reference,
-       campaign_id, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code
+       campaign_id, accepted_at, sent_at, delivered_at, read_at, failed_at, canceled_at, failure_code
   FROM whatsapp_messages WHERE organization_id = $1 AND recipient = ANY ($2) ORDER BY id
 """,
     "campaign": """

@@ -57,7 +57,7 @@ SELECT id FROM messages
 PAST_WHATSAPP = """
 SELECT id FROM whatsapp_messages
  WHERE organization_id = $1 AND id >= $2 AND id < $3 AND status <> 'accepted' AND charge <> 'reserved'
-   AND greatest(accepted_at, sent_at, delivered_at, read_at, failed_at) < $5
+   AND greatest(accepted_at, sent_at, delivered_at, read_at, failed_at, canceled_at) < $5
    AND (direction = 'inbound' OR coalesce(deadline_at, accepted_at) < $6)
  ORDER BY id LIMIT $4 FOR UPDATE SKIP LOCKED
 """

@@ -71,6 +71,7 @@ class Message(msgspec.Struct, frozen=True):
     delivered_at: datetime | None
     read_at: datetime | None
     failed_at: datetime | None
+    canceled_at: datetime | None
     failure_code: str | None
     #: Its content: for a text `body`, for a template `parameters`, for a user's message by its type, as in
     #: `suppliers.whatsapp_cloud.callbacks.content`; None: erased.
@@ -102,7 +103,7 @@ SHOWN_STATUSES = ("accepted", QUEUED, *(name for name in RANK if name != "accept
 _STORED = (
     "client_reference, direction, type, mode, recipient, number_id, template_name, template_language,"
     " billing_category, conversation_id, campaign_id, key_id, person_id, request_id, country,"
-    " accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, content"
+    " accepted_at, sent_at, delivered_at, read_at, failed_at, canceled_at, failure_code, content"
 )
 _COLUMNS = f"id, {shown_status('m', QUEUED)} AS status, {_STORED}"
 # The queue is consulted last, and only for returned rows, as in `sms.messages`.

@@ -93,6 +93,7 @@ class _News(msgspec.Struct, gc=False):
     delivered_at: datetime | None = None
     read_at: datetime | None = None
     failed_at: datetime | None = None
+    canceled_at: datetime | None = None
     failure_code: str | None = None
     failure_evidence: str | None = None
     pricing: Pricing | None = None
@@ -110,8 +111,8 @@ SELECT m.*, (SELECT currency FROM wallets WHERE organization_id = m.organization
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::boolean[]) AS news (organization_id, id, unsent, canceled)
        CROSS JOIN LATERAL (
        SELECT organization_id, id, mode, status, recipient, number_id, client_reference, request_id, billing_category,
-              country, accepted_at, sent_at, delivered_at, read_at, failed_at, failure_code, failure_evidence,
-              event_id, delivered_event, pricing, priced_by, charge, reserved, consumed
+              country, accepted_at, sent_at, delivered_at, read_at, failed_at, canceled_at, failure_code,
+              failure_evidence, event_id, delivered_event, pricing, priced_by, charge, reserved, consumed
          FROM whatsapp_messages WHERE organization_id = news.organization_id AND id = news.id
           FOR NO KEY UPDATE) m
 """
@@ -121,18 +122,19 @@ UPDATE whatsapp_messages m
    SET status = v.status, sent_at = v.sent_at, delivered_at = v.delivered_at, read_at = v.read_at,
        failed_at = v.failed_at, failure_code = v.failure_code, failure_evidence = v.failure_evidence,
        event_id = v.event_id, delivered_event = v.delivered_event, pricing = v.pricing, priced_by = v.priced_by,
+       canceled_at = v.canceled_at,
        charge = v.charge, reserved = v.reserved, consumed = v.consumed,
        deadline_at = CASE v.status WHEN 'canceled' THEN NULL ELSE m.deadline_at END
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[], $5::timestamptz[], $6::timestamptz[],
               $7::timestamptz[], $8::text[], $9::text[], $10::uuid[], $11::boolean[], $12::text[], $13::text[],
-              $14::text[], $15::bigint[], $16::bigint[])
+              $14::timestamptz[], $15::text[], $16::bigint[], $17::bigint[])
        AS v (organization_id, id, status, sent_at, delivered_at, read_at, failed_at, failure_code, failure_evidence,
-             event_id, delivered_event, pricing, priced_by, charge, reserved, consumed)
+             event_id, delivered_event, pricing, priced_by, canceled_at, charge, reserved, consumed)
  WHERE m.organization_id = v.organization_id AND m.id = v.id
 """
 COLUMNS = (
     "organization_id", "id", "status", "sent_at", "delivered_at", "read_at", "failed_at", "failure_code",
-    "failure_evidence", "event_id", "delivered_event", "pricing", "priced_by",
+    "failure_evidence", "event_id", "delivered_event", "pricing", "priced_by", "canceled_at",
 )  # fmt: skip
 
 # The original reservation, for messages whose reservation is gone and whose price Meta never reported.
@@ -247,6 +249,7 @@ def merge(row: Row, news: _News) -> dict[str, Any] | None:
         new["failure_evidence"] = news.failure_evidence
     elif status in ARRIVED:
         new["failed_at"] = new["failure_code"] = new["failure_evidence"] = None
+    new["canceled_at"] = _earlier(row["canceled_at"], news.canceled_at, first) if status == "canceled" else None
     if news.pricing is not None and _outranks(news.priced_by, row["priced_by"]):
         new["pricing"], new["priced_by"] = news.pricing.text, news.priced_by
     return None if new == known else new
@@ -294,6 +297,8 @@ def _gather(moves: Iterable[Move]) -> dict[UUID, _News]:
                 if one.failed_at is None or move.at < one.failed_at:
                     one.failed_at, one.failure_code = move.at, move.failure_code or "unknown"
                     one.failure_evidence = move.failure_evidence
+            case "canceled":
+                one.canceled_at = _earlier(one.canceled_at, move.at)
             case "sent" | "delivered" | "read":
                 one.sent_at = _earlier(one.sent_at, move.at)
                 if move.status != "sent":

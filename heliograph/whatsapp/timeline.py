@@ -112,6 +112,7 @@ def _money(row: asyncpg.Record) -> Entry:
     return Entry(row["created_at"], "money", known({"movement": row["movement"], "key": row["key"]} | amounts))
 
 
+#: Statuses that may raise an event.
 STATES = ("sent", "delivered", "read", "failed")
 SOURCE = Source(
     message=timeline.by_id(
@@ -120,7 +121,7 @@ SOURCE = Source(
         join="LEFT JOIN whatsapp_numbers n ON n.organization_id = o.id AND n.id = found.number_id",
     ),
     text="content",
-    states=[(f"{name}_at", name) for name in STATES],
+    states=[(f"{name}_at", name) for name in (*STATES, "canceled")],
     # Meta reports when something happened; the event is created when we learn of it.
     told_at=[f"{name}_at" for name in STATES],
     around=(timedelta(seconds=2), timedelta(minutes=2)),

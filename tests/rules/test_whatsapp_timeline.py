@@ -7,12 +7,14 @@ from datetime import timedelta
 import msgspec
 import pytest
 
+from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.overview import messages as overview
 from heliograph.pages.pieces.timeline import lines
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
-from heliograph.whatsapp import timeline
+from heliograph.whatsapp import intervening, timeline
 from heliograph.why.words import why
 from tests.rules.dispatching_whatsapp import Bench, fault, says, taken, wamid
 from tests.rules.factories import endpoint
@@ -107,6 +109,29 @@ async def test_two_ids_of_one_message_are_called_what_they_are(pool: Pool) -> No
         found = await timeline.of_message(conn, id=id)
     (twice,) = [entry.detail for entry in found.entries if entry.what == "sent twice"]
     assert set(twice["wamids"]) == {wamid(id, 1), "wamid.AGAIN"}
+
+
+async def test_a_cancellation_is_a_step_and_gone_if_meta_delivered_it_all_the_same(pool: Pool) -> None:
+    """For operators and for the organization, whoever withdrew it."""
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id = await message(pool, who)
+    async with pool.acquire() as conn:
+        assert (
+            await intervening.give_up(conn, Who("operator", uuid7(), "Ada"), id=id, reason="It is wrong.") == "canceled"
+        )
+        found = await timeline.of_message(conn, id=id)
+        shown = await overview.get(conn, who.actor, id=id)
+    (at,) = [one.at for one in found.entries if one.what == "status"]
+    assert [one.detail["status"] for one in found.entries if one.what == "status"] == ["canceled"]
+    assert [(step.at, step.status) for step in shown.steps] == [
+        (shown.message.accepted_at, "accepted"),
+        (at, "canceled"),
+    ]
+    await bench.hear(who, says(who, id, "delivered"))
+    async with pool.acquire() as conn:
+        shown = await overview.get(conn, who.actor, id=id)
+    assert [step.status for step in shown.steps] == ["accepted", "sent", "delivered"]
 
 
 async def test_a_failure_and_an_unknown_id(pool: Pool) -> None:

@@ -159,6 +159,9 @@ class WhatsAppMessage(msgspec.Struct, rename="camel", kw_only=True):
         Time | None, Meta(description="When the user read it; also null if the user has turned read receipts off.")
     ]
     failed_at: Annotated[Time | None, Meta(description="When it failed.")]
+    canceled_at: Annotated[
+        Time | None, Meta(description="When it was canceled, by your operator or with its campaign.")
+    ]
     failure: Annotated[WhatsAppFailure | None, Meta(description="Why it failed; null unless it did.")]
     content: Annotated[
         dict[str, Any] | None,
@@ -340,6 +343,7 @@ def _message(message: messages.Message) -> WhatsAppMessage:
         delivered_at=iso_or_none(message.delivered_at),
         read_at=iso_or_none(message.read_at),
         failed_at=iso_or_none(message.failed_at),
+        canceled_at=iso_or_none(message.canceled_at),
         failure=_failure(message.failure_code),
         content=message.content,
         context=_context(message.context),
