@@ -2286,6 +2286,7 @@ CREATE TABLE webhook_endpoints (
     created_at           timestamptz NOT NULL,
     disabled_at          timestamptz,
     disabled_reason      text,
+    enabled_at           timestamptz,
     last_success_at      timestamptz,
     failing_since        timestamptz,
     consecutive_failures integer NOT NULL DEFAULT 0,
@@ -2308,6 +2309,7 @@ CREATE INDEX webhook_endpoints_catching ON webhook_endpoints (catches_until) WHE
 COMMENT ON TABLE webhook_endpoints IS 'tenant: destinations of events. secret is sealed';
 COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'previous secrets that still sign alongside the new one, newest first; sealed like secret';
 COMMENT ON COLUMN webhook_endpoints.waits_from IS 'events recorded since then and never delivered are recovered when a paused or disabled endpoint comes back; NULL while active';
+COMMENT ON COLUMN webhook_endpoints.enabled_at IS 'when it was last enabled without what it had missed: nothing from before is recovered later; NULL: never';
 COMMENT ON COLUMN webhook_endpoints.dropped IS 'deliveries removed from the queue when it was paused or disabled';
 COMMENT ON COLUMN webhook_endpoints.catches_until IS 'end of a catcher, whose events are stored in webhook_caught instead of being posted';
 

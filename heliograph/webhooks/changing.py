@@ -65,15 +65,17 @@ async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     return after
 
 
-# A pause is not a failure: the period after which a failing endpoint is disabled pauses too.
+# A pause is not a failure: the period after which a failing endpoint is disabled pauses too. $9: it is enabled without
+# what it missed.
 CHANGE = f"""
 UPDATE webhook_endpoints
    SET url = $4, subscribed_events = $5, description = $6, status = $7::text,
        disabled_at = CASE $7 WHEN 'disabled' THEN coalesce(disabled_at, now()) END,
        disabled_reason = CASE $7 WHEN 'disabled' THEN coalesce(disabled_reason, $8) END,
        paused_at = CASE $7 WHEN 'paused' THEN coalesce(paused_at, now()) END,
-       dropped = CASE $7 WHEN 'active' THEN 0 ELSE dropped END,
-       waits_from = CASE WHEN $7 <> 'active' THEN waits_from END,
+       dropped = CASE WHEN $7 = 'active' OR $9 THEN 0 ELSE dropped END,
+       waits_from = CASE WHEN $7 = 'active' THEN NULL WHEN $9 THEN now() ELSE waits_from END,
+       enabled_at = CASE WHEN $9 THEN now() ELSE enabled_at END,
        failing_since = CASE WHEN $7 <> 'active' THEN failing_since
                             WHEN status = 'paused' THEN failing_since + (now() - paused_at)
                             WHEN status = 'active' THEN failing_since END,
@@ -102,7 +104,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
 
     Nothing is attempted while an endpoint is paused; events recorded meanwhile or already waiting are sent once it is
     resumed, up to REPLAY_DAYS back. Disabling drops what is queued, as `disable` does; an enabled endpoint starts
-    without failures and gets new events only; with `recover` also those it missed.
+    without failures and gets new events only, whatever happens to it later; with `recover` also those it missed.
     """
     problem = None if changes.url is None else endpoints.problem_of(changes.url, rules)
     if changes.recover is not None and changes.disabled is not False:
@@ -146,6 +148,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
             description,
             status,
             REQUESTED,
+            before.status == "disabled" != status and not changes.recover,
         )
         if row is None:
             raise NotFound("There is no such webhook endpoint.", resource="webhook_endpoint", id=str(id))

@@ -13,6 +13,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
+from heliograph.base.ids import time_of
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import catcher, changing, endpoints, figures, replays
 from heliograph.webhooks.changing import Changes
@@ -43,6 +44,13 @@ async def settled(pool: Pool) -> None:
 async def replays_of(pool: Pool, actor: Actor, id: UUID) -> list[Replay]:
     async with pool.acquire() as conn:
         return await replays.list_replays(conn, actor, endpoint_id=id, limit=10)
+
+
+async def recorded_before(pool: Pool, actor: Actor, count: int = 1) -> None:
+    """Record events, and wait for the end of the last one's millisecond: times of events are no more exact."""
+    last = UUID((await record(pool, actor, count))[-1])
+    while await pool.fetchval("SELECT clock_timestamp()") < time_of(last) + timedelta(milliseconds=1):
+        pass
 
 
 async def test_nothing_goes_out_while_it_is_paused_and_everything_once_it_is_resumed(pool: Pool) -> None:
@@ -208,7 +216,7 @@ async def test_a_disabled_endpoint_comes_back_with_or_without_what_it_missed(poo
         await change(pool, actor, id, paused=True)
     with pytest.raises(EndpointDisabled):
         await change(pool, actor, id, paused=False)
-    await record(pool, actor)
+    await recorded_before(pool, actor)
     assert (await change(pool, actor, id, disabled=False)).status == "active"
     assert await replays_of(pool, actor, id) == []
     await change(pool, actor, id, disabled=True)
@@ -216,7 +224,48 @@ async def test_a_disabled_endpoint_comes_back_with_or_without_what_it_missed(poo
     back = await change(pool, actor, id, disabled=False, recover=True)
     assert (back.status, back.dropped) == ("active", 0)
     await settled(pool)
-    assert await advance(pool) == 4  # within the margin before it was disabled, nothing was ever taken
+    assert await advance(pool) == 1
+
+
+@pytest.mark.parametrize("way", ["paused", "disabled", "enabled as paused"])
+async def test_what_was_left_out_when_it_was_enabled_stays_left_out(pool: Pool, way: str) -> None:
+    """It got new events only, as asked: being stopped once more within minutes does not bring the others back."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    await change(pool, actor, id, disabled=True)
+    await recorded_before(pool, actor, 2)
+    if way == "enabled as paused":
+        await change(pool, actor, id, disabled=False, paused=True)
+        owed: list[str] = []
+    else:
+        enabled = await change(pool, actor, id, disabled=False)
+        assert enabled.waits_from is None
+        owed = await record(pool, actor)
+        await change(pool, actor, id, **{way: True})
+    owed += await record(pool, actor)
+    back = {"disabled": False, "recover": True} if way == "disabled" else {"paused": False}
+    await change(pool, actor, id, **back)
+    await settled(pool)
+    assert await advance(pool) == len(owed)
+    queue = [str(row["id"]) for row in await pool.fetch("SELECT id FROM queue WHERE kind = 'webhook' ORDER BY id")]
+    assert queue == owed
+
+
+async def test_what_was_recovered_when_it_was_enabled_is_still_owed_after_another_pause(pool: Pool) -> None:
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    await change(pool, actor, id, disabled=True)
+    owed = await record(pool, actor, 2)
+    await change(pool, actor, id, disabled=False, recover=True)
+    await settled(pool)
+    assert await advance(pool) == 2
+    await change(pool, actor, id, paused=True)
+    owed += await record(pool, actor)
+    await change(pool, actor, id, paused=False)
+    await settled(pool)
+    assert await advance(pool) == 3
+    queue = [str(row["id"]) for row in await pool.fetch("SELECT id FROM queue WHERE kind = 'webhook' ORDER BY id")]
+    assert queue == owed
 
 
 async def test_a_pause_that_ends_with_disabling_counts_on(pool: Pool) -> None:

@@ -34,7 +34,8 @@ SELECT line, count, oldest::uuid, replayed::uuid FROM seen
 REMEMBER = """
 UPDATE webhook_endpoints e
    SET dropped = e.dropped + item.count,
-       waits_from = least(e.waits_from, greatest(now() - $5::interval, e.created_at), e.failing_since, item.oldest,
+       waits_from = least(e.waits_from, greatest(now() - $5::interval, e.created_at, e.enabled_at), e.failing_since,
+                          item.oldest,
                           (SELECT min(r.from_at) FROM webhook_replays r
                             WHERE r.organization_id = e.organization_id AND r.endpoint_id = e.id
                               AND r.status = 'running' AND r.cause = 'return'))
