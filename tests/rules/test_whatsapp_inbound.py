@@ -24,8 +24,9 @@ from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.callback_factories import Change, Meta, ago, batch, message, status, wamid
+from tests.rules.dispatching_whatsapp import Bench, row_of, status_of
 from tests.rules.factories import TO, endpoint
-from tests.rules.whatsapp_factories import KEY, Made, check_wallets, conversation, made, make_app
+from tests.rules.whatsapp_factories import KEY, Made, account, check_wallets, conversation, made, make_app
 from tests.rules.whatsapp_factories import message as outbound
 from tests.rules.whatsapp_factories import number as new_number
 
@@ -306,6 +307,56 @@ async def test_two_organizations_on_one_app_never_cross(pool: Pool, acme: Made, 
     assert {tuple(row) for row in rows} == {(one.organization_id, one.number_id) for one in (acme, other)}
     assert await pool.fetchval("SELECT status FROM whatsapp_messages WHERE id = $1", id) == "accepted"
     assert {one["message"]["text"] for one in await told(pool)} == {"mine", "theirs"}
+
+
+async def moved(pool: Pool, acme: Made, *, graph_id: str, organization_id: UUID | None = None) -> Made:
+    """The number has moved to another account, of another organization perhaps, where it is a number of its own."""
+    whose = organization_id or acme.organization_id
+    account_id, waba_id = await account(pool, whose, acme.app)
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed' WHERE id = $1", acme.number_id)
+    number_id, known, _ = await new_number(pool, whose, account_id)
+    await pool.execute(
+        "UPDATE whatsapp_numbers SET graph_id = $2, digits = $3 WHERE id = $1",
+        number_id,
+        graph_id or known,
+        acme.digits,
+    )
+    return msgspec.structs.replace(
+        acme, account_id=account_id, waba_id=waba_id, number_id=number_id, graph_id=graph_id or known
+    )
+
+
+@pytest.mark.parametrize("opaque", [True, False])
+@pytest.mark.parametrize("same_id", [True, False])
+async def test_a_number_that_moved_to_another_account_still_hears_of_what_it_sent_before(
+    pool: Pool, opaque: bool, same_id: bool
+) -> None:
+    """Meta reports it under the new account, with or without our id, in whatever order."""
+    acme, meta = await made(pool), Meta(pool)
+    bench = await Bench(pool).start()
+    id = await outbound(pool, acme)
+    await bench.round()
+    theirs = await pool.fetchval("SELECT wamid FROM whatsapp_wamids WHERE message_id = $1", id)
+    new = await moved(pool, acme, graph_id=acme.graph_id if same_id else "")
+    ours = {"biz_opaque_callback_data": str(id)} if opaque else {}
+    await meta.say(new, status(new, theirs, "delivered", **ours))
+    assert await status_of(pool, id) == ("delivered", None, "consumed")
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_wamids") == 1
+    # It may be late about what left through the new one, too.
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'removed' WHERE id = $1", new.number_id)
+    await pool.execute("UPDATE whatsapp_numbers SET state = 'active' WHERE id = $1", acme.number_id)
+    await meta.say(acme, status(acme, theirs, "read", **ours))
+    assert (await status_of(pool, id))[0] == "read"
+
+
+async def test_a_number_that_went_to_another_organization_says_nothing_of_what_it_sent_before(pool: Pool) -> None:
+    acme, meta = await made(pool), Meta(pool)
+    other = await made(pool, app=acme.app)
+    id = await outbound(pool, acme, queued=False)
+    new = await moved(pool, acme, graph_id=acme.graph_id, organization_id=other.organization_id)
+    await meta.say(new, status(new, "wamid.Y", "delivered", biz_opaque_callback_data=str(id)))
+    assert (await row_of(pool, id))["status"] == "accepted"
 
 
 async def test_an_account_of_another_app_is_out_of_reach(pool: Pool, acme: Made, meta: Meta) -> None:

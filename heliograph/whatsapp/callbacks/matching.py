@@ -4,7 +4,8 @@ A status names its message twice: by Meta's id (the wamid) and by ours, which ev
 echoes. So a message whose answer was lost is found by its first status, which then replaces the answer.
 
     before the answer     our id binds it; without our id it waits in whatsapp_early_statuses for the answer
-    a message of another number or organization counts as no match
+    a message of another number or organization counts as no match; a number that moved to another account of its
+    organization is a row of its own there, but the same number
     no match              kept as early for a week, then dropped: somebody else may send from this number too
 
 The rule nobody may break: a status moves only a message of the organization and number that it was sent to.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -79,6 +81,15 @@ SELECT m.organization_id, m.id, m.recipient, w.message_id IS NOT NULL AS known
  ORDER BY item.n
 """
 
+# The rows of the same number in other accounts of its organization.
+ELSEWHERE = """
+SELECT asked.number_id, other.id
+  FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, number_id)
+  JOIN whatsapp_numbers known ON known.organization_id = asked.organization_id AND known.id = asked.number_id
+  JOIN whatsapp_numbers other ON other.organization_id = known.organization_id AND other.digits = known.digits
+                             AND other.id <> known.id
+"""
+
 WAMIDS = """
 INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, born_on, created_at)
 SELECT *, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::date[])
@@ -102,46 +113,87 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
         return Found([], set(), [])
     at = clock.now()
     # Several statuses of one message look it up once.
-    keys = [(one.organization_id, one.number_id, one.item.wamid, one.item.opaque) for one in said]
-    asked = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-    opaque = [_id(text) for *_, text in asked]
-    days = _days(opaque, at)
-    rows = await conn.fetch(
-        MATCH,
-        [organization_id for organization_id, *_ in asked],
-        [number_id for _, number_id, _, _ in asked],
-        [wamid for *_, wamid, _ in asked],
-        opaque,
-        [first for first, _ in days],
-        [last for _, last in days],
-    )
+    keys = [_Key(one.organization_id, one.number_id, one.item.wamid, one.item.opaque) for one in said]
+    asked = dict.fromkeys(keys)
+    rows = await _look_up(conn, list(asked), at)
+    if len(rows) < len(asked):
+        rows |= await _look_elsewhere(conn, [key for key in asked if key not in rows], at)
     moves: list[Move] = []
     early: list[tuple[object, ...]] = []
     bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
     names: set[Link] = set()
     blames: list[Blame] = []
     for one, key in zip(said, keys, strict=True):
-        item, row = one.item, rows[asked[key]]
+        item, found = one.item, rows.get(key)
         status, when = STATUSES[item.status], min(item.at, at)
         failure = evidence = None
         if status == "failed":
             failure, evidence = failure_of(_fault(item)), _evidence(item)
         pricing = _pricing(item)
-        if row["id"] is None:
+        if found is None:
             text = pricing.text if pricing else None
             early.append((one.number_id, item.wamid, status, when, failure, evidence, text))
             continue
-        moves.append(Move(row["organization_id"], row["id"], status, when, failure, evidence, pricing))
+        organization_id, id, recipient, is_known = found.message
+        moves.append(Move(organization_id, id, status, when, failure, evidence, pricing))
         if status == "failed" and _concerns_more(item):
-            blames.append(Blame(row["organization_id"], one.number_id, row["id"], _fault(item), when))
-        if not row["known"]:
-            bound[one.number_id, item.wamid] = (row["organization_id"], row["id"])
-        if item.user_id or not row["known"]:
-            names |= links(row["organization_id"], row["recipient"], item.recipient, item.user_id)
+            blames.append(Blame(organization_id, one.number_id, id, _fault(item), when))
+        if not is_known:
+            bound[found.number_id, item.wamid] = (organization_id, id)
+        if item.user_id or not is_known:
+            names |= links(organization_id, recipient, item.recipient, item.user_id)
     if early:
         await conn.execute(EARLY, *_columns(early))
     await bind(conn, bound)
     return Found(moves, names, blames)
+
+
+class _Key(NamedTuple):
+    """What identifies a status's message."""
+
+    organization_id: UUID
+    number_id: UUID
+    wamid: str
+    opaque: str | None
+
+
+class _Message(NamedTuple):
+    """A message, and the row of the number that sent it."""
+
+    number_id: UUID
+    #: Organization, message, recipient, whether Meta's id is known.
+    message: tuple[UUID, UUID, str, bool]
+
+
+async def _look_up(conn: Connection, keys: Sequence[_Key], at: datetime) -> dict[_Key, _Message]:
+    """The messages that were found."""
+    opaque = [_id(key.opaque) for key in keys]
+    days = _days(opaque, at)
+    rows = await conn.fetch(
+        MATCH,
+        [key.organization_id for key in keys],
+        [key.number_id for key in keys],
+        [key.wamid for key in keys],
+        opaque,
+        [first for first, _ in days],
+        [last for _, last in days],
+    )
+    found = zip(keys, map(tuple, rows), strict=True)
+    return {key: _Message(key.number_id, row) for key, row in found if row[1] is not None}
+
+
+async def _look_elsewhere(conn: Connection, keys: Sequence[_Key], at: datetime) -> dict[_Key, _Message]:
+    """The same, of messages that the number sent while it was in another account."""
+    numbers = list({(key.organization_id, key.number_id) for key in keys})
+    rows = await conn.fetch(ELSEWHERE, [organization_id for organization_id, _ in numbers], [id for _, id in numbers])
+    others: dict[UUID, list[UUID]] = {}
+    for number_id, other in rows:
+        others.setdefault(number_id, []).append(other)
+    asked = {key._replace(number_id=other): key for key in keys for other in others.get(key.number_id, ())}
+    if not asked:
+        return {}
+    found = await _look_up(conn, list(asked), at)
+    return {asked[key]: message for key, message in found.items()}
 
 
 def links(organization_id: UUID, recipient: str, digits: str | None, user_id: str | None) -> set[Link]:
