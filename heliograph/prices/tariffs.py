@@ -6,6 +6,7 @@ destination that hold at the same time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -105,19 +106,19 @@ async def import_rates(
     """Import rates, each with its line, into a supplier's rate card or a price list, which is created if missing.
 
     A rate for the same destination from the same time replaces the existing one. `whole`: stored rates that are not
-    among the given ones are removed. `dry_run`: nothing is stored. Raises TariffInvalid: several currencies, a currency
-    other than the tariff's, the same rate twice, or overlapping rates.
+    among the given ones are removed. `dry_run`: nothing is stored. Raises TariffInvalid: no rates, several currencies,
+    a currency other than the tariff's, the same rate twice, or overlapping rates.
     """
-    currencies = sorted({rate.currency for _, rate in given})
-    if len(currencies) != 1:
-        raise _invalid([(1, f"a tariff has one currency; the file has {', '.join(currencies) or 'none'}")])
+    if not given:
+        raise _invalid([(1, "there is no rate in it")])
     async with conn.transaction():
         known = await conn.fetchrow(LOCK, kind, supplier_id, name)
+        currency = _currency(given, None if known is None else known["currency"])
         if known is None and not dry_run:
-            await conn.execute(MAKE, uuid7(), kind, name, supplier_id, currencies[0])
+            await conn.execute(MAKE, uuid7(), kind, name, supplier_id, currency)
             known = await conn.fetchrow(LOCK, kind, supplier_id, name)
-        if known is not None and known["currency"] != currencies[0]:
-            raise _invalid([(given[0][0], f"the currency is {known['currency']}; the file has {currencies[0]}")])
+        if known is not None and known["currency"] != currency:
+            raise _invalid([(given[0][0], f"the currency is {known['currency']}; the file has {currency}")])
         old = [] if known is None else [Rate(**row) for row in await conn.fetch(RATES, known["id"], known["currency"])]
         done, new, gone = _compare(old, given, whole=whole)
         if known is None or dry_run or not (new or gone):
@@ -125,10 +126,22 @@ async def import_rates(
         await conn.execute(DELETE, known["id"], [one.id for one in gone])
         await _insert(conn, known["id"], new)
         await conn.execute(TOUCH, known["id"])
-        told = {"currency": currencies[0]}
+        told = {"currency": currency}
         told |= {key: getattr(done, key) for key in ("added", "changed", "removed", "unchanged", "large")}
         await audit.record(conn, by, "tariff.imported", object_id=known["id"], name=name, after=told)
     return done
+
+
+def _currency(given: Sequence[tuple[int, Rate]], stored: str | None) -> str:
+    """The one currency of a file. `stored`: the tariff's; None: it is new. Raises TariffInvalid with the lines that
+    differ from it, or from most of the file."""
+    counts = Counter(rate.currency for _, rate in given)
+    usual = stored if stored is not None and stored in counts else counts.most_common(1)[0][0]
+    like = f"this one has {usual}" if usual == stored else f"most of the file has {usual}"
+    odd = [(line, rate.currency) for line, rate in given if rate.currency != usual]
+    if odd:
+        raise _invalid([(line, f"a tariff has one currency: {like}, this line has {its}") for line, its in odd])
+    return usual
 
 
 async def _insert(conn: Connection, tariff_id: UUID, rates: Sequence[Rate]) -> None:

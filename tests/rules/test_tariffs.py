@@ -287,12 +287,26 @@ async def test_an_overlap_with_what_is_stored_is_refused(pool: Pool) -> None:
     assert len(await stored(pool)) == 4
 
 
-async def test_a_tariff_has_one_currency(pool: Pool) -> None:
-    with pytest.raises(TariffInvalid):
-        await imported(pool, "country,price,currency\nPT,1,USD\nMZ,2,EUR\n")
-    await imported(pool, CARD)
-    with pytest.raises(TariffInvalid):
-        await imported(pool, "country,price,currency\nPT,1,EUR\n")
+async def test_a_tariff_has_one_currency_and_the_odd_lines_are_named(pool: Pool) -> None:
+    """Odd is what differs from the stored tariff, or from most of the file."""
+    mixed = "country,price,currency\nPT,1,USD\n\nMZ,2,EUR\nZA,3,USD\nZW,4,ZAR\n"
+    assert await refused_lines(pool, mixed) == {
+        4: "a tariff has one currency: most of the file has USD, this line has EUR",
+        6: "a tariff has one currency: most of the file has USD, this line has ZAR",
+    }
+    await imported(pool, CARD.replace("USD", "EUR"))
+    told = await refused_lines(pool, mixed)
+    assert list(told) == [2, 5, 6]
+    assert told[2] == "a tariff has one currency: this one has EUR, this line has USD"
+    assert await refused_lines(pool, "country,price,currency\n\nPT,1,USD\n") == {
+        3: "the currency is EUR; the file has USD"
+    }
+
+
+async def refused_lines(pool: Pool, text: str) -> dict[int, str]:
+    with pytest.raises(TariffInvalid) as refused:
+        await imported(pool, text)
+    return {one["line"]: one["message"] for one in refused.value.details["errors"]}
 
 
 async def test_a_whole_file_removes_what_it_lacks(pool: Pool) -> None:
