@@ -107,8 +107,8 @@ async def at_home(listed: Sequence[str], *, home: str | None) -> dict[str, str |
     return dict(zip(texts, await phones.in_turns(lambda text: phones.read(text, region=home), texts), strict=True))
 
 
-# One possible recipient is enough. Here and below, LIMIT makes sure that each look-up stays an index look-up, even in a
-# plan cached while a table was empty.
+# To find one recipient is enough. Here and below, LIMIT keeps each look-up on its index: a plan that was cached while
+# the table was empty would otherwise scan the whole table.
 ANY_LISTED = """
 SELECT EXISTS (SELECT FROM unnest($2::text[]) AS listed (phone) LEFT JOIN LATERAL (
        SELECT since FROM opted_out_since($1, listed.phone) LIMIT 1) silence ON true
@@ -302,7 +302,8 @@ async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, lim
     return list({row["phone"]: Listed(*row.values()) for row in rows}.values())
 
 
-# Recipients are sorted by bytes, unlike the other indexes: without the collation, each comparison would scan an index.
+# `r.phone` has the collation "C", which its order needs; the tables in which it is looked up have the default one.
+# Without COLLATE their indexes do not apply, and each look-up would scan a whole index.
 # A contact without a name has its number in place of one, which is no way to address anybody.
 _NEXT = """
 SELECT r.phone, nullif({names}.name, r.phone COLLATE "default") AS name, {names}.first_name, {names}.last_name,
