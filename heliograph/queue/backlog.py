@@ -4,7 +4,7 @@ reads neither the rows that stay nor dead index entries, which cannot be vacuume
 snapshot.
 
 - `look` reads the rows that became due since the last look. A row may become visible after others that are due later,
-  so a look starts again from the beginning of the oldest transaction that may still add one.
+  so a look starts again from the beginning of the oldest transaction that could still add one when the last look began.
 - Every `cycle` seconds the whole table is read, a slice at a time, for what no look can find: rows whose lease has
   expired, that a claim skipped because they were briefly locked, or that an operator had held.
 - `claim` asks for the rows of organizations whose turn it is (`turns`) and leases what it finds; `pick` locks the rows
@@ -54,8 +54,9 @@ _FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({HELD})"
 
 # Every row is written with a `due_at` that is no earlier than the beginning of its transaction (to the millisecond, as
 # messages are stamped). So once `settled` is known, all rows that are due before it are visible to the next statement.
-# A transaction that has not written yet may be about to if it began just now; one that began long ago is a dump or a
-# report.
+# They may not be to the statement that reads `settled`, whose snapshot is older: what is committed in between is in
+# neither. A transaction that has not written yet may be about to if it began just now; one that began long ago is a
+# dump or a report.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - interval '2 ms' FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -139,6 +140,8 @@ class Backlog:
         self._slice_at = 0.0
         #: Everything due before this has been seen; None: nothing has.
         self._settled: datetime | None = None
+        #: The same, once the next look has read.
+        self._settling: datetime | None = None
         #: Everything due until then has been counted, as far as it was visible.
         self._was_read: datetime | None = None
         self._holds = ""
@@ -271,11 +274,13 @@ class Backlog:
             found |= await self._sweep(conn)
             if self._block == 0:
                 self._settled, self._was_read = began
+                self._settling = self._settled
                 return found
 
     async def _read(self, conn: Connection) -> set[str]:
         rows = await conn.fetch(READ, self._settled, self._was_read)
-        self._settled, self._was_read = rows[0]["settled"], rows[0]["read"]
+        self._settled, self._settling = self._settling, rows[0]["settled"]
+        self._was_read = rows[0]["read"]
         if rows[0]["holds"] != self._holds:
             # Released work was due long ago.
             self._holds, self._slice_at, self._block = rows[0]["holds"], 0.0, 0

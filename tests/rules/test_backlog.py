@@ -17,6 +17,7 @@ from hypothesis.stateful import initialize, rule
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
+from heliograph.queue import backlog as backlogs
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.holds import Selection
@@ -35,6 +36,10 @@ SELECT 'sms', $1, $2, $3, now() + make_interval(secs => $5), id FROM unnest($4::
 # Rows of the queue that this transaction, and those shortly before it, have read by now, but for those found by their
 # place on disk.
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
+
+
+#: Somebody waits for an advisory lock.
+WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
 
 
 async def put(
@@ -86,6 +91,35 @@ async def test_what_is_committed_late_is_found_however_much_came_in_the_meantime
             assert await ids(conn, backlog) == came
         await transaction.commit()
         assert await ids(conn, backlog) == late
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+async def test_what_is_committed_while_a_look_is_reading_is_found_by_the_next_one(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, is_later: bool
+) -> None:
+    """It is neither in the snapshot of the look, nor among the transactions that still run when the look has read."""
+    stopped = backlogs.READ.replace(
+        "FROM (VALUES (1)) AS one", "FROM (SELECT pg_advisory_xact_lock_shared(4711)) AS one"
+    )
+    assert stopped != backlogs.READ
+    async with knowing(pool) as (conn, backlog), pool.acquire() as slow, pool.acquire() as gate:
+        await backlog.look(conn, "sms")  # from here on it knows that nothing is held
+        # It takes longer than the looks' margin, like the first message of a process, whose statements are not planned.
+        async with slow.transaction():
+            there = await put(slow, 1, 1)
+            while await slow.fetchval("SELECT clock_timestamp() < now() + interval '5 ms'"):
+                pass
+            await gate.execute("SELECT pg_advisory_lock(4711)")
+            monkeypatch.setattr(backlogs, "READ", stopped)
+            looking = asyncio.create_task(backlog.look(conn, "sms"))
+            while not await gate.fetchval(WAITS):
+                pass
+        await gate.execute("SELECT pg_advisory_unlock(4711)")
+        await looking
+        monkeypatch.undo()
+        if is_later:
+            await backlog.look(conn, "sms")
+        assert await ids(conn, backlog) == there
 
 
 async def test_what_becomes_due_is_found_by_workers_that_did_not_put_it_back(pool: Pool) -> None:
