@@ -262,9 +262,11 @@ async def hold_ended(conn: Connection, kind: str, ids: Sequence[UUID]) -> list[U
     return [row["id"] for row in await conn.fetch(HOLD_ENDED, kind, ids)] if ids else []
 
 
-# As above, look-ups go by id; what a worker has leased stays as it is.
+# As above, look-ups go by id; what a worker has leased stays as it is. What would be due in the past is due now, or no
+# worker would read it, and keeps that time as its place.
 SHIFT = """
-UPDATE queue SET due_at = due_at + $3::interval, since = NULL
+UPDATE queue SET due_at = greatest(coalesce(since, due_at) + $3::interval, now()),
+                 since = CASE WHEN coalesce(since, due_at) + $3 < now() THEN coalesce(since, due_at) + $3 END
  WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now()) AND begun_at IS NULL
    AND ($4::interval IS NULL OR due_at > now() + $4) AND ($5::interval IS NULL OR due_at <= now() + $5)
 """
@@ -279,7 +281,7 @@ async def shift(
     only_beyond: timedelta | None = None,
     only_within: timedelta | None = None,
 ) -> None:
-    """Change when unleased work is due of which no attempt is under way.
+    """Change when unleased work is due of which no attempt is under way; its order stays.
 
     `only_beyond`, `only_within`: only work that is due further ahead than this, or no further.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from hypothesis.stateful import initialize, rule
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
+from heliograph.campaigns import pausing
 from heliograph.queue import backlog as backlogs
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import Backlog
@@ -132,6 +134,18 @@ async def test_what_becomes_due_is_found_by_workers_that_did_not_put_it_back(poo
         assert await ids(second, other, line=OTHER) == {two.id, three.id}
         await second.execute("SELECT pg_sleep(0.06)")
         assert await ids(second, other) == {one.id}
+
+
+async def test_what_was_due_before_its_campaign_was_paused_is_found_at_its_end_in_the_old_order(pool: Pool) -> None:
+    """However often that happens: its time is over by then, and only what becomes due is read."""
+    there = [*await put(pool, 1, 1), *await put(pool, 1, 1)]
+    await pool.execute("UPDATE queue SET due_at = due_at - interval '10 minutes'")
+    async with knowing(pool) as (conn, backlog):
+        for _ in range(2):
+            await leases.shift(conn, "sms", there, by=pausing.AWAY)
+            assert await ids(conn, backlog) == set()
+            await leases.shift(conn, "sms", there, by=timedelta(minutes=1) - pausing.AWAY)
+        assert [lease.id for lease in await take(conn, backlog)] == there
 
 
 async def test_what_keeps_its_place_goes_before_what_came_later(pool: Pool) -> None:
