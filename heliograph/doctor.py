@@ -171,7 +171,7 @@ async def mail(conn: Connection, settings: Settings) -> list[Check]:
     """Whether this service can log in to the mail server; no mail is sent."""
     name, sender = said("mail"), sender_of(settings)
     if sender is None:
-        return [Check(name, "ok", said("no server is set: invitations and new passwords are links to pass on"))]
+        return [Check(name, "ok", said("no server is configured: invitations and new passwords are links to pass on"))]
     server = smtp.parse(settings.smtp_url)
     where = f"{server.host}:{server.port}"
     try:
@@ -196,7 +196,7 @@ async def _standby(conn: Connection, settings: Settings) -> list[Check]:
     where = database_url.shown(settings.reader_database_url)
     try:
         async with reached(conn, settings.reader_database_url, bound=settings.reader_wait_seconds) as (_, behind):
-            detail = said("%(where)s has what was committed after %(ms)s ms", where=where, ms=round(behind * 1000))
+            detail = said("%(where)s has caught up after %(ms)s ms", where=where, ms=round(behind * 1000))
             return [Check(said("standby"), "ok", detail)]
     except Unread as error:
         remedy = said(
@@ -271,7 +271,7 @@ async def _certificates(conn: Connection, settings: Settings) -> list[Check]:
         names = ("tls_certificate_file", "tls_ca_file")
         files += [(one.name, one.settings[name]) for name in names if one.settings.get(name)]
     checks = [_certificate(whose, path) for whose, path in files]
-    return checks or [Check(said("certificates"), "ok", said("no file of ours holds one"))]
+    return checks or [Check(said("certificates"), "ok", said("no configured file contains one"))]
 
 
 def _certificate(whose: str, path: str) -> Check:
@@ -279,7 +279,7 @@ def _certificate(whose: str, path: str) -> Check:
     try:
         ends = certificates.ends_at(path)
     except (OSError, ValueError) as error:
-        reason = quoted(error.strerror or "") if isinstance(error, OSError) else said("it holds no certificate")
+        reason = quoted(error.strerror or "") if isinstance(error, OSError) else said("it contains no certificate")
         detail = said("%(path)s cannot be read: %(reason)s", path=path, reason=reason)
         return Check(name, "failed", detail, said("Correct the setting, or the file."))
     left = ends - clock.now()

@@ -32,7 +32,7 @@ def given(text: str) -> str | None:
 def check_optional(text: str) -> None:
     """Check a reason that may be omitted. Raises Invalid on `reason` if one was given that is not readable."""
     if text.strip() and not is_readable(text):
-        raise Invalid(("reason", "blank", "This reason shows nothing that can be read. Say why, in words."))
+        raise Invalid(("reason", "blank", "This reason contains nothing readable. Say why, in words."))
 
 
 def for_organization(text: str) -> str:

@@ -30,7 +30,7 @@ COLUMNS: Mapping[str, Sequence[Column]] = {
         Column("number", "Number"),
         Column("tags", "Tags"),
         Column("opted_out", "Opted out"),
-        Column("written", "Last written to"),
+        Column("written", "Last messaged"),
         Column("since", "Since", is_end=True),
         Column("delivered", "Last delivered", is_usual=False),
         Column("country", "Country", is_usual=False),

@@ -62,7 +62,7 @@ ACTIONS = (
     Action("Opt-outs", "/contacts/opt-outs", scope="contacts:read"),
     Action("Exports", "/exports"),
     Action("Import contacts", "/contacts/import", scope="contacts:write"),
-    Action("Ask for a sender ID", "/senders/new", scope="sender_ids:write", mode="live"),
+    Action("Request a sender ID", "/senders/new", scope="sender_ids:write", mode="live"),
     Action("Invite somebody", "/team/invite", permission=roles.TEAM_CHANGE),
     Action("Register a webhook endpoint", "/webhooks/new", scope="webhooks:write"),
     Action("Switch to test mode", "/?mode=test"),
@@ -75,7 +75,7 @@ ACTIONS = (
 KEYS = (
     ("s", "Send a message"),
     ("m", "Live or test mode"),
-    ("w", "To why, on a message's page"),
+    ("w", "To the explanation, on a message's page"),
     ("o", "You, and your organizations"),
 )
 

@@ -96,7 +96,7 @@ async def missing(conn: Connection, settings: Settings, last: str | None) -> str
 def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None = None) -> list[Check]:
     """The check of the archive, from PostgreSQL's report on its archiver and a missing segment; empty if it archives
     nothing and is not meant to."""
-    name = said("archive of WAL")
+    name = said("WAL archive")
     if found["mode"] == "off":
         if not settings.wal_archive:
             return []
@@ -109,8 +109,9 @@ def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None
     if found["failed_at"] is not None:
         detail = said("%(segment)s could not be archived at %(at)s", segment=found["failed"], at=found["failed_at"])
         remedy = said(
-            "Make the archive writable for PostgreSQL's account, with room on its disk, and look at PostgreSQL's log;"
-            " it tries again by itself. Meanwhile WAL fills the database's disk, and no later time can be restored."
+            "Make the archive writable for PostgreSQL's account, with room on its disk, and look at PostgreSQL's "
+            "log; it retries automatically. Meanwhile WAL fills the database's disk, and no later time can be "
+            "restored."
         )
         return [Check(name, "failed", detail, remedy)]
     if missing is not None:

@@ -37,7 +37,7 @@ class OtherOrganization(Refusal):
 
 
 class PlainHttp(Refusal):
-    """Signing in needs https here: over plain http, anybody on the way could read the password and the session."""
+    """Signing in needs https here: over plain http, anybody on the path could read the password and the session."""
 
     code, status = "https_required", 403
 

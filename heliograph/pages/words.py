@@ -102,13 +102,13 @@ GUARANTEES = (
 )
 #: When marketing waits: value, label, explanation.
 QUIET_HOURS = (
-    ("country", "As the recipient's country has it", "From 20:00 to 08:00 where nothing else is known."),
-    ("own", "The same everywhere", "By the time of the recipient's country, from and to:"),
+    ("country", "As usual in the recipient's country", "From 20:00 to 08:00 where nothing else is known."),
+    ("own", "The same everywhere", "In the recipient's local time, from and to:"),
     ("off", "It does not wait", "Marketing may arrive at night."),
 )
 #: States of a sender ID's registration in a country.
 REGISTRATIONS: Mapping[str, str] = {
-    "asked": "Registration asked for",
+    "asked": "Registration requested",
     "pending": "Being registered",
     "registered": "Registered",
     "refused": "Registration refused",
@@ -141,7 +141,7 @@ PROFILES: Mapping[str, str] = {
     "full_access": "Full access",
 }
 PROFILES_EXPLAINED: Mapping[str, str] = {
-    "sms_only": "For a program that sends and does nothing else. The least that a lost key can do.",
+    "sms_only": "For a program that only sends. A lost key can do the least harm.",
     "sms": "Sends SMS, follows them, and registers webhooks.",
     "whatsapp": "Sends WhatsApp messages, follows them, and registers webhooks.",
     "read_only": "Sees everything and changes nothing.",
@@ -202,9 +202,13 @@ ENCODINGS: tuple[tuple[str, str, str], ...] = (
 GUARD_POLICIES: tuple[tuple[str, str, str], ...] = (
     ("", "The usual", "For the first two weeks they are sent and noted; from then on they wait for the operator."),
     ("monitor", "Only note it", "They are sent."),
-    ("hold", "Let them wait", "They are accepted and wait until the operator has looked; codes expire meanwhile."),
-    ("refuse", "Refuse them", "Whoever sends is told, and nothing is accepted."),
-    ("ask", "Ask first", "They are refused until whoever sends has made sure that a person asked for them."),
+    (
+        "hold",
+        "Let them wait",
+        "They are accepted and wait until the operator has reviewed them; codes expire meanwhile.",
+    ),
+    ("refuse", "Refuse them", "The sender gets an error, and nothing is accepted."),
+    ("ask", "Ask first", "They are refused until the sender has made sure that a person asked for them."),
 )
 #: Message classes, as labeled in the limits.
 GUARD_CLASSES: Mapping[str, str] = {
@@ -215,9 +219,9 @@ GUARD_CLASSES: Mapping[str, str] = {
 #: What is wrong with a field of the limits.
 LIMITS_FORM: Mapping[tuple[str, str], str] = {
     ("segments", "range"): "Enter a whole number of segments, 1 or more.",
-    ("segments", "fixed"): "The operator set this limit: only they change it.",
+    ("segments", "fixed"): "The operator set this limit: only they can change it.",
     ("scope", "enum"): "Choose one of the keys.",
-    ("safe", "pattern"): "Write the 5 to 15 digits that numbers begin with, country code included, one a line.",
+    ("safe", "pattern"): "Write the 5 to 15 digits that numbers begin with, including the country code, one per line.",
     ("safe", "count"): "At most 500 lines.",
     ("policy", "enum"): "Choose one of those that are offered.",
     **{(f"limit_{name}", "range"): "Enter a whole number of messages, from 1 to 10000000." for name in GUARD_CLASSES},
@@ -272,13 +276,13 @@ SEND_FORM: Mapping[str, str] = {
     "template.unknown": "Choose one of those that are offered.",
     "number.unknown": "Choose one of those that are offered.",
     "p.required": "Enter a value.",
-    "code.ended": "This code is no longer good. Have a new one sent.",
+    "code.ended": "This code is no longer valid. Ask for a new one.",
     "code.wrong": "This is not the code that was sent.",
     "own.pattern": "This is not a phone number with a country code, such as +258841234567.",
 }
 #: What is wrong with a field of the form for a saved text.
 SAVED_TEXT_FORM: Mapping[str, str] = {
-    "name": "A name has 1 to 100 characters, all of which can be seen.",
+    "name": "A name has 1 to 100 characters, all of them visible.",
     "body": "A text has 1 to 1,600 characters.",
 }
 #: Labels of links shown with a refused send, by error code.
@@ -422,7 +426,7 @@ TEMPLATE_STATUSES: Mapping[str, str] = {
 #: What each template status means for sending.
 TEMPLATE_MEANINGS: Mapping[str, str] = {
     "approved": "WhatsApp has approved it: it can be sent.",
-    "pending": "WhatsApp is looking at it, mostly for minutes, at most for a day or two.",
+    "pending": "WhatsApp is reviewing it, usually for minutes, at most for a day or two.",
     "rejected": "WhatsApp has rejected it: it cannot be sent as it is.",
     "paused": "WhatsApp has paused it, since people blocked or reported it. What waits for it is sent afterwards.",
     "disabled": "WhatsApp has disabled it for good. Make another one.",
@@ -443,7 +447,7 @@ REJECTED_SENDER: Mapping[str, str] = {
     "proof": "There is no proof that this name is yours.",
     "imitates": "This name could be mistaken for another company's.",
     "generic": "This name says nothing about who writes: networks do not carry such names.",
-    "content": "What would be sent under it is not allowed.",
+    "content": "What would be sent from it is not allowed.",
 }
 #: Why a template was rejected, and what to do.
 REJECTIONS: Mapping[str, str] = {
@@ -453,7 +457,7 @@ REJECTIONS: Mapping[str, str] = {
     "promotional": "It promotes something, which this category does not allow. Take that out, or make it marketing.",
     "scam": "It looks like fraud. Say who writes and why, and ask for no secrets.",
     "tag_content_mismatch": "Its language or category does not fit the text. Correct whichever is wrong.",
-    "other": "WhatsApp gave no reason that can be told. The operator may know more.",
+    "other": "WhatsApp gave no reason that can be shown. The operator may know more.",
 }
 CONNECTIONS: Mapping[str, str] = {
     "connected": "Connected",
@@ -467,7 +471,7 @@ CONNECTIONS: Mapping[str, str] = {
 CREDENTIALS: Mapping[str, str] = {
     "ok": "works",
     "expiring": "expires soon: the operator has to renew it",
-    "missing_scope": "lacks a right: the operator has to renew it",
+    "missing_scope": "lacks a permission: the operator has to renew it",
     "invalid": "does not work: the operator has to renew it",
     "unknown": "not checked yet",
 }
@@ -481,7 +485,7 @@ REPORTS: Mapping[str, str] = {
     "rejected": "it was rejected",
     "failed": "it failed",
     "pending": "it is on its way",
-    "unknown": "nothing is known of it",
+    "unknown": "its outcome is not known",
 }
 STATUSES: Mapping[str, str] = {
     "accepted": "Accepted",

@@ -50,7 +50,7 @@ async def configure(conn: Connection, actor: Actor, **changes: Any) -> Organizat
     if changes.get("factor_required") and actor.user_id is not None:
         person = await users.get(conn, id=actor.user_id)
         if not person.has_totp:
-            raise Invalid(("factor_required", "own", "Turn on a second factor of your own first."))
+            raise Invalid(("factor_required", "own", "Turn on your own second factor first."))
     return await organizations.configure(conn, id=actor.organization_id, by=actor.who, **changes)
 
 

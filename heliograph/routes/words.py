@@ -14,7 +14,7 @@ from heliograph.routes.lookup import Candidates, Group, Route
 REFUSED_IT, UNRATED = said("it refused the message"), said("it has no rate there")
 BARRED, AVOIDED = said("its rules refuse the sender there"), said("it refuses the sender")
 FULL, HELD = said("full, and slow for too long"), said("held by an operator")
-PASSED_OVER, PUT_OFF = said("passed over by an operator"), said("it deferred the message")
+PASSED_OVER, PUT_OFF = said("excluded by an operator"), said("it deferred the message")
 UNBOUND = said("no session")
 
 
@@ -94,15 +94,15 @@ def explained(
             head = said("%(head)s, shares of network %(network)s", head=head, network=route.shared_for)
     able = [one for group in found.groups if (one := together(group))]
     if not found.suppliers:
-        parts = [said("nobody carries there")]
+        parts = [said("no supplier carries there")]
     elif not able:
-        parts = [said("nobody can be asked now")]
+        parts = [said("no supplier is available now")]
     else:
         parts = [reduce(lambda first, then: said("%(first)s before %(then)s", first=first, then=then), able)]
     if route is not None and route.degraded:
         parts.append(said("degraded: no supplier is within the bounds of its class"))
     elif route is not None and able and all(id in route.outside for id in found.suppliers if id not in skipped):
-        parts.append(said("degraded: nobody who can be asked now is within the bounds of its class"))
+        parts.append(said("degraded: no available supplier is within the bounds of its class"))
     parts += [
         said("%(name)s skipped: %(why)s", name=names.get(id, str(id)), why=skipped[id])
         for id in found.suppliers

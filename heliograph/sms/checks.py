@@ -180,17 +180,17 @@ async def _texts(conn: Connection) -> list[Check]:
             " If the keys are lost for good, close the organization and open it again: it gets a new key, and what was"
             " sealed before reads as erased."
         )
-        detail = said("keys that do not open: %(names)s; their messages wait", names=_named(found.locked))
+        detail = said("keys that cannot be opened: %(names)s; their messages wait", names=_named(found.locked))
         checks.append(Check(name, "failed", detail, remedy))
     if found.missing:
         remedy = said(
             "Restore these rows of text_keys from a backup. If they are lost for good, `heliograph org configure ORG"
             " --seal-texts` makes a new key, and what was sealed before reads as erased."
         )
-        detail = said("keys that are missing: %(names)s; their messages wait", names=_named(found.missing))
+        detail = said("missing keys: %(names)s; their messages wait", names=_named(found.missing))
         checks.append(Check(name, "failed", detail, remedy))
     if found.keys and not checks:
-        checks.append(Check(name, "ok", said("the keys of %(count)s organizations open", count=found.keys)))
+        checks.append(Check(name, "ok", said("the keys of %(count)s organizations can be opened", count=found.keys)))
     return checks
 
 

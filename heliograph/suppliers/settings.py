@@ -66,7 +66,7 @@ def demand(holds: bool, field: str, what: Sentence) -> None:
 #: Settings of every account, whatever its protocol, for receipts and for messages from handsets.
 RecipientErrors = Annotated[
     tuple[str, ...],
-    "Error codes in receipts for which nobody but the recipient is to blame: no such number, a handset that is off",
+    "Error codes in receipts that are caused by the recipient: no such number, a handset that is off",
 ]
 HandlesStop = Annotated[bool, "The supplier replies to STOP, START and HELP itself: act on them, but send no reply"]
 Country = Annotated[

@@ -62,8 +62,8 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         return Check(name, "failed", said("Meta rejects its token: %(detail)s", detail=detail), anew)
     if one["held_reason"]:
         remedy = said(
-            "Resolve it with Meta. Waiting messages then go out by themselves, or immediately after "
-            "`heliograph whatsapp account release %(id)s`.",
+            "Resolve it with Meta. Waiting messages are then sent automatically, or immediately after `heliograph "
+            "whatsapp account release %(id)s`.",
             id=one["waba_id"],
         )
         return Check(name, "warning", said("held: %(reason)s", reason=kept(one["held_reason"])), remedy)
@@ -78,7 +78,7 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         return Check(name, "warning", said("Meta is not subscribed to send its callbacks"), remedy)
     if one["unsigned_at"] is not None:
         detail = said(
-            "callbacks come that are not signed with the app's secret, the last at %(at)s", at=one["unsigned_at"]
+            "callbacks arrive that are not signed with the app's secret, the last at %(at)s", at=one["unsigned_at"]
         )
         remedy = said(
             "If they are Meta's, the secret was changed there: enter the new one, on the account's page or by "

@@ -54,7 +54,7 @@ async def set_up(site: Site, host: str = "127.0.0.1") -> str:
     assert code in Path(await (await kept.value).path()).read_text().splitlines()
     await page.get_by_label(site.says("I have saved them")).focus()
     await press_key(page, "Space")
-    await page.get_by_role("button", name=site.says("Go on")).focus()
+    await page.get_by_role("button", name=site.says("Continue")).focus()
     await press_key(page, "Enter")
     await page.wait_for_url(re.compile("/console/setup/next"))
     await page.get_by_role("link", name=site.says("Open the console")).focus()

@@ -46,7 +46,7 @@ async def site(request: pytest.FixtureRequest, database_url: str, pool: Pool, tm
 #: What the checks say of statements that wait.
 BLOCKED = "%(count)s statements wait for others, the longest for %(seconds)s s"
 #: What the wall says of callbacks that Meta did not sign, and of a disk.
-UNSIGNED = "callbacks come that are not signed with the app's secret, the last at %(at)s"
+UNSIGNED = "callbacks arrive that are not signed with the app's secret, the last at %(at)s"
 FREE = "%(free)s GB of %(total)s GB are free at %(place)s (%(percent)s %%)"
 
 
@@ -211,7 +211,7 @@ async def test_each_outage_is_named_on_the_wall_and_mended(site: Site, tmp_path:
         assert await call_back("changed at Meta") == 403
         await wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED)
         there = f"/console/whatsapp/accounts/{made.actor.organization_id}/{account.id}/app"
-        await press(site, there, "Keep it", app_secret="changed at Meta")
+        await press(site, there, "Save it", app_secret="changed at Meta")
         assert await call_back("changed at Meta") == 200
         await wall(site, said("whatsapp %(id)s", id="900"), UNSIGNED, gone=True)
         # What is held is released where the wall leads to.

@@ -64,7 +64,7 @@ async def test_a_route_is_added_changed_and_taken_back_by_keyboard(site: Site) -
     async with site.pool.acquire() as conn:
         assert len((await rules.find(conn, route="moz")).route.choices) == 2
     await press(site, "button", says("Undo"))
-    await page.get_by_text(says("It is as it was before: workers follow within a second.")).wait_for()
+    await page.get_by_text(says("It is restored: workers apply it within a second.")).wait_for()
     async with site.pool.acquire() as conn:
         assert len((await rules.find(conn, route="moz")).route.choices) == 1
     await press(site, "link", says("Where would this go?"))

@@ -53,7 +53,7 @@ async def test_what_a_dead_endpoint_missed_is_recovered(site: Site) -> None:
         secret = await page.locator("#secret").input_value()
         receiver.options = Options(secrets=(secret,))
         await page.get_by_label(says("I have saved it")).check()
-        await page.get_by_role("button", name=says("Go on")).click()
+        await page.get_by_role("button", name=says("Continue")).click()
         await page.wait_for_url(PAGE)
         where = page.url.rstrip("?")
         endpoint = where.rsplit("/", 1)[1]
@@ -93,7 +93,7 @@ async def test_what_a_dead_endpoint_missed_is_recovered(site: Site) -> None:
         assert rotated != secret
         receiver.options = Options(secrets=(rotated,))
         await page.get_by_label(says("I have saved it")).check()
-        await page.get_by_role("button", name=says("Go on")).click()
+        await page.get_by_role("button", name=says("Continue")).click()
         await page.wait_for_url(PAGE)
         await page.get_by_role("link", name=says("Recover"), exact=True).click()
         await page.locator("input[name=what][value=failed]").check()

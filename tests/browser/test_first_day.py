@@ -122,7 +122,7 @@ async def test_steps_are_ticked_by_what_happens(site: Site) -> None:
     kept = page.get_by_label(says("I have saved it"))
     await kept.focus()
     await press_key(page, "Space")
-    await press(page.get_by_role("button", name=says("Go on")))
+    await press(page.get_by_role("button", name=says("Continue")))
     await page.get_by_role("cell", name=re.compile("first")).first.wait_for()
     await ticked("Create a test key")
     await page.goto(site.base + "/")

@@ -98,7 +98,7 @@ async def test_without_scripts(site: Site) -> None:
     await page.get_by_role("button", name="Register endpoint").click()
     assert (await page.locator("#secret").input_value()).startswith("whsec_")
     await page.get_by_label("I have saved it").check()
-    await page.get_by_role("button", name="Go on").click()
+    await page.get_by_role("button", name="Continue").click()
     await page.get_by_role("heading", name=site.made.receiver.url + "shop").wait_for()
     await page.locator("select[name=theme]").select_option("dark")
     await page.get_by_role("button", name="Apply").click()

@@ -294,7 +294,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
             line = page.locator("#panel .renewed")
             await line.get_by_text("Renewed at").wait_for()
             await line.get_by_role("button", name="Pause").click()
-            await line.get_by_role("button", name="Go on").click()
+            await line.get_by_role("button", name="Continue").click()
             await line.get_by_role("button", name="Pause").wait_for()
         await press_key(page, "Escape")
         await page.locator("#panel").wait_for(state="hidden")

@@ -81,5 +81,5 @@ async def test_a_passkey_signs_in_and_proves(site: Site) -> None:
     await page.click("details.who > summary")
     await page.click("button:has-text('Sign out')")
     await page.wait_for_selector(".summary")
-    assert "This passkey is not known here" in await page.inner_text(".summary")
+    assert "This passkey is not registered here" in await page.inner_text(".summary")
     site.complaints = [one for one in site.complaints if not re.search("403|422", one)]

@@ -42,10 +42,10 @@ async def test_a_supplier_is_added_by_the_wizard(site: Site, smsc: Smsc) -> None
     await page.get_by_role("button", name=says("Test"), exact=True).click()
     await page.get_by_text(says("Sign out (unbind)")).wait_for()
     assert await page.locator("td .status.bad").count() == 0
-    await page.get_by_role("link", name=says("Go on"), exact=True).click()
+    await page.get_by_role("link", name=says("Continue"), exact=True).click()
     for step in ("limits", "dialect"):
         await page.wait_for_url(f"**/{step}")
-        await page.get_by_role("button", name=says("Go on"), exact=True).click()
+        await page.get_by_role("button", name=says("Continue"), exact=True).click()
     await page.wait_for_url("**/message")
     await page.locator("#to").fill("+258841234567")
     await page.locator("#sender").fill("ACME")
@@ -54,7 +54,7 @@ async def test_a_supplier_is_added_by_the_wizard(site: Site, smsc: Smsc) -> None
     await page.get_by_text("resp_id_base=hex").wait_for()
     await page.get_by_role("button", name=says("Set")).click()
     await page.get_by_text(says("names the same id")).wait_for()
-    await page.get_by_role("link", name=says("Go on"), exact=True).click()
+    await page.get_by_role("link", name=says("Continue"), exact=True).click()
     await page.wait_for_url("**/place")
     await page.get_by_role("button", name=says("Finish: it carries messages from now on")).click()
     await page.get_by_role("heading", name="hexadecimal").wait_for()

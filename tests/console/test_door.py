@@ -42,7 +42,7 @@ async def test_from_the_link_to_the_console(pool: Pool, browser: Browser, other_
     page = await other_browser.get("/console/operators")
     assert page.path == "/console/login?next=/console/operators"
     page = await other_browser.submit(page, "/console/login", email="eva@example.com", password=PASSWORD)
-    assert "Code of your authenticator app" in page.words
+    assert "Code from your authenticator app" in page.words
     # A code is good once; the next one is of the next step.
     wrong = await other_browser.submit(page, "/console/login/code", code="000000")
     assert wrong.status == 422

@@ -393,7 +393,7 @@ async def test_the_bell_is_silent_about_what_its_operator_chose(pool: Pool, tena
     assert "Nothing to report" in (await root.get("/console/notices")).words
     assert " new" not in (await root.get("/console/state", hx_request="true")).words
     page = await root.submit(page, here, usual="1")
-    assert "As it was at first" not in page.words
+    assert "Back to the default" not in page.words
     page = await root.get("/console/notices")
     assert ("1 sender ID waits" in page.words, "workers: none seen" in page.words) == (True, True)
     assert "Como recebe os avisos" in (await root.get(here, accept_language="pt")).words
@@ -500,7 +500,7 @@ async def test_what_waits_is_filtered_and_summed(pool: Pool, tenant: Tenant, roo
     link = "/console/queue/withdraw?kind=sms&amp;organization=Acme&amp;look=yes"
     assert link in page.text
     assert "30 rows wait" in (await root.get(link.replace("&amp;", "&"))).words
-    assert "Nothing of this waits." in (await root.get("/console/queue?kind=webhook")).words
+    assert "Nothing that matches is waiting." in (await root.get("/console/queue?kind=webhook")).words
     assert "data-live=" in page.text
     for age in ("old", "999999d", "3651d"):
         wrong = await root.get(f"/console/queue?older_than={age}")
@@ -652,7 +652,7 @@ async def test_health_tells_what_was_found_and_where_settings_come_from(pool: Po
     found = page.words.partition("What was found")[2]
     assert "supplier main ✕ wrong" in found
     assert "no session bound" in found.partition("Backups")[0]
-    assert "still so" not in found.partition("Backups")[0]
+    assert "ongoing" not in found.partition("Backups")[0]
     assert "Estimated from the size and age of what is kept." in page.words
     await pool.execute(
         "INSERT INTO database_sizes SELECT current_date - n, 1000000000 - n * 1000000, 1 FROM generate_series(0, 9) n"

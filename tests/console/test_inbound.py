@@ -56,7 +56,7 @@ async def test_a_number_that_nobody_has_is_given_to_an_organization(
     for told in (
         f"{FREE} 2 just now from …{TO[-4:]} No organization has this number",
         "Several organizations have this number:",
-        "asked for or suspended, and not approved:",
+        "pending or suspended, not approved:",
     ):
         assert told in page.words, page.words
     for hidden in ("my code", TO[1:]):

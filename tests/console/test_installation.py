@@ -132,7 +132,7 @@ async def test_where_two_approve_no_page_says_that_one_did(
 
     async def knows() -> bool:
         # Pages remember what is set for two seconds.
-        return "Waits for the approval of another operator" in (await root.get("/console/organizations/new")).words
+        return "Waits for another operator's approval" in (await root.get("/console/organizations/new")).words
 
     await until_true(knows)
     page = await root.get(f"{here}/keys")

@@ -216,7 +216,7 @@ async def test_a_hold_says_what_it_holds_and_who_made_it(pool: Pool, tenant: Ten
     for place in ("/console/queue", "/console/now"):
         page = await root.get(place)
         assert "by rui" in page.words
-        assert "Organization: Acme · Supplier: main · only what is from before" in page.words
+        assert "Organization: Acme · Supplier: main · only from before" in page.words
         assert "All of it, whoever sends it." in page.words
         assert f'href="/console/suppliers/{line}"' in page.text
         assert f'action="/console/queue/holds/{first.id}/release"' in page.text
@@ -250,7 +250,7 @@ async def test_the_first_rows_of_the_queue_say_why_they_are_there(
     id = await sent(api, tenant)
     seen = f"{id[:8]}…{id[-4:]} SMS Acme"
     for change, told in (
-        ("due_at = now() - interval '1 minute'", "due, taken by nobody yet"),
+        ("due_at = now() - interval '1 minute'", "due, not taken yet"),
         ("due_at = now() + interval '1 hour'", "due later"),
         ("lease_until = now() + interval '1 hour'", "with a worker"),
     ):
@@ -269,7 +269,7 @@ async def test_pages_that_are_watched_renew_themselves(pool: Pool, root: Browser
     for place, told in (
         ("/console/routes/matrix", "Where no route decides"),
         ("/console/inbound", "Latest from handsets"),
-        ("/console/receipts/unmatched", "Every receipt has its message"),
+        ("/console/receipts/unmatched", "Every receipt was matched"),
         ("/console/health", "What was found"),
     ):
         page = await root.get(place)

@@ -164,7 +164,7 @@ async def test_who_closes_an_organization_reads_that_its_texts_are_lost(
 
 async def test_texts_are_sealed_and_no_longer(pool: Pool, tenant: Tenant, root: Browser) -> None:
     page = await root.get(f"{here(tenant)}/limits")
-    assert "Its new texts are stored as they are." in page.words
+    assert "Its new texts are stored unencrypted." in page.words
     form = page.form(f"{here(tenant)}/texts")
     page = await root.post(f"{here(tenant)}/texts", form | {"seal": "on"})
     assert page.path == f"{here(tenant)}/limits"
@@ -172,11 +172,11 @@ async def test_texts_are_sealed_and_no_longer(pool: Pool, tenant: Tenant, root: 
     async with pool.acquire() as conn:
         assert (await text_keys.get(conn, organization_id=tenant.id)).seals_texts
     page = await root.post(f"{here(tenant)}/texts", form | {"seal": "off"})
-    assert "Its new texts are stored as they are. Its key was made on" in page.words
+    assert "Its new texts are stored unencrypted. Its key was made on" in page.words
     async with pool.acquire() as conn:
         await organizations.set_state(conn, id=tenant.id, state="closed")
     page = await root.get(f"{here(tenant)}/limits")
-    assert "The key was thrown away" in page.words
+    assert "The key was destroyed" in page.words
     assert f"{here(tenant)}/texts" not in page.text
     wrong = await root.post(f"{here(tenant)}/texts", form | {"seal": "on"})
     assert (wrong.status, "A closed organization seals no texts" in wrong.words) == (422, True)
@@ -245,7 +245,7 @@ async def test_who_may_not_change_its_rules_reads_them(pool: Pool, tenant: Tenan
     assert (page.status, f'action="{here(tenant)}/settings"' in page.text) == (200, False)
     for told in (
         "Time zone Africa/Maputo",
-        "Opt-out words of its own FORA, SAIR",
+        "Its own opt-out keywords FORA, SAIR",
         "Language of the standard replies As in its country",
         "After STOP Bye After START The standard reply After HELP None",
         "Require a second factor off",
@@ -417,7 +417,7 @@ async def test_senders_are_asked_for_suspended_approved_and_made_the_default(
     assert await pool.fetchval("SELECT value FROM sender_ids WHERE is_default") == "PADARIA"
     assert f'action="{here(tenant)}/senders/{id}/suspend"' not in page.text, "what it stops is said first"
     page = await root.get(f"{here(tenant)}/senders/{id}/suspend")
-    assert "Sends under it are refused within a second" in page.words
+    assert "Sends from it are refused within a second" in page.words
     assert "It is the default" in page.words
     page = await root.submit(page, f"{here(tenant)}/senders/{id}/suspend")
     assert await pool.fetchval("SELECT status FROM sender_ids WHERE id = $1", id) == "suspended"

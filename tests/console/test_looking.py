@@ -93,7 +93,7 @@ async def test_money_is_for_those_who_see_money(
 
 async def test_members_are_those_of_one_organization(pool: Pool, tenant: Tenant, root: Browser) -> None:
     here = f"/console/organizations/{tenant.id}"
-    assert "Nobody belongs to it." in (await root.get(f"{here}/members")).words
+    assert "It has no members." in (await root.get(f"{here}/members")).words
     await make_person(pool, tenant, "ana@example.com", "owner")
     await make_person(pool, await make_tenant(pool), "eve@example.com", "owner")
     async with pool.acquire() as conn:
@@ -157,7 +157,7 @@ async def test_an_operator_pauses_resumes_and_cancels_a_campaign(pool: Pool, ten
     await pool.execute("UPDATE campaigns SET status = 'paused', status_reason = 'quota_exceeded' WHERE id = $1", id)
     page = await root.post(f"{here}/{id}/resume", {"_token": page.form("/console/logout")["_token"]})
     assert "The campaign is resumed." not in page.words
-    assert "resumes by itself once it can. Paused: the organization's quota is used up." in page.words
+    assert "resumes automatically as soon as it can. Paused: the organization's quota is used up." in page.words
     assert await pool.fetchval("SELECT status FROM campaigns WHERE id = $1", id) == "paused"
     page = await root.get(f"{here}?channel=whatsapp")
     page = await root.get(f"{here}/{id}/cancel")

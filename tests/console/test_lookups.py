@@ -65,7 +65,7 @@ async def test_one_is_added_tried_changed_and_removed(
     assert 'href="#to"' in page.text
     page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit", reuses="1", countries="")
     assert "Saved" in page.words
-    assert "It is not asked" in page.words, "it is not worth its price any more"
+    assert "It is not used" in page.words, "it is not worth its price any more"
     assert (await account(pool)).values["reuses"] == 1
     page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit", reuses="")
     assert "reuses" not in (await account(pool)).values
@@ -82,7 +82,7 @@ async def test_one_is_added_tried_changed_and_removed(
     page = await root.submit(page, f"{path}/pause")
     assert "It is paused" in page.words
     page = await root.submit(page, f"{path}/resume")
-    assert "asked again" in page.words
+    assert "used again" in page.words
     form = await root.get(f"{path}/remove")
     assert (await root.submit(form, f"{path}/remove", typed="other")).status == 422
     page = await root.submit(form, f"{path}/remove", typed="mnp")

@@ -110,7 +110,7 @@ async def test_submits_stand_with_their_fields_and_behind_a_reason_with_their_oc
         supplier,
     )
     page = await root.get(f"/console/messages/{id}")
-    assert "submit, written again" in page.words
+    assert "submit, reconstructed" in page.words
     for said in ("data_coding=0x00", "registered_delivery=0x01", "destination_addr=…4567", "short_message=(29)"):
         assert said in page.words, said
     octets = TEXT.encode().hex(" ")
@@ -473,16 +473,16 @@ async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
     wrong = await root.submit(page, f"{here}/elsewhere", elsewhere=" ")
     assert (wrong.status, "Say why" in wrong.words) == (422, True)
     wrong = await root.submit(page, f"{here}/elsewhere", elsewhere="main is slow")
-    assert (wrong.status, "Say that it may arrive twice, or wait" in wrong.words) == (422, True)
+    assert (wrong.status, "Confirm that it may arrive twice, or wait" in wrong.words) == (422, True)
     assert "main is slow" in wrong.text, "what was typed is kept"
     done = await root.submit(wrong, f"{here}/elsewhere", elsewhere="main is slow", may_arrive_twice="yes")
-    assert "main is passed over; it goes to backup." in done.words
+    assert "main is skipped; the message goes to backup." in done.words
     assert await pool.fetchval("SELECT passed FROM queue WHERE kind = 'sms'") == [one]
 
     wrong = await root.submit(done, f"{here}/decide", decided="their ticket", status="read")
     assert (wrong.status, "does not end that way" in wrong.words) == (422, True)
     done = await root.submit(wrong, f"{here}/decide", decided="their ticket", status="delivered")
-    assert "It has ended that way" in done.words
+    assert "Its outcome is set" in done.words
     assert await pool.fetchval("SELECT status FROM messages") == "delivered"
     assert f"{here}/decide" not in done.text
     # Both audit logs say so, and the organization's names no supplier.

@@ -45,7 +45,7 @@ async def test_what_is_refunded_is_chosen(pool: Pool, root: Browser, other_brows
     page = await root.get(here)
     assert "It was never handed to a supplier: always refunded." in page.words
     done = await root.submit(page, here, class_refused="yes", class_unknown="yes")
-    assert "it holds for messages that fail from now on" in done.words
+    assert "it applies to messages that fail from now on" in done.words
     chosen = [row["class"] for row in await pool.fetch("SELECT class FROM refunded_classes ORDER BY class")]
     assert chosen == ["refused", "unknown"]
     fields = done.form(here)
@@ -119,7 +119,7 @@ async def test_rates_name_what_is_missing(pool: Pool, tenant: Tenant, root: Brow
     assert "EUR Utility 1 €0.03" in page.words, page.words
     assert "1 rate" in page.words
     for category in ("Marketing", "Authentication"):
-        assert f"EUR, {category}: no rate holds for other countries" in page.words
+        assert f"EUR, {category}: no rate applies to other countries" in page.words
     assert "EUR, Utility: no rate" not in page.words
 
 
@@ -142,9 +142,9 @@ async def test_whatsapp_rates_of_a_country_are_shown_and_fetched(pool: Pool, roo
     page = await root.get(f"{here}?currency=eur&country=mz")
     assert "all other countries" not in page.words.partition("Apply")[2]
     states = re.findall(
-        r"ended|holds now|to come", page.words.partition("Apply")[2].partition("State of the service")[0]
+        r"ended|in effect now|to come", page.words.partition("Apply")[2].partition("State of the service")[0]
     )
-    assert states == ["ended", "holds now", "to come"]
+    assert states == ["ended", "in effect now", "to come"]
     file = await root.get(f"{here}?currency=EUR&country=MZ&csv=1")
     assert rates.read_rates(io.StringIO(file.text, newline="")) == given[1:4]
 
@@ -199,9 +199,10 @@ async def test_a_page_of_whatsapp_rates_ends_and_the_last_of_it_holds_only_if_no
     here = "/console/rates/whatsapp"
     page = await root.get(here)
     assert "Only the first lines are shown; the file has all of them." in page.words
-    assert (page.text.count("</span> ended<"), page.text.count("</span> holds now<")) == (whatsapp_rates.SHOWN, 0), (
-        page.words
-    )
+    assert (page.text.count("</span> ended<"), page.text.count("</span> in effect now<")) == (
+        whatsapp_rates.SHOWN,
+        0,
+    ), page.words
     file = await root.get(f"{here}?csv=1")
     assert rates.read_rates(io.StringIO(file.text, newline="")) == given
 
@@ -264,7 +265,7 @@ async def test_a_month_is_locked_and_fetched(pool: Pool, root: Browser, other_br
     assert "cannot be undone" in page.words
     assert (await root.get(f"{here}/file")).status == 404
     page = await root.get(f"{here}/lock")
-    assert "Its lines are written down for good: 7 SMS" in page.words, page.words
+    assert "Its lines are stored permanently: 7 SMS" in page.words, page.words
     page = await root.submit(page, f"{here}/lock")
     assert "It is locked: " in page.words
     assert (await root.get(f"{here}/lock")).status == 404

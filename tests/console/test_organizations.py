@@ -247,7 +247,7 @@ async def test_a_person_is_erased_from_the_page(pool: Pool, api: Api, tenant: Te
     one = f"/console/organizations/{tenant.id}"
     assert f"{one}/close" in (await root.get(one)).text
     page = await root.get(f"{one}/erase")
-    assert "What bills refer to stays without text" in page.words
+    assert "Records that bills refer to are kept without text" in page.words
     good = {"address": "+258 84 123 4567", "reason": "asked by mail", "typed": "erase"}
     for wrong in ({"address": "12"}, {"reason": " "}, {"typed": "yes"}):
         answer = await root.submit(page, f"{one}/erase", **(good | wrong))

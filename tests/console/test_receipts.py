@@ -221,7 +221,7 @@ async def test_a_receipt_that_matches_nothing_is_cured_tried_again_and_matched(p
     assert await status_of(pool, lost) == "undelivered"
     again = await root.submit(form, match, message_id=str(lost), reason="the bill says so")
     assert "has a message already" in again.words
-    assert "Every receipt has its message" in (await root.get(here)).words
+    assert "Every receipt was matched" in (await root.get(here)).words
     assert (await root.get(f"{match}?on=2027-01-01&supplier=nobody")).status == 404
 
 

@@ -133,7 +133,7 @@ async def test_a_change_is_shown_saved_and_undone(pool: Pool, root: Browser, mai
     undo = f"{path}/undo/{entry}"
     assert f'action="{undo}"' in page.text
     page = await root.submit(await root.get(undo), undo)
-    assert "as it was before" in page.words
+    assert "is restored" in page.words
     assert await stored(pool) == await stored(pool, str(one.route.id))
     after = await stored(pool)
     assert (after.route, after.note) == (one.route, one.note)
@@ -178,7 +178,7 @@ async def test_a_route_is_paused_resumed_removed_and_brought_back(
     assert (await root.get(path)).status == 404
     (undo,) = [one for one in page.text.split('"') if one.startswith(f"{path}/undo/")]
     back = await root.submit(await root.get(undo), undo)
-    assert "as it was before" in back.words
+    assert "is restored" in back.words
     one = await stored(pool)
     assert (one.note, one.state, [choice.supplier_id for choice in one.route.choices]) == ("keep", "paused", [backup])
     # Twice is refused in words.
@@ -198,7 +198,7 @@ async def test_shares_now_stand_beside_those_configured(
 ) -> None:
     await added(root, **at(main, 10, 3), **at(backup, 10, 1))
     page = await root.get(f"/console/routes/{(await stored(pool)).route.id}")
-    assert "none of its suppliers can be asked now" in page.words, "no worker has a session"
+    assert "none of its suppliers is available now" in page.words, "no worker has a session"
     await bound(pool, main, backup)
     page = await root.get("/console/routes")
     assert "main 75 %" in page.words
@@ -353,7 +353,7 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
     # What the rules make of senders is counted in: one supplier carries all of it already.
     page = await root.submit(form, NEW, name="moz", country="MZ", **at(main, 10), **at(backup, 20))
     assert "It moves nothing of yesterday's 100 messages." in page.words
-    assert "Nothing would be refused after it" in page.words
+    assert "Nothing would be refused that" in page.words
     assert "looked up" not in page.words
     # A route that asks for a price asks nobody who has none.
     page = await root.submit(form, NEW, name="za", country="ZA", rated="yes", **at(main, 10))

@@ -310,7 +310,7 @@ async def test_charts_have_marks_for_what_a_dip_may_come_from(pool: Pool, root: 
     marked = page.text.partition("Marked on the chart")[2].partition("</ul>")[0]
     told = re.findall(r"<bdi>([^<]*)</bdi>", marked)
     assert sorted(told) == sorted(
-        ["circuit open", "circuit closed", "no session", "in session again", "paused by an operator",
+        ["circuit open", "circuit closed", "no session", "connected again", "paused by an operator",
          "resumed by an operator"]
     )  # fmt: skip
     assert told[0] == "circuit open", "they stand in order of time"

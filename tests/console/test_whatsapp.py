@@ -136,9 +136,9 @@ async def test_an_account_is_paused_held_released_and_read_anew(
     assert here in listed.text
     # Meta verifies an address before it sends anything, and goes on sending nothing where no field is subscribed to.
     await pool.execute("UPDATE whatsapp_apps SET verified_at = now(), last_callback_at = NULL")
-    assert "none has come yet" in (await root.get("/console/whatsapp")).words
+    assert "none has arrived yet" in (await root.get("/console/whatsapp")).words
     await pool.execute("UPDATE whatsapp_apps SET last_callback_at = now()")
-    assert "none has come yet" not in (await root.get("/console/whatsapp")).words
+    assert "none has arrived yet" not in (await root.get("/console/whatsapp")).words
     page = await root.get(f"{here}/pause")
     assert "Nothing is sent from its 1 number until it is resumed." in page.words
     page = await root.submit(page, f"{here}/pause")
@@ -198,7 +198,7 @@ async def test_the_secret_of_an_app_is_changed_after_it_was_changed_at_meta(
         wrong = await root.submit(page, f"{here}/app", **typed_)
         assert (wrong.status, said in wrong.words) == (422, True), wrong.words
     done = await root.submit(page, f"{here}/app", app_secret="changed at Meta")
-    assert (done.path, "It is kept" in done.words) == (here, True)
+    assert (done.path, "Saved: it takes effect" in done.words) == (here, True)
     async with pool.acquire() as conn:
         app = await apps.get_app(conn, KEY, await conn.fetchval("SELECT id FROM whatsapp_apps"))
     assert app.secrets == (b"changed at Meta", graph.options.app_secret.encode())
@@ -221,7 +221,7 @@ async def test_name_and_address_of_an_account_are_changed_after_the_difference_w
         ({"base_url": "http://graph.example.com"}, "begins with https://"),
         ({"api_version": "25"}, "looks like v25.0"),
         ({"name": "x" * 201}, "at most 200"),
-        ({"name": "a\u202eb"}, "none that nobody sees"),
+        ({"name": "a\u202eb"}, "all of them visible"),
     ):
         wrong = await root.submit(form, here, **changed)
         assert (wrong.status, said in wrong.words) == (422, True), wrong.words
@@ -240,7 +240,7 @@ async def test_name_and_address_of_an_account_are_changed_after_the_difference_w
     assert tuple(await pool.fetchrow(kept)) == ("Shop", graph.base_url, "v25.0")
     shown = await root.submit(late, here)
     done = await root.submit(shown, here, do="save")
-    assert "It is kept" in done.words
+    assert "Saved: it takes effect" in done.words
     assert "v26.0" in done.words
     assert tuple(await pool.fetchrow(kept)) == ("Loja", graph.base_url, "v26.0")
     told = await pool.fetchrow("SELECT who, before, after FROM audit_log WHERE action = 'whatsapp_account.changed'")
@@ -307,7 +307,7 @@ async def test_a_callback_is_simulated_and_its_organization_can_read_so(
 
 async def test_items_that_could_not_be_applied_show_nobodys_words(pool: Pool, root: Browser) -> None:
     here = "/console/whatsapp/callbacks"
-    assert "Everything that came was applied" in (await root.get(here)).words
+    assert "Everything that arrived was applied" in (await root.get(here)).words
     item = MessageItem(
         waba_id="900",
         phone_number_id="901",

@@ -154,7 +154,7 @@ async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
         ]
     path, _ = await begun(root, smsc)
     page = await root.get(f"{path}/place")
-    assert "Where a route decides, only its own suppliers carry." in page.words
+    assert "Where a route decides, only its own suppliers carry messages." in page.words
     assert "it carries messages from now on" not in page.words
     # What it would move is said first, and nothing is made.
     chosen = {"priority": "5", "weight": "3", f"route-{routes[0].id}": "yes"}
@@ -223,7 +223,7 @@ async def test_the_receipts_that_come_decide_once_the_button_is_pressed(pool: Po
     page = await root.get(f"{path}/long")
     assert "Only the last of its 3 parts has a receipt." in page.words
     page = await root.submit(page, f"{path}/long/parts")
-    assert "the receipts that come decide" in page.words
+    assert "the receipts that arrive decide" in page.words
     assert "parts=" not in page.text
     async with pool.acquire() as conn:
         assert (await drafts.get(conn, id)).place["parts"] == "last"
@@ -423,7 +423,7 @@ async def test_a_long_message_goes_through_a_supplier_that_carries_and_what_it_s
         found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
         await trying.keep(conn, Trial("…4567", await drafts.ends(conn, 60.0), found, True), supplier_id=id)
     page = await root.submit(await root.get(f"{here}/long"), f"{here}/long/parts")
-    assert "the receipts that come decide" in page.words
+    assert "the receipts that arrive decide" in page.words
     assert "parts=" not in page.text
     async with pool.acquire() as conn:
         (made,) = await routing.load(conn)

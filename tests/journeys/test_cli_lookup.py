@@ -43,7 +43,7 @@ async def test_a_number_is_looked_up_before_it_is_sent_to(pool: Pool, database_u
         (shown,) = (await cli("lookup", "list", "--json")).data
         assert (shown["this_month"], shown["found_this_month"], shown["cost_this_month"]) == (1, 1, "0.003000 EUR")
         explained = (await cli("route", "explain", PORTED, "--json")).data
-        assert (explained["network"], explained["route"]) == ("643-03 (known by a look-up)", "movitel")
+        assert (explained["network"], explained["route"]) == ("643-03 (known from a look-up)", "movitel")
         tried = (await cli("lookup", "try", "mnp", PORTED, "--json")).data
         assert tried == {"number": PORTED, "network": "643-03", "lookup": "mnp"}
         changed = (await cli("lookup", "set", "mnp", "reuses=1", "countries=", "--json")).data

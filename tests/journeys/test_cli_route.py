@@ -95,7 +95,7 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         back = (await cli("route", "undo", told[0]["id"], "--json")).data
         assert (back["name"], back["country"], back["suppliers"]) == ("codes", "MZ", [f"{name}:10:1"])
         gone = await cli("route", "undo", told[4]["id"])
-        assert (gone.status, "cannot be taken back" in gone.err) == (1, True), gone.err
+        assert (gone.status, "cannot be undone" in gone.err) == (1, True), gone.err
     for wrong, word in (
         (("add", "x", "--supplier", "nobody"), "no supplier 'nobody'"),
         (("add", "x"), "needs a supplier"),

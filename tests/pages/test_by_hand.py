@@ -45,7 +45,7 @@ async def test_a_text_is_saved_chosen_changed_and_removed(pool: Pool, owner: Bro
     page = await owner.get(f"/send?saved={id}")
     assert value(page, "message") == "Olá {{first_name}}\nAté amanhã"
     page = await owner.post("/send/preview", page.form("/send") | {"to": OTHER, "message": "Olá {{first_name}}"})
-    assert "These places are filled by campaigns only" in page.words
+    assert "These placeholders are filled in by campaigns only" in page.words
     assert "Olá {{first_name}}" in (await owner.get(f"/campaigns/new?saved={id}")).text
     form = (await owner.get(f"/send?saved={id}")).form("/send") | {"to": OTHER, "message": "Olá Ana"}
     assert (await owner.post("/send", form)).status == 200
@@ -70,7 +70,7 @@ async def test_what_is_wrong_with_a_text_is_said_and_keeps_what_was_typed(pool: 
     for name, body, said in (
         ("", "Olá", "A name has 1 to 100 characters"),
         ("x" * 101, "Olá", "A name has 1 to 100 characters"),
-        ("a\u202eb", "Olá", "all of which can be seen"),
+        ("a\u202eb", "Olá", "all of them visible"),
         ("New", "", "A text has 1 to 1,600 characters."),
         ("New", "x" * 1601, "A text has 1 to 1,600 characters."),
         ("REMINDER", "Olá", "There is a saved text with this name already."),

@@ -83,7 +83,7 @@ async def test_who_gets_it_is_counted_before_it_is_made(pool: Pool, tenant: Tena
     for said in (
         "Found 3",
         "opted out −1",
-        "no valid number, not carried there, or too long a text −1",
+        "invalid number, destination not supported, or text too long −1",
         "1 person: 2 segments",
     ):
         assert said in page.words, (said, page.words)
@@ -109,7 +109,7 @@ async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, te
     page = await look(owner, **typed)
     for said in (
         "Found 5",
-        "no valid number, not carried there, or too long a text −4",
+        "invalid number, destination not supported, or text too long −4",
         "Get it 1",
         "84 123 4567 ⊘ no number, left out",
     ):
@@ -158,7 +158,7 @@ async def test_who_waits_for_the_end_of_quiet_hours_is_counted(pool: Pool, tenan
 async def test_tags_that_are_left_out_are_counted_and_shown(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await people(pool, tenant, 20)
     page = await look(owner, without="odd, other")
-    for said in ("Found 20", "have a tag that is left out −10", "opted out −0", "Get it 10"):
+    for said in ("Found 20", "have an excluded tag −10", "opted out −0", "Get it 10"):
         assert said in page.words, (said, page.words)
     page = await make(owner, without="odd, other")
     assert "Left out odd other" in page.words
@@ -380,7 +380,7 @@ async def test_who_was_skipped_is_seen_with_the_reason_and_taken_away(
     await pool.execute("UPDATE contacts SET written_at = now() - interval '1 day' WHERE phone = '+258841000003'")
     await pool.execute("INSERT INTO opt_outs VALUES ($1, '+258841000002', now(), 'test')", tenant.id)
     page = await look(owner, unwritten="7")
-    for said in ("Found 4", "opted out −1", "written to too recently −1", "Get it 2"):
+    for said in ("Found 4", "opted out −1", "messaged too recently −1", "Get it 2"):
         assert said in page.words, (said, page.words)
     page = await look(owner, unwritten="0")
     assert (page.status, "Enter a number of days from 1 to 365." in page.words) == (422, True)
@@ -389,15 +389,15 @@ async def test_who_was_skipped_is_seen_with_the_reason_and_taken_away(
     page = await owner.get(where)
     for said in (
         "Skipped: opted out 1",
-        "Skipped: written to too recently 1",
+        "Skipped: messaged too recently 1",
         "in the last 7 days",
-        "May be written to 2",
+        "Can be messaged 2",
     ):
         assert said in page.words, (said, page.words)
     assert "skipped=no_number" not in page.text
     page = await owner.get(where + "?skipped=recently_written")
     assert re.findall(r"<td><bdi>([^<]+)</bdi></td>", page.text) == ["+258841000003"]
-    assert "P3 Written to too recently" in page.words
+    assert "P3 Messaged too recently" in page.words
     file = await fetch(pool, owner, page, where + "/export", format="csv")
     rows = list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))
     assert [(row["to"], row["name"], row["reason"]) for row in rows] == [("+258841000003", "P3", "recently_written")]
@@ -847,14 +847,14 @@ async def test_a_second_person_approves_a_campaign_to_many(
     made = await make(rui, to="numbers", numbers="+258841234567\n+258841234568", text="Hi")
     await stage(pool)
     own = await rui.get(made.path)
-    for said in ("A second person has to approve this campaign", "It has more than 1 recipients", "You made it"):
+    for said in ("A second person has to approve this campaign", "It has more than 1 recipients", "You created it"):
         assert said in own.words, (said, own.words)
     assert "Approve the campaign" not in own.words
     refused = await rui.post(f"{made.path}/approve", own.form(f"{made.path}/pace"))
-    assert "Whoever made a campaign cannot approve it" in refused.words
+    assert "The creator of a campaign cannot approve it" in refused.words
     assert await pool.fetchval("SELECT count(*) FROM messages") == 0
     seen = await owner.get(made.path)
-    assert "You made it" not in seen.words
+    assert "You created it" not in seen.words
     assert "waits for a second person's approval" in (await owner.get("/notices")).words
     done = await owner.submit(seen, f"{made.path}/approve")
     for said in ("The campaign is approved.", "Approved by Ana"):

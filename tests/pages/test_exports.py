@@ -160,7 +160,7 @@ async def test_exports_are_few_stopped_cut_and_erased(
     monkeypatch.setattr(work, "MOST_ROWS", 2)
     await write(pool)
     page = await owner.get("/exports")
-    assert "It reached the limit of what a file may hold." in page.words
+    assert "It reached the size limit of a file." in page.words
     assert await pool.fetchval("SELECT count(*) FROM exports WHERE is_cut AND rows = 2") == jobs.MOST_OPEN - 1
     # Somebody who is erased may be in any of them, and their pieces go with them.
     assert await pool.fetchval("SELECT count(*) FROM export_chunks") > 0

@@ -44,7 +44,7 @@ async def test_from_the_first_link_to_a_colleague(
 
     await other_browser.submit(await other_browser.get("/account"), "/logout")
     page = await other_browser.sign_in("rui@example.com")
-    assert (page.path, "Code of your authenticator app" in page.words) == ("/login", True)
+    assert (page.path, "Code from your authenticator app" in page.words) == ("/login", True)
     page = await browser.get("/team")
     assert re.search(r"Rui Costa rui@example\.com Developer ● on", page.words), page.words
 

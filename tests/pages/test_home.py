@@ -267,7 +267,7 @@ async def test_what_needs_somebody_stands_first(api: Api, pool: Pool, tenant: Te
     for said, wanted in zip(notices, begin, strict=True):
         assert said.startswith(wanted)
     assert 'href="/webhooks/' in page.text
-    assert "Campaigns that run Spring sale" in page.words
+    assert "Running campaigns Spring sale" in page.words
     assert "A quota esgotou-se" in (await owner.get("/", Accept_Language="pt")).words
 
 

@@ -274,7 +274,7 @@ async def test_each_step_is_left_and_gone_on_with(pool: Pool, owner: Browser) ->
     page = await send(owner, b"phone\n+258841234567\n")
     id = page.path.split("/")[3]
     assert (await owner.get(f"/contacts/imports/{id}")).path.endswith("/read")
-    assert "Waits for you" in (await owner.get("/contacts/imports")).words
+    assert "Waiting for you" in (await owner.get("/contacts/imports")).words
     page = await owner.submit(await owner.get(f"/contacts/imports/{id}/map"), f"/contacts/imports/{id}/map")
     assert (await owner.get(f"/contacts/imports/{id}")).path.endswith("/check")
     page = await owner.submit(page, f"/contacts/imports/{id}/back")

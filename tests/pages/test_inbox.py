@@ -216,7 +216,7 @@ async def test_marks_are_light(pool: Pool, tenant: Tenant, owner: Browser, made:
     page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/suppress")
     assert "Nothing more is sent to this person." in page.words
     page = await owner.submit(page, f"/inbox/{id}/lift")
-    assert "This person can be written to again." in page.words
+    assert "This person can be messaged again." in page.words
     rows = await pool.fetch(
         "SELECT action FROM audit_log WHERE action LIKE 'conversation.%' OR action LIKE 'opt_out.%'"
     )

@@ -59,7 +59,7 @@ async def test_limits_of_the_day(api: Api, pool: Pool, tenant: Tenant, owner: Br
     page = await owner.get("/settings/limits")
     assert "set by the operator" in page.words
     page = await owner.submit(page, "/settings/limits", scope="", segments="900")
-    assert (page.status, "only they change it" in page.words) == (422, True)
+    assert (page.status, "only they can change it" in page.words) == (422, True)
     assert await limits(pool, tenant) == [(False, 50, 2), (True, 1_900, 2)]
     page = await owner.submit(await owner.get("/settings/limits"), "/settings/limits", scope=str(key), lift="1")
     assert await limits(pool, tenant) == [(False, 50, 2)]

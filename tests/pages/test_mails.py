@@ -219,7 +219,7 @@ async def test_whoever_opens_the_link_signed_in_as_another_is_told_whose_address
     await owner.submit(await owner.get("/account/email"), "/account/email", email="new@example.com")
     await delivered(work)
     page = await confirmed(other_browser, await link_in(mailbox, "new@example.com"))
-    assert "from now on one signs in with new@example.com" in page.words
+    assert "from now on, new@example.com signs in" in page.words
     assert "Your e-mail address" not in page.words
 
 
@@ -228,7 +228,7 @@ async def test_where_nobody_can_be_told_an_address_is_not_asked_for(
 ) -> None:
     monkeypatch.setattr(outbox, "MOST_WAITING", 0)
     page = await owner.submit(await owner.get("/account/email"), "/account/email", email="new@example.com")
-    assert (page.status, "nobody could be told" in page.words) == (422, True)
+    assert (page.status, "nobody could be notified" in page.words) == (422, True)
     assert await pool.fetchval("SELECT count(*) FROM email_changes") == 0
 
 

@@ -45,7 +45,7 @@ async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenan
     assert boxes(page) == [*reversed(ids)]
     used = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id)
     page = await marked(owner, page, [*ids, str(uuid.uuid4())], do="cancel")
-    said = "2 SMS do not go out and are refunded. 2 messages can no longer be canceled. This cannot be undone."
+    said = "2 SMS are not sent and are refunded. 2 messages can no longer be canceled. This cannot be undone."
     assert said in page.words
     assert await pool.fetchval("SELECT count(*) FROM messages WHERE status = 'canceled'") == 0
     fields = page.form("/messages/marked/cancel?channel=sms") | {"id": ",".join(boxes_asked(page))}
@@ -85,7 +85,7 @@ async def test_what_suppliers_put_off_is_canceled_on_pages_as_by_the_api(
     page = await owner.submit(await owner.get(f"/messages/{put_off}/cancel"), f"/messages/{put_off}/cancel")
     assert "The message is canceled and refunded." in page.words
     page = await marked(owner, await owner.get("/messages?channel=sms"), [marked_one, lost], do="cancel")
-    assert "1 SMS does not go out and is refunded. 1 can no longer be canceled." in page.words
+    assert "1 SMS is not sent and is refunded. 1 can no longer be canceled." in page.words
     fields = page.form("/messages/marked/cancel?channel=sms") | {"id": ",".join(boxes_asked(page))}
     assert "1 message canceled." in (await owner.post("/messages/marked/cancel?channel=sms", fields)).words
     page = await owner.get("/messages?q=batch&status=sending")

@@ -115,7 +115,7 @@ async def test_a_message_says_what_happened_and_why(api: Api, pool: Pool, tenant
     assert (await owner.get(f"/messages/{id}", HX_Request="true", If_None_Match=fragment.headers["etag"])).status == 304
     assert fragment.headers["etag"] != etag
     page = await owner.get(f"/messages/{id}/cancel")
-    assert f"The SMS to {NUMBER} does not go out, and one message goes back to the quota." in page.words
+    assert f"The SMS to {NUMBER} is not sent, and one message goes back to the quota." in page.words
     page = await owner.submit(page, f"/messages/{id}/cancel")
     assert "The message is canceled" in page.words
     assert "It was refunded on " in page.words
@@ -283,7 +283,7 @@ async def test_filters_of_both_channels_stand_in_the_address(
         assert shown(await owner.get(f"/messages?{query}")) == ids, query
     page = await owner.get("/messages?key=x&campaign=y")
     assert page.words.count("This is not an id.") == 1
-    assert "None of your latest campaigns is called so." in page.words
+    assert "None of your latest campaigns has this name." in page.words
     assert shown(page) == []
     page = await owner.get("/messages")
     assert "Olá, amanhã às 9?" in page.words
@@ -366,7 +366,7 @@ async def test_a_list_has_only_what_was_sent_or_received(api: Api, pool: Pool, t
         assert shown(page) == ids, query
         # None that was received can be canceled, and none of the others with them.
         assert ("Cancel all that match" in page.words) == ("inbound" not in query), query
-        assert ("SMS that were received stand in the inbox alone." in page.words) == ("inbound" in query), query
+        assert ("Received SMS are only in the inbox." in page.words) == ("inbound" in query), query
 
 
 async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
@@ -606,7 +606,7 @@ async def test_a_failure_says_how_often_and_a_delay_what_for(
 async def test_a_sender_that_the_send_did_not_name_is_called_the_default(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
-    said = "From HELIOGRAPH, the default: the send named none."
+    said = "From HELIOGRAPH, the default: the request named none."
     # One alone and one of many are stored by functions of their own.
     alone, *among = [await send(api, tenant), *await asyncio.gather(*(send(api, tenant) for _ in range(5)))]
     for id in (alone, *among):
@@ -715,7 +715,7 @@ async def test_a_test_message_says_which_digits_chose_its_outcome(
     page = await owner.get(f"/messages/{expired}?mode=test")
     assert "cost nothing. The last four digits of its number, 0003, chose: Expired." in page.words
     page = await owner.get(f"/messages/{other}?mode=test")
-    assert "cost nothing. The last four digits of its number choose nothing else, so it is delivered." in page.words
+    assert "cost nothing. The last four digits of its number choose no other outcome, so it is delivered." in page.words
 
 
 @pytest.mark.parametrize(

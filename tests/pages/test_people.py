@@ -53,7 +53,7 @@ async def test_somebody_is_made_changed_and_found(pool: Pool, tenant: Tenant, ow
     typed = form | {"first_name": "Ana", "last_name": "Silva", "phone": "84 123 4567", "tags": "VIP, Maputo"}
     page = await owner.post("/contacts", typed)
     assert "The contact is created." in page.words
-    assert all(said in page.words for said in ("Ana Silva", "+258841234567", "vip", "maputo", "May be written to"))
+    assert all(said in page.words for said in ("Ana Silva", "+258841234567", "vip", "maputo", "Can be messaged"))
     # The same form again makes nobody twice; another one says whose number it is.
     assert (await owner.post("/contacts", typed)).path == page.path
     again = await owner.post("/contacts", typed | {"_once": "other"})
@@ -72,7 +72,7 @@ async def test_somebody_is_made_changed_and_found(pool: Pool, tenant: Tenant, ow
         assert "Ana Souza" in (await owner.get(f"/contacts?{query}")).words, query
     wrong = ("q=silva", "q=841234568", "tag=vip,x&match=all", "country=PT", "opted=yes", "tag=maputo")
     for query in (*wrong, "delivered=2026-01-01"):
-        assert "Nobody fits" in (await owner.get(f"/contacts?{query}")).words, query
+        assert "Nobody matches" in (await owner.get(f"/contacts?{query}")).words, query
 
 
 async def test_what_is_wrong_is_said_at_its_field(owner: Browser) -> None:
@@ -185,7 +185,7 @@ async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: 
     page = await owner.submit(page, "/contacts/opt-outs/add", phone="+258 84 123 4567", reason="By telephone")
     assert all(said in page.words for said in ("They get no more messages.", "added by your organization"))
     blank = await owner.submit(page, "/contacts/opt-outs/add", phone="+258 84 123 4568", reason="\u200b")
-    assert (blank.status, "shows nothing that can be read" in blank.words) == (422, True)
+    assert (blank.status, "contains nothing readable" in blank.words) == (422, True)
     wrong = await owner.submit(page, "/contacts/opt-outs/add", phone="84", reason="By letter")
     assert (wrong.status, wrong.form("/contacts/opt-outs/add")["reason"]) == (422, "By letter")
     assert "Not opted out" in (await owner.get("/contacts/opt-outs?q=%2B258841234568")).words
@@ -197,7 +197,7 @@ async def test_opt_outs_are_added_found_lifted_and_exported(pool: Pool, tenant: 
     assert msgspec.json.decode(line)["source"] == "organization"
     assert "Say why" in (await owner.submit(person, "/contacts/opt-outs/lift")).words
     page = await owner.submit(person, "/contacts/opt-outs/lift", reason="Asked for them again")
-    assert ("They can be written to again." in page.words, "May be written to" in page.words) == (True, True)
+    assert ("They can be messaged again." in page.words, "Can be messaged" in page.words) == (True, True)
     reasons = await pool.fetch("SELECT reason FROM audit_log WHERE action LIKE 'opt_out.%' ORDER BY id")
     assert [row["reason"] for row in reasons] == ["By telephone", "Asked for them again"]
 
@@ -354,7 +354,7 @@ async def test_words_for_stop_are_for_those_who_answer_for_the_organization(
 ) -> None:
     await make_person(pool, tenant, "rui@example.com", "sender")
     await browser.sign_in("rui@example.com")
-    assert "Words and replies" not in (await browser.get("/contacts/opt-outs")).words
+    assert "Keywords and replies" not in (await browser.get("/contacts/opt-outs")).words
     assert (await browser.get("/contacts/opt-outs/words")).status == 403
     form = (await browser.get("/account")).form("/account")
     assert (await browser.post("/contacts/opt-outs/words", form | {"opt_out_words": "HELLO"})).status == 403

@@ -250,7 +250,7 @@ async def test_charts_of_home_lead_to_the_messages_they_are_made_of(
     assert [one["name"] for one in json.loads(block)["marks"]] == [
         "Spring sale",
         "Spring sale: a pause",
-        "Spring sale: going on",
+        "Spring sale: in progress",
     ]
     assert re.search(r": <bdi>Spring sale: a pause</bdi></li>", page.text)
     assert "Spring sale" not in (await owner.get("/?range=7d&mode=test")).words

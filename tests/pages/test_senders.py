@@ -136,7 +136,7 @@ async def test_both_modes_show_the_same_and_ask_the_same_of_a_role(
         if role == "billing":
             assert page.status == 403
             continue
-        assert ("Ask for one" in page.words.partition("Sender IDs The names")[2]) == (
+        assert ("Request one" in page.words.partition("Sender IDs The names")[2]) == (
             role in ("owner", "admin", "sender")
         )
         asked = await browser.get(f"/senders/new?mode={mode}")
@@ -156,7 +156,7 @@ async def test_what_it_sent_by_country_and_a_value_judged_while_it_is_typed(
     for said in ("3 sent", "66.7 % delivered", "Mozambique: 2 · 100.0 % delivered", "Portugal: 1 · 0.0 % delivered"):
         assert said in shown, shown
     for value, said in (
-        ("Shop%20%26%20Co", "✓ This may be asked for."),
+        ("Shop%20%26%20Co", "✓ This can be requested."),
         ("84", "✕ Use 3 to 11 letters"),
         ("", ""),
     ):

@@ -102,7 +102,7 @@ async def test_a_preview_stores_nothing_and_shows_what_a_send_would_be(
         "+258 84 123 4567",
         "1 message; the quota is 999 after it",
         "HELIOGRAPH",
-        "nobody carries to this number yet",
+        "this number cannot be reached yet",
     ):
         assert said in page.words, said
     assert "<mark>✓</mark>" in page.text
@@ -240,7 +240,7 @@ async def test_without_a_sender_the_way_to_one_is_shown(owner: Browser, tenant: 
     await pool.execute("DELETE FROM sender_ids")
     page = await owner.get("/send")
     assert "There is no sender yet" in page.words
-    assert "Ask for a sender ID" in page.words
+    assert "Request a sender ID" in page.words
     async with pool.acquire() as conn:
         await sender_ids.request(conn, tenant.actor, value="BAKERY")
         other = await sender_ids.request(conn, tenant.actor, value="SHOP")
@@ -266,7 +266,7 @@ async def test_without_a_sender_nothing_is_a_dead_end(
     assert "So do test messages: both modes share the senders." in page.words
     # Who may not ask for one reads who may.
     names = await pool.fetch("SELECT name FROM users JOIN memberships ON user_id = users.id WHERE role = 'owner'")
-    assert ("Ask for a sender ID" in page.words, f"Ask {names[0]['name']}." in page.words) == (False, True)
+    assert ("Request a sender ID" in page.words, f"Ask {names[0]['name']}." in page.words) == (False, True)
     assert "So do test messages" not in (await owner.get("/send")).words
 
 

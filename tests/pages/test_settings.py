@@ -55,7 +55,7 @@ async def test_a_refused_form_keeps_what_was_typed(pool: Pool, tenant: Tenant, o
         ("general", {"name": "Acme", "time_zone": "Mars/Base"}, "Choose one of the time zones."),
         ("messages", {"allowed": "MZ, Portugal"}, "Write countries by their ISO codes, such as MZ ZA PT, or any."),
         ("messages", {"allowed": " "}, "Write countries by their ISO codes, such as MZ ZA PT, or any."),
-        ("security", {"factor_required": "yes"}, "Turn on a second factor of your own first."),
+        ("security", {"factor_required": "yes"}, "Turn on your own second factor first."),
     ):
         before = await stored(pool, tenant)
         refused = await owner.submit(page, f"/settings/{action}", **typed)

@@ -233,6 +233,6 @@ async def test_nobody_joins_by_the_word_of_somebody_who_may_not_give_it_any_more
 async def test_the_team_says_what_is_demanded_of_it(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     await make_person(pool, tenant, "bo@example.com")
     page = await owner.get("/team")
-    assert "Members may do without a second factor. 2 members have none." in page.words
-    assert "Sessions end after 12 hours without use, or 30 days if one stays signed in." in page.words
+    assert "Members do not need a second factor. 2 members have none." in page.words
+    assert "Sessions end after 12 hours without use, or 30 days for those who stay signed in." in page.words
     assert 'href="/settings#security"' in page.text

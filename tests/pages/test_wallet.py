@@ -49,7 +49,7 @@ async def test_what_is_shown_adds_up(pool: Pool, browser: Browser) -> None:
         f"Total {sign}100.00",
     ):
         assert said in page.words.replace("+ ", "").replace("= ", ""), said
-    assert "1 message holds its price since" in page.words
+    assert "1 message reserves its price since" in page.words
     assert f"{sign}12.345678 charged for 1 messages." in page.words
     ledger = await browser.get("/wallet/ledger")
     assert f"/messages/{paid}" in ledger.text

@@ -111,7 +111,7 @@ async def test_a_message_is_sent_again_as_what_it_was(
     assert ">On its way</textarea>" in page.text
     # What was erased is not made up, and what a test cost is said of its own digits.
     await pool.execute("UPDATE whatsapp_messages SET content = NULL")
-    assert "The same by a program" not in (await owner.get(f"/messages/{template}")).words
+    assert "The same from a program" not in (await owner.get(f"/messages/{template}")).words
     test = await making.message(pool, made, to="+258841230003", mode="test")
     said = "The last four digits of its number, 0003, chose: Sent, then expired."
     assert said in (await owner.get(f"/messages/{test}?mode=test")).words

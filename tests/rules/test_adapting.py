@@ -228,7 +228,7 @@ async def test_r10_where_only_what_is_outside_of_the_bounds_is_left_that_is_said
             )
         )
 
-    degraded = "degraded: nobody who can be asked now is within the bounds of its class"
+    degraded = "degraded: no available supplier is within the bounds of its class"
     assert "degraded" not in await decided()
     assert "degraded" not in await decided(cheap="paused")
     open_circuit = "circuit open since 10:02 UTC"
@@ -350,7 +350,7 @@ async def test_explain_says_what_becomes_of_sender_and_number_and_what_waits(poo
     assert said.suppliers == ["dear"]
     assert f"dear (0.05 EUR, throttled at {at:%H:%M} UTC)" in said.decision
     assert "cheap skipped: its rules refuse the sender there (registration: nobody asked)" in said.decision
-    assert said.changes == ["dear sends it as 90210", "dear is given 841234567", "dear is told TON 2, NPI 1"]
+    assert said.changes == ["dear sends it as 90210", "dear gets 841234567", "dear gets TON 2, NPI 1"]
     assert said.quiet_until is not None
     assert said.quiet_until > clock.now()
     assert (await explained("transactional")).quiet_until is None

@@ -109,7 +109,7 @@ async def test_nobody_delivers_everything_where_the_others_do_not(pool: Pool) ->
     assert await told(pool) == [], "too few to compare with"
     await counted(pool, other, later=270, lost=30)
     assert await told(pool) == [
-        ("receipts of perfect", "99.7% to MZ are said to be delivered, of the other suppliers' 90.0%")
+        ("receipts of perfect", "99.7% to MZ are reported as delivered, of the other suppliers' 90.0%")
     ]
     await counted(pool, other, later=5000)
     assert await told(pool) == [], "the others deliver well, too"
@@ -161,7 +161,7 @@ async def test_codes_that_are_delivered_and_never_entered_tell_of_their_supplier
     assert await told(pool) == [
         (
             "receipts of liar",
-            "of 100 codes to MZ that it says to have delivered 41% were entered, of those of others 72%",
+            "of 100 codes to MZ that it reports as delivered, 41% were entered; of those of others, 72%",
         )
     ]
 

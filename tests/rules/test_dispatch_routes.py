@@ -241,7 +241,7 @@ async def test_r8_and_r9_a_ported_number_goes_by_its_network_and_by_its_prefix_o
             )
         return name, said.route or "", said.network or ""
 
-    assert await goes() == ("a", "ported", "643-03 (known by a look-up)")
+    assert await goes() == ("a", "ported", "643-03 (known from a look-up)")
     # What was learned is too old, and whoever was asked failed.
     await pool.execute(
         "UPDATE number_networks SET learned_at = learned_at - $1::interval", learned.KEPT + timedelta(days=1)

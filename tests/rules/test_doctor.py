@@ -189,7 +189,7 @@ async def test_certificates_that_end_are_told_until_they_are_replaced(
     assert "ended at" in (await named(pool, settings, "certificate of main")).detail
     file.write_text("nothing")
     os.utime(file, (2, 2))
-    assert "holds no certificate" in (await named(pool, settings, "certificate of main")).detail
+    assert "contains no certificate" in (await named(pool, settings, "certificate of main")).detail
     file.unlink()
     assert "cannot be read" in (await named(pool, settings, "certificate of main")).detail
 
@@ -273,7 +273,7 @@ async def test_organizations_that_no_event_reaches_are_told(pool: Pool, database
 
 async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -> None:
     settings = Settings(database_url=database_url, secret_key="k" * 40, wal_archive="/srv/wal")
-    found = await named(pool, settings, "archive of WAL")
+    found = await named(pool, settings, "WAL archive")
     assert (found.state, "PostgreSQL was started without it" in found.detail) == ("failed", True)
     assert "Stop `heliograph up` and start it again" in found.remedy
     before, after = datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC)

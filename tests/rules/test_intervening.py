@@ -104,7 +104,7 @@ async def test_what_waits_for_a_supplier_goes_by_another_one_at_once(pool: Pool)
     assert await status_of(pool, id) == "sent"
     assert await told(pool, "message.sent_elsewhere") == [(actor.organization_id, "slow")]
     said = await pool.fetchval("SELECT string_agg(said, ' ') FROM route_decisions")
-    assert '["%(name)s skipped: %(why)s",{"name":"one","why":["passed over by an operator",{}]}]' in said
+    assert '["%(name)s skipped: %(why)s",{"name":"one","why":["excluded by an operator",{}]}]' in said
 
 
 async def test_what_was_never_tried_leaves_the_line_of_a_full_supplier(pool: Pool) -> None:

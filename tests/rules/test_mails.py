@@ -351,7 +351,7 @@ async def test_doctor_says_whether_the_mail_server_lets_this_service_in(
 
     assert await said(settings(mailbox.port, smtp_url="", database_url=database_url)) == (
         "ok",
-        "no server is set: invitations and new passwords are links to pass on",
+        "no server is configured: invitations and new passwords are links to pass on",
     )
     where = f"127.0.0.1:{mailbox.port}"
     assert await said(settings(mailbox.port, database_url=database_url)) == ("ok", f"{where} lets this service in")

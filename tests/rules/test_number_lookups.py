@@ -332,7 +332,7 @@ async def test_explain_says_that_a_number_is_looked_up_and_how_its_network_is_kn
         await message(pool, actor, to=to)
     await looking.bench.round()
     await looking.lookups.round()
-    assert await explained(PORTED) == ("643-03 (known by a look-up)", "network")
+    assert await explained(PORTED) == ("643-03 (known from a look-up)", "network")
     assert await explained(UNKNOWN) == (f"{range_}, not found)", "rest")
     await pool.execute(
         "UPDATE number_networks SET learned_at = learned_at - $1::interval", learned.KEPT + timedelta(days=1)

@@ -1,4 +1,4 @@
-"""What an archive of WAL says of its own gaps: PostgreSQL takes a missing segment for the end."""
+"""What a WAL archive says of its own gaps: PostgreSQL takes a missing segment for the end."""
 
 from __future__ import annotations
 

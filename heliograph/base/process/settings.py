@@ -427,7 +427,7 @@ def _kept(name: str, environment: Mapping[str, str]) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(
-            f"{path}, which {variable} or a credential of systemd names, cannot be read: {reason}"
+            f"{path}, which {variable} or a systemd credential names, cannot be read: {reason}"
         ) from None
 
 

@@ -20,7 +20,7 @@ from heliograph.campaigns.record import Campaign
 
 
 class CampaignApprovalByAnother(Refusal):
-    """Whoever made a campaign cannot approve it: somebody else who may make campaigns has to."""
+    """The creator of a campaign cannot approve it: somebody else who may create campaigns has to."""
 
     code, status = "campaign_approval_by_another", 409
 

@@ -70,7 +70,7 @@ def list_(
         rows = [one | {"rows": f"at least {one['rows']}" if one["is_more"] else one["rows"]} for one in rows]
     show(rows, json, (*COLUMNS, "is_more") if form(json) == "tsv" else COLUMNS)
     if not found.is_whole:
-        say(f"There are more lines than were looked at, {waiting.PLACES} of each kind.")
+        say(f"There are more lines than were checked, {waiting.PLACES} of each kind.")
     if held:
         say(f"{'1 hold is' if held == 1 else f'{held:,} holds are'} in force: `heliograph hold list`.")
 

@@ -113,9 +113,9 @@ def _secret_key(settings: Settings) -> Check:
         return Check(name, "failed", said("HELIOGRAPH_SECRET_KEY is not set"), quoted(str(error)))
     if settings.other_secret_key:
         remedy = said(
-            "`heliograph rekey` encrypts everything under the secret key, and says when the other one may go."
+            "`heliograph rekey` encrypts everything under the secret key, and says when the other one can be removed."
         )
-        return Check(name, "warning", said("is being changed: another one is set beside it"), remedy)
+        return Check(name, "warning", said("is being changed: a second one is set as well"), remedy)
     return Check(name, "ok", said("%(count)s characters", count=len(settings.secret_key)))
 
 

@@ -77,7 +77,7 @@ async def ask(request: Request) -> Answer:
             await sender_questions.ask(conn, acting_for(request, one), id=request.id(), question=asked)
     except Invalid as refusal:
         return refused("approvals/sender_ask.html", refusal, await _values(request))
-    return Elsewhere(location=HERE, notice=request.text("%(name)s is asked.", name=one.name))
+    return Elsewhere(location=HERE, notice=request.text("The question was sent to %(name)s.", name=one.name))
 
 
 async def undo(request: Request) -> Answer:

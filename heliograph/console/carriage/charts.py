@@ -40,7 +40,7 @@ HAPPENED: Mapping[Kind, str] = {
     "paused": "paused by an operator",
     "draining": "drained by an operator",
     "lost": "no session",
-    "bound": "in session again",
+    "bound": "connected again",
 }
 
 

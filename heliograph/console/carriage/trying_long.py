@@ -47,13 +47,13 @@ async def arrived(request: Request) -> Answer:
 
 async def decide(request: Request) -> Answer:
     """Let the receipts that do arrive decide."""
-    said = request.text("It is set: the receipts that come decide the status of long messages.")
+    said = request.text("It is set: the receipts that arrive decide the status of long messages.")
     return await _set(request, trying.decide, said)
 
 
 async def join(request: Request) -> Answer:
     """Switch to the next way of joining parts; earlier test messages say nothing about it."""
-    said = request.text("It is set. Send the message again, to see whether it arrives as one text now.")
+    said = request.text("It is set. Send the message again to see whether it now arrives as one text.")
     return await _set(request, trying.join, said)
 
 

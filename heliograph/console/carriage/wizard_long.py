@@ -63,7 +63,7 @@ async def decide(request: Request) -> Answer:
     async with request.writing() as conn:
         changed = msgspec.structs.replace(draft, place=draft.place | {"parts": parts})
         await drafts.save(conn, suppliers.seal_key(request.services.settings), changed)
-    return _here(draft, request.text("It is set: the receipts that come decide the status of long messages."))
+    return _here(draft, request.text("It is set: the receipts that arrive decide the status of long messages."))
 
 
 async def join(request: Request) -> Answer:
@@ -77,7 +77,7 @@ async def join(request: Request) -> Answer:
         changed = msgspec.structs.replace(draft, settings=draft.settings | {"long_messages": way})
         await drafts.save(conn, suppliers.seal_key(request.services.settings), changed)
         await drafts.forget_trial(conn, draft.id)
-    return _here(draft, request.text("It is set. Send the message again, to see whether it arrives as one text now."))
+    return _here(draft, request.text("It is set. Send the message again to see whether it now arrives as one text."))
 
 
 def _here(draft: Draft, notice: str = "") -> Answer:

@@ -27,7 +27,7 @@ WRONG: Mapping[str, str] = {
     "name": "A name has 1 to 100 characters.",
     "allowed_ips": "List addresses or networks, such as 203.0.113.0/24.",
     "scopes": "Choose at least one scope.",
-    "expires_at": "Choose a day that is still to come.",
+    "expires_at": "Choose a day in the future.",
 }
 
 
@@ -87,7 +87,7 @@ async def rename(request: Request) -> Answer:
             await lifecycle.rename(conn, acting_for(request, one), id=request.id("key"), name=name)
     except Invalid as refusal:
         return refused("credentials/key.html", worded(refusal, WRONG), await _values(request))
-    return Elsewhere(location=_path(one, request), notice=request.text("The key has another name."))
+    return Elsewhere(location=_path(one, request), notice=request.text("The key is renamed."))
 
 
 async def rotate(request: Request) -> Answer:
@@ -125,7 +125,7 @@ def _typed(request: Request, one: Organization) -> dict[str, Any]:
     profiles = [(name, text(words.PROFILES[name])) for name in OFFERED if name in PROFILES]
     return {
         "one": one,
-        "profiles": [*profiles, ("", text("Scopes of its own"))],
+        "profiles": [*profiles, ("", text("Its own scopes"))],
         "modes": [("live", text("Live")), ("test", text("Test"))],
         "scopes": [(name, text(said), form.get(f"scope.{name}") == "yes") for name, said in SCOPES.items()],
         "profile": form.get("profile", "sms"),

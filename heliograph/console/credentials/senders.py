@@ -30,7 +30,7 @@ async def ask(request: Request) -> Answer:
         asked = await sender_ids.request(conn, actor, value=form.get("value", ""))
         if form.get("approved") == "yes" and request.may(permission=APPROVE):
             return _told(request, await sender_ids.review(conn, actor, id=asked.id, status="approved"), "approved")
-        return request.text("The sender ID is asked for.")
+        return request.text("The sender ID is requested.")
 
     return await _done(request, work)
 

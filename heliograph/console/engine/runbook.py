@@ -28,7 +28,7 @@ SECTIONS: Mapping[str, str] = {
     "queue": "heliographqueuelate",
     "holds": "heliographheld",
     "backups": "heliographbackupold",
-    "archive of WAL": "check-archive-of-wal",
+    "WAL archive": "check-wal-archive",
     "webhooks": "heliographwebhooksfailing",
     "mail": "check-mails",
     "mails": "check-mails",

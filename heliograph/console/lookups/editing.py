@@ -46,7 +46,7 @@ async def add(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return refused("lookups/edit.html", refusal, _form(None, kind, given))
-    said = request.text("%(name)s is added: workers ask it within seconds.", name=given["name"].strip())
+    said = request.text("%(name)s is added: workers use it within seconds.", name=given["name"].strip())
     return Elsewhere(location=f"{HERE}/{id}", notice=said)
 
 
@@ -113,7 +113,7 @@ async def pause(request: Request) -> Answer:
 
 async def resume(request: Request) -> Answer:
     """Query it again."""
-    return await _set(request, "active", request.text("It is asked again within seconds."), "pause")
+    return await _set(request, "active", request.text("It is used again within seconds."), "pause")
 
 
 async def show_remove(request: Request) -> Answer:

@@ -41,7 +41,7 @@ async def elsewhere(request: Request) -> Answer:
         raise
     except Refusal as refusal:
         return await _again(request, id, refusal, elsewhere=reason)
-    said = request.text("%(over)s is passed over; it goes to %(others)s.", over=over, others=", ".join(others))
+    said = request.text("%(over)s is skipped; the message goes to %(others)s.", over=over, others=", ".join(others))
     return Elsewhere(location=f"{HERE}/{id}", notice=said)
 
 
@@ -55,7 +55,7 @@ async def decide(request: Request) -> Answer:
         raise
     except Refusal as refusal:
         return await _again(request, id, refusal, decided=reason, status=status)
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It has ended that way; its event is on its way."))
+    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Its outcome is set; its event is on its way."))
 
 
 async def _again(request: Request, id: UUID, refusal: Refusal, **typed: str) -> Answer:

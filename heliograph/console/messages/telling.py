@@ -19,7 +19,7 @@ from heliograph.webhooks.timeline import Entry
 STEPS: Mapping[str, str] = {
     "accepted": "accepted",
     "attempt": "attempt",
-    "submit": "submit, written again",
+    "submit": "submit, reconstructed",
     "answer": "answer",
     "status": "status",
     "event": "event",
@@ -47,7 +47,7 @@ DETAILS: Mapping[str, str] = {
     "consumed": "consumed",
     "cost": "cost",
     "detail": "detail",
-    "doubt": "may have been otherwise",
+    "doubt": "may have been different",
     "due_at": "due",
     "endpoint": "endpoint",
     "err": "error",

@@ -34,7 +34,7 @@ async def change(request: Request) -> Answer:
         typed = leaving.typed(request.form, shown, shown)
         chosen = {name: typed[f"class_{name}"] == "yes" for name in refunds.CHOICES}
         await refunds.change_policy(conn, chosen, by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("Saved: it holds for messages that fail from now on."))
+    return Elsewhere(location=HERE, notice=request.text("Saved: it applies to messages that fail from now on."))
 
 
 def _shown(policy: Mapping[str, bool]) -> dict[str, str]:

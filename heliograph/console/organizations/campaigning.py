@@ -58,7 +58,9 @@ async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: 
             if after.status != status:
                 known = why("campaign", after.status_reason or "")
                 reason = "" if known is None else known.words(request.speech.language).operator
-                said = request.text("The campaign resumes by itself once it can. %(reason)s", reason=reason).strip()
+                said = request.text(
+                    "The campaign resumes automatically as soon as it can. %(reason)s", reason=reason
+                ).strip()
         except (CampaignNotPausable, CampaignNotCancelable) as refusal:
             said = request.text(refusal.message)
     return Elsewhere(location=_list(request, campaign), notice=said)

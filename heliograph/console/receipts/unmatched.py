@@ -105,10 +105,10 @@ async def match(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("receipts/match.html", refusal, _values(place, form))
     if moved:
-        return Elsewhere(location=f"{MESSAGES}/{message}", notice=request.text("It is matched, and its message moved."))
-    said = request.text(
-        "It is matched. The message stays as it is: what was heard before counts, or parts are missing."
-    )
+        return Elsewhere(
+            location=f"{MESSAGES}/{message}", notice=request.text("It is matched, and its message's status changed.")
+        )
+    said = request.text("It is matched. The message is not changed: an earlier receipt counts, or parts are missing.")
     return Elsewhere(location=f"{MESSAGES}/{message}", notice=said)
 
 

@@ -50,9 +50,7 @@ async def show_resume(request: Request) -> Answer:
 
 async def pause(request: Request) -> Answer:
     """Pause it: the next matching route decides."""
-    return await _set(
-        request, "paused", request.text("It is paused: the next route that fits decides within a second.")
-    )
+    return await _set(request, "paused", request.text("It is paused: the next matching route decides within a second."))
 
 
 async def resume(request: Request) -> Answer:
@@ -77,7 +75,7 @@ async def remove(request: Request) -> Answer:
     async with request.writing() as conn, conn.transaction():
         await rules.remove(conn, await rules.lock(conn, route=str(id)), by=request.who)
         entry = (await rerouting.history(conn, route_id=id, limit=1))[0]
-    said = request.text("%(name)s is removed: the next route that fits decides.", name=one.route.name)
+    said = request.text("%(name)s is removed: the next matching route decides.", name=one.route.name)
     return Elsewhere(location=HERE, notice=said, undo=f"{HERE}/{id}/undo/{entry.id}")
 
 
@@ -97,7 +95,7 @@ async def undo(request: Request) -> Answer:
             id = await rerouting.take_back(conn, entry, seen=form.get("seen"), by=request.who)
         except (Invalid, NotFound):
             return await _show_undo(request, conn, entry)
-    said = request.text("It is as it was before: workers follow within a second.")
+    said = request.text("It is restored: workers apply it within a second.")
     return Elsewhere(location=f"{HERE}/{id}", notice=said)
 
 

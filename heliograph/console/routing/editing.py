@@ -120,7 +120,7 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
 
 async def _saved(request: Request, conn: Connection, one: StoredRoute | None, id: UUID) -> Answer:
     if one is None:
-        said = request.text("The route is added: workers follow within a second.")
+        said = request.text("The route is added: workers apply it within a second.")
         return Elsewhere(location=f"{HERE}/{id}", notice=said)
     (entry,) = await rerouting.history(conn, route_id=id, limit=1)
     said = request.text("Saved: workers apply it within a second.")

@@ -35,8 +35,8 @@ WRONG: Mapping[tuple[str, str], str] = {
     ("rule", "enum"): "Choose one of those that are offered.",
     ("sender", "pattern"): "Write 1 to 15 characters without accents.",
     ("replacement", "pattern"): "Write 1 to 15 characters without accents.",
-    ("replacement", "required"): "Write which sender goes out instead.",
-    ("replacement", "unexpected"): "Nothing goes out instead of a sender that is carried or refused.",
+    ("replacement", "required"): "Enter the sender that is sent instead.",
+    ("replacement", "unexpected"): "A sender that is carried or refused has no replacement.",
     ("kind", "unexpected"): "Choose one sender or a kind of senders, not both.",
     ("note", "length"): "A note has at most 500 characters.",
     ("prefix", "pattern"): "Write up to 15 digits, a calling code first, without +.",
@@ -94,7 +94,7 @@ async def set_sender(request: Request) -> Answer:
         return refused(
             "routing/rule_sender.html", worded(refusal, WRONG, fields=NAMED), await _form(request, SENDER, form)
         )
-    return Elsewhere(location=HERE, notice=request.text("Saved: workers follow within a second."))
+    return Elsewhere(location=HERE, notice=request.text("Saved: workers apply it within a second."))
 
 
 async def show_number(request: Request) -> Answer:
@@ -122,7 +122,7 @@ async def set_number(request: Request) -> Answer:
         return refused(
             "routing/rule_number.html", worded(refusal, WRONG, fields=NAMED), await _form(request, NUMBER, form)
         )
-    return Elsewhere(location=HERE, notice=request.text("Saved: workers follow within a second."))
+    return Elsewhere(location=HERE, notice=request.text("Saved: workers apply it within a second."))
 
 
 async def show_remove_sender(request: Request) -> Answer:

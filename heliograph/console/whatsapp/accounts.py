@@ -157,7 +157,9 @@ async def set_template(request: Request) -> Answer:
         await template_sync.set_disabled(conn, of.id, one["id"], disabled=disabled, by=request.who)
         account = await onboarding.find_account(conn, of.id, one["waba_id"])
     said = (
-        request.text("It is disabled: sends of it are refused.") if disabled else request.text("It can be sent again.")
+        request.text("It is disabled: sends with it are refused.")
+        if disabled
+        else request.text("It can be sent again.")
     )
     return Elsewhere(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=said)
 

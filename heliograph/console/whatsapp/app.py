@@ -30,7 +30,7 @@ async def change(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return refused(TEMPLATE, refusal, values)
-    return Elsewhere(location=values["here"], notice=request.text("It is kept, and counts within a second."))
+    return Elsewhere(location=values["here"], notice=request.text("Saved: it takes effect within a second."))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -88,8 +88,8 @@ def _told(request: Request, found: Reading) -> list[Tried]:
     app_refused = next((one for one in found.problems if one.startswith("credential:")), None)
     is_valid = found.credential in ("ok", "expiring")
     told = [Tried("app_secret", app_refused is None, app_refused or text("Meta knows the app and its secret."))]
-    said = found.credential_detail or text("Meta accepts the token, and it has every right that is needed.")
-    told.append(Tried("token", is_valid, said if app_refused is None else text("It could not be asked about.")))
+    said = found.credential_detail or text("Meta accepts the token, and it has all required permissions.")
+    told.append(Tried("token", is_valid, said if app_refused is None else text("It could not be checked.")))
     if found.numbers is None:
         problem = next((one for one in found.problems if one.startswith("numbers:")), "")
         return [*told, Tried("waba_id", False, problem or text("The account cannot be read."))]

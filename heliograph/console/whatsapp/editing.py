@@ -21,7 +21,7 @@ FORM, DIFFERENCE = "whatsapp/edit.html", "whatsapp/difference.html"
 FIELDS = {"name": ("", "Name"), "base_url": (BASE_URL, "Base URL"), "api_version": (API_VERSION, "Version")}
 #: Texts for invalid values.
 WRONG = {
-    "name": "A name has at most 200 characters, and none that nobody sees.",
+    "name": "A name has at most 200 characters, all of them visible.",
     "base_url": "An address of the Graph API begins with https://; http:// is for this machine alone.",
     "api_version": "A version looks like v25.0.",
 }
@@ -70,7 +70,7 @@ async def change(request: Request) -> Answer:
         wrong = [(one["field"], one["issue"], WRONG[one["field"]]) for one in refusal.details["fields"]]
         is_moved = any(issue == "moved" for _, issue, _ in wrong)
         return refused(FORM, refusal if is_moved else Invalid(*wrong), values)
-    return Elsewhere(location=values["here"], notice=request.text("It is kept, and counts within a second."))
+    return Elsewhere(location=values["here"], notice=request.text("Saved: it takes effect within a second."))
 
 
 async def _account(conn: Connection, request: Request) -> BusinessAccount:

@@ -287,7 +287,7 @@ def _chart(request: Request, course: Progress) -> Chart:
     text, speech = request.text, request.speech
     sent, delivered = sum(one[1] for one in course.intervals), sum(one[2] for one in course.intervals)
     marks = [
-        Mark(one.at, text("a pause") if one.status == "paused" else text("going on"))
+        Mark(one.at, text("a pause") if one.status == "paused" else text("in progress"))
         for one in course.moves
         if course.intervals and one.at >= course.intervals[0][0]
     ]

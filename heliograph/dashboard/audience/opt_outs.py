@@ -90,7 +90,7 @@ async def lift(request: Request) -> Answer:
         return Elsewhere(location=back, notice=request.text(refusal.message))
     except NotFound:
         return Elsewhere(location=back, notice=request.text("This number has not opted out."))
-    return Elsewhere(location=back, notice=request.text("They can be written to again."))
+    return Elsewhere(location=back, notice=request.text("They can be messaged again."))
 
 
 async def export(request: Request) -> Answer:

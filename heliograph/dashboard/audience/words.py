@@ -19,7 +19,7 @@ CONTACT_FORM: Mapping[str, str] = {
 #: Errors in a field of the opt-out forms.
 OPT_OUT_FORM: Mapping[str, str] = {
     "phone": "Write the number with + and its country code, or as people in your organization's country do.",
-    "opt_out_words": "At most 50 words of at most 64 characters, each with a letter or digit.",
+    "opt_out_words": "At most 50 keywords of at most 64 characters, each with a letter or digit.",
     "stop_reply": "A reply has at most 268 characters.",
     "start_reply": "A reply has at most 268 characters.",
     "help_reply": "A reply has at most 268 characters.",
@@ -66,7 +66,7 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "to.empty": "There is nobody left to try again.",
     "tags.length": "Enter 1 to 20 tags, separated by commas.",
     "import.unknown": "Choose one of the imports.",
-    "numbers.length": "List 1 to 10,000 numbers, one per line.",
+    "numbers.length": "Enter 1 to 10,000 numbers, one per line.",
     "numbers.pattern": "None of these is a phone number. Write them as people in your country do, or with + and the "
     "country code.",
     "numbers.country": "None of these is a phone number with + and its country code. Your organization has no country "
@@ -92,7 +92,7 @@ CAMPAIGN_FORM: Mapping[str, str] = {
 #: Stages of a campaign's recipients.
 CAMPAIGN_STEPS: Mapping[str, str] = {
     "audience": "The audience",
-    "allowed": "May be written to",
+    "allowed": "Can be messaged",
     "queued": "In the queue, or further",
     "tried": "Handed over",
     "delivered": "Delivered",
@@ -101,7 +101,7 @@ CAMPAIGN_STEPS: Mapping[str, str] = {
 #: Why a campaign skipped somebody: as a filter, and in a row of the list.
 CAMPAIGN_SKIPPED: Mapping[str, str] = {
     "opted_out": "Opted out",
-    "recently_written": "Written to too recently",
+    "recently_written": "Messaged too recently",
     "not_allowed": "Country not allowed",
     "unfit": "The text or a value does not fit",
     "no_number": "Not a phone number",

@@ -54,7 +54,7 @@ async def lift(request: Request) -> Answer:
             return _back(request, request.text(refusal.message))
         except (NotFound, Invalid):
             return _back(request)
-    return _back(request, request.text("This person can be written to again."))
+    return _back(request, request.text("This person can be messaged again."))
 
 
 async def add_contact(request: Request) -> Answer:

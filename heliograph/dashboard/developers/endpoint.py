@@ -242,7 +242,7 @@ async def replay(request: Request) -> Answer:
         await request.once(work)
     except Invalid as refusal:
         if [(one["field"], one["issue"]) for one in refusal.details["fields"]] == [("from", "range")]:
-            refusal = Invalid(("from", "range", "The beginning must lie before the end, within the last 30 days."))
+            refusal = Invalid(("from", "range", "The start must be before the end, within the last 30 days."))
         return refused("developers/endpoint_replay.html", refusal, await _replay_values(request))
     except (EndpointDisabled, EndpointPaused, ReplayRunning) as refusal:
         wrong = Invalid(("since", refusal.code, refusal.message))
@@ -388,7 +388,7 @@ async def _pace(conn: Connection, request: Request, health: Health) -> str:
     told = number(pace, 0 if pace >= EXACT else 1)
     left = request.speech.lasted(60 * min(health.waiting, figures.MOST_WAITING) / pace)
     if health.waiting > figures.MOST_WAITING:
-        return text("%(pace)s a minute are delivered: over %(time)s until it is empty", pace=told, time=left)
+        return text("%(pace)s a minute are delivered: more than %(time)s until it is empty", pace=told, time=left)
     return text("%(pace)s a minute are delivered: about %(time)s until it is empty", pace=told, time=left)
 
 

@@ -184,7 +184,7 @@ async def rename(request: Request) -> Answer:
     except Invalid as refusal:
         values = {"key": await _key(request), "name": name}
         return refused("developers/keys_rename.html", worded(refusal, words.KEY_FORM), values)
-    return Elsewhere(location=request.to("/keys"), notice=request.text("The key has another name."))
+    return Elsewhere(location=request.to("/keys"), notice=request.text("The key is renamed."))
 
 
 async def show_check(request: Request) -> Answer:

@@ -108,7 +108,7 @@ async def turn_factor_off(request: Request) -> Answer:
     async with request.writing() as conn:
         await factors.disable(conn, own_account.self_of(request), user_id=request.person.user_id)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location="/account", notice=request.text("The authenticator app is no longer asked for."))
+    return Elsewhere(location="/account", notice=request.text("The authenticator app is turned off."))
 
 
 async def end_session(request: Request) -> Answer:

@@ -77,7 +77,7 @@ async def delayed(conn: Connection, request: Request, message: Message) -> str:
                 time=waited,
                 pace=request.speech.number(pace),
             )
-        return text("%(time)s of it waiting: messages of campaigns let single ones go first.", time=waited)
+        return text("%(time)s of it waiting: single messages go before those of campaigns.", time=waited)
     return text("%(time)s of it waiting: others were before it, or the network did not take it at once.", time=waited)
 
 
@@ -127,7 +127,9 @@ def _chosen(request: Request, message: Message) -> str:
     digits = message.recipient[-DIGITS:]
     outcomes = words.OUTCOMES if message.channel == "sms" else words.WHATSAPP_OUTCOMES
     if digits not in outcomes:
-        return f"{said} {request.text('The last four digits of its number choose nothing else, so it is delivered.')}"
+        return (
+            f"{said} {request.text('The last four digits of its number choose no other outcome, so it is delivered.')}"
+        )
     outcome = request.text(outcomes[digits])
     chose = request.text(
         "The last four digits of its number, %(digits)s, chose: %(outcome)s.", digits=digits, outcome=outcome

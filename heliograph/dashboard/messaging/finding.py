@@ -118,7 +118,7 @@ async def find(conn: Connection, request: Request) -> Wanted:
     said = (
         request.text("Several campaigns have this in their name. Choose one:")
         if found
-        else request.text("None of your latest campaigns is called so.")
+        else request.text("None of your latest campaigns has this name.")
     )
     return msgspec.structs.replace(
         wanted,

@@ -282,7 +282,7 @@ def _steps(request: Request, done: checklist.Steps) -> list[Step]:
             text("Get a sender ID approved"),
             done.sender,
             "/senders/new" if request.may("sender_ids:write", mode="live") else "",
-            text("Ask for a sender ID"),
+            text("Request a sender ID"),
         ),
         Step(
             text("Invite a colleague"),

@@ -224,7 +224,7 @@ def _waits(request: Request, message: Message, waiting: Waiting) -> str:
     if waiting.is_begun:
         return text("It is being handed over.")
     if waiting.is_suspicious:
-        return text("It is held: unusually many messages go to numbers like this one. Your operator looks at it.")
+        return text("It is held: unusually many messages go to numbers like this one. Your operator is reviewing it.")
     if message.campaign_id is not None and pausing.is_put_off(waiting.due_at):
         return text("Its campaign is paused. It goes out once somebody resumes it.")
     if waiting.is_later and message.quiet_until and abs(waiting.due_at - message.quiet_until) < SAME:
@@ -236,7 +236,7 @@ def _waits(request: Request, message: Message, waiting: Waiting) -> str:
     if waiting.is_held:
         return text("Your operator is holding messages back.")
     if message.campaign_id is not None:
-        return text("It waits for its turn: messages of campaigns let single ones go first.")
+        return text("It waits for its turn: single messages go before those of campaigns.")
     return text("It waits for its turn.")
 
 

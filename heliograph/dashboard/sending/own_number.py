@@ -36,7 +36,7 @@ async def ask(request: Request) -> Answer:
             raise Invalid(("phone", "pattern", SEND_FORM["own.pattern"]))
         async with request.writing() as conn:
             code = await own_numbers.ask(conn, user_id=request.person.user_id, phone=number)
-        text = request.text("%(code)s proves that this number is yours. It is good for 15 minutes.", code=code)
+        text = request.text("%(code)s is the code that verifies this number. It is valid for 15 minutes.", code=code)
         await request.services.sms.accept(
             Send(actor=actor, to=number, text=text, request_id=request.request_id, trace=request.trace)
         )

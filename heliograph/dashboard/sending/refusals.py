@@ -113,7 +113,7 @@ def in_words(request: Request, refusal: Refusal, optout: OptOut | None = None) -
                 said = text("Premium-rate and shared-cost numbers get no messages.")
             else:
                 said = text(
-                    "Messages to this number in %(country)s are not carried. Only the operator can change that.",
+                    "Messages to this number in %(country)s are not supported. Only the operator can change that.",
                     country=country,
                 )
         case "destination_suspicious":

@@ -123,7 +123,7 @@ def title(known: Speech, one: Noticed) -> str:
         case "usage.day":
             return text("More messages were sent in a day than the alert allows.")
         case "wallet.low":
-            return text("Less is left in the wallet than its alert asks for.")
+            return text("The wallet has fallen below its alert.")
         case _:
             share = number(int(one.object)) if one.object.isdigit() else "–"
             return text("%(share)s %% of the quota is used.", share=share)
@@ -152,7 +152,9 @@ def several(known: Speech, kind: str, number: int) -> str:
         case "sender.rejected":
             return count("%(num)s sender ID was rejected.", "%(num)s sender IDs were rejected.", number)
         case "sender.asked":
-            return count("%(num)s sender ID is asked about.", "%(num)s sender IDs are asked about.", number)
+            return count(
+                "There is a question about %(num)s sender ID.", "There are questions about %(num)s sender IDs.", number
+            )
         case "sender.suspended":
             return count("%(num)s sender ID was suspended.", "%(num)s sender IDs were suspended.", number)
         case "template.rejected":

@@ -41,7 +41,9 @@ def _title(known: Speech, kind: str, group: Sequence[Cause]) -> str:
             return count("%(num)s supplier has no session.", "%(num)s suppliers have no session.", len(group))
         case "receipts.missing":
             return count(
-                "Receipts of %(num)s supplier need a look.", "Receipts of %(num)s suppliers need a look.", len(group)
+                "Receipts of %(num)s supplier need attention.",
+                "Receipts of %(num)s suppliers need attention.",
+                len(group),
             )
         case "check.failed":
             return count("%(num)s check fails.", "%(num)s checks fail.", len(group))

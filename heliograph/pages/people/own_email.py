@@ -81,7 +81,7 @@ async def confirm(request: Request) -> Answer:
         told = request.text("Your e-mail address is %(email)s now. Your other sessions were ended.", email=user.email)
         return Elsewhere(location=own_account.here(request), notice=told)
     # The person who opened the link is signed in here as somebody else, or not at all.
-    told = request.text("The e-mail address is confirmed: from now on one signs in with %(email)s.", email=user.email)
+    told = request.text("The e-mail address is confirmed: from now on, %(email)s signs in.", email=user.email)
     return Elsewhere(location=request.realm.front if request.session else request.realm.sign_in, notice=told)
 
 

@@ -46,7 +46,7 @@ async def add(request: Request) -> Answer:
         return refused("account_passkey.html", wrong, await _values(request))
     except Invalid as refusal:
         return refused("account_passkey.html", refusal, await _values(request))
-    return Elsewhere(location=own_account.here(request), notice=request.text("The passkey is kept."))
+    return Elsewhere(location=own_account.here(request), notice=request.text("The passkey is saved."))
 
 
 async def remove(request: Request) -> Answer:

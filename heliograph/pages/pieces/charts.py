@@ -178,7 +178,7 @@ def of_campaigns(request: Request, happened: Iterable[Happening]) -> list[Mark]:
     for one in happened:
         name = one.name if len(one.name) <= LONGEST_NAME else f"{one.name[:LONGEST_NAME]}…"
         if one.kind != "begun":
-            what = request.text("a pause") if one.kind == "paused" else request.text("going on")
+            what = request.text("a pause") if one.kind == "paused" else request.text("in progress")
             name = f"{name}: {what}"
         marks.append(Mark(one.at, name))
     return marks

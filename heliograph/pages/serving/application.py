@@ -181,7 +181,7 @@ class Pages:
         # The front page is public, but is the home page for those who are signed in.
         is_open = route.is_personal or (route.is_public and route.path != "/")
         if not is_open and person is not None and person.lacks_factor:
-            said = request.text("This organization requires a second factor. Turn one on to go on.")
+            said = request.text("This organization requires a second factor. Turn one on to continue.")
             return Elsewhere(location=self.realm.factor, notice=said if isinstance(person, Known) else "")
         if route.method == "POST":
             if isinstance(person, Known) and person.reason is not None and not route.is_harmless:

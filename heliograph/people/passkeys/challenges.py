@@ -22,7 +22,7 @@ _ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<name>[a-z0-9](?:[a-z0-9.-]{0,251
 
 
 class PasskeyRefused(Refusal):
-    """This passkey is not known here, or its response is not valid. Try again, or use your password."""
+    """This passkey is not registered here, or its response is not valid. Try again, or use your password."""
 
     code, status = "passkey_refused", 403
 

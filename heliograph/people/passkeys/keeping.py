@@ -68,7 +68,7 @@ async def add(conn: Connection, by: Actor | Who, *, user_id: UUID, made: Registe
         values = (made.credential_id, made.public_key, made.uses, name, MOST)
         id: UUID | None = await conn.fetchval(INSERT, user_id, uuid7(), *values)
         if id is None:
-            raise Invalid(("name", "count", "This passkey is known already, or there are 20 of them."))
+            raise Invalid(("name", "count", "This passkey is already registered, or there are 20 of them."))
         await audit.record(conn, by, "user.passkey_added", object_id=user_id, after={"passkey": name})
     return id
 

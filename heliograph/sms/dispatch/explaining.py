@@ -34,7 +34,7 @@ from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.lookups import accounts, asking
 
-KNOWN_BY_LOOKUP, KNOWN_BY_RECEIPT = said("known by a look-up"), said("known by a receipt")
+KNOWN_BY_LOOKUP, KNOWN_BY_RECEIPT = said("known from a look-up"), said("known from a receipt")
 
 
 class Hindrance(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ async def _network(conn: Connection, to: str, routes: Sequence[Route]) -> tuple[
         return learnt["network"], True, KNOWN_BY_LOOKUP if learnt["source"] == LOOKUP else KNOWN_BY_RECEIPT
     place = Directory().place(to)
     if place.is_exact:
-        return place.network, True, said("known by its range: numbers there cannot be ported")
+        return place.network, True, said("known from its range: numbers there cannot be ported")
     how = said("by its range") if place.network else quoted("")
     if learnt is not None:
         day = f"{learnt['learned_at']:%Y-%m-%d}"
@@ -194,10 +194,10 @@ def _changes(supplier: str, sender: str, spoken: str, to: str, address: NumberRu
     if spoken != sender:
         found.append(said("%(supplier)s sends it as %(sender)s", supplier=supplier, sender=spoken))
     if address is not None and (written := address.written(to[1:])) != to[1:]:
-        found.append(said("%(supplier)s is given %(number)s", supplier=supplier, number=written))
+        found.append(said("%(supplier)s gets %(number)s", supplier=supplier, number=written))
     if address is not None and address.numbering is not None:
         ton, npi = address.numbering
-        found.append(said("%(supplier)s is told TON %(ton)s, NPI %(npi)s", supplier=supplier, ton=ton, npi=npi))
+        found.append(said("%(supplier)s gets TON %(ton)s, NPI %(npi)s", supplier=supplier, ton=ton, npi=npi))
     return found
 
 

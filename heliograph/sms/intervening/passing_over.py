@@ -89,7 +89,7 @@ async def send_elsewhere(
             raise MayNotArriveTwice
         if is_doubtful and not may_arrive_twice:
             raise Invalid(
-                ("may_arrive_twice", "required", "A supplier may have it. Say that it may arrive twice, or wait.")
+                ("may_arrive_twice", "required", "A supplier may have it. Confirm that it may arrive twice, or wait.")
             )
         passed = list(dict.fromkeys([*(row["passed"] or ()), over[0]]))
         refused = [one["target_id"] for one in await conn.fetch(REFUSED, organization_id, id)]

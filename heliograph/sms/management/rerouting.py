@@ -70,7 +70,7 @@ async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = 
     for one in await history(conn, route_id=route_id):
         if one.id == entry_id and one.action in ACTIONS and one.before:
             return one
-    raise NotFound("There is no such change of this route, or it cannot be taken back.")
+    raise NotFound("There is no such change of this route, or it cannot be undone.")
 
 
 async def take_back(conn: Connection, entry: Recorded, *, seen: str | None = None, by: Who = SYSTEM) -> UUID:
@@ -108,7 +108,7 @@ async def _restored(conn: Connection, route: Route, told: Mapping[str, Any]) -> 
         if known.get("organization_id") is not None:
             known["organization_id"] = UUID(known["organization_id"])
     except (msgspec.ValidationError, ValueError):
-        raise Invalid(("supplier", "unknown", "Not all of what it had was recorded.")) from None
+        raise Invalid(("supplier", "unknown", "Not all of its previous state was recorded.")) from None
     there = {one.id for one in await routing.load(conn)}
     if any(one.supplier_id not in there for one in known.get("choices", ())):
         raise Invalid(("supplier", "removed", "A supplier that it had then has been removed."))

@@ -142,7 +142,7 @@ def _unbelievable(one: Supplier, line: Line | None, perfect: Perfect | None) -> 
         yield _suspect(one, detail)
     if perfect is not None:
         detail = said(
-            "%(share)s to %(country)s are said to be delivered, of the other suppliers' %(others)s",
+            "%(share)s to %(country)s are reported as delivered, of the other suppliers' %(others)s",
             share=f"{perfect.share:.1%}",
             country=perfect.country,
             others=f"{perfect.others:.1%}",
@@ -152,8 +152,8 @@ def _unbelievable(one: Supplier, line: Line | None, perfect: Perfect | None) -> 
 
 def _unheard(one: Supplier, found: Unheard) -> Check:
     detail = said(
-        "of %(count)s codes to %(country)s that it says to have delivered %(share)s were entered, of those of "
-        "others %(others)s",
+        "of %(count)s codes to %(country)s that it reports as delivered, %(share)s were entered; of those of others, "
+        "%(others)s",
         count=found.count,
         country=found.country,
         share=f"{found.share:.0%}",
@@ -164,7 +164,7 @@ def _unheard(one: Supplier, found: Unheard) -> Check:
 
 def _suspect(one: Supplier, detail: Sentence) -> Check:
     remedy = said(
-        "They may not come from handsets. Send to phones of your own and to a number that nobody has, and compare; "
+        "They may not come from handsets. Send to your own phones and to an unassigned number, and compare; "
         "`heliograph supplier pause %(name)s` stops it meanwhile.",
         name=shlex.quote(one.name),
     )
@@ -194,13 +194,13 @@ def _silent(one: Supplier, line: Line, settings: Settings) -> Check:
 def _cure_of_silence(one: Supplier, settings: Settings) -> Sentence:
     if one.kind == kinds.SMPP:
         if one.settings.get("registered_delivery", 1) == 0:
-            return said("They are not asked for: %(command)s.", command=change(one, "registered_delivery=1"))
+            return said("They are not requested: %(command)s.", command=change(one, "registered_delivery=1"))
         return said(
             "Ask the supplier to enable them; if it sends them to receivers only: %(command)s.",
             command=change(one, "bind=pair"),
         )
     if not settings.public_url:
-        return said("Set HELIOGRAPH_PUBLIC_URL, so that the supplier is told where to report.")
+        return said("Set HELIOGRAPH_PUBLIC_URL, so that the supplier knows where to report.")
     if one.kind == kinds.GENERIC and not one.settings.get("receipt_state_at"):
         return said(
             "Say where a receipt has its state: %(command)s, for instance.",
@@ -217,7 +217,7 @@ def _cure_of_silence(one: Supplier, settings: Settings) -> Sentence:
 
 def _unread(one: Supplier, line: Line) -> Check:
     detail = said(
-        "%(unknown)s of %(all)s answers of the last hour did not come, or could not be read",
+        "%(unknown)s of %(all)s answers of the last hour did not arrive, or could not be read",
         unknown=line["unknown"],
         all=line.submitted,
     )

@@ -35,12 +35,12 @@ MOST = 20
 MARGIN = timedelta(minutes=1)
 
 #: Why an attempt may have been built differently, or cannot be rebuilt.
-SETTINGS = said("the supplier's settings were changed since")
-NUMBERS = said("rules for numbers were changed since")
-SENDER = said("its worker ended: another sender may have been named")
+SETTINGS = said("the supplier's settings have changed since")
+NUMBERS = said("rules for numbers have changed since")
+SENDER = said("its worker ended: it may have used another sender")
 REST = said("segments after one that was not accepted may not have been sent")
 NO_TEXT = said("its text was erased, or cannot be opened")
-NO_SETTINGS = said("the supplier's settings of now are not complete")
+NO_SETTINGS = said("the supplier's current settings are incomplete")
 
 MESSAGE = """
 SELECT recipient, sender, encoding, class, expires_at, body FROM messages WHERE organization_id = $1 AND id = $2

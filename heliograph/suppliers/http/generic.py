@@ -52,12 +52,12 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     base_url: Annotated[str, "Where the API is: scheme, host and port"]
     method: Annotated[Literal["GET", "POST", "PUT"], "Method of the request that sends a message"] = "POST"
-    path: Annotated[str, "Path and query of that request; may hold {{to}} and the like"] = "/"
+    path: Annotated[str, "Path and query of that request; may contain {{to}} and similar placeholders"] = "/"
     content_type: Annotated[str, "Media type of its body, which decides how values are escaped"] = JSON
     body: Annotated[
         str, 'Its body: {"to":"{{to_plus}}","text":"{{text}}"}; for a form: to={{to}}&text={{text}}; empty: none'
     ] = ""
-    headers: Annotated[dict[str, str], "Header → value; may hold {{secret}}"] = msgspec.field(default_factory=dict)
+    headers: Annotated[dict[str, str], "Header → value; may contain {{secret}}"] = msgspec.field(default_factory=dict)
     basic_user: Annotated[str, "User name of HTTP authentication, with the secret as password; empty: none"] = ""
     gsm7_coding: Annotated[str, "What {{coding}} is for a text in GSM-7"] = "0"
     ucs2_coding: Annotated[str, "What {{coding}} is for any other"] = "2"
@@ -69,7 +69,7 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         str, 'One message of the {{items}} in the body: {"to":"{{to_plus}}","text":"{{text}}"}; empty: there are none'
     ] = ""
     item_separator: Annotated[str, "What separates two of them"] = ","
-    items_at: Annotated[Place, "Where its answer lists what became of each of them, in their order"] = ""
+    items_at: Annotated[Place, "Where its answer lists the result of each of them, in the same order"] = ""
 
     id_at: Annotated[Place, "Where its answer has the message's id; empty: it gives none, and receipts name ours"] = ""
     code_at: Annotated[Place, "Where its answer says how it went; empty: by the HTTP status"] = "status"
@@ -93,14 +93,14 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     inbound_list_at: Annotated[Place, "Where a callback lists messages from handsets; empty: it is one itself"] = ""
     inbound_from_at: Annotated[Place, "Where such a message has the handset's number"] = ""
-    inbound_to_at: Annotated[Place, "Where it has the number that was written to"] = ""
+    inbound_to_at: Annotated[Place, "Where it has the number that it was sent to"] = ""
     inbound_text_at: Annotated[Place, "Where it has its text"] = ""
     inbound_id_at: Annotated[Place, "Where it has its id, by which a repeat is recognized"] = ""
     inbound_reference_at: Annotated[
-        Place, "Where a part of a long text has the number that its parts share; empty: texts come whole"
+        Place, "Where a part of a long text has the number that its parts share; empty: texts arrive whole"
     ] = ""
-    inbound_total_at: Annotated[Place, "Where it has how many parts there are"] = ""
-    inbound_part_at: Annotated[Place, "Where it has which of them it is, from 1"] = ""
+    inbound_total_at: Annotated[Place, "Where it has the number of parts"] = ""
+    inbound_part_at: Annotated[Place, "Where it has the position of the part, from 1"] = ""
 
     callback_user: Annotated[str, "User name that callbacks carry; empty: they carry none"] = ""
     token_header: Annotated[str, "Header in which callbacks carry a token; empty: they carry none"] = ""
@@ -119,7 +119,9 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             unknown = sorted(templates.names_in(template) - known.get(field, NAMES))
             there = ", ".join(sorted(NAMES))
             demand(
-                not unknown, field, said("names %(names)s; there are %(there)s", names=", ".join(unknown), there=there)
+                not unknown,
+                field,
+                said("names %(names)s, but the placeholders are %(there)s", names=", ".join(unknown), there=there),
             )
         for field in self.__struct_fields__:
             if field.endswith("_at"):
@@ -130,14 +132,18 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         elsewhere = {name for one in (self.path, *self.headers.values()) for name in templates.names_in(one)}
         elsewhere |= templates.names_in(self.body) - {"items"}
         if self.item:
-            demand("items" in templates.names_in(self.body), "body", said("must hold {{items}} where there is an item"))
-            demand(bool(self.items_at), "items_at", said("must not be empty where there is an item"))
-            demand(elsewhere <= {"secret"}, "item", said("is where a message stands; nothing else may name one"))
-        demand(self.batch == 1 or bool(self.item), "batch", said("of more than 1 wants an item"))
+            demand("items" in templates.names_in(self.body), "body", said("must contain {{items}} if there is an item"))
+            demand(bool(self.items_at), "items_at", said("must not be empty if there is an item"))
+            demand(
+                elsewhere <= {"secret"},
+                "item",
+                said("is where a message goes; other templates may only contain {{secret}}"),
+            )
+        demand(self.batch == 1 or bool(self.item), "batch", said("above 1 requires an item"))
         breaks = any("\n" in text or "\r" in text for pair in self.headers.items() for text in pair)
-        demand(not breaks, "headers", said("must not hold line breaks"))
+        demand(not breaks, "headers", said("must not contain line breaks"))
         part = (self.inbound_reference_at, self.inbound_total_at, self.inbound_part_at)
-        together = said("goes with inbound_total_at and inbound_part_at")
+        together = said("requires inbound_total_at and inbound_part_at, and vice versa")
         demand(all(part) or not any(part), "inbound_reference_at", together)
         demand(self.validity_seconds >= 0, "validity_seconds", said("must not be negative"))
         is_alone = templates.apart(self.body.strip(), "text") == ["", ""]
@@ -145,7 +151,7 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         demand(
             is_alone or "text" not in names or templates.escapes(_media(self)),
             "content_type",
-            said("is JSON, XML or a form where a text stands in more than itself: nothing is escaped in anything else"),
+            said("must be JSON, XML or a form if the body is more than the text: nothing else is escaped"),
         )
         demand(_is_written(self), "body", said("is not JSON for the simplest message, one without a validity"))
 

@@ -43,7 +43,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connect_seconds: Annotated[float, "Time limit for a connection; nothing has left then"] = 5.0
     response_seconds: Annotated[float, "Time limit for an answer; then the message's outcome is unknown"] = 30.0
     queue_seconds: Annotated[
-        float, "Longest time a message waits for a request of its own, before it is returned to the queue"
+        float, "Longest time a message waits for a free request, before it is returned to the queue"
     ] = 5.0
     callback_networks: Annotated[
         str, "Networks that receipts and messages may come from, comma-separated CIDRs; empty: any"

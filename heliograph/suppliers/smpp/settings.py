@@ -81,7 +81,7 @@ class SmppSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         float, "Longest time a message waits for room in a window, before it is returned to the queue"
     ] = 5.0
     receipts_queue: Annotated[
-        int, "Receipts that may wait to be stored; when there are so many, reading stops until half of them are stored"
+        int, "Maximum receipts that wait to be stored; beyond that, reading stops until half of them are stored"
     ] = 5000
 
     long_messages: Annotated[

@@ -213,7 +213,7 @@ _TABLE: dict[int, Fault] = {
     33: _account("the number was deleted", Scope.NUMBER, tries=0),
     # Graph's general codes for limits, which any call may get; the ones with five digits belong to WhatsApp alone.
     **dict.fromkeys((17, 32, 341, 613), _rate("too many calls of the app", Scope.CREDENTIAL, 5 * _MINUTE)),
-    100: _request("a parameter is unknown, misspelt or too long"),
+    100: _request("a parameter is unknown, misspelled or too long"),
     # Graph's general code for a session or token that has ended.
     102: _auth("the token has expired or is invalid"),
     190: _auth("the token has expired or is invalid"),
@@ -301,7 +301,7 @@ _SUBCODES: dict[tuple[int, int], Fault] = {
 #: is not that of the token's app. No message is to blame.
 WRONG_PROOF = msgspec.structs.replace(_auth("the app's secret is not that of the token's app"), code=100)
 _PERMISSION = _auth("a permission is absent or was removed")
-_UNLISTED = _request("a code that no table knows")
+_UNLISTED = _request("an unknown code")
 _UNREAD = _retry("no readable answer", 3, unsure=True)
 #: Whoever answers 429 accepted nothing, even a proxy.
 _THROTTLED_UNREAD = _rate("too many requests", Scope.NUMBER, 2.0, longest=_MINUTE, slow=True)

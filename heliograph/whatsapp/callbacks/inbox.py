@@ -88,7 +88,7 @@ SENT_EVERY = 15.0
 #: A status that arrived later than this after it was written proves nothing about the present, seconds.
 NEWS = timedelta(seconds=60)
 #: Why a message waits as a dead letter: it must be stored sealed, or not at all.
-LOCKED = said("the key of its organization's texts does not open")
+LOCKED = said("the key of its organization's texts cannot be opened")
 #: Kinds of events raised for every message, for subscribers only.
 ANNOUNCED = ("message.sent", "message.read")
 

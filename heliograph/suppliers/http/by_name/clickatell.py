@@ -54,7 +54,7 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """An account at Clickatell."""
 
     base_url: Annotated[str, "Where the API is"] = "https://platform.clickatell.com"
-    with_sender: Annotated[bool, "Tell the sender: only for integrations with numbers of their own"] = False
+    with_sender: Annotated[bool, "Send the sender: only for integrations with their own numbers"] = False
 
 
 def request(settings: Settings, secrets: Secrets, message: Message) -> Request:

@@ -71,7 +71,7 @@ class Settings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """An account at Twilio."""
 
     base_url: Annotated[str, "Where the API is"] = "https://api.twilio.com"
-    account_sid: Annotated[str, "Account SID, which also stands in the address"]
+    account_sid: Annotated[str, "Account SID, which is also part of the URL"]
     api_key_sid: Annotated[str, "SID of an API key; empty: the secret is the account's auth token"] = ""
     messaging_service_sid: Annotated[str, "Messaging service that chooses the sender; empty: the message's own"] = ""
 
