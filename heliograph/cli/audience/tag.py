@@ -27,7 +27,7 @@ def list_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """List an organization's tags, how many contacts have each, and when a campaign last went to them.
+    """List an organization's tags, how many contacts have each, and when a campaign was last sent to them.
 
     \b
     Example:

@@ -130,7 +130,7 @@ def rules_(
             metavar="CLASS=MESSAGES",
             show_default=False,
             help=(
-                f"Messages of a class ({', '.join(kinds.NAMES)}) that may go out in ten minutes; the rest is "
+                f"Messages of a class ({', '.join(kinds.NAMES)}) that may be sent in ten minutes; the rest is "
                 "suspicious. Repeatable; `otp=none` removes a limit."
             ),
         ),

@@ -148,7 +148,7 @@ def show_(
     attempts.
 
     For operators: shows the full phone number and the suppliers' responses; for an SMS over SMPP also what was
-    submitted, written again from what is stored; for a WhatsApp message also Meta's id and the cost. --text adds the
+    submitted, reconstructed from what is stored; for a WhatsApp message also Meta's id and the cost. --text adds the
     octets of submits and receipts.
 
     \b
@@ -213,7 +213,7 @@ def elsewhere(
 ) -> None:
     """Send an SMS that is waiting for a supplier through another one now.
 
-    The supplier it is waiting for is asked again only if no other one accepts it. If that supplier may already have it,
+    The supplier it is waiting for is tried again only if no other one accepts it. If that supplier may already have it,
     give --may-arrive-twice; an SMS sent with the guarantee at_most_once is never sent again.
 
     \b

@@ -113,7 +113,7 @@ def report(
         return
     found = on_database(work, settings_of(data_dir))
     if len(found) >= MOST:
-        say(f"Cut at {MOST} lines: choose fewer days, or one supplier; --csv has all of them.")
+        say(f"Truncated at {MOST} lines: choose fewer days, or one supplier; --csv has all of them.")
     show([one.row() for one in found], json, COLUMNS)
 
 
@@ -127,7 +127,7 @@ UNMATCHED = ("receipt", "supplier", "received_at", "keys", "state", "error", "ta
 @app.command("unmatched")
 def unmatched_(
     supplier: SupplierOption = None,
-    orphans: Annotated[bool, typer.Option("--orphans", help="Only those that are not tried again.")] = False,
+    orphans: Annotated[bool, typer.Option("--orphans", help="Only those that are no longer retried.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number to show.")] = 50,
     json: Json = False,
     data_dir: DataDir = None,
@@ -166,7 +166,7 @@ def retry(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Look for the message of a receipt, or of all those of a supplier, again now.
+    """Try again now to match a receipt, or all those of a supplier.
 
     \b
     Example:
@@ -207,7 +207,7 @@ def match(
     moved = on_database(work, settings_of(data_dir))
     if json:
         show({"moved": moved}, json)
-    say("Matched, and its message moved." if moved else "Matched. The message stays as it is.")
+    say("Matched, and its message's status changed." if moved else "Matched. The message stays as it is.")
 
 
 @app.command("words")
@@ -237,7 +237,7 @@ def words_(json: Json = False, data_dir: DataDir = None) -> None:
 @app.command("explain")
 def explain(
     supplier: Annotated[str, typer.Argument(metavar="SUPPLIER", help="Supplier, by name or id.")],
-    code: Annotated[str, typer.Argument(metavar="CODE", help="An error code of `heliograph receipts words`.")],
+    code: Annotated[str, typer.Argument(metavar="CODE", help="An error code from `heliograph receipts words`.")],
     meaning: Annotated[str, typer.Argument(help="What it means; empty: unknown.")],
     json: Json = False,
     data_dir: DataDir = None,

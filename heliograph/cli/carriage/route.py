@@ -77,7 +77,7 @@ def add(
         bool, typer.Option("--adaptive", help="Let measured quality and prices reorder its suppliers.")
     ] = False,
     rated: Annotated[
-        bool, typer.Option("--rated", help="Ask only suppliers whose rate card has a price for the number.")
+        bool, typer.Option("--rated", help="Use only suppliers whose rate card has a price for the number.")
     ] = False,
     note: Note = None,
     org: Annotated[
@@ -183,7 +183,7 @@ def set_(
         bool | None, typer.Option("--adaptive/--fixed", help="Whether measured quality and prices reorder it.")
     ] = None,
     rated: Annotated[
-        bool | None, typer.Option("--rated/--unrated", help="Whether only suppliers with a price are asked.")
+        bool | None, typer.Option("--rated/--unrated", help="Whether only suppliers with a price are used.")
     ] = None,
     note: Note = None,
     org: Annotated[

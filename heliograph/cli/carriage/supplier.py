@@ -289,7 +289,7 @@ def set_(
       heliograph supplier set main prefixes=258,244 final_states.ACCEPTD=delivered tls_server_name=
     """
     if not pairs and password is None and not ask_password:
-        raise typer.BadParameter("give what to change: KEY=VALUE, or --ask-password")
+        raise typer.BadParameter("say what to change: KEY=VALUE, or --ask-password")
     settings = settings_of(data_dir, needs_key=True)
     secret = typed_secret() if ask_password and password is None else password
 

@@ -172,5 +172,5 @@ def _new(api: Client, wanted: Mapping[str, str | None], known: Container[str], *
             return found
         query["cursor"] = page["nextCursor"]
     if pages > 1:
-        say("More came than is shown here: `heliograph requests list` has them.")
+        say("More requests arrived than are shown here: `heliograph requests list` has them.")
     return found

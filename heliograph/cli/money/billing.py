@@ -50,7 +50,7 @@ def list_(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("lock")
 def lock(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
-    """Write a month's lines permanently, an hour after its end or later. A month that is already locked is unchanged.
+    """Store a month's lines permanently, an hour after its end or later. A month that is already locked is unchanged.
 
     \b
     Example:
@@ -127,7 +127,7 @@ def verify(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
         raise Problem(
             "the file does not have its checksum" if not same else "the sums are not those of the usage lists"
         )
-    say("The file has its checksum, and its sums are those of the usage lists.")
+    say("The file matches its checksum, and its totals match the usage lists.")
 
 
 def _value(name: str, cell: str) -> int | str:

@@ -53,7 +53,7 @@ def add(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Add a look-up supplier. It is asked only for numbers of countries where a route names a network, and only while
+    """Add a look-up supplier. It is used only for numbers of countries where a route names a network, and only while
     that is worth its price: ported * loss > price / reuses.
 
     \b

@@ -102,14 +102,12 @@ def assign(
     price_list: Annotated[
         str, typer.Argument(metavar="LIST|none", help="Name of the price list; `none` removes the assignment.")
     ],
-    default: Annotated[
-        bool, typer.Option("--default", help="For all organizations without a list of their own.")
-    ] = False,
+    default: Annotated[bool, typer.Option("--default", help="For all organizations without an assigned list.")] = False,
     org: Org = None,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Assign a price list to an organization, or to all that have none of their own. It applies to messages accepted
+    """Assign a price list to an organization, or to all that have none assigned. It applies to messages accepted
     from then on.
 
     \b
@@ -119,7 +117,7 @@ def assign(
       heliograph prices assign none --org "Acme Lda"
     """
     if default and org is not None:
-        raise typer.BadParameter("--default and --org exclude each other", param_hint="--default")
+        raise typer.BadParameter("--default and --org are mutually exclusive", param_hint="--default")
     name = None if price_list == "none" else price_list
 
     async def work(conn: Connection) -> None:

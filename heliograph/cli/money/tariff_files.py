@@ -68,7 +68,7 @@ def show_import(done: Imported, *, dry_run: bool, json: bool) -> None:
     told = f"{done.added} added, {done.changed} changed, {done.removed} removed, {done.unchanged} unchanged"
     say(f"{told}{'; nothing was imported (dry run)' if dry_run else ''}.")
     if done.large:
-        say(f"{done.large} of them change a price by more than 20 percent: look at them twice.")
+        say(f"{done.large} of them change a price by more than 20 percent: check them.")
 
 
 def show_rates(rates: list[Rate], *, csv: bool, json: bool) -> None:

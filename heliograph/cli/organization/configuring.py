@@ -58,7 +58,7 @@ def configure(
         typer.Option(
             metavar="WORD",
             show_default=False,
-            help="Additional opt-out word, repeatable; replaces the previous ones; `none` removes them.",
+            help="Additional opt-out keyword, repeatable; replaces the previous ones; `none` removes them.",
         ),
     ] = None,
     stop_reply: Annotated[
@@ -121,7 +121,7 @@ def configure(
         typer.Option(
             "--developer-keys/--no-developer-keys",
             show_default=False,
-            help="Let developers create and revoke live keys, which change no settings and make no further keys.",
+            help="Let developers create and revoke live keys, which cannot change settings or create further keys.",
         ),
     ] = None,
     seal_texts: Annotated[
@@ -129,7 +129,7 @@ def configure(
         typer.Option(
             "--seal-texts/--no-seal-texts",
             show_default=False,
-            help="Store texts of its messages from now on encrypted, under a key that closing it throws away.",
+            help="Store texts of its messages encrypted from now on, with a key that is destroyed when it is closed.",
         ),
     ] = None,
     json: Json = False,

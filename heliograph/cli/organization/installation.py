@@ -28,20 +28,22 @@ def show_all(json: Json = False, data_dir: DataDir = None) -> None:
 
 @app.command("set")
 def set_(
-    name: Annotated[str | None, typer.Option(show_default=False, help="What both apps call themselves.")] = None,
+    name: Annotated[str | None, typer.Option(show_default=False, help="Name shown in both apps.")] = None,
     announcement: Annotated[
         str | None, typer.Option(show_default=False, help="Shown above every page of both apps.")
     ] = None,
     announcement_until: Annotated[
         str | None,
-        typer.Option("--until", metavar="TIME", show_default=False, help="When the announcement disappears by itself."),
+        typer.Option(
+            "--until", metavar="TIME", show_default=False, help="When the announcement disappears automatically."
+        ),
     ] = None,
     four_eyes: Annotated[
         bool | None,
         typer.Option(
             "--four-eyes/--two-eyes",
             show_default=False,
-            help="Whether a sender ID is approved once two operators have approved it.",
+            help="Whether a sender ID needs the approval of two operators.",
         ),
     ] = None,
     receipts_mail: Annotated[
@@ -86,7 +88,7 @@ def set_(
     }
     given = {option: value for option, value in options.items() if value is not None}
     if not given:
-        raise typer.BadParameter("give what to set, such as --name or --announcement")
+        raise typer.BadParameter("say what to set, such as --name or --announcement")
 
     async def work(conn: Connection) -> Installation:
         return await installation.change(conn, shell(), given)

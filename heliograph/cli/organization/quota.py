@@ -116,7 +116,7 @@ def refunds_(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show, or change, which failures give an organization its message back.
+    """Show, or change, which failures are refunded to an organization.
 
     unsent: it was never handed to a supplier, which is always refunded. refused: every supplier that was asked refused
     it. undelivered, failed, expired, rejected: according to a receipt. unknown: no receipt came. This applies to all

@@ -34,7 +34,7 @@ def defaults(
         typer.Option(
             metavar="SECONDS",
             show_default=False,
-            help="Seconds for which a message is worth delivering, 60 to 259200; 0 restores the usual time.",
+            help="Validity of a message in seconds, 60 to 259200; 0 restores the default.",
         ),
     ] = None,
     text_days: Annotated[

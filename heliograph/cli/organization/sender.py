@@ -121,7 +121,7 @@ def suspend(
 def ask(
     which: Which,
     question: Annotated[
-        str, typer.Argument(help="1 to 500 characters; its people are told, and answer on their page.")
+        str, typer.Argument(help="1 to 500 characters; its members are notified, and answer on their page.")
     ],
     org: Org = None,
     json: Json = False,

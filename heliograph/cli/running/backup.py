@@ -181,7 +181,7 @@ def _note(id: UUID, data_dir: Path | None) -> bool:
     try:
         return asyncio.run(noted(settings_of(data_dir).database_url))
     except Exception as error:  # verifying elsewhere is as good
-        say(f"The database was not told: {error}")
+        say(f"The database was not updated: {error}")
         return False
 
 

@@ -75,7 +75,7 @@ def _plan(found: tuple[list[str], list[Planned]], json: bool) -> None:
         return
     show([_readable(one) for one in planned], json, ("file", "table", "blocks", "seconds", "size", "statement"))
     say(
-        "A lock is waited for a second at most, and asked for again; what waits behind it waits as long. Seconds are"
+        "Each attempt to lock waits a second at most, and is then repeated; queries behind it wait as long. Seconds are"
         " estimated from the tables' sizes, for a modest disk."
     )
 

@@ -90,7 +90,7 @@ def command(
         say(
             f"WAL segment {restored.unreplayed} is missing in the archive, or damaged, although there are later ones:"
             " nothing that was committed after this moment is restored. If it can be found, put it back and restore"
-            " anew."
+            " again."
         )
     elif wal is not None and restored.until is None:
         say("The archive holds nothing that came after the backup.")

@@ -39,8 +39,8 @@ JsonOrCsv = Annotated[bool, typer.Option("--json", help="Print JSON instead of C
 #: For commands that print no records: they have no `-o`.
 JsonOnly = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout, and everything else on stderr.")]
 Form = Literal["table", "json", "tsv"]
-Output = Annotated[Form | None, typer.Option("--output", "-o", show_default="table", help="Form of the output.")]
-OutputOrCsv = Annotated[Form | None, typer.Option("--output", "-o", show_default="CSV", help="Form of the output.")]
+Output = Annotated[Form | None, typer.Option("--output", "-o", show_default="table", help="Output format.")]
+OutputOrCsv = Annotated[Form | None, typer.Option("--output", "-o", show_default="CSV", help="Output format.")]
 #: `-o` by the annotation of the parameter `json`, which may be a string.
 _OUTPUTS: tuple[tuple[Any, Any], ...] = (
     *((name, Output) for name in ("Json", Json)),

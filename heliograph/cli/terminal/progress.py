@@ -39,7 +39,7 @@ NotWrittenDays = Annotated[
         min=1,
         max=audience.MOST_DAYS,
         show_default=False,
-        help="Skip contacts who were written to within so many days.",
+        help="Skip contacts who were messaged within this many days.",
     ),
 ]
 #: When it starts.

@@ -148,7 +148,7 @@ def update(
         url=url, subscribed_events=event, description=description, disabled=_inverse(enable), recover=recover or None
     )
     if asked == Changes():
-        raise typer.BadParameter("give what to change: --url, --event, --description, --enable or --disable")
+        raise typer.BadParameter("say what to change: --url, --event, --description, --enable or --disable")
     _changed(id, asked, json, data_dir)
 
 
@@ -173,7 +173,7 @@ def resume(id: EndpointId, json: Json = False, data_dir: DataDir = None) -> None
       heliograph webhook resume 0199c0de-0000-7000-8000-000000000000
     """
     _changed(id, Changes(paused=False), json, data_dir)
-    say("Resumed. `heliograph webhook replays` shows what waited going out.")
+    say("Resumed. `heliograph webhook replays` shows the progress of what waited.")
 
 
 def _changed(id: UUID, asked: Changes, json: bool, data_dir: Path | None) -> None:

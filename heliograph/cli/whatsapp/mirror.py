@@ -153,7 +153,7 @@ def disable(
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Disable a template, whatever its status at Meta: it is hidden from customers, and sends of it are refused.
+    """Disable a template, whatever its status at Meta: it is hidden from customers, and sends with it are refused.
 
     \b
     Example:
