@@ -229,7 +229,7 @@ class Campaign(msgspec.Struct):
             description=(
                 "Why the campaign is paused or failed: `quota_exceeded`, `spend_limit_reached`, "
                 "`organization_suspended`, `sender_id_not_approved`, `text_erased`, `paused_by_request`, "
-                "`approval_required`. A paused campaign resumes by itself, unless somebody paused it or has to "
+                "`approval_required`. A paused campaign resumes automatically, unless somebody paused it or has to "
                 "approve it. While it is running, what its messages are waiting for: `held_by_operator`, "
                 "`no_supplier_connected`, `organization_suspended`, `quiet_hours`, or `waiting_for_receipts` once "
                 "everything is sent."

@@ -131,7 +131,7 @@ class WebhookReplay(msgspec.Struct, kw_only=True):
     completed_at: Annotated[Time | None, Meta(description="When it ended; null while running.")]
     cause: Annotated[
         Literal["request", "return"],
-        Meta(description="`request`: asked for. `return`: the endpoint was resumed, or enabled with `recover`."),
+        Meta(description="`request`: requested. `return`: the endpoint was resumed, or enabled with `recover`."),
     ]
 
 

@@ -110,7 +110,7 @@ class ChangeAccountSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     notices: (
         Annotated[
             dict[str, list[str] | None],
-            Meta(description="Ways by kind of notice; null: the default. Kinds that are left out stay as they are."),
+            Meta(description="Ways by kind of notice; null: the default. Omitted kinds are not changed."),
         ]
         | UnsetType
     ) = UNSET

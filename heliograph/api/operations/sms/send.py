@@ -66,7 +66,7 @@ class SendSms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
         # In JSON 60.0 is the same number as 60, so it is accepted as an integer.
         Annotated[float, Meta(ge=VALIDITY[0], le=VALIDITY[1], multiple_of=1, extra_json_schema={"type": "integer"})]
         | None,
-        Meta(description="How long the message is worth delivering, in seconds from the time it is due."),
+        Meta(description="Validity of the message, in seconds from the time it is due."),
     ] = None
     send_at: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,

@@ -54,7 +54,7 @@ class WhatsAppCampaign(msgspec.Struct, rename="camel"):
                 "`organization_suspended`, `whatsapp_phone_number_unavailable`, "
                 "`whatsapp_template_not_approved`, `whatsapp_template_not_utility`, "
                 "`whatsapp_template_parameter_mismatch`, `whatsapp_template_not_sendable`, "
-                "`paused_by_request`, `approval_required`. A paused campaign resumes by itself, unless somebody "
+                "`paused_by_request`, `approval_required`. A paused campaign resumes automatically, unless somebody "
                 "paused it or has to approve it. While it is running, what its messages are waiting for: "
                 "`whatsapp_number_held`, `whatsapp_account_paused`, `held_by_operator`, "
                 "`whatsapp_template_not_approved`, `whatsapp_template_unconfirmed`, "
