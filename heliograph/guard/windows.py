@@ -62,7 +62,7 @@ LISTED = frozenset(_LISTED.split())
 RULES = {
     "thousand": "five or more numbers of one block of 1,000 within ten minutes",
     "thousand_full": "ten or more numbers of one block of 1,000 within ten minutes",
-    "ten_thousand": "ten or more numbers of one block of 10,000 within ten minutes, far more than beside it",
+    "ten_thousand": "ten or more numbers of one block of 10,000 within ten minutes, far more than around it",
     "neighbours": "three or more numbers next to each other within ten minutes",
     "same_number": "many messages to one number within ten minutes",
     "new_country": "a country that was hardly sent to before",

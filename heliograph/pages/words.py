@@ -78,7 +78,7 @@ OPERATOR_NOTICES: Mapping[str, str] = {
     "check.failed": "A check fails",
     "check.warning": "A check gives a warning",
     "supplier.lost": "A supplier has no session",
-    "receipts.missing": "Receipts do not come, or match nothing",
+    "receipts.missing": "Receipts do not arrive, or match nothing",
     "approval.waiting": "A sender ID waits for a decision",
 }
 NOTICE_WAYS: Mapping[str, str] = {"bell": "Bell", "mail": "Mail", "webhook": "Webhook"}
@@ -92,8 +92,8 @@ MAIL_REASONS: Mapping[str, str] = {
     "refused": "The mail server refused the mail or its recipient.",
     "busy": "The mail server asked to try again later.",
     "slow": "The mail server did not answer in time.",
-    "late": "It could not go out in time.",
-    "unreadable": "It could not go out in time.",
+    "late": "It could not be sent in time.",
+    "unreadable": "It could not be sent in time.",
 }
 #: What to do after an attempt whose outcome is unknown.
 GUARANTEES = (
@@ -194,7 +194,7 @@ USAGE_FORM: Mapping[str, str] = {
 }
 #: Choices for the encoding of texts: (value, label, explanation).
 ENCODINGS: tuple[tuple[str, str, str], ...] = (
-    ("off", "Off", "Texts go out letter by letter as they are written."),
+    ("off", "Off", "Texts are sent letter by letter as they are written."),
     ("smart", "Typographic characters", "Curly quotes and long dashes become plain ones, so that more fits a segment."),
     ("accents", "Accents too", "Letters such as á become a where that makes a text fit half the segments."),
 )
@@ -298,10 +298,10 @@ OUTCOMES: Mapping[str, str] = {
     "0001": "Undelivered",
     "0002": "Failed",
     "0003": "Expired",
-    "0004": "No receipt comes",
-    "0005": "The receipt comes late, after 60 s",
-    "0006": "The receipt comes twice",
-    "0007": "The receipt comes early, before the answer",
+    "0004": "No receipt arrives",
+    "0005": "The receipt arrives late, after 60 s",
+    "0006": "The receipt arrives twice",
+    "0007": "The receipt arrives early, before the answer",
 }
 #: The same of a WhatsApp message.
 WHATSAPP_OUTCOMES: Mapping[str, str] = {
@@ -311,8 +311,8 @@ WHATSAPP_OUTCOMES: Mapping[str, str] = {
     "0003": "Sent, then expired",
     "0004": "Sent, and nothing more is heard",
     "0005": "Read late, after 60 s",
-    "0006": "Every status comes twice",
-    "0007": "A status comes early, before the answer",
+    "0006": "Every status arrives twice",
+    "0007": "A status arrives early, before the answer",
 }
 #: States of a webhook endpoint, and what may be wrong with its form.
 ENDPOINT_STATES: Mapping[str, str] = {

@@ -428,7 +428,7 @@ async def test_work_is_withdrawn_and_hurried(pool: Pool, tenant: Tenant, api: Ap
         for heading in ("Waiting for another try", "First in the queue"):
             assert (heading in listed.words) is is_shown, (chosen, heading)
     page = await root.submit(page, f"/console/queue/{ids[0]}/hurry")
-    assert "It goes out now." in page.words
+    assert "It is being sent now." in page.words
     assert await pool.fetchval("SELECT due_at <= now() FROM queue WHERE id = $1", UUID(ids[0]))
     token = page.form("/console/logout")["_token"]
     again = await root.post(f"/console/queue/{ids[1]}/hurry", {"_token": token})
@@ -466,8 +466,8 @@ async def test_what_is_held_or_withdrawn_is_told_before(pool: Pool, tenant: Tena
     assert "Show how much that is" in page.words
     assert 'name="typed"' not in page.text, "nothing is withdrawn that was not shown"
     for query, said, unsaid in (
-        ("", ("5 rows wait", "2 rows are with workers already"), "Older than"),
-        ("&organization=Acme&kind=sms", ("3 rows wait", "Change the selection"), "with workers already"),
+        ("", ("5 rows wait", "2 rows are already with workers"), "Older than"),
+        ("&organization=Acme&kind=sms", ("3 rows wait", "Change the selection"), "already with workers"),
         ("&older_than=3d", ("2 rows wait", "Older than: 3d"), "3 rows"),
     ):
         for act, field in (("withdraw", "typed"), ("hold", "reason")):

@@ -49,7 +49,7 @@ async def test_what_is_held_stands_there_with_its_reason_and_is_released(
     portuguese = await root.get(HERE, Cookie="hg-language=pt")
     assert ("Retidas agora 2" in portuguese.words, why in portuguese.words) == (True, False)
     page = await root.submit(page, f"{HERE}/holds/{id}/release")
-    assert "2 messages go out now." in page.words
+    assert "2 messages are being sent now." in page.words
     assert f"{HERE}/holds/{id}/release" not in page.text
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE line = $1", GUARDED) == 0
     assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'guard.released'") == 1

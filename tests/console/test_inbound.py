@@ -121,7 +121,7 @@ async def test_floods_and_keywords(pool: Pool, root: Browser, monkeypatch: pytes
 
 async def test_the_latest_are_listed_whoever_has_them(pool: Pool, tenant: Tenant, root: Browser) -> None:
     await begin(pool)
-    assert "Nothing has come from a handset." in (await root.get(HERE)).words
+    assert "Nothing has arrived from a handset." in (await root.get(HERE)).words
     await sender(pool, tenant.actor, NUMBER)
     await hear(pool, said("for Acme"))
     await hear(pool, said("for nobody", to=FREE))

@@ -141,14 +141,14 @@ async def test_a_price_list_is_assigned(pool: Pool, root: Browser, tenant: Tenan
     lists = "SELECT t.name FROM organizations o LEFT JOIN tariffs t ON t.id = o.price_list_id WHERE o.id = $1"
     assert await pool.fetchval(lists, tenant.id) == "standard"
     page = await root.submit(page, path, organization=str(tenant.id), **{"for": "none"})
-    assert "no longer has a price list of its own" in page.words
+    assert "no longer has an assigned price list" in page.words
     assert await pool.fetchval(lists, tenant.id) is None
     wrong = await root.submit(page, path, organization="Acme", **{"for": "all"})
     assert (wrong.status, "Leave this empty if all organizations are meant." in wrong.words) == (422, True)
     assert wrong.form(path).items() >= {"organization": "Acme", "for": "all"}.items()
     assert not await pool.fetchval("SELECT is_default FROM tariffs"), "nobody else's price has changed"
     page = await root.submit(page, path, **{"for": "all"})
-    assert "all organizations without one of their own" in page.words
+    assert "all organizations without an assigned one" in page.words
     assert await pool.fetchval("SELECT is_default FROM tariffs")
     page = await root.submit(page, path, organization="Nobody")
     assert page.status == 422

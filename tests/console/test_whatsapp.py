@@ -282,7 +282,7 @@ async def test_a_callback_is_simulated_and_its_organization_can_read_so(
         ({"from": "841"}, "country code"),
         ({"number": str(UUID(int=1))}, "Choose one of its numbers."),
         ({"what": "status", "message": "x", "status": "read"}, "An id looks like"),
-        ({"what": "status", "message": str(UUID(int=1)), "status": "read"}, "No such message went out"),
+        ({"what": "status", "message": str(UUID(int=1)), "status": "read"}, "No such message was sent"),
         ({"what": "status", "message": str(UUID(int=1)), "status": "eaten"}, "must be one of"),
         ({"text": "x" * 4097}, "at most"),
     ):

@@ -129,7 +129,7 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
 
 async def test_before_it_carries_it_is_said_that_it_was_not_reached(pool: Pool, root: Browser, smsc: Smsc) -> None:
     path, page = await begun(root, smsc)
-    untried, failed = "It has not been tried yet.", "Its test failed: what it is given waits"
+    untried, failed = "It has not been tried yet.", "Its test failed: its messages wait"
     assert untried in (await root.get(f"{path}/place")).words
     await root.submit(page, f"{path}/test")
     place = (await root.get(f"{path}/place")).words

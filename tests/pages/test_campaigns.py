@@ -721,12 +721,12 @@ async def test_its_pace_is_that_of_the_last_minutes(pool: Pool, tenant: Tenant, 
 
     assert 14 < await rate() <= 16  # 160 in ten minutes, and what of the eleventh has passed
     page = await owner.get(where)
-    assert re.search(r"1[456] a minute at present · handed over by \d", page.words), page.words
+    assert re.search(r"1[456] a minute currently · handed over by \d", page.words), page.words
     # Since it went on, if that was later; right after it nothing can be said.
     await owner.submit(await owner.get(where), where + "/pause")
     await owner.submit(await owner.get(where), where + "/resume")
     assert await rate() == 0
-    assert "at present" not in (await owner.get(where)).words
+    assert "currently" not in (await owner.get(where)).words
     # Nobody changes what the log has: it says last that it went on three minutes ago.
     moved = await pool.fetchrow("SELECT * FROM audit_log WHERE action = 'campaign.moved' ORDER BY id DESC LIMIT 1")
     assert moved is not None

@@ -119,10 +119,10 @@ async def test_asking_too_often_waits(browser: Browser) -> None:
 
 async def test_an_invitation_goes_out_and_the_team_sees_it(owner: Browser, work: MailWork, mailbox: Mailbox) -> None:
     page = await owner.submit(await owner.get("/team/invite"), "/team/invite", email="rui@example.com", role="viewer")
-    assert "A mail with this link goes out to rui@example.com" in page.words
+    assert "A mail with this link is sent to rui@example.com" in page.words
     link = re.search(r'value="(http://sms\.example\.com/invitation#[^"]+)"', page.text)
     assert link
-    assert "about to go out" in (await owner.get("/team")).words
+    assert "about to be sent" in (await owner.get("/team")).words
     await delivered(work)
     assert link[1] in mailbox.mails[0].get_content()
     assert "The mail was sent." in (await owner.get("/team")).words
@@ -160,7 +160,7 @@ async def test_another_address_is_confirmed_by_who_reads_it_and_the_former_one_i
     answers = []
     for email in ("rui@example.com", "first@example.com", "New@example.com"):
         page = await owner.submit(await owner.get("/account/email"), "/account/email", email=email)
-        answers.append("A link goes out to the new address." in page.words)
+        answers.append("A link is sent to the new address." in page.words)
         await delivered(work)
     assert answers == [True] * 3
     assert "new@example.com is not confirmed yet." in (await owner.get("/account/email")).words
@@ -242,6 +242,6 @@ async def test_an_address_of_somebody_else_is_not_taken_over(
     page = await confirmed(owner, link)
     assert (page.status, "Somebody else has this e-mail address." in page.words) == (422, True)
     page = await owner.submit(await owner.get("/account/email"), "/account/email/withdraw")
-    assert "The e-mail address stays as it is." in page.words
+    assert "The e-mail address is not changed." in page.words
     page = await confirmed(owner, link)
     assert (page.status, "is too old" in page.words) == (422, True)

@@ -98,7 +98,7 @@ async def test_the_default_is_chosen_among_approved_ones(pool: Pool, tenant: Ten
     assert action
     stale = page.form(action[1])
     page = await owner.post(action[1], stale)
-    assert "Messages that name no sender come from “BUTCHER” now." in page.words
+    assert "Messages that name no sender are now sent from “BUTCHER”." in page.words
     assert ">default<" in line(page, "BUTCHER")
     assert ">default<" not in line(page, "BAKERY")
     # What was suspended meanwhile is refused, and said.

@@ -90,7 +90,7 @@ def hurry(
     done = on_database(lambda conn: holds.hurry(conn, id=id, by=shell()), settings_of(data_dir))
     if json:
         show({"hurried": done}, json)
-    say("It goes out now." if done else "It is not waiting, or a worker has it.")
+    say("It is being sent now." if done else "It is not waiting, or a worker has it.")
 
 
 @app.command("withdraw")

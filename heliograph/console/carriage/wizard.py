@@ -43,7 +43,7 @@ QUESTIONS: Mapping[str, str] = {
     "default_alphabet": "Which alphabet does it take data_coding 0 for?",
     "long_messages": "How does it want the parts of long messages joined?",
     "registered_delivery": "Which receipts does it send?",
-    "handles_stop": "Does it answer STOP and HELP by itself?",
+    "handles_stop": "Does it reply to STOP and HELP automatically?",
     "country": "Does it write handset numbers without a country code? Which country are they from?",
 }
 #: Names of the steps of a connection test.

@@ -65,7 +65,7 @@ async def show_revoke(request: Request) -> Answer:
 
 async def revoke(request: Request) -> Answer:
     """Revoke it for good."""
-    return await _done(request, lifecycle.revoke, request.text("The key is revoked, for good."))
+    return await _done(request, lifecycle.revoke, request.text("The key is revoked permanently."))
 
 
 async def _done(request: Request, act: Callable[..., Awaitable[object]], said: str) -> Answer:

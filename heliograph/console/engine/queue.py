@@ -65,7 +65,7 @@ async def hurry(request: Request) -> Answer:
     """Have queued work run now instead of at its next attempt."""
     async with request.writing() as conn:
         done = await holds.hurry(conn, id=request.id(), by=request.who)
-    said = request.text("It goes out now.") if done else request.text("It is not waiting, or a worker has it.")
+    said = request.text("It is being sent now.") if done else request.text("It is not waiting, or a worker has it.")
     return Elsewhere(location=HERE, notice=said)
 
 
@@ -89,8 +89,8 @@ async def hold(request: Request) -> Answer:
     said = request.text("It is held.")
     if leased:
         said += " " + request.speech.count(
-            "%(num)s row is with a worker already and still goes out.",
-            "%(num)s rows are with workers already and still go out.",
+            "%(num)s row is already with a worker and is still sent.",
+            "%(num)s rows are already with workers and are still sent.",
             leased,
         )
     return Elsewhere(location=HERE, notice=said)
@@ -102,7 +102,7 @@ async def release(request: Request) -> Answer:
         ended = await holds.release(conn, Selection(), id=request.id(), by=request.who)
     if not ended:
         raise NotFound
-    return Elsewhere(location=HERE, notice=request.text("Released: it goes out now."))
+    return Elsewhere(location=HERE, notice=request.text("Released: it is being sent now."))
 
 
 async def show_drain(request: Request) -> Answer:

@@ -52,7 +52,7 @@ async def release(request: Request) -> Answer:
     """Send the waiting messages, and exempt the range for a day."""
     async with request.writing() as conn:
         _, queued = await holds.release(conn, request.id(), by=request.who)
-    said = request.speech.count("%(num)s message goes out now.", "%(num)s messages go out now.", queued)
+    said = request.speech.count("%(num)s message is being sent now.", "%(num)s messages are being sent now.", queued)
     if not queued:
         said = request.text("Nothing waited for it. The range is left alone for a day.")
     return Elsewhere(location=HERE, notice=said)

@@ -121,7 +121,7 @@ async def _held(conn: Connection, request: Request, message: Mapping[str, Any], 
 def _later(request: Request, message: Mapping[str, Any], due_at: datetime, tries: int) -> tuple[str, str]:
     moment = request.speech.moment(due_at)
     if message["campaign_id"] is not None and pausing.is_put_off(due_at):
-        return request.text("Its campaign is paused. It goes out once somebody resumes it."), ""
+        return request.text("Its campaign is paused. It is sent once somebody resumes it."), ""
     if tries:
         said = request.text("It could not be handed over yet and is tried again at %(time)s.", time=moment)
         return said, "/console/queue"

@@ -83,7 +83,7 @@ async def assign(request: Request) -> Answer:
                 values = _values(request, one, await tariffs.rates_of(conn, one)) | {"organization": reference}
                 return refused("money/tariff.html", Invalid(("organization", "exclusive", said)), values)
             await tariffs.make_default(conn, price_list=one.name, by=request.who)
-            said = request.text("%(name)s is the list of all organizations without one of their own.", name=one.name)
+            said = request.text("%(name)s is the list of all organizations without an assigned one.", name=one.name)
             return Elsewhere(location=f"{HERE}/cards/{one.id}", notice=said)
         try:
             theirs = await organizations.find(conn, reference=reference or None)
@@ -95,7 +95,7 @@ async def assign(request: Request) -> Answer:
         await tariffs.assign(conn, acting_for(request, theirs), price_list=wanted)
     said = request.text("%(organization)s pays by %(name)s from now on.", organization=theirs.name, name=one.name)
     if wanted is None:
-        said = request.text("%(organization)s no longer has a price list of its own.", organization=theirs.name)
+        said = request.text("%(organization)s no longer has an assigned price list.", organization=theirs.name)
     return Elsewhere(location=f"{HERE}/cards/{one.id}", notice=said)
 
 

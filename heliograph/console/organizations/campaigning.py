@@ -22,7 +22,7 @@ from heliograph.why.words import why
 
 async def pause(request: Request) -> Answer:
     """Stop it until somebody resumes it."""
-    said = request.text("The campaign is paused. Messages already handed over still go out.")
+    said = request.text("The campaign is paused. Messages already handed over are still sent.")
     return await _act(request, plan.pause, said, "paused")
 
 

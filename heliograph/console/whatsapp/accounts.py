@@ -135,7 +135,7 @@ async def change_token(request: Request) -> Answer:
                 await client.close()
     except Invalid as refusal:
         return await _refused(request, refusal)
-    return _back(request, request.text("The token works, and what waited for it goes out."))
+    return _back(request, request.text("The token works, and what waited for it is being sent."))
 
 
 async def release_number(request: Request) -> Answer:

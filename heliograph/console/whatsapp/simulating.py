@@ -57,7 +57,7 @@ async def _make(conn: Connection, request: Request) -> Callback:
     try:
         return await simulated.status(conn, request.who, number, message=message, status=status, at=at)
     except NotFound:
-        raise Invalid(("message", "unknown", "No such message went out from this number.")) from None
+        raise Invalid(("message", "unknown", "No such message was sent from this number.")) from None
 
 
 async def _values(request: Request) -> dict[str, Any]:

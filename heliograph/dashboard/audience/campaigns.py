@@ -130,7 +130,7 @@ async def show(request: Request) -> Answer:
 async def pause(request: Request) -> Answer:
     """Stop it until somebody resumes it."""
     return await _act(
-        request, plan.pause, request.text("The campaign is paused. Messages already handed over still go out.")
+        request, plan.pause, request.text("The campaign is paused. Messages already handed over are still sent.")
     )
 
 

@@ -82,7 +82,7 @@ async def _begun(request: Request, id: str) -> Answer:
     async with request.writing() as conn:
         change = await tags.get(conn, request.actor, id=found)
     if change.finished_at is None:
-        said = request.text("There are many people with this tag. The list shows how far it has come.")
+        said = request.text("There are many people with this tag. The list shows the progress.")
     else:
         said = request.speech.count("%(num)s person changed.", "%(num)s people changed.", change.contacts)
     return Elsewhere(location=request.to("/contacts/tags"), notice=said)

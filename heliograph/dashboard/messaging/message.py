@@ -226,7 +226,7 @@ def _waits(request: Request, message: Message, waiting: Waiting) -> str:
     if waiting.is_suspicious:
         return text("It is held: unusually many messages go to numbers like this one. Your operator is reviewing it.")
     if message.campaign_id is not None and pausing.is_put_off(waiting.due_at):
-        return text("Its campaign is paused. It goes out once somebody resumes it.")
+        return text("Its campaign is paused. It is sent once somebody resumes it.")
     if waiting.is_later and message.quiet_until and abs(waiting.due_at - message.quiet_until) < SAME:
         return text("Quiet hours where the recipient is: marketing waits until %(time)s.", time=moment(waiting.due_at))
     if message.send_at is not None and waiting.is_later and waiting.tries == 0:

@@ -127,7 +127,7 @@ async def make_default(request: Request) -> Answer:
         value = await request.once(work)
     except SenderIdNotApproved as refusal:
         return Elsewhere(location=request.to("/senders"), notice=request.text(refusal.message))
-    said = request.text("Messages that name no sender come from “%(value)s” now.", value=value)
+    said = request.text("Messages that name no sender are now sent from “%(value)s”.", value=value)
     return Elsewhere(location=request.to("/senders"), notice=said)
 
 

@@ -45,7 +45,7 @@ async def ask(request: Request) -> Answer:
     told = (
         request.text("The e-mail address is changed. Your other sessions were ended.")
         if is_changed
-        else request.text("A link goes out to the new address. The change takes effect once you confirm it there.")
+        else request.text("A link is sent to the new address. The change takes effect once you confirm it there.")
     )
     return Elsewhere(location=own_account.here(request), notice=told)
 
@@ -54,7 +54,7 @@ async def withdraw(request: Request) -> Answer:
     """Keep the current address."""
     async with request.writing() as conn:
         await email_change.withdraw(conn, user_id=request.user_id)
-    return Elsewhere(location=own_account.here(request), notice=request.text("The e-mail address stays as it is."))
+    return Elsewhere(location=own_account.here(request), notice=request.text("The e-mail address is not changed."))
 
 
 async def show_confirm(request: Request) -> Answer:

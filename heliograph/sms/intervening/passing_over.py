@@ -29,7 +29,7 @@ class MessageNotWaiting(Refusal):
 
 
 class MayNotArriveTwice(Refusal):
-    """A supplier may have this message, and whoever sent it asked that it never arrives twice. It is not sent again."""
+    """A supplier may have this message, and its sender asked that it never arrives twice. It is not sent again."""
 
     code, status = "may_not_arrive_twice", 409
 
