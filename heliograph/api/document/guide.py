@@ -36,9 +36,9 @@ _FOLDERS = (
 #: Files by heading, in this order. A file that is not listed goes under the last heading.
 SECTIONS: dict[str, Sequence[str]] = {
     "Send and receive": ("api", "webhooks", "errors", "whatsapp", "cli"),
-    "Carriage": ("adding-a-supplier", "routing", "senders", "prices", "guard"),
-    "Run it": ("operations", "settings", "sizing", "proxies", "runbook"),
-    "Inside": ("life-of-a-message", "locks"),
+    "Suppliers and routing": ("adding-a-supplier", "routing", "senders", "prices", "guard"),
+    "Operations": ("operations", "settings", "sizing", "proxies", "runbook"),
+    "Internals": ("life-of-a-message", "locks"),
 }
 DECISIONS = "decisions"
 #: The longest query, and the maximum number of results.
@@ -124,9 +124,9 @@ class Guide:
         question = question.strip()[:LONGEST]
         answers = self.search(question)
         if not question:
-            said = "<p>Type some words. A page has to hold all of them.</p>"
+            said = "<p>Type one or more words. Results contain all of them.</p>"
         elif not answers:
-            said = f"<p>Nothing holds all of “{html.escape(question)}”. Fewer words find more.</p>"
+            said = f"<p>No section contains all of “{html.escape(question)}”. Try fewer words.</p>"
         else:
             said = '<ol class="found">' + "".join(map(_item, answers)) + "</ol>"
         return self._shell("Search", f"<h1>Search</h1>{said}", SEARCH, [], question)
