@@ -58,6 +58,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     cost_currency: str | None
     cost_due: str | None
     route: str | None
+    #: It had ended without a supplier; only by this move is it known which one had it.
+    was_found: bool = False
 
     @property
     def sent_at(self) -> datetime | None:
@@ -75,7 +77,7 @@ def change(one: Arrival) -> traffic.Change:
     # Only a receipt ends a message that a supplier has, unless none arrives.
     if sent is not None and one.kind is not None:
         took = (at - sent).total_seconds()
-        is_late = old == "unknown" or at > (one.expires_at or sent + traffic.LATE)
+        is_late = (old == "unknown" and not one.was_found) or at > (one.expires_at or sent + traffic.LATE)
     return traffic.Change(
         one.organization_id,
         "sms",
@@ -100,7 +102,13 @@ def change(one: Arrival) -> traffic.Change:
         one.cost or 0,
         one.cost_currency or "",
         one.cost_due or "",
+        one.was_found,
     )
+
+
+def is_found(one: Arrival) -> bool:
+    """True if it had ended without a supplier, and was delivered all the same."""
+    return one.status == "delivered" and one.supplier_id is None and one.previous_status not in WAITING and _newly(one)
 
 
 def _newly(one: Arrival) -> bool:

@@ -19,13 +19,14 @@ import msgspec
 from heliograph import traces, traffic
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.base.money import Charge, columns
+from heliograph.base.money import Charge, charge_of, columns
 from heliograph.base.process import spans
+from heliograph.base.sentences import said
 from heliograph.prices import margins
 from heliograph.sms import refunds
-from heliograph.sms.arrivals import Arrival, change, due, event
-from heliograph.suppliers.contract import ReceiptState
-from heliograph.traffic import incomplete
+from heliograph.sms.arrivals import Arrival, change, due, event, is_found
+from heliograph.suppliers.contract import ReceiptState, Verdict
+from heliograph.traffic import incomplete, reconciliation
 from heliograph.webhooks.recording import events
 
 
@@ -172,6 +173,29 @@ RETURNING v.n, m.event_id = v.event_id AS raises, m.receipt = v.receipt AS notes
 """
 
 
+# Messages that had ended without a supplier, and the attempt that turns out to have brought them there: of the supplier
+# whose receipt said so, or one that may have been accepted.
+TURNED_OUT = f"""
+WITH found AS MATERIALIZED (
+    SELECT v.organization_id, v.id, a.*
+      FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS v (organization_id, id, supplier_id)
+           CROSS JOIN LATERAL (
+           SELECT attempt, target_id, state, ended_at, cost, cost_currency, cost_due FROM attempts
+            WHERE organization_id = v.organization_id AND message_id = v.id
+              AND (target_id = v.supplier_id OR v.supplier_id IS NULL AND state IN ('accepted', 'unknown'))
+            ORDER BY state = 'accepted' DESC, state = 'unknown' DESC, attempt DESC LIMIT 1) a
+), marked AS (
+    UPDATE attempts SET state = 'accepted', detail = '{said("its message was delivered")}' FROM found
+     WHERE attempts.organization_id = found.organization_id AND attempts.message_id = found.id
+       AND attempts.attempt = found.attempt AND found.state = 'unknown'
+)
+UPDATE messages m
+   SET supplier_id = found.target_id, cost = found.cost, cost_currency = found.cost_currency, cost_due = found.cost_due
+  FROM found WHERE m.organization_id = found.organization_id AND m.id = found.id
+RETURNING m.id, found.target_id, found.cost, found.cost_currency, found.cost_due, found.state, found.ended_at
+"""
+
+
 async def move_many(
     conn: Connection,
     moves: Sequence[Move],
@@ -244,6 +268,7 @@ async def move_many(
             raised.append(event(one, event_id, kind))
         elif announce_sent and one.status == "sent" and (one.organization_id, one.mode) in announce_sent:
             raised.append(event(one, _event_id(move.message_id, tracing), "message.sent"))
+    arrived = await _with_suppliers(conn, arrived, moves)
     await traffic.record(conn, map(change, arrived))
     await margins.record(conn, [amount for one in arrived if (amount := due(one)) is not None])
     deliveries += await events.record(conn, raised, handover=handover)
@@ -260,6 +285,49 @@ def _left_segments(one: Arrival, move: Move) -> bool:
     if one.segments == 1 or one.mode != "live" or one.previous_status != "accepted" or one.status == "canceled":
         return False
     return move.taken is None or move.taken.series > 1
+
+
+async def _with_suppliers(conn: Connection, arrived: list[Arrival], moves: Sequence[Move]) -> list[Arrival]:
+    """These arrivals; those that had ended without a supplier, and were delivered, with the supplier that had them and
+    its charge. That attempt was counted as unanswered, or as accepted in addition: its message now counts it."""
+    lost = [one for one in arrived if is_found(one)]
+    if not lost:
+        return arrived
+    named = {move.message_id: move.supplier_id for move in moves}
+    rows = await conn.fetch(
+        TURNED_OUT, [one.organization_id for one in lost], [one.id for one in lost], [named[one.id] for one in lost]
+    )
+    found = {row["id"]: row for row in rows}
+    sums: reconciliation.Sums = {}
+    for n, one in enumerate(arrived):
+        if (row := found.get(one.id)) is None:
+            continue
+        charge = charge_of(row["cost"], row["cost_currency"], row["cost_due"])
+        arrived[n] = msgspec.structs.replace(
+            one,
+            supplier_id=row["target_id"],
+            cost=row["cost"],
+            cost_currency=row["cost_currency"],
+            cost_due=row["cost_due"],
+            was_found=True,
+        )
+        if one.mode != "live":
+            continue
+        place = (row["target_id"], one.country)
+        if row["state"] == "unknown":
+            key = reconciliation.Counted(place[0], reconciliation.hour_of(one.at), place[1], Verdict.UNKNOWN.value)
+            reconciliation.add(sums, key, -1)
+        elif row["state"] == "accepted":
+            hour = reconciliation.hour_of(row["ended_at"])
+            currency = "" if charge is None else charge.currency
+            key = reconciliation.Counted(place[0], hour, place[1], "doubled", one.network or "", currency)
+            due_at_once = charge.amount if charge is not None and charge.due == "submit" else 0
+            reconciliation.add(sums, key, -1, -one.segments, -due_at_once)
+    await reconciliation.append(conn, sums)
+    # It had left with some of its segments answered: they are part of the message now.
+    whole = [one for one in arrived if one.segments > 1 and one.was_found and found[one.id]["state"] == "unknown"]
+    await incomplete.take_back(conn, [one for one in whole if one.mode == "live"])
+    return arrived
 
 
 def _event_id(message_id: UUID, tracing: bool) -> UUID:

@@ -61,6 +61,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     cost: int = 0
     cost_currency: str = ""
     cost_due: str = ""
+    #: It had ended without a supplier, and is only now known to have had this one: since when, nobody knows.
+    was_found: bool = False
 
 
 class _Sum(msgspec.Struct, gc=False):
@@ -107,8 +109,8 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
         new = WAITING.get(change.new_status, change.new_status)
         if old != new:
             for status, reason, sign in ((old, change.old_reason, -1), (new, change.new_reason, 1)):
-                # A message that was not handed over was counted under no supplier.
-                counted = NONE if status == "accepted" else supplier_id
+                # A message that was not handed over, or not known to be, was counted under no supplier.
+                counted = NONE if status == "accepted" or (change.was_found and sign < 0) else supplier_id
                 one = sums.setdefault((*place, counted, status, reason if status in LOST else ""), _Sum())
                 one.count += sign * count
                 one.segments += sign * segments
@@ -186,6 +188,7 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             change.recipients,
             change.cost_currency,
             change.cost_due,
+            change.was_found,
             # The day of the month is enough: no reported message is a month old.
             None if taken is None else taken.day * 24 + taken.hour,
         )
@@ -199,7 +202,7 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
             group.sent.append(sent)
         if change.delivered is not None:
             group.delivered.append(change.delivered)
-        if change.receipt is not None:
+        if change.receipt is not None and not change.was_found:
             group.receipts.append(change.receipt)
     return groups.values()
 

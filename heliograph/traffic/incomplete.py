@@ -7,7 +7,7 @@ the message, and are not counted here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 from uuid import UUID
 
@@ -40,7 +40,7 @@ SELECT item.n, begun.supplier_id, begun.at, begun.taken, begun.parts, a.cost, a.
        SELECT cost, cost_currency, cost_due FROM attempts
         WHERE organization_id = item.organization_id AND message_id = item.message_id AND attempt = begun.attempt
         LIMIT 1) a
- WHERE NOT EXISTS (
+ WHERE $3 = EXISTS (
        SELECT FROM attempts
         WHERE organization_id = item.organization_id AND message_id = item.message_id AND state = 'accepted'
           AND coalesce(continues, attempt) = begun.attempt)
@@ -50,14 +50,25 @@ SELECT item.n, begun.supplier_id, begun.at, begun.taken, begun.parts, a.cost, a.
 async def count(conn: Connection, left: Iterable[Left]) -> None:
     """Count these messages' accepted segments with the suppliers that have only some of them, each with its share of
     the charge, in the hour in which they were accepted. Runs in the transaction that moves the messages."""
-    messages = list(left)
+    await _count(conn, list(left), completed=False, sign=1)
+
+
+async def take_back(conn: Connection, found: Iterable[Left]) -> None:
+    """Take off again what `count` counted of messages that turn out, after their end, to have arrived whole: of the
+    series that is marked as accepted now."""
+    await _count(conn, list(found), completed=True, sign=-1)
+
+
+async def _count(conn: Connection, messages: Sequence[Left], *, completed: bool, sign: int) -> None:
     if not messages:
         return
-    rows = await conn.fetch(BEGUN, [one.organization_id for one in messages], [one.id for one in messages])
+    ids = [one.organization_id for one in messages], [one.id for one in messages]
+    rows = await conn.fetch(BEGUN, *ids, completed)
     sums: Sums = {}
     for n, supplier_id, at, taken, parts, cost, currency, due in rows:
         one = messages[n - 1]
         hour, network = reconciliation.hour_of(at), one.network or ""
         key = Counted(supplier_id, hour, one.country, "doubled", network, currency or "")
-        reconciliation.add(sums, key, 0, taken, cost * taken // parts if cost and due == "submit" else 0)
+        charged = cost * taken // parts if cost and due == "submit" else 0
+        reconciliation.add(sums, key, 0, sign * taken, sign * charged)
     await reconciliation.append(conn, sums)

@@ -19,7 +19,7 @@ from heliograph.overview import intervening
 from heliograph.queue import timers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import reconciliation as reports
-from heliograph.sms.reports import silence
+from heliograph.sms.reports import silence, unmatched
 from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Submission, Verdict
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Query
@@ -247,6 +247,72 @@ async def test_what_an_operator_says_to_be_lost_is_due_back(pool: Pool) -> None:
     async with pool.acquire() as conn:
         await intervening.decide(conn, by, id=id, status="undelivered", reason="their ticket 4711")
     assert await money(pool, "main") == ("0.030000 EUR", "0.030000 EUR", 0)
+
+
+MARGINS = "SELECT s.name, messages, cost FROM margin_deltas LEFT JOIN suppliers s ON s.id = supplier_id"
+
+
+TRAFFIC = """
+SELECT status, s.name, sum(count)::int FROM traffic_deltas LEFT JOIN suppliers s ON s.id = supplier_id
+ GROUP BY 1, 2 HAVING sum(count) <> 0 ORDER BY 1, 2
+"""
+
+
+@pytest.mark.parametrize("how", ["an operator says so", "a receipt matched by hand", "a late answer and its receipt"])
+async def test_what_arrives_after_an_end_without_an_answer_is_charged_by_who_had_it(pool: Pool, how: str) -> None:
+    made = await asked(pool)
+    main = made.bench.connectors[made.main.id]
+    main.script = lambda _: UNKNOWN
+    id = await message(pool, await organization(pool), guarantee="at_most_once")
+    await made.bench.round()
+    await made.bench.later(seconds=91)
+    await made.bench.round()
+    assert await status_of(pool, id) == "unknown"
+    if how == "an operator says so":
+        async with pool.acquire() as conn:
+            await intervening.decide(
+                conn, Who("operator", name="Ines"), id=id, status="delivered", reason="ticket 4711"
+            )
+    elif how == "a receipt matched by hand":
+        await made.bench.receive(made.main.id, receipt("rewritten", state=ReceiptState.DELIVERED))
+        async with pool.acquire() as conn:
+            (one,) = await unmatched.listed(conn)
+            assert await unmatched.match_by_hand(conn, one.place, message_id=id, reason="the bill says so")
+    else:
+        made.bench.answer(main.submitted[0], accepted("S77"))
+        await made.bench.settle()
+        assert await money(pool, "main") == ("0.030000 EUR", None, 0)
+        await made.bench.receive(made.main.id, receipt("S77", state=ReceiptState.DELIVERED))
+    row = await pool.fetchrow("SELECT status, supplier_id, cost, cost_currency FROM messages")
+    assert tuple(row) == ("delivered", made.main.id, 30_000, "EUR")
+    assert tuple(await pool.fetchrow("SELECT state, cost FROM attempts")) == ("accepted", 30_000)
+    assert [tuple(row) for row in await pool.fetch(MARGINS)] == [("main", 1, 30_000)]
+    found = (await report(pool))["main"].line
+    assert {name: count for name, count in found.counts.items() if count} == {"accepted": 1, "delivered": 1}
+    assert await money(pool, "main") == ("0.030000 EUR", None, 0)
+    # The test put the message there without counting it.
+    assert [tuple(row) for row in await pool.fetch(TRAFFIC)] == [("accepted", None, -1), ("delivered", "main", 1)]
+    # What comes after it says nothing new.
+    made.bench.answer(main.submitted[0], accepted("S77"))
+    await made.bench.settle()
+    assert await money(pool, "main") == ("0.030000 EUR", None, 0)
+
+
+async def test_segments_of_a_message_that_turns_out_to_be_whole_are_charged_once(pool: Pool) -> None:
+    made = await asked(pool)
+    some = tuple(Part(n, f"A{n}") for n in (1, 2, 3, 4))
+    made.bench.connectors[made.main.id].script = lambda _: Outcome(Verdict.UNKNOWN, some, doubtful=(5,), total=5)
+    id = await message(pool, await organization(pool), text="x" * 700, segments=5, guarantee="at_most_once")
+    await made.bench.round()
+    await made.bench.later(seconds=91)
+    await made.bench.round()
+    assert await status_of(pool, id) == "unknown"
+    assert await money(pool, "main") == ("0.120000 EUR", None, 0), "four of five"
+    async with pool.acquire() as conn:
+        await intervening.decide(conn, Who("operator", name="Ines"), id=id, status="delivered", reason="ticket 4711")
+    assert await money(pool, "main") == ("0.150000 EUR", None, 0)
+    found = (await report(pool))["main"].line
+    assert (found["accepted"], found.segments.get("accepted"), found.segments.get("doubled", 0)) == (1, 5, 0)
 
 
 # What stands with the messages and their attempts, beside which sums are checked.

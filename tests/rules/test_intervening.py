@@ -239,6 +239,19 @@ async def test_what_was_said_goes_no_way_that_a_receipt_could_not_go(pool: Pool)
         await decide(pool, id, "sent")
 
 
+async def test_what_ended_before_any_supplier_had_it_was_not_delivered(pool: Pool) -> None:
+    """It was refunded as what never left."""
+    id = await accepted(pool, await organization(pool))
+    bench, one, two_ = await two(pool)
+    for each in (one, two_):
+        bench.connectors[each].script = lambda _: UNREACHED
+    await bench.round()
+    await decide(pool, id, "expired")
+    with pytest.raises(StatusNotDecided):
+        await decide(pool, id, "delivered")
+    assert await status_of(pool, id) == "expired"
+
+
 async def test_an_attempt_in_question_is_said_to_have_ended_and_its_work_ends(pool: Pool) -> None:
     actor = await organization(pool)
     id = await accepted(pool, actor)

@@ -42,6 +42,12 @@ TRIED = """
 SELECT attempt, target_id, state, cost, cost_currency, cost_due FROM attempts
  WHERE organization_id = $1 AND message_id = $2 ORDER BY attempt DESC LIMIT 1
 """
+# Whether a supplier has a message, or may have it.
+HAD = """
+SELECT supplier_id IS NOT NULL OR EXISTS (
+       SELECT FROM attempts WHERE organization_id = $1 AND message_id = $2 AND state IN ('accepted', 'unknown'))
+  FROM messages WHERE organization_id = $1 AND id = $2
+"""
 
 
 async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
@@ -61,6 +67,8 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
         raise StatusNotDecided
     organization_id = found.actor.organization_id
     async with conn.transaction():
+        if found.status != "accepted" and not await conn.fetchval(HAD, organization_id, id):
+            raise StatusNotDecided
         moves = [Move(organization_id, id, status, now(), _code(status, found.status))]
         if found.status == "accepted":
             moves = await _out_of_the_queue(conn, organization_id, id, moves[0], phones.country(found.recipient))
