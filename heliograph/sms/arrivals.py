@@ -36,6 +36,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     kind: str | None
     #: Its receipt attributes the failure to the recipient.
     recipients: bool
+    #: A supplier's refusal ended it.
+    refused: bool
     mode: str
     segments: int
     country: str

@@ -21,7 +21,7 @@ UNSENT = "unsent"
 #: Class of failure → the reason for the refund in the ledger, which customers read.
 REASONS: Mapping[str, str] = {
     UNSENT: "not sent",
-    # Every supplier that was tried refused it.
+    # Every supplier that was tried refused it, or one because the recipient wants no more messages through it.
     "refused": "refused",
     # According to receipts.
     "undelivered": "not delivered",
@@ -53,6 +53,8 @@ class Moved(Protocol):
     @property
     def failure_code(self) -> str | None: ...
     @property
+    def refused(self) -> bool: ...
+    @property
     def segments(self) -> int: ...
 
 
@@ -78,7 +80,7 @@ def class_of(one: Moved) -> str | None:
         return None
     if one.sent_at is not None or status == "unknown":
         return status
-    return "refused" if one.failure_code == "rejected" else UNSENT
+    return "refused" if one.refused or one.failure_code == "rejected" else UNSENT
 
 
 # -- the installation's policy -----------------------------------------------------------------------------------------

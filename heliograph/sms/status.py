@@ -103,6 +103,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     receipt_error: str | None = None
     #: According to its receipt, the recipient is the reason for the failure.
     recipients: bool = False
+    #: A supplier's refusal ends it.
+    refused: bool = False
 
 
 class Moved(NamedTuple):
@@ -257,9 +259,8 @@ async def move_many(
     for n, raises, notes, *row in rows:
         move, event_id = moves[n - 1], event_ids[n - 1]
         kind = STATUSES[move.status].event
-        one = Arrival(
-            move.organization_id, move.message_id, move.status, move.at, move.failure_code, kind, move.recipients, *row
-        )
+        place = (move.organization_id, move.message_id)
+        one = Arrival(*place, move.status, move.at, move.failure_code, kind, move.recipients, move.refused, *row)
         arrived.append(one)
         moved.add(move.message_id)
         if notes and move.receipt is not None:

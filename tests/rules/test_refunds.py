@@ -112,6 +112,27 @@ async def test_what_suppliers_say_decides_the_class(pool: Pool) -> None:
     assert await refunded(pool, actor) == {refused: "refused", lost: "not delivered", unsent: "not sent"}
 
 
+@pytest.mark.parametrize("chosen", [False, True])
+async def test_who_opted_out_at_a_supplier_was_refused_there_and_who_opted_out_with_us_was_not(
+    pool: Pool, chosen: bool
+) -> None:
+    actor = await organization(pool, quota=100)
+    async with pool.acquire() as conn:
+        await refunds.change_policy(conn, {"refused": chosen})
+    bench = Bench(pool, supplier("main"))
+    bench.only.script = lambda one: Outcome(Verdict.REFUSED, opted_out=True)
+    there, here = await accept(pool, actor), await accept(pool, actor)
+    await pool.execute("UPDATE queue SET due_at = now() + interval '1 hour' WHERE id = $1", here)
+    await bench.round()
+    # What waits is for somebody who has opted out now, and is handed to nobody.
+    await pool.execute("UPDATE queue SET due_at = now() WHERE id = $1", here)
+    await bench.round()
+    rows = await pool.fetch("SELECT id, failure_code FROM messages ORDER BY id")
+    assert [tuple(row) for row in rows] == [(there, "opted_out"), (here, "opted_out")]
+    assert len(bench.only.submitted) == 1
+    assert await refunded(pool, actor) == {here: "not sent"} | ({there: "refused"} if chosen else {})
+
+
 async def test_whether_it_was_sent_may_be_unknown(pool: Pool) -> None:
     actor = await organization(pool, quota=100)
     async with pool.acquire() as conn:

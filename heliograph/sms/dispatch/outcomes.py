@@ -210,9 +210,9 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
         case Verdict.UNKNOWN:
             return Settled(ended, postponed=Postponed(lease, grace, leases.UNROUTED))
         case Verdict.REFUSED if outcome.opted_out:
-            return Settled(ended, _unsent(due, at, "rejected", "opted_out"))
+            return Settled(ended, _unsent(due, at, "rejected", "opted_out", refused=True))
         case Verdict.REFUSED if not outcome.failover or due.refused:
-            return Settled(ended, _unsent(due, at, "rejected"))
+            return Settled(ended, _unsent(due, at, "rejected", refused=True))
         case Verdict.REFUSED:
             return Settled(ended, postponed=Postponed(lease, 0.0, leases.UNROUTED))
         case Verdict.UNREACHABLE:
@@ -228,14 +228,14 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
     return Settled(ended, postponed=Postponed(lease, pause, leases.UNROUTED, counts))
 
 
-def _unsent(due: ClaimedMessage, at: datetime, status: str, code: str | None = None) -> Move:
+def _unsent(due: ClaimedMessage, at: datetime, status: str, code: str | None = None, *, refused: bool = False) -> Move:
     """The final move of a message that is not tried again. If an earlier try had no answer, a supplier may have it
     after all."""
     if due.was_unknown:
         status, code = "unknown", OUTCOME_UNKNOWN
     else:
         code = code or status
-    return Move(due.lease.organization_id, due.lease.id, status, at, code, unsent=True)
+    return Move(due.lease.organization_id, due.lease.id, status, at, code, unsent=True, refused=refused)
 
 
 def deadline(accepted_at: datetime, expires_at: datetime | None) -> datetime:
