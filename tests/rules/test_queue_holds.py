@@ -18,7 +18,7 @@ from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import OUTGOING, Overtaken, Selection, Withdrawn
-from heliograph.sms import timeline
+from heliograph.sms import refunds, timeline
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.dispatch import routing, suppliers
@@ -228,6 +228,21 @@ async def test_messages_that_were_never_tried_are_canceled_and_cost_nothing(pool
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 0
     await bench.round()
     assert bench.only.submitted == []
+    await check_ledger(pool, [actor.organization_id])
+
+
+@pytest.mark.parametrize("refunded", [False, True])
+async def test_what_may_have_been_sent_is_refunded_as_the_installation_says(pool: Pool, refunded: bool) -> None:
+    actor = await organization(pool, quota=10)
+    id = await accepted(pool, actor)
+    await factories.tried(pool, id)
+    async with pool.acquire() as conn:
+        await refunds.change_policy(conn, {"unknown": refunded})
+        before = (await quota.get(conn, actor.organization_id)).remaining
+        rows = await holds.free(conn, "sms", SMS, limit=10)
+        async with conn.transaction():
+            assert await withdrawal.withdraw_rows(conn, rows, tried=True) == Withdrawn(ended=1)
+        assert (await quota.get(conn, actor.organization_id)).remaining == before + refunded
     await check_ledger(pool, [actor.organization_id])
 
 

@@ -98,7 +98,7 @@ def withdraw(
     tried: Annotated[
         bool,
         typer.Option(
-            "--tried", help="Also messages that were attempted and may have been sent; they end as `unknown`."
+            "--tried", help="Also messages that were attempted and may have been sent: they end with unknown outcome."
         ),
     ] = False,
     kind: Kind = None,
@@ -111,7 +111,9 @@ def withdraw(
 ) -> None:
     """Remove work from the queue permanently. Messages are canceled and refunded.
 
-    Work claimed by a worker is left alone, and so are messages that may have been sent, unless --tried is given.
+    Work claimed by a worker is left alone, and so are messages that may have been sent, unless --tried is given. Then
+    SMS end as `unknown`, refunded only if `heliograph quota refunds` says so of that class; WhatsApp messages end as
+    `failed`, and their reservation is released.
     Webhook deliveries are dropped; their events stay available in `GET /v1/events`, and `heliograph webhook` can resend
     them.
 

@@ -105,8 +105,8 @@ SELECT item.organization_id, item.id, m.segments, coalesce(tried.attempt, 0) > 0
 async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -> Withdrawn:
     """Remove queue rows permanently: messages that no supplier can have are canceled and refunded.
 
-    `tried`: also remove those that were tried and may have been sent. They become `unknown`, and are not refunded. Runs
-    in the caller's transaction. Raises Overtaken.
+    `tried`: also remove those that were tried and may have been sent. They become `unknown`, and are refunded if the
+    installation refunds that. Runs in the caller's transaction. Raises Overtaken.
     """
     found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
     if not found:
