@@ -80,7 +80,7 @@ class Judged(msgspec.Struct, Generic[Id], frozen=True):
     """What is known about one supplier of the route."""
 
     id: Id
-    #: Millionths per segment, in the currency that all share; None: it has no rate there.
+    #: Millionths for a message of the route's usual length, in the currency that all share; None: it has no rate there.
     price: int | None
     hour: Measured = Measured()
     week: Measured = Measured()
@@ -137,9 +137,9 @@ def contradicts(few: Measured, expected: float) -> bool:
     return few.count >= FEW and wilson(few.delivered, few.count)[1] < expected
 
 
-def expected_cost(price: int, quality: float, loss: int, *, segments: int = 1) -> float:
+def expected_cost(price: int, quality: float, loss: int) -> float:
     """The cost of a message including the expected cost of its failure, in millionths."""
-    return price * segments + loss * (1 - quality)
+    return price + loss * (1 - quality)
 
 
 def outside(one: Judged[Id], bounds: Bounds) -> Sentence:
@@ -158,7 +158,7 @@ def outside(one: Judged[Id], bounds: Bounds) -> Sentence:
     return quoted("")
 
 
-def evaluate(route: Sequence[Judged[Id]], bounds: Bounds, *, segments: int = 1) -> Outcome[Id]:
+def evaluate(route: Sequence[Judged[Id]], bounds: Bounds) -> Outcome[Id]:
     """Judge a route's suppliers and move their shares. Ties go to the lower price, then to the first supplier."""
     incumbent = max(route, key=lambda one: (one.share, one.rest))
     told = {one.id: _seen(one) for one in route}
@@ -188,7 +188,7 @@ def evaluate(route: Sequence[Judged[Id]], bounds: Bounds, *, segments: int = 1) 
         return _judged(_moved(route, bounds, best.id, {}, told), route, [], proven, degraded=True)
 
     def cost(one: Judged[Id]) -> float:
-        return expected_cost(one.price or 0, one.quality, bounds.loss, segments=segments)
+        return expected_cost(one.price or 0, one.quality, bounds.loss)
 
     within.sort(key=lambda one: (cost(one), one.price or 0))
     best = within[0]

@@ -13,7 +13,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.cli.carriage import route as command
 from heliograph.console.routing import editing
-from heliograph.prices import margins
+from heliograph.prices import margins, rows, tariffs
 from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
 from heliograph.senders import rules as sender_rules
@@ -358,6 +358,11 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
     # A route that asks for a price asks nobody who has none.
     page = await root.submit(form, NEW, name="za", country="ZA", rated="yes", **at(main, 10))
     assert "20 from ACME to South Africa" in page.words
+    async with pool.acquire() as conn:
+        given = rows.read(["country,sender_type,price,currency\n", "ZA,alphanumeric,0.01,USD\n"])
+        await tariffs.import_rates(conn, given, kind="cost", name="main", supplier_id=main)
+    page = await root.submit(form, NEW, name="za", country="ZA", rated="yes", **at(main, 10))
+    assert "Nothing would be refused that" in page.words, "its price is for senders of that kind"
     page = await root.submit(form, NEW, name="movitel", network="643-03", **at(main, 10))
     said = "Numbers of Mozambique would be looked up by mnp before they are sent to: 80 a day at most, for US$0.80."
     assert said in page.words, page.words

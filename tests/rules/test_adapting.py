@@ -25,14 +25,16 @@ from tests.rules.factories import organization
 DEAR, CHEAP = UUID(int=1), UUID(int=2)
 
 
-async def supplied(pool: Pool, id: UUID, price: str, *, currency: str = "EUR") -> None:
+async def supplied(pool: Pool, id: UUID, price: str, *, currency: str = "EUR", **columns: str) -> None:
+    """`columns`: further ones of its rate."""
     await pool.execute(
         "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
         " VALUES ($1, $2, 'smpp', '{}', '', now(), now())",
         id,
         "dear" if id == DEAR else "cheap",
     )
-    given = rows.read(["country,price,currency\n", f"MZ,{price},{currency}\n"])
+    names, values = (",".join(some) for some in (("", *columns), ("", *columns.values())))
+    given = rows.read([f"country,price,currency{names}\n", f"MZ,{price},{currency}{values}\n"])
     async with pool.acquire() as conn:
         await tariffs.import_rates(conn, given, kind="cost", name=str(id), supplier_id=id)
 
@@ -47,24 +49,28 @@ async def handed(
     hours: int = 2,
     country: str = "MZ",
     network: str = "",
+    segments: int = 1,
 ) -> None:
     """So many messages in the full hour that began `hours` or less ago. `recipient`: what failed for reasons of the
     recipients'."""
     for what, number in (("accepted", count), ("delivered", delivered), ("recipient", recipient)):
         await pool.execute(
             "INSERT INTO reconciliation (day, hour, supplier_id, country, network, what, count, segments, to_receipt)"
-            " SELECT (at AT TIME ZONE 'UTC')::date, at, $1, $2, $3, $4, $5, $5, '{}'"
+            " SELECT (at AT TIME ZONE 'UTC')::date, at, $1, $2, $3, $4, $5::bigint, $5::bigint * $7::int, '{}'"
             " FROM (SELECT date_trunc('hour', now() - $6::interval, 'UTC') AS at) one",
-            *(id, country, network, what, number, timedelta(hours=hours)),
+            *(id, country, network, what, number, timedelta(hours=hours), segments),
         )
 
 
-async def routed(pool: Pool, *, adaptive: bool = True, name: str = "moz", network: str | None = None) -> Route:
+async def routed(
+    pool: Pool, *, adaptive: bool = True, name: str = "moz", network: str | None = None, sender: str | None = None
+) -> Route:
     route = Route(
         id=uuid7(),
         name=name,
         country=None if network else "MZ",
         network=network,
+        sender=sender,
         traffic_class="marketing",
         adaptive=adaptive,
         choices=(Choice(DEAR, 1, 1), Choice(CHEAP, 2, 1)),
@@ -113,6 +119,39 @@ async def test_shares_move_gradually_to_the_cheaper_one(pool: Pool) -> None:
         assert "cheaper 3 of 3 times in a row" in stored.shares[CHEAP].reason
         # What an operator changes is what was configured, not the shares.
         assert [one.weight for one in stored.route.choices] == [1, 1]
+
+
+@pytest.mark.parametrize(("segments", "points"), [(1, 15), (3, 5)])
+async def test_what_is_priced_by_the_message_is_compared_at_the_length_that_messages_have(
+    pool: Pool, segments: int, points: int
+) -> None:
+    """0.05 a message is more than 0.03 a segment, and less than three of them."""
+    await supplied(pool, DEAR, "0.05", unit="message")
+    await supplied(pool, CHEAP, "0.03")
+    for hours in (1, 2):
+        for id in (DEAR, CHEAP):
+            await handed(pool, id, 500, 480, hours=hours, segments=segments)
+    await routed(pool)
+    assert [one[CHEAP] for one in await evaluated(pool, 3)] == [5, 5, points]
+
+
+@pytest.mark.parametrize("sender", [None, "258841112222"])
+async def test_prices_for_a_kind_of_sender_are_found(pool: Pool, sender: str | None) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03", sender_type="numeric")
+    await measured(pool)
+    await routed(pool, sender=sender)
+    assert [one[CHEAP] for one in await evaluated(pool, 3)] == [5, 5, 15]
+
+
+async def test_a_price_for_another_kind_of_sender_than_the_routes_is_none(pool: Pool) -> None:
+    await supplied(pool, DEAR, "0.05")
+    await supplied(pool, CHEAP, "0.03", sender_type="numeric")
+    await measured(pool)
+    await routed(pool, sender="ACME")
+    assert [one[CHEAP] for one in await evaluated(pool, 3)] == [5, 5, 5]
+    async with pool.acquire() as conn:
+        assert "prices of two suppliers are needed" in (await rules.find(conn, route="moz")).shares[CHEAP].reason
 
 
 async def hour(pool: Pool, cheap: int, dear: int = 480) -> None:

@@ -19,8 +19,7 @@ OTP, TRANSACTIONAL, MARKETING = (BOUNDS[name] for name in ("otp", "transactional
 
 def costs(loss: int, segments: int = 1) -> list[float]:
     return [
-        round(adaptive.expected_cost(one.price or 0, one.quality, loss, segments=segments) / UNIT, 6)
-        for one in (A, B, C)
+        round(adaptive.expected_cost((one.price or 0) * segments, one.quality, loss) / UNIT, 6) for one in (A, B, C)
     ]
 
 

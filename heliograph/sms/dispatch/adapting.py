@@ -25,7 +25,7 @@ from heliograph.base.money import decimal
 from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.networks import plan
 from heliograph.prices.book import Book
-from heliograph.prices.tariff import Destination
+from heliograph.prices.tariff import SENDER_TYPES, Destination, Rate, sender_type
 from heliograph.routes import adaptive, rules
 from heliograph.routes.adaptive import BOUNDS, Bounds, Judged, Measured
 from heliograph.routes.lookup import Candidates, Route
@@ -44,7 +44,7 @@ TOO_LITTLE = said("too little was sent to this network, shares return to the cou
 # A week by supplier, country and network, with its last hours individually.
 MEASURED = """
 SELECT supplier_id, country, network, CASE WHEN hour >= $3 THEN hour END AS hour, what, sum(count)::bigint AS count,
-       histogram_sum(to_receipt) AS to_receipt
+       sum(segments)::bigint AS segments, histogram_sum(to_receipt) AS to_receipt
   FROM reconciliation
  WHERE day >= ($2::timestamptz AT TIME ZONE 'UTC')::date AND hour >= $2 AND supplier_id = ANY ($1)
    AND what IN ('accepted', 'delivered', 'recipient')
@@ -94,9 +94,10 @@ class Facts:
     """Facts about suppliers that a worker records next to their names with each routing decision: "0.021 USD, 97 % in 6
     s".
 
-    The price is that of a segment to the route's destination in the supplier's rate card; the quality is the share of
-    messages to the route's country that were delivered in SAID_OF, and the time within which 95 % of the receipts
-    arrived. Prices that nobody entered, and quality measured on fewer than `adaptive.PROVEN` messages, are left out.
+    The price is that of a segment, or of a message, to the route's destination in the supplier's rate card; the
+    quality is the share of messages to the route's country that were delivered in SAID_OF, and the time within which
+    95 % of the receipts arrived. Prices that nobody entered, and quality measured on fewer than `adaptive.PROVEN`
+    messages, are left out.
     """
 
     def __init__(self, book: Book) -> None:
@@ -124,12 +125,10 @@ class Facts:
         route = found.route
         if route is None:
             return {}
-        country, at, to = country_of(route) or "", clock.now(), destination(route)
-        found_of = {}
+        country, found_of = country_of(route) or "", {}
+        rates = rates_of(route, found.suppliers, self._book, clock.now(), message_class=route.traffic_class or "")
         for id in found.suppliers:
-            card = self._book.card(id)
-            rate = None if card is None else card.find(to, at, message_class=route.traffic_class or "")
-            price = "" if rate is None or rate.rate.rejects else f"{_short(rate.rate.price)} {rate.rate.currency}"
+            price = _said(rates[id]) if id in rates else quoted("")
             quality = self._quality.get((id, country, route.network or route.shared_for), "")
             if facts := joined([price, quality or self._quality.get((id, country, None), "")]):
                 found_of[id] = facts
@@ -144,6 +143,11 @@ def _delivered(row: asyncpg.Record) -> Sentence:
     share = f"{row['delivered'] * 100 / count:.0f} %"
     p95 = percentile(row["to_receipt"] or (), 0.95)
     return quoted(share) if p95 is None else said("%(share)s in %(seconds)s s", share=share, seconds=max(1, round(p95)))
+
+
+def _said(rate: Rate) -> Sentence:
+    price = f"{_short(rate.price)} {rate.currency}"
+    return quoted(price) if rate.unit == "segment" else said("%(price)s per message", price=price)
 
 
 def _short(amount: int) -> str:
@@ -190,6 +194,25 @@ def destination(route: Route) -> Destination:
     """The destination whose rate is the cost of a route's messages."""
     network = route.network or route.shared_for or ""
     return everywhere(country=country_of(route) or "", network=network, prefix=route.prefix or "")
+
+
+def rates_of(
+    route: Route, suppliers: Iterable[UUID], book: Book, at: datetime, *, message_class: str
+) -> dict[UUID, Rate]:
+    """The rates of suppliers for a route's messages; those without one, or that reject it, are left out.
+
+    All are for the same kind of sender: that of the route's sender; for a route of any sender, the first of
+    SENDER_TYPES for which most of them have a rate.
+    """
+    to, cards = destination(route), {id: card for id in suppliers if (card := book.card(id)) is not None}
+    kinds = SENDER_TYPES if route.sender is None else (sender_type(route.sender),)
+    best: dict[UUID, Rate] = {}
+    for kind in kinds:
+        found = {id: card.find(to, at, message_class=message_class, sender_type=kind) for id, card in cards.items()}
+        rates = {id: one.rate for id, one in found.items() if one is not None and not one.rate.rejects}
+        if len(rates) > len(best):
+            best = rates
+    return best
 
 
 def _evaluated(
@@ -263,7 +286,7 @@ def _judged(
     bounds = BOUNDS[name]
     hour = _hour(at, bounds)
     rest = adaptive.at_rest([(one.supplier_id, one.priority, one.weight) for one in route.choices], bounds.trickle)
-    prices = _prices(route, name, book, at)
+    prices = _prices(route, name, book, at, _length([row for some in rows.values() for row in some], route.network))
     judged = []
     for id in rest:
         last, week = _sums(rows[id], hour)
@@ -314,14 +337,19 @@ def _sums(rows: Iterable[asyncpg.Record], hour: datetime | None) -> tuple[_Sum, 
     return last, week
 
 
-def _prices(route: Route, message_class: str, book: Book, at: datetime) -> dict[UUID, int]:
-    """Suppliers' charges per segment, if all are in one currency: amounts in different ones cannot be compared."""
-    found = {}
-    for choice in route.choices:
-        card = book.card(choice.supplier_id)
-        rate = None if card is None else card.find(destination(route), at, message_class=message_class)
-        if rate is not None and not rate.rate.rejects:
-            found[choice.supplier_id] = rate.rate
-    if len({rate.currency for rate in found.values()}) > 1:
+def _length(rows: Sequence[asyncpg.Record], network: str | None) -> float:
+    """The average segments of the messages that suppliers accepted, in this network if any went there; 1 without
+    messages."""
+    taken = [row for row in rows if row["what"] == "accepted" and row["count"] > 0]
+    some = [row for row in taken if row["network"] == network] or taken
+    return sum(row["segments"] for row in some) / sum(row["count"] for row in some) if some else 1.0
+
+
+def _prices(route: Route, message_class: str, book: Book, at: datetime, length: float) -> dict[UUID, int]:
+    """Suppliers' charges for a message of `length` segments, if all are in one currency: amounts in different ones
+    cannot be compared."""
+    suppliers = [choice.supplier_id for choice in route.choices]
+    rates = rates_of(route, suppliers, book, at, message_class=message_class)
+    if len({rate.currency for rate in rates.values()}) > 1:
         return {}
-    return {id: rate.price for id, rate in found.items()}
+    return {id: round(rate.price * length) if rate.unit == "segment" else rate.price for id, rate in rates.items()}

@@ -18,7 +18,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.networks import plan
 from heliograph.prices.book import Book as Prices
-from heliograph.prices.tariff import Destination
+from heliograph.prices.tariff import Destination, sender_type
 from heliograph.routes import rules
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.senders import loading
@@ -192,17 +192,22 @@ def _grouped(
     rows: Iterable[asyncpg.Record], book: Book, *carriages: Carriage
 ) -> dict[tuple[str, UUID, str], dict[str, int]]:
     """Messages grouped by country, organization and sender that are treated alike: of thousands of organizations, few
-    are named by any rule."""
+    are named by any rule. Where a route requires a price, so is the kind of the sender, on which rates may depend."""
     routes = [route for one in carriages for route in one.routes]
     organizations = {route.organization_id for route in routes}
     senders = {route.sender.casefold() for route in routes if route.sender is not None}
     found: dict[tuple[str, UUID, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    #: One sender for each kind, of those that no rule names.
+    kinds: dict[str, str] = {}
+    is_rated = any(route.rated for route in routes)
     for row in rows:
         organization_id, sender = book.alike(row["organization_id"], row["sender"])
         if row["organization_id"] in organizations:
             organization_id = row["organization_id"]
         if row["sender"].casefold() in senders:
             sender = row["sender"]
+        if is_rated and sender != row["sender"]:
+            sender = kinds.setdefault(sender_type(row["sender"]), row["sender"])
         found[row["country"], organization_id or NOBODY, sender][row["sender"]] += row["messages"]
     return found
 
@@ -284,20 +289,24 @@ class _Judge:
             if known is None:
                 known = self._known[id(found)] = found, _Asked(_first(found, frozenset()), False)
             return known[1]
-        spoken = self._book.spoken
         place = Destination(number[1:], country, network or "", is_certain)
+        spoken = self._book.spoken
+        told = {
+            id: spoken(id, number, organization_id=organization_id, sender=sender, network=network or "")
+            for id in found.suppliers
+        }
         silent = frozenset(
-            one
-            for one in found.suppliers
-            if spoken(one, number, organization_id=organization_id, sender=sender, network=network or "") is None
-            or (is_rated and not self._has_price(one, place, traffic_class))
+            id
+            for id, one in told.items()
+            if one is None or (is_rated and not self._has_price(id, place, traffic_class, one))
         )
         is_refused = bool(found.suppliers) and silent == set(found.suppliers)
         return _Asked(_first(found, frozenset() if is_refused else silent), is_refused)
 
-    def _has_price(self, supplier_id: UUID, place: Destination, traffic_class: str) -> bool:
+    def _has_price(self, supplier_id: UUID, place: Destination, traffic_class: str, sender: str) -> bool:
+        asked = {"message_class": traffic_class, "sender_type": sender_type(sender)}
         card = self._prices.card(supplier_id)
-        rate = None if card is None else card.find(place, self._at, message_class=traffic_class)
+        rate = None if card is None else card.find(place, self._at, **asked)
         return rate is not None and not rate.rate.rejects
 
 
