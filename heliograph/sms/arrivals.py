@@ -128,6 +128,22 @@ def due(one: Arrival) -> margins.Due | None:
     if not taken and not arrives:
         return None
     now = {"submit": taken, "delivered": arrives}
+    return _due(
+        one,
+        messages=int(taken),
+        price=price if price is not None and now[one.price_due or ""] else 0,
+        cost=cost if cost is not None and now[one.cost_due or ""] else 0,
+    )
+
+
+def taken_back(one: Arrival) -> margins.Due | None:
+    """What its organization no longer owes for a message that is refunded; None: nothing had become due."""
+    if not one.price or one.price_due != "submit" or one.sent_at is None:
+        return None
+    return _due(one, price=-one.price)
+
+
+def _due(one: Arrival, *, messages: int = 0, price: int = 0, cost: int = 0) -> margins.Due:
     return margins.Due(
         organization_id=one.organization_id,
         at=one.at,
@@ -135,11 +151,11 @@ def due(one: Arrival) -> margins.Due | None:
         country=one.country,
         network=one.network or "",
         route=one.route or "",
-        messages=int(taken),
-        segments=one.segments if taken else 0,
-        price=price if price is not None and now[one.price_due or ""] else 0,
+        messages=messages,
+        segments=one.segments if messages else 0,
+        price=price,
         price_currency=one.price_currency or "",
-        cost=cost if cost is not None and now[one.cost_due or ""] else 0,
+        cost=cost,
         cost_currency=one.cost_currency or "",
     )
 

@@ -1,5 +1,7 @@
 """Refunds of failed messages: always for those that never left, for others according to the installation's policy.
 
+What is refunded is not charged either: a price that was due on submit is taken back (`arrivals.taken_back`).
+
 The rule nobody may break: a refund is made exactly once, in the commit that ends the message.
 """
 
@@ -58,19 +60,23 @@ class Moved(Protocol):
     def segments(self) -> int: ...
 
 
-async def give_back(conn: Connection, moved: Iterable[Moved]) -> None:
-    """Refund those of these messages that have just failed, by their class. Runs in the caller's transaction, after its
-    moves, since others wait for balances."""
+async def due(conn: Connection, moved: Iterable[Moved]) -> dict[UUID, tuple[Moved, str]]:
+    """Those of these messages that have just failed and are to be refunded, by id, with their class."""
     failed = [(one, name) for one in moved if (name := class_of(one)) is not None]
     if not failed:
-        return
+        return {}
     chosen = {UNSENT}
     if any(name != UNSENT for _, name in failed):
         chosen.update(row["class"] for row in await conn.fetch(CHOSEN))
-    due = [(one, name) for one, name in failed if name in chosen]
-    if due:
-        messages = [(one.organization_id, one.id, one.segments) for one, _ in due]
-        await quota.refund_many(conn, messages, [REASONS[name] for _, name in due])
+    return {one.id: (one, name) for one, name in failed if name in chosen}
+
+
+async def give_back(conn: Connection, found: Mapping[UUID, tuple[Moved, str]]) -> None:
+    """Refund messages, as `due` returns them. Runs in the caller's transaction, after everything else, since others
+    wait for balances."""
+    if found:
+        messages = [(one.organization_id, one.id, one.segments) for one, _ in found.values()]
+        await quota.refund_many(conn, messages, [REASONS[name] for _, name in found.values()])
 
 
 def class_of(one: Moved) -> str | None:

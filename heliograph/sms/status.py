@@ -24,7 +24,7 @@ from heliograph.base.process import spans
 from heliograph.base.sentences import said
 from heliograph.prices import margins
 from heliograph.sms import refunds
-from heliograph.sms.arrivals import Arrival, change, due, event, is_found
+from heliograph.sms.arrivals import Arrival, change, due, event, is_found, taken_back
 from heliograph.suppliers.contract import ReceiptState, Verdict
 from heliograph.traffic import incomplete, reconciliation
 from heliograph.webhooks.recording import events
@@ -208,8 +208,9 @@ async def move_many(
     """Move messages to their new states where the table above allows it, and record the resulting events.
 
     Several moves of one message are given in the order in which they happened; a message that was sent and has already
-    ended takes one step. Failures are refunded by class (`refunds.py`). `announce_sent`: organizations that want
-    `message.sent`. `handover`: given by a worker that delivers the events it records. Runs in the caller's transaction.
+    ended takes one step. Failures are refunded by class (`refunds.py`), and their price is taken back. `announce_sent`:
+    organizations that want `message.sent`. `handover`: given by a worker that delivers the events it records. Runs in
+    the caller's transaction.
     """
     if not moves:
         return Moved(set(), 0, set())
@@ -271,10 +272,13 @@ async def move_many(
             raised.append(event(one, _event_id(move.message_id, tracing), "message.sent"))
     arrived = await _with_suppliers(conn, arrived, moves)
     await traffic.record(conn, map(change, arrived))
-    await margins.record(conn, [amount for one in arrived if (amount := due(one)) is not None])
+    given_back = await refunds.due(conn, arrived)
+    amounts = [due(one) for one in arrived]
+    amounts += [taken_back(one) for one in arrived if one.id in given_back]
+    await margins.record(conn, [amount for amount in amounts if amount is not None])
     deliveries += await events.record(conn, raised, handover=handover)
     await incomplete.count(conn, [one for one in arrived if _left_segments(one, one_each[one.id])])
-    await refunds.give_back(conn, arrived)
+    await refunds.give_back(conn, given_back)
     if tracing:
         await _trace(conn, began, [moves[row[0] - 1] for row in rows])
     return Moved(moved, deliveries, noted)

@@ -12,14 +12,16 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
+from heliograph.base.money import Charge
 from heliograph.prices import margins
 from heliograph.sms import refunds
 from heliograph.sms.accepting.accept import Acceptor
-from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, move_many
+from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, Taken, move_many
 from heliograph.suppliers.contract import Outcome, ReceiptState, Verdict
 from tests.rules.dispatching import Bench
 from tests.rules.factories import accepted, check_ledger, organization, receipt, send, supplier
 
+SUPPLIER = UUID(int=7)
 #: Class → how a message comes to it: its moves.
 ENDS = {
     "unsent": [("expired", "expired", True)],
@@ -179,6 +181,55 @@ async def test_what_arrives_though_nobody_was_known_to_have_it_is_due(pool: Pool
         today = now().date()
         (line,) = await margins.read(conn, first=today - timedelta(days=1), last=today + timedelta(days=2), by=())
     assert (line.messages, line.price, line.price_currency) == (1, 50000, "USD")
+
+
+@pytest.mark.parametrize("billed", ["submit", "delivered"])
+@pytest.mark.parametrize("ended", ["undelivered", "failed", "expired", "rejected", "unknown"])
+async def test_what_is_refunded_is_not_charged(pool: Pool, ended: str, billed: str) -> None:
+    """On the day of the refund; what its supplier charges stays."""
+    actor = await organization(pool, quota=100)
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, created_at, changed_at)"
+        " VALUES ($1, 'main', 'smpp', '{}', '', now(), now())",
+        SUPPLIER,
+    )
+
+    async def sent_and_ended(*, at_once: bool) -> UUID:
+        id = await accept(pool, actor)
+        await pool.execute(
+            "UPDATE messages SET price = 50000, price_currency = 'USD', price_due = $2 WHERE id = $1", id, billed
+        )
+        taken = Taken(network="643-04", cost=Charge(30_000, "USD", "submit"), route="codes")
+        sent_at = now() - timedelta(days=1)
+        moves = [
+            Move(actor.organization_id, id, "sent", sent_at, supplier_id=SUPPLIER, taken=taken),
+            Move(actor.organization_id, id, ended, now(), None if ended == "unknown" else ended),
+        ]
+        for some in [moves] if at_once else [[one] for one in moves]:
+            async with pool.acquire() as conn, conn.transaction():
+                await move_many(conn, some)
+        return id
+
+    async def lines() -> list[tuple[int, int, int]]:
+        first = now().date() - timedelta(days=2)
+        async with pool.acquire() as conn:
+            found = await margins.read(conn, first=first, last=first + timedelta(days=4), by=("supplier", "route"))
+        assert {(one.supplier, one.route) for one in found} == {("main", "codes")}
+        return [(one.messages, one.price, one.cost) for one in found]
+
+    charged = 50_000 if billed == "submit" else 0
+    await sent_and_ended(at_once=False)
+    assert await lines() == [(1, charged, 30_000)], "it was not refunded"
+    async with pool.acquire() as conn:
+        await refunds.change_policy(conn, {ended: True})
+    ids = {await sent_and_ended(at_once=at_once) for at_once in (False, True)}
+    assert set(await refunded(pool, actor)) == ids
+    assert await lines() == [(3, charged, 90_000)]
+    if ended in ("expired", "unknown"):
+        # A refund is final, though it arrives; a price on delivery becomes due then.
+        async with pool.acquire() as conn, conn.transaction():
+            await move_many(conn, [Move(actor.organization_id, id, "delivered", now()) for id in ids])
+        assert await lines() == [(3, 50_000 if billed == "submit" else 100_000, 90_000)]
 
 
 async def test_the_policy_is_shown_changed_and_recorded(pool: Pool) -> None:
