@@ -223,6 +223,62 @@ async def test_a_status_without_our_id_waits_for_the_answer(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
 
 
+CLOSED = "SELECT expires_at <= now() FROM whatsapp_conversations"
+HELD = "SELECT held_until > now() FROM whatsapp_accounts"
+DOUBTED = "SELECT missing_at IS NOT NULL FROM whatsapp_templates WHERE id = $1"
+
+
+@pytest.mark.parametrize("is_missed", [False, True])
+@pytest.mark.parametrize(("code", "failure"), [(131042, "payment"), (131047, "window_closed"), (132001, None)])
+async def test_a_failure_before_the_answer_concerns_as_much_as_one_after_it(
+    pool: Pool, code: int, failure: str | None, is_missed: bool
+) -> None:
+    """`is_missed`: it was stored just when the answer was, and neither saw the other."""
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None
+    await conversation(pool, who)
+    id = await message(pool, who, type="text" if code == 131047 else "template")
+    await bench.round()
+    (sent,) = bench.only.submitted
+    failed = says(who, None, "failed", code=code, wamid=wamid(id))
+    await bench.hear(who, failed)
+    if is_missed:
+        kept = await pool.fetch("DELETE FROM whatsapp_early_statuses RETURNING *")
+        bench.answer(sent, taken(sent))
+        await bench.settle()
+        await pool.execute("INSERT INTO whatsapp_early_statuses SELECT ($1::whatsapp_early_statuses).*", kept[0])
+        async with pool.acquire() as conn, conn.transaction():
+            await expiry.sweep(conn, bench.rates)
+    else:
+        bench.answer(sent, taken(sent))
+        await bench.settle()
+    assert await status_of(pool, id) == ("failed", failure or "template_unavailable", "released")
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
+    assert await pool.fetchval(CLOSED) is (code == 131047)
+    assert bool(await pool.fetchval(HELD)) is (code == 131042)
+    assert await pool.fetchval(DOUBTED, who.template_id) is (code == 132001)
+
+
+@pytest.mark.parametrize("word", ["sent", "failed"])
+async def test_a_status_of_a_probe_before_its_answer_decides_about_the_hold(pool: Pool, word: str) -> None:
+    who, bench = await bench_of(pool)
+    await message(pool, who)
+    await bench.round()
+    await bench.hear(who, says(who, bench.only.submitted[0].message_id, "failed", code=131042))
+    await bench.later(hours=2)
+    await bench.refresh()
+    probe = await message(pool, who)
+    bench.only.script = lambda submission: None
+    await bench.round(2)
+    assert await pool.fetchval("SELECT trying_id FROM whatsapp_accounts") == probe
+    await bench.hear(who, says(who, None, word, wamid=wamid(probe), code=131026 if word == "failed" else None))
+    bench.answer(bench.only.submitted[1], taken(bench.only.submitted[1]))
+    await bench.settle()
+    account = await pool.fetchrow("SELECT held_until IS NOT NULL AS held, trying_id FROM whatsapp_accounts")
+    # A failure for reasons of its own says nothing: the next message tries.
+    assert tuple(account) == (word == "failed", None)
+
+
 @pytest.mark.parametrize("days", [0, 40])
 @pytest.mark.parametrize("named", [True, False])
 async def test_a_status_finds_its_message_by_metas_id_however_old_it_is(pool: Pool, days: int, named: bool) -> None:

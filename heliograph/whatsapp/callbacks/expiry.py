@@ -12,6 +12,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
 from heliograph.sending import attempts
 from heliograph.whatsapp.callbacks import matching
+from heliograph.whatsapp.dispatch import outcomes
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.status import Move, move_many
 
@@ -43,8 +44,9 @@ async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
     if rows:
         withdrawn = await leases.withdraw(conn, matching.KIND, [row["id"] for row in rows], only="all")
         await attempts.mark_unknown(conn, [lease for lease in withdrawn.values() if lease.begun_at is not None])
-    moves = await matching.sweep_early(conn)
+    early = await matching.sweep_early(conn)
     at = clock.now()
-    moves += [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
-    _, deliveries = await move_many(conn, moves, rates=rates)
+    expired = [Move(row["organization_id"], row["id"], "failed", at, "expired") for row in rows]
+    moved, deliveries = await move_many(conn, [*early.moves, *expired], rates=rates)
+    deliveries += await outcomes.follow_early(conn, early, moved)
     return len(rows), deliveries

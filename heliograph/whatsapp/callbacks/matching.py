@@ -136,7 +136,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
             continue
         organization_id, id, recipient, is_known = found.message
         moves.append(Move(organization_id, id, status, when, failure, evidence, pricing))
-        if status == "failed" and _concerns_more(item):
+        if status == "failed" and _concerns_more(_fault(item)):
             blames.append(Blame(organization_id, one.number_id, id, _fault(item), when))
         if not is_known:
             bound[found.number_id, item.wamid] = (organization_id, id)
@@ -225,12 +225,16 @@ async def keep_ids(conn: Connection, known: Mapping[tuple[UUID, str], tuple[UUID
 
 def stops(item: StatusItem) -> bool:
     """Whether a failure concerns a template, a number or an account."""
-    return _fault(item).scope not in (Scope.MESSAGE, Scope.USER, Scope.COUNTRY)
+    return _stops(_fault(item))
 
 
-def _concerns_more(item: StatusItem) -> bool:
+def _stops(fault: Fault) -> bool:
+    return fault.scope not in (Scope.MESSAGE, Scope.USER, Scope.COUNTRY)
+
+
+def _concerns_more(fault: Fault) -> bool:
     """Whether a failure concerns more than its message: what `stops` tells, or the window."""
-    return _fault(item).kind is Kind.WINDOW or stops(item)
+    return fault.kind is Kind.WINDOW or _stops(fault)
 
 
 FOUND = """
@@ -242,16 +246,23 @@ RETURNING e.number_id, e.wamid, e.status, e.at, e.failure_code, e.failure_eviden
 ANY_EARLY = "SELECT EXISTS (SELECT FROM whatsapp_early_statuses)"
 
 
-async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> list[Move]:
-    """Moves from statuses that arrived before their wamids were known: (number, wamid) → (organization, message)."""
+async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> Found:
+    """The effects of statuses that arrived before their wamids were known: (number, wamid) → (organization, message).
+    The caller makes the moves, and the rest after them."""
     if not known or not await conn.fetchval(ANY_EARLY):
-        return []
+        return Found([], set(), [])
     rows = await conn.fetch(FOUND, [number for number, _ in known], [wamid for _, wamid in known])
-    return [
-        Move(*known[row["number_id"], row["wamid"]], row["status"], row["at"], row["failure_code"],
-             row["failure_evidence"], pricing_of(row["pricing"]))
-        for row in rows
-    ]  # fmt: skip
+    moves: list[Move] = []
+    blames: list[Blame] = []
+    for row in rows:
+        message = known[row["number_id"], row["wamid"]]
+        evidence, pricing = row["failure_evidence"], pricing_of(row["pricing"])
+        moves.append(Move(*message, row["status"], row["at"], row["failure_code"], evidence, pricing))
+        fault = classify(int(evidence) if evidence else None)
+        if row["status"] == "failed" and _concerns_more(fault):
+            organization_id, id = message
+            blames.append(Blame(organization_id, row["number_id"], id, fault, row["at"]))
+    return Found(moves, set(), blames)
 
 
 # A status may be stored as early just when another transaction stores its wamid: neither sees the other. So those of
@@ -265,8 +276,8 @@ SELECT e.number_id, e.wamid, w.organization_id, w.message_id
 """
 
 
-async def sweep_early(conn: Connection) -> list[Move]:
-    """Moves from early statuses whose wamid is known by now. Runs in the caller's transaction."""
+async def sweep_early(conn: Connection) -> Found:
+    """The effects of early statuses whose wamid is known by now. Runs in the caller's transaction."""
     rows = await conn.fetch(MISSED, (clock.now() - LIFE).date())
     known = {(row["number_id"], row["wamid"]): (row["organization_id"], row["message_id"]) for row in rows}
     return await adopt_early(conn, known)

@@ -379,13 +379,13 @@ class WhatsAppChannel:
         *,
         alone: bool,
     ) -> int:
-        moves = await outcomes.record(conn, answered, grace=self.grace) if answered else []
+        found = await outcomes.record(conn, answered, grace=self.grace) if answered else None
         # Answers first: a status right after its answer should not count as early.
-        _, deliveries = await move_many(
-            conn, [*moves, *reports], rates=self._rates, announce=prepared, handover=handover
-        )
-        if answered:
+        moves = [*found.moves, *reports] if found else reports
+        moved, deliveries = await move_many(conn, moves, rates=self._rates, announce=prepared, handover=handover)
+        if found:
             deliveries += await outcomes.follow(conn, answered)
+            deliveries += await outcomes.follow_early(conn, found, moved)
         return deliveries
 
 

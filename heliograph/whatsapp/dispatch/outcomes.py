@@ -32,7 +32,7 @@ from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
 from heliograph.whatsapp.callbacks import conversations, matching
-from heliograph.whatsapp.callbacks.matching import Blame, failure_of
+from heliograph.whatsapp.callbacks.matching import Blame, Found, failure_of
 from heliograph.whatsapp.dispatch import holds, test_mode
 from heliograph.whatsapp.mirror import accounts, numbers, template_sync
 from heliograph.whatsapp.status import Move
@@ -56,20 +56,21 @@ class Context(msgspec.Struct, frozen=True, gc=False):
     tries_hold: bool = False
 
 
-async def record(conn: Connection, answered: Sequence[Answered], *, grace: float) -> list[Move]:
+async def record(conn: Connection, answered: Sequence[Answered], *, grace: float) -> Found:
     """Record ends of attempts; returns the moves that follow, to be made by the caller in the same transaction, before
-    `follow`. `grace`: seconds that an unknown outcome waits for a status."""
+    `follow` and `follow_early`. `grace`: seconds that an unknown outcome waits for a status."""
     at = now()
     moves: list[Move] = await settle(conn, [decide(one, at, grace) for one in answered])
+    early = Found([], set(), [])
     accepted = [one for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
     if accepted:
-        moves += await _bind(conn, accepted)
+        early = await _bind(conn, accepted)
         await test_mode.expect(
             conn,
             [(one.attempt.lease.organization_id, one.attempt.lease.id, one.attempt.submission.recipient)
              for one in accepted if _context(one).account_id is None],
         )  # fmt: skip
-    return moves
+    return msgspec.structs.replace(early, moves=moves + early.moves)
 
 
 def decide(one: Answered, at: datetime, grace: float) -> Settled:
@@ -219,6 +220,21 @@ async def blame(conn: Connection, blames: Sequence[Blame], moved: Collection[UUI
     return await note(conn, troubles)
 
 
+async def follow_early(conn: Connection, found: Found, moved: Collection[UUID]) -> int:
+    """The effects, beyond their messages, of statuses that arrived before the answers. Runs after the moves and after
+    `follow`, since Meta said this of messages that it had accepted; returns the number of deliveries queued.
+
+    `moved`: as for `blame`.
+    """
+    ended: dict[tuple[UUID, bool], list[UUID]] = {}
+    for move in found.moves:
+        if not move.unsent:  # of a status
+            ended.setdefault((move.organization_id, move.status != "failed"), []).append(move.message_id)
+    for (organization_id, arrived), messages in sorted(ended.items(), key=lambda one: not one[0][1]):
+        await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)
+    return await blame(conn, found.blames, moved)
+
+
 async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
     """Record what faults stop, each once, however many messages encountered it."""
     at = now()
@@ -279,8 +295,8 @@ async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
     return 0
 
 
-async def _bind(conn: Connection, accepted: Sequence[Answered]) -> list[Move]:
-    """Store Meta's ids, and apply earlier statuses for them."""
+async def _bind(conn: Connection, accepted: Sequence[Answered]) -> Found:
+    """Store Meta's ids; returns the effects of earlier statuses for them."""
     known = {
         (one.attempt.message.number_id, one.outcome.wamid): (_organization(one), one.attempt.lease.id)
         for one in accepted
