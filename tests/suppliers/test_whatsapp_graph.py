@@ -109,6 +109,17 @@ class TestSends:
         async with peer(always(error(132001, error_data="x" * 9_000))) as there, Client(there.url) as client:
             assert len((await client.send("555", KEY, BODY)).detail) <= 300
 
+    @pytest.mark.parametrize("odd", [rb"\u0000", b"\0", rb"\ud83d"])
+    def test_what_the_database_cannot_store_costs_no_answer(self, odd: bytes) -> None:
+        """Its message was accepted, whatever else is in the answer; one with a NUL was never recorded."""
+        name = b'{"wa_id":"258841234567","user_id":"MZ.1' + odd + b'","profile":{"name":"a' + odd + b'b"}}'
+        taken = outcome_of(200, b'{"contacts":[' + name + b'],"messages":[{"id":"wamid.a' + odd + b'b"}]}')
+        assert taken.verdict is Verdict.ACCEPTED
+        assert taken.wamid in ("wamid.ab", "wamid.a?b")
+        assert "\0" not in (taken.user_id or "\0")
+        refused = outcome_of(400, b'{"error":{"code":131008,"message":"no ' + odd + b' here"}}')
+        assert (refused.verdict, refused.code) == (Verdict.REFUSED, "131008")
+
     async def test_the_pause_that_an_answer_asks_for(self) -> None:
         raw = error(130429, 429).replace(b"\r\n", b"\r\nRetry-After: 7\r\n", 1)
         async with peer(always(raw)) as there, Client(there.url) as client:

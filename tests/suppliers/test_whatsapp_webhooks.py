@@ -301,6 +301,8 @@ class TestMessages:
     def test_what_postgresql_cannot_store_is_taken_out(self) -> None:
         item = message(text={"body": "a\0b\ud83dc"})
         assert item.text == "ab?c"
+        # In the same way as in the answer to a send, whose wamid it names.
+        assert message(id="wamid.a\0b").wamid == "wamid.ab"
 
 
 class TestEvents:

@@ -34,6 +34,7 @@ from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
 from heliograph.suppliers.whatsapp_cloud.errors import WRONG_PROOF, Fault, classify
 from heliograph.suppliers.whatsapp_cloud.objects import CloudAccount, CloudNumber, CloudTemplate, TokenReport
+from heliograph.suppliers.whatsapp_cloud.tolerant_json import UNREADABLE, decoded
 
 #: Time limits in seconds: of a whole send, of connecting, of a whole read. Meta answers 99 of 100 sends within one.
 SEND_SECONDS = 30.0
@@ -347,8 +348,8 @@ def _unreadable(what: str) -> NoReturn:
 
 def _object(raw: bytes) -> dict[str, Any] | None:
     try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+        value = decoded(raw, msgspec.json.decode)
+    except UNREADABLE:
         return None
     return value if isinstance(value, dict) else None
 
