@@ -81,6 +81,13 @@ SELECT 1 FROM (
         WHERE opt_outs.organization_id = person.organization_id AND opt_outs.person = person.name
         LIMIT 1 FOR UPDATE) held
 """
+
+
+async def hold(conn: Connection, pairs: Collection[Pair]) -> None:
+    """Lock people's opt-outs, for who is about to change them or their history in this transaction."""
+    await conn.execute(HOLD, *_columns(pairs))
+
+
 # An opt-out under another name counts.
 SUPPRESS = f"""
 INSERT INTO opt_outs ({COLUMNS})
@@ -151,7 +158,7 @@ async def lift(conn: Connection, wanted: Sequence[Statement], *, by: Who | None 
     if not wanted:
         return set()
     pairs = [(one.organization_id, one.recipient) for one in wanted]
-    await conn.execute(HOLD, *_columns(pairs))
+    await hold(conn, pairs)
     had = await current(conn, pairs)
     lifted = [one for one in wanted if (one.organization_id, one.recipient) in had]
     if lifted:
@@ -178,7 +185,7 @@ async def lift_earlier(conn: Connection, said: Sequence[Statement]) -> None:
     if not said:
         return
     pairs = [(one.organization_id, one.recipient) for one in said]
-    await conn.execute(HOLD, *_columns(pairs))
+    await hold(conn, pairs)
     had = await current(conn, pairs)
     await history.end(conn, said, earlier_than=[one.at for one in said])
     await history.record(conn, history.IN, [one for one in said if (one.organization_id, one.recipient) in had])

@@ -5,14 +5,19 @@ to one; and numbers and user ids that, according to Meta, belong to the same per
 in each organization, since user ids are scoped to one. Consent, windows and conversations are looked up by all names of
 a person (people.sql).
 
-The rule nobody may break: links are never removed. A reassigned number keeps its old owner's opt-out, which costs a
-message; a lost link would send one to somebody who said STOP.
+A number that its person has moved away from (`leave`) stays linked until somebody writes from it: then it is another
+person's (`take`).
+
+The rule nobody may break: nothing else removes a link, and whoever removes one hands on the opt-outs
+(`consent.handing_on`). A reassigned number keeps its old owner's opt-out, which costs a message; a lost link would send
+one to somebody who said STOP.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -24,14 +29,15 @@ from heliograph.base.ids import uuid7
 #: An organization, and two names of one person: E.164, or a user id.
 Link = tuple[UUID, str, str]
 
-# Names that are already linked, as most are, cost one look-up.
+# Names that are already linked, as most are, cost one look-up. Whose a number is that its person has left, nobody knows
+# before somebody writes from it.
 UNKNOWN = """
 SELECT item.n FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS item (organization_id, one, other, n)
-  LEFT JOIN LATERAL (SELECT person FROM person_names
+  LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AND taken_at IS NULL AS is_left FROM person_names
                       WHERE organization_id = item.organization_id AND name = item.one LIMIT 1) one ON true
-  LEFT JOIN LATERAL (SELECT person FROM person_names
+  LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AND taken_at IS NULL AS is_left FROM person_names
                       WHERE organization_id = item.organization_id AND name = item.other LIMIT 1) other ON true
- WHERE (one.person = other.person) IS NOT TRUE
+ WHERE (one.person = other.person) IS NOT TRUE AND one.is_left IS NOT TRUE AND other.is_left IS NOT TRUE
 """
 # Two transactions that link people of one organization take turns, so that each sees all existing groups.
 TURN = "SELECT pg_advisory_xact_lock(hashtextextended('people ' || id, 0)) FROM unnest($1::text[]) AS turn (id)"
@@ -132,6 +138,62 @@ class _Groups:
         while (other := self._same.get((organization_id, person))) is not None:
             person = other
         return person
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A number that its person moved away from."""
+
+    left_at: datetime
+    #: E.164.
+    moved_to: str
+    #: Somebody else has written from it since.
+    is_taken: bool
+
+
+LEFT = """
+SELECT item.n, known.left_at, known.moved_to, known.taken_at IS NOT NULL AS is_taken
+  FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, name, n) CROSS JOIN LATERAL (
+       SELECT left_at, moved_to, taken_at FROM person_names
+        WHERE organization_id = item.organization_id AND name = item.name LIMIT 1) known
+ WHERE known.left_at IS NOT NULL
+"""
+
+
+async def left(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict[tuple[UUID, str], Left]:
+    """Those of the names, as (organization, address), that their person has left."""
+    asked = list(names)
+    rows = await conn.fetch(LEFT, [one for one, _ in asked], [phones.person(address) for _, address in asked])
+    return {asked[row["n"] - 1]: Left(row["left_at"], row["moved_to"], row["is_taken"]) for row in rows}
+
+
+LEAVE = """
+UPDATE person_names SET left_at = $3, moved_to = $4, taken_at = NULL WHERE organization_id = $1 AND name = $2
+"""
+RETURN = """
+UPDATE person_names SET left_at = NULL, moved_to = NULL, taken_at = NULL
+ WHERE organization_id = $1 AND name = $2 AND left_at < $3
+"""
+
+
+async def leave(conn: Connection, organization_id: UUID, number: str, *, to: str, at: datetime) -> None:
+    """Record that a person has moved from `number` to another one, which is linked to it already."""
+    await conn.execute(LEAVE, organization_id, phones.person(number), at, to)
+    await conn.execute(RETURN, organization_id, phones.person(to), at)
+
+
+async def come_back(conn: Connection, organization_id: UUID, number: str, *, at: datetime) -> None:
+    """Record that a person uses a number again that they had left."""
+    await conn.execute(RETURN, organization_id, phones.person(number), at)
+
+
+TAKE = "UPDATE person_names SET person = $3, taken_at = $4 WHERE organization_id = $1 AND name = $2"
+
+
+async def take(conn: Connection, organization_id: UUID, number: str, *, at: datetime) -> None:
+    """Record that somebody else writes from a number that its person had left: it is another person's now. The caller
+    hands on opt-outs and conversations, in the same transaction."""
+    await conn.execute(TURN, [str(organization_id)])
+    await conn.execute(TAKE, organization_id, phones.person(number), uuid7(), at)
 
 
 NAMES = "SELECT name FROM names_of_person($1, $2)"

@@ -873,10 +873,16 @@ CREATE TABLE person_names (
     name            text NOT NULL,
     person          uuid NOT NULL,
     linked_at       timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (organization_id, name)
+    left_at         timestamptz,
+    moved_to        text,
+    taken_at        timestamptz CHECK (taken_at > left_at),
+    PRIMARY KEY (organization_id, name),
+    CHECK ((left_at IS NULL) = (moved_to IS NULL))
 );
 CREATE INDEX person_names_by_person ON person_names (organization_id, person) WHERE person IS NOT NULL;
 COMMENT ON TABLE person_names IS 'tenant: names (keys of numbers, user ids) that Meta attributes to one person; people with a single name are not listed';
+COMMENT ON COLUMN person_names.left_at IS 'when, according to Meta, the person moved from this number to the one in moved_to; NULL: it is theirs';
+COMMENT ON COLUMN person_names.taken_at IS 'since when somebody else has written from it, who is another person from then on; NULL: nobody has';
 
 
 -- -- Campaigns --------------------------------------------------------------------------------------------------------

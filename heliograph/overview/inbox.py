@@ -134,8 +134,9 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None =
         sender = next((one for one in senders if one.id == thread.line_id), None)
         line, is_usable = (sender.value if sender else ""), bool(sender and sender.status == "approved")
     else:
-        bubbles, seen, profile = await _whatsapp(conn, actor, thread, before, limit)
-        window = _window((await reads.conversations_of(conn, actor, ids=[id])).get(id))
+        place = (await reads.conversations_of(conn, actor, ids=[id])).get(id)
+        window = _window(place)
+        bubbles, seen, profile = await _whatsapp(conn, actor, thread, place, before, limit)
         numbers = {one.id: one for one in await reads.phone_numbers(conn, actor)}
         number = numbers.get(thread.line_id)
         line, is_usable = (number.display_phone_number if number else ""), number is not None
@@ -204,11 +205,16 @@ async def _sms(
 
 
 async def _whatsapp(
-    conn: Connection, actor: Actor, thread: Thread, before: UUID | None, limit: int
+    conn: Connection, actor: Actor, thread: Thread, place: reads.Conversation | None, before: UUID | None, limit: int
 ) -> tuple[list[Bubble], UUID | None, str]:
     filters = whatsapp.Filters(recipient=thread.peer)
     found = await whatsapp.list_page(conn, actor, filters=filters, after=before, limit=limit, look=LOOK)
-    mine = [one for one in found.messages if one.number_id == thread.line_id]
+    # Their number may have been somebody else's, whose messages are none of theirs.
+    mine = [
+        one
+        for one in found.messages
+        if one.number_id == thread.line_id and (place is None or one.conversation_id == place.id)
+    ]
     texts = await rendering.texts(conn, actor, messages=mine)
     bubbles = [
         Bubble(
@@ -226,7 +232,7 @@ async def _whatsapp(
         )
         for one in mine
     ]
-    profile = next((one.profile_name for one in found.messages if one.profile_name), "")
+    profile = next((one.profile_name for one in mine if one.profile_name), "")
     return bubbles, _ended(found.seen, found.messages[-1].id if len(found.messages) > limit else None), profile or ""
 
 

@@ -167,6 +167,28 @@ async def test_an_answer_goes_to_the_number_that_somebody_moved_to(pool: Pool, o
     assert await pool.fetchval("SELECT recipient FROM whatsapp_conversations WHERE merged_into IS NULL") == newest
 
 
+async def test_who_got_the_number_of_somebody_else_gets_a_conversation_of_their_own(
+    pool: Pool, owner: Browser, made: Made
+) -> None:
+    meta, newest = Meta(pool), "+258844444444"
+    at = clock.now() - timedelta(hours=20)
+    system = {"type": "user_changed_number", "body": "User changed", "wa_id": newest[1:]}
+    await meta.say(made, callback(made, "My account is 4711", at - timedelta(hours=2), by=RUI))
+    await meta.say(made, callback(made, type="system", at=at, by=RUI, system=system))
+    await meta.say(made, callback(made, "Good day", clock.now() - timedelta(hours=1), by=RUI))
+    threads = {row["peer"]: row["id"] for row in await pool.fetch("SELECT id, peer FROM inbox_threads")}
+    page = await owner.get(f"/inbox/{threads[RUI]}")
+    page = await owner.submit(page, f"/inbox/{threads[RUI]}/reply", message="How can we help?")
+    assert page.status == 200, page.words
+    async with pool.acquire() as conn:
+        shown = {
+            peer: [one.text for one in (await inbox.get(conn, made.actor, id=id)).bubbles]
+            for peer, id in threads.items()
+        }
+    assert shown[RUI] == ["Good day", "How can we help?"]
+    assert not set(shown[newest]) & {"Good day", "How can we help?"}
+
+
 async def test_an_answer_that_failed_says_why_and_what_to_try(pool: Pool, owner: Browser, made: Made) -> None:
     await Meta(pool).say(made, callback(made, "Where is my order?", by=RUI))
     id = await first(pool, "whatsapp")

@@ -15,11 +15,11 @@ from heliograph.consent import optouts, people
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.sms.accepting import accept, preview
 from heliograph.whatsapp import messages
-from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply
+from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply, WindowClosed
 from heliograph.whatsapp.callbacks import conversations
 from tests.rules import factories
 from tests.rules.callback_factories import Change, Meta, ago, message
-from tests.rules.dispatching_whatsapp import Bench
+from tests.rules.dispatching_whatsapp import Bench, says
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, conversation, made
 from tests.rules.whatsapp_factories import message as outbound
@@ -174,3 +174,121 @@ async def test_names_that_meet_by_a_third_that_is_new_merge_their_conversations(
         await conversations.link(conn, [(acme.organization_id, TO, "MZ.9")])
         await conversations.link(conn, [(acme.organization_id, TO, other), (acme.organization_id, other, "MZ.8")])
     assert await pool.fetchval(open_ones) == 1
+
+
+# -- a number that somebody else has now -------------------------------------------------------------------------------
+
+
+async def out(pool: Pool, made: Made, *names: str) -> list[bool]:
+    async with pool.acquire() as conn:
+        return [bool(await optouts.current(conn, {(made.organization_id, name)})) for name in names]
+
+
+async def places(pool: Pool) -> dict[str, tuple[datetime | None, int]]:
+    """The conversations by their user: when the last window was opened, and how many messages the user wrote."""
+    rows = await pool.fetch(
+        "SELECT c.recipient, opened_at, (SELECT count(*) FROM whatsapp_messages m JOIN whatsapp_conversations of_it"
+        " ON of_it.id = m.conversation_id WHERE coalesce(of_it.merged_into, of_it.id) = c.id AND m.type = 'text'"
+        " AND direction = 'inbound')"
+        " FROM whatsapp_conversations c WHERE merged_into IS NULL"
+    )
+    return {recipient: (opened_at, count) for recipient, opened_at, count in rows}
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_whoever_writes_from_a_number_that_was_left_is_somebody_else(
+    pool: Pool, acme: Made, meta: Meta, together: bool
+) -> None:
+    first, moved, later = ago(hours=60), ago(hours=50), ago(minutes=1)
+    said = [message(acme, at=first, user_id="MZ.1"), changed_number(acme, moved),
+            message(acme, "Good day", later, user_id="MZ.9"), message(acme, "Anybody?", later)]  # fmt: skip
+    for some in [said] if together else [[one] for one in said]:
+        await meta.say(acme, *some)
+    assert await places(pool) == {NEW: (first, 1), TO: (later, 2)}
+    with pytest.raises(WindowClosed):
+        await reply(pool, acme, NEW)
+    assert await reply(pool, acme, TO) == 202
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == [TO, "MZ.9"]
+        assert sorted(await people.names(conn, acme.organization_id, NEW)) == [NEW, "MZ.1"]
+    assert sorted(row[0] for row in await pool.fetch("SELECT peer FROM inbox_threads")) == [TO, NEW]
+    # Who has the number now may leave it as well.
+    last = "+258847777777"
+    system = {"type": "user_changed_number", "body": "changed", "wa_id": last[1:]}
+    await meta.say(acme, message(acme, type="system", system=system))
+    assert await places(pool) == {NEW: (first, 1), last: (later, 2)}
+
+
+@pytest.mark.parametrize(("stopped", "wrote", "silent"), [(55, TO, True), (55, "MZ.1", True), (45, NEW, False)])
+async def test_an_opt_out_goes_along_and_the_number_keeps_what_was_said_before_the_move(
+    pool: Pool, acme: Made, meta: Meta, stopped: int, wrote: str, silent: bool
+) -> None:
+    """`silent`: so is the old number, until its new owner writes START."""
+    name = {"by": None, "user_id": wrote} if wrote == "MZ.1" else {"by": wrote}
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"), changed_number(acme, ago(hours=50)),
+                   message(acme, "STOP", ago(hours=stopped), **name))  # fmt: skip
+    assert await out(pool, acme, TO, NEW, "MZ.1") == [True] * 3
+    await meta.say(acme, message(acme, "Good day", ago(hours=2)))
+    assert await out(pool, acme, TO, NEW, "MZ.1") == [silent, True, True]
+    await meta.say(acme, message(acme, "START", ago(hours=1)))
+    assert await out(pool, acme, TO, NEW, "MZ.1") == [False, True, True]
+    await meta.say(acme, message(acme, "START", ago(minutes=50), by=NEW), message(acme, "STOP", ago(minutes=40)))
+    assert await out(pool, acme, TO, NEW, "MZ.1") == [True, False, False]
+
+
+async def test_an_opt_out_that_an_erasure_left_goes_along_too(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(acme, message(acme, "STOP", at=ago(hours=60)), changed_number(acme, ago(hours=50)))
+    await pool.execute("DELETE FROM consent_history")
+    await meta.say(acme, message(acme, "Good day"))
+    assert await out(pool, acme, TO, NEW) == [True, True]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+async def test_what_was_written_before_the_move_is_theirs_who_moved_however_late_it_comes(
+    pool: Pool, acme: Made, meta: Meta, taken: bool
+) -> None:
+    first, moved, later = ago(hours=60), ago(hours=50), ago(minutes=1)
+    await meta.say(acme, message(acme, at=first), changed_number(acme, moved))
+    if taken:
+        await meta.say(acme, message(acme, "Good day", later))
+    last = ago(hours=51)
+    await meta.say(acme, message(acme, "STOP", last))
+    assert (await places(pool))[NEW] == (last, 2)
+    assert (await out(pool, acme, NEW, TO))[0]
+    assert await pool.fetchval("SELECT peer FROM inbox_threads ORDER BY heard_at LIMIT 1") == NEW
+    # Meta tells each number of the organization.
+    await meta.say(acme, changed_number(acme, moved))
+    assert len(await places(pool)) == 1 + taken
+
+
+async def test_a_notice_that_comes_after_the_new_owner_links_nobody(pool: Pool, acme: Made, meta: Meta) -> None:
+    since, first = ago(hours=20), ago(hours=10)
+    await meta.say(acme, message(acme, "STOP", ago(hours=60)), message(acme, "START", since))
+    await meta.say(acme, message(acme, "Hello", first, by=NEW))
+    async with pool.acquire() as conn:
+        await optouts.add(conn, acme.actor, phone=TO)
+    await meta.say(acme, changed_number(acme, ago(hours=30)))
+    assert await places(pool) == {TO: (since, 2), NEW: (first, 1)}
+    # The opt-out of today is the new owner's, and the one of before the move was lifted by a word that came later.
+    assert await out(pool, acme, TO, NEW) == [True, False]
+    await pool.execute("UPDATE consent_history SET at = $1 WHERE ended_at IS NULL", ago(hours=40))
+    await meta.say(acme, changed_number(acme, ago(hours=30)))
+    assert await out(pool, acme, TO, NEW) == [True, True]
+
+
+async def test_who_comes_back_to_their_old_number_is_known_by_the_user_id(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"), changed_number(acme, ago(hours=50)))
+    last = ago(hours=1)
+    await meta.say(acme, message(acme, "Me again", ago(hours=2), user_id="MZ.1"), message(acme, "I am", last))
+    (place,) = (await places(pool)).values()
+    assert place == (last, 3)
+
+
+async def test_a_status_of_a_message_to_a_number_that_was_left_links_nobody(pool: Pool, acme: Made, meta: Meta) -> None:
+    await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"), changed_number(acme, ago(hours=50)))
+    id = await outbound(pool, acme)
+    bench = await Bench(pool).start()
+    await bench.round()
+    await bench.hear(acme, says(acme, id, "delivered", recipient=TO[1:], user_id="MZ.9"))
+    await meta.say(acme, message(acme, "Good day", user_id="MZ.9"))
+    assert set(await places(pool)) == {TO, NEW}

@@ -94,6 +94,29 @@ async def link(conn: Connection, links: Collection[Link]) -> None:
         await conn.execute(MERGE, [one.organization_id for one in new], [one.one for one in new])
 
 
+USED = """
+SELECT EXISTS (
+    SELECT FROM whatsapp_aliases known
+      JOIN whatsapp_conversations c ON c.organization_id = $1 AND c.id = known.conversation_id
+     WHERE known.organization_id = $1 AND known.alias = ltrim(person_of($2), '+') AND c.last_inbound_at > $3)
+"""
+
+
+async def used_since(conn: Connection, organization_id: UUID, number: str, at: datetime) -> bool:
+    """Whether somebody wrote from `number`, which is linked to no other name that they could have written by, after a
+    point in time."""
+    found: bool = await conn.fetchval(USED, organization_id, number, at)
+    return found
+
+
+HAND_ON = "SELECT whatsapp_hand_on_conversations($1, $2, $3)"
+
+
+async def hand_on(conn: Connection, organization_id: UUID, number: str, *, to: str) -> None:
+    """Leave the conversations found by `number` to whoever moved to another one, for the number is somebody else's."""
+    await conn.execute(HAND_ON, organization_id, number, to)
+
+
 class Renamed(msgspec.Struct, frozen=True, gc=False):
     """A notice that the user of a conversation has another number, user id or both."""
 

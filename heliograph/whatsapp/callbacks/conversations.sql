@@ -125,3 +125,19 @@ BEGIN
         END LOOP;
     END LOOP;
 END $$;
+
+-- whatsapp_hand_on_conversations: a number is another person's from now on; the conversations that are found by it stay
+-- with whoever moved to p_to. Runs after the names were separated.
+CREATE OR REPLACE FUNCTION whatsapp_hand_on_conversations(p_organization uuid, p_number text, p_to text)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_old text := ltrim(person_of(p_number), '+');
+    v_new text := ltrim(person_of(p_to), '+');
+BEGIN
+    -- The new name finds a conversation with each of our numbers by at most one alias: where it has one, the old alias
+    -- is superfluous.
+    DELETE FROM whatsapp_aliases old
+     WHERE old.organization_id = p_organization AND old.alias = v_old
+       AND EXISTS (SELECT FROM whatsapp_conversation_of(p_organization, old.number_id, p_to));
+    UPDATE whatsapp_aliases SET alias = v_new WHERE organization_id = p_organization AND alias = v_old;
+END $$;

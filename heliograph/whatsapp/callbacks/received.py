@@ -18,7 +18,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.consent import keywords
+from heliograph.consent import handing_on, keywords
 from heliograph.consent.people import Link
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Heard as Noted
@@ -27,9 +27,10 @@ from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp.accepting.accept import TABLE
-from heliograph.whatsapp.callbacks import conversations, opt_out_words
+from heliograph.whatsapp.callbacks import conversations, moves, opt_out_words
 from heliograph.whatsapp.callbacks.conversations import Heard, Renamed, User
 from heliograph.whatsapp.callbacks.matching import LIFE
+from heliograph.whatsapp.callbacks.moves import Written
 from heliograph.whatsapp.callbacks.opt_out_words import Said
 
 #: Maximum characters of a text in an event: even if all are escaped, its body stays below 20 kB.
@@ -121,7 +122,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
     fresh = [(id, one) for id, one in zip(ids, ordered, strict=True) if id in new]
     if not fresh:
         return 0, 0
-    users = [User(one.organization_id, one.number_id, one.item.sender, one.item.user_id) for _, one in fresh]
+    users, handovers = await moves.authors(conn, [_written(one) for _, one in fresh])
     await conversations.link(conn, [link for user, (_, one) in zip(users, fresh, strict=True)
                                     for link in _changed(user, one.item)])  # fmt: skip
     places = await conversations.of_users(conn, users)
@@ -141,6 +142,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
     await conversations.rename(conn, renamed)
     referred = [(one.received.organization_id, one.id) for one in messages if _was_referred(one)]
     await conversations.note_answers(conn, referred)
+    await handing_on.hand_on(conn, handovers)
     deliveries = await _obey(conn, messages)
     await _note(conn, messages)
     await _move(conn, renamed)
@@ -148,6 +150,12 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
     digits = {row["id"]: row["digits"] for row in await conn.fetch(DIGITS, list(numbers.values()), list(numbers))}
     deliveries += await events.record(conn, [_event(one, digits[one.received.number_id]) for one in messages])
     return len(messages), deliveries
+
+
+def _written(one: InboundMessage) -> Written:
+    user = User(one.organization_id, one.number_id, one.item.sender, one.item.user_id)
+    moved_to = f"+{one.item.new_sender}" if one.item.new_sender else None
+    return Written(user, min(one.item.at, one.at), moved_to)
 
 
 def _was_referred(message: _Message) -> bool:

@@ -1,0 +1,112 @@
+"""Users who move to another number, and whoever gets the number that they left.
+
+    written by the time of the move     the user's who moved, however late it arrives
+    written after it                    another person's: a conversation, a window and a user id of their own
+    under a user id that is known       the user's who moved, and uses the old number again
+
+The rule nobody may break: nobody sees, answers or opens the conversation of somebody else who once had their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from heliograph.base import phones
+from heliograph.base.database.pool import Connection
+from heliograph.consent import people
+from heliograph.consent.handing_on import Handover
+from heliograph.consent.people import Left
+from heliograph.whatsapp.callbacks import conversations
+from heliograph.whatsapp.callbacks.conversations import User
+
+#: Moves of one person that are followed from an old message to the number of today.
+_FOLLOWED = 10
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """A user's message, or notice of a new number."""
+
+    user: User
+    #: When it was written; not in the future.
+    at: datetime
+    #: The user's new number, in E.164; None: it is no such notice.
+    moved_to: str | None = None
+
+
+async def authors(conn: Connection, written: Sequence[Written]) -> tuple[list[User], list[Handover]]:
+    """Who wrote each of these, given in order of time: the user as it says, or under the number of today; and what
+    `handing_on` has to do before any word of theirs takes effect.
+
+    Runs in the caller's transaction, and before anything is linked or looked up by these names: it records moves, and
+    separates numbers from people who have left them.
+    """
+    handovers: list[Handover] = []
+    users = [one.user for one in written]
+    for n, one in enumerate(written):
+        if one.moved_to is not None and one.user.digits is not None:
+            handovers += await _move(conn, one.user, one.moved_to, one.at)
+            if handovers and handovers[-1].is_separate:
+                users[n] = _under(one.moved_to, one.user)
+    numbers = {(user.organization_id, user.recipient) for user in users if user.digits is not None}
+    left = await people.left(conn, numbers) if numbers else {}
+    if left:
+        users = [await _author(conn, one, user, left, handovers) for one, user in zip(written, users, strict=True)]
+    return users, handovers
+
+
+async def _move(conn: Connection, user: User, to: str, at: datetime) -> list[Handover]:
+    organization_id, number = user.organization_id, user.recipient
+    if phones.person(number) == phones.person(to):
+        return []  # another spelling
+    known = (await people.left(conn, [(organization_id, number)])).get((organization_id, number))
+    if known is not None and known.left_at >= at:
+        return []  # Meta tells each of our numbers
+    taken = await _take(conn, user, known, at) if known is not None and not known.is_taken else []
+    is_known = phones.person(to) in await people.names(conn, organization_id, number)
+    if not is_known and await conversations.used_since(conn, organization_id, number, at):
+        # The notice is late, and the number is somebody else's already.
+        return [*taken, Handover(organization_id, number, to, at, is_separate=True)]
+    await conversations.link(conn, [(organization_id, number, to)])
+    await people.leave(conn, organization_id, number, to=to, at=at)
+    return taken
+
+
+async def _author(
+    conn: Connection, one: Written, user: User, left: dict[tuple[UUID, str], Left], handovers: list[Handover]
+) -> User:
+    organization_id, number = user.organization_id, user.recipient
+    known = left.get((organization_id, number)) if user.digits is not None else None
+    if known is None:
+        return user
+    if one.at > known.left_at:
+        if not known.is_taken:
+            handovers += await _take(conn, user, known, one.at)
+            left.pop((organization_id, number))
+            left.update(await people.left(conn, [(organization_id, number)]))
+        return user
+    for _ in range(_FOLLOWED):
+        number = known.moved_to
+        later = (await people.left(conn, [(organization_id, number)])).get((organization_id, number))
+        if later is None or one.at > later.left_at:
+            break
+        known = later
+    return _under(number, user)
+
+
+def _under(number: str, user: User) -> User:
+    return msgspec.structs.replace(user, digits=number.removeprefix("+"))
+
+
+async def _take(conn: Connection, user: User, known: Left, at: datetime) -> list[Handover]:
+    """Somebody writes from a number that its person had left."""
+    organization_id, number = user.organization_id, user.recipient
+    if user.user_id is not None and user.user_id in await people.names(conn, organization_id, number):
+        await people.come_back(conn, organization_id, number, at=at)
+        return []
+    await people.take(conn, organization_id, number, at=at)
+    await conversations.hand_on(conn, organization_id, number, to=known.moved_to)
+    return [Handover(organization_id, number, known.moved_to, known.left_at)]
