@@ -192,6 +192,21 @@ async def test_a_button_says_a_word_too_and_organizations_have_their_own(pool: P
     assert await opted_out(pool, acme, other)
 
 
+async def test_a_message_that_is_corrected_to_a_word_says_it(pool: Pool, acme: Made, meta: Meta) -> None:
+    def corrected(text: str, hours: float) -> Change:
+        edit = {"original_message_id": "wamid.THEIRS", "message": {"type": "text", "text": {"body": text}}}
+        return message(acme, type="edit", at=ago(hours=hours), edit=edit)
+
+    await meta.say(acme, message(acme, "STPO", ago(hours=5), id="wamid.THEIRS"), corrected("STOP", 4))
+    assert await opted_out(pool, acme)
+    assert [one["message"]["keyword"] for one in await told(pool)] == [None, "stop"]
+    # Who takes the word back by another one has still said it.
+    await meta.say(acme, corrected("stop by tomorrow", 3))
+    assert await opted_out(pool, acme)
+    await meta.say(acme, corrected("START", 2))
+    assert not await opted_out(pool, acme)
+
+
 async def test_words_within_a_sentence_or_for_help_do_nothing(pool: Pool, acme: Made, meta: Meta) -> None:
     await meta.say(
         acme,

@@ -18,8 +18,8 @@ from heliograph.consent import keywords, optouts
 from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut, Pair
 
-#: Types of messages whose text is the user's own words.
-SPOKEN = frozenset({"text", "button", "interactive"})
+#: Types of messages whose text is the user's own words. Whoever corrects a message means what it says now.
+SPOKEN = frozenset({"text", "button", "interactive", "edit"})
 
 
 class Said(msgspec.Struct, frozen=True, gc=False):
