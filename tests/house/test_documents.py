@@ -107,7 +107,7 @@ def test_the_fields_to_subscribe_to_at_meta_are_those_that_are_read() -> None:
     """The command and the console name them from the same list."""
     (line,) = [line for line in (DOCS / "whatsapp.md").read_text().splitlines() if "subscribe to the fields" in line]
     assert tuple(re.findall(r"`(\w+)`", line.partition("subscribe to the fields")[2])) == onboarding.FIELDS
-    assert set(onboarding.FIELDS) == {"messages", *management.FIELDS}
+    assert set(onboarding.FIELDS) == {"messages", "calls", *management.FIELDS}
 
 
 def test_every_reason_of_a_campaign_that_waits_is_documented() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.callbacks import conversations
-from tests.rules.callback_factories import Meta, ago, message, status, wamid
+from tests.rules.callback_factories import Change, Meta, ago, message, stamp, status, wamid
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, conversation, made
 from tests.rules.whatsapp_factories import message as outbound
@@ -67,6 +68,31 @@ async def test_types_that_do_not(pool: Pool, acme: Made, meta: Meta, type: str) 
     at = ago(hours=1)
     await meta.say(acme, message(acme, "hello", at), message(acme, type=type))
     assert await window(pool, acme) == (at, at + DAY)
+
+
+def call(made: Made, at: datetime, **more: Any) -> Change:
+    begun = {"id": "wacid.1", "event": "connect", "from": TO[1:], "to": made.digits, "direction": "USER_INITIATED"}
+    metadata = {"display_phone_number": made.digits, "phone_number_id": made.graph_id}
+    return made.waba_id, "calls", {"metadata": metadata, "calls": [begun | {"timestamp": stamp(at)} | more]}
+
+
+async def test_a_call_of_the_user_opens_it_and_is_no_message(pool: Pool, acme: Made, meta: Meta) -> None:
+    wrote, called = ago(hours=30), ago(hours=2)
+    await meta.say(acme, message(acme, "hello", wrote))
+    ended = {"event": "terminate", "start_time": stamp(called), "status": "COMPLETED", "duration": 600}
+    await meta.say(acme, call(acme, called), call(acme, called + timedelta(minutes=10), **ended))
+    await meta.say(acme, call(acme, called))
+    assert await window(pool, acme) == (called, called + DAY)
+    assert await pool.fetchval("SELECT last_inbound_at FROM whatsapp_conversations") == wrote
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 1
+    # Nobody answered, or the organization called: that opens nothing.
+    await meta.say(acme, call(acme, ago(hours=1), event="terminate", status="FAILED"),
+                   call(acme, ago(hours=1), direction="BUSINESS_INITIATED"))  # fmt: skip
+    assert await window(pool, acme) == (called, called + DAY)
+    other = "+258841234568"
+    await meta.say(acme, call(acme, called, **{"from": other[1:]}), call(acme, called, **{"from": "MZ.7"}))
+    rows = await pool.fetch("SELECT recipient FROM whatsapp_conversations WHERE opened_at = $1", called)
+    assert {row[0] for row in rows} == {TO, other, "MZ.7"}
 
 
 async def test_the_newest_message_counts_in_whatever_order_they_come(pool: Pool, acme: Made, meta: Meta) -> None:

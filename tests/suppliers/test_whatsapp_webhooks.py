@@ -17,6 +17,7 @@ from pywa.utils import webhook_updates_validator
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     AlarmItem,
+    CallItem,
     CapabilityItem,
     MessageItem,
     NumberItem,
@@ -303,6 +304,19 @@ class TestMessages:
         assert item.text == "ab?c"
         # In the same way as in the answer to a send, whose wamid it names.
         assert message(id="wamid.a\0b").wamid == "wamid.ab"
+
+
+class TestCalls:
+    def test_only_that_a_user_called_and_when_is_read(self) -> None:
+        call = {"id": "wacid.1", "event": "connect", "from": "212600000017", "timestamp": "1795162455"}
+        some = [{**call, "from": None}, "call", call, {**call, "event": "ringing"}]
+        body = {"metadata": {"phone_number_id": "555000111222333"}, "calls": some}
+        raw = json.dumps({"entry": [{"id": "1", "changes": [{"field": "calls", "value": body}]}]}).encode()
+        bad, worse, good = parse(raw)
+        assert (type(bad), type(worse), type(good)) == (PoisonItem, PoisonItem, CallItem)
+        assert isinstance(good, CallItem)
+        assert (good.sender, good.at) == ("212600000017", datetime.fromtimestamp(1795162455, UTC))
+        assert list(parse(raw.replace(b'"calls": [', b'"calls": 7, "x": ['))) == []
 
 
 class TestEvents:

@@ -1,9 +1,9 @@
 """How callbacks change conversations: the owner of a message, and the service window that it opens.
 
-A user's message opens the 24-hour window in which a text may be sent; Meta's refusal closes it. Callbacks arrive late
-and in any order, so a window depends on two times only: the newest message that opens one, and the newest refusal.
-The rule nobody may break: late or repeated callbacks never shorten a window, and never reopen one that Meta has closed
-since.
+A user's message or call opens the 24-hour window in which a text may be sent; Meta's refusal closes it. Callbacks
+arrive late and in any order, so a window depends on two times only: the newest message or call that opens one, and the
+newest refusal. The rule nobody may break: late or repeated callbacks never shorten a window, and never reopen one that
+Meta has closed since.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class User(msgspec.Struct, frozen=True, gc=False):
 
 
 class Heard(msgspec.Struct, frozen=True, gc=False):
-    """A user's message to be recorded in its conversation."""
+    """A user's message, or call, to be recorded in its conversation."""
 
     conversation_id: UUID
     user: User
@@ -53,6 +53,8 @@ class Heard(msgspec.Struct, frozen=True, gc=False):
     at: datetime
     opens: bool
     referred: bool
+    #: It is no message.
+    is_call: bool = False
 
 
 MAKE = "SELECT whatsapp_ensure_conversations($1, $2, $3, $4, $5)"
@@ -179,7 +181,7 @@ UPDATE whatsapp_conversations c
 
 
 async def open_windows(conn: Connection, heard: Sequence[Heard]) -> None:
-    """Record messages of users: those with `opens` open or extend the window of their conversation."""
+    """Record messages and calls of users: those with `opens` open or extend the window of their conversation."""
     by_conversation: dict[tuple[UUID, UUID], list[Heard]] = {}
     for one in heard:
         by_conversation.setdefault((one.user.organization_id, one.conversation_id), []).append(one)
@@ -191,7 +193,7 @@ async def open_windows(conn: Connection, heard: Sequence[Heard]) -> None:
         rows.append(
             (
                 *key,
-                max(one.at for one in some),
+                max((one.at for one in some if not one.is_call), default=None),
                 max((one.at for one in some if one.opens), default=None),
                 max((one.at for one in some if one.referred), default=None),
                 next((one.user.user_id for one in some if one.user.user_id), None),

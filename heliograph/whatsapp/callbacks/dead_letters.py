@@ -28,6 +28,7 @@ from heliograph.sealing.text_keys import Item, Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     AlarmItem,
+    CallItem,
     CapabilityItem,
     MessageItem,
     NumberItem,
@@ -37,11 +38,11 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
 
 log = structlog.get_logger()
 
-Readable = StatusItem | MessageItem | TemplateItem | NumberItem | CapabilityItem | AccountItem | AlarmItem
+Readable = StatusItem | MessageItem | CallItem | TemplateItem | NumberItem | CapabilityItem | AccountItem | AlarmItem
 #: Items that could be parsed can be retried.
 READABLE: dict[str, type[Readable]] = {
     kind.__name__: kind
-    for kind in (StatusItem, MessageItem, TemplateItem, NumberItem, CapabilityItem, AccountItem, AlarmItem)
+    for kind in (StatusItem, MessageItem, CallItem, TemplateItem, NumberItem, CapabilityItem, AccountItem, AlarmItem)
 }
 
 

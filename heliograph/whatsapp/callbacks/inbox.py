@@ -6,6 +6,7 @@ other orders and other groupings change nothing, since each kind of item knows w
 
     statuses                        match_statuses, move_many: state, money, events of messages
     messages                        received.receive
+    calls                           calls.note
     templates, numbers, accounts    apply_item of each
     unreadable, or failing alone    whatsapp_dead_letters, sealed
 
@@ -39,6 +40,7 @@ from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     AlarmItem,
+    CallItem,
     CapabilityItem,
     MessageItem,
     NumberItem,
@@ -50,7 +52,8 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.handover import Handover
-from heliograph.whatsapp.callbacks import conversations, dead_letters, intake, matching, received
+from heliograph.whatsapp.callbacks import calls, conversations, dead_letters, intake, matching, received
+from heliograph.whatsapp.callbacks.calls import Call
 from heliograph.whatsapp.callbacks.dead_letters import (
     UNKNOWN_NUMBER,
     DeadLetter,
@@ -362,7 +365,7 @@ def route(item: Readable, app: UUID, at: datetime, routes: Mapping[str, Route]) 
         return said("unknown account")
     if found.app != app:
         return said("account of another app")
-    if not isinstance(item, StatusItem | MessageItem):
+    if not isinstance(item, StatusItem | MessageItem | CallItem):
         return Work(item, app, at, found.organization_id, found.account_id)
     number_id = found.numbers.get(item.phone_number_id)
     if number_id is None and isinstance(item, StatusItem):
@@ -436,7 +439,13 @@ async def apply(
             else:
                 heard.append(InboundMessage(one.organization_id, one.number_id, one.item, one.at, one.is_bare))
     deliveries += (await received.receive(conn, heard, sealing=sealing))[1]
-    changes = [one for one in works if not isinstance(one.item, StatusItem | MessageItem)]
+    called = [
+        Call(one.organization_id, one.number_id, one.item, one.at)
+        for one in works
+        if isinstance(one.item, CallItem) and one.number_id is not None
+    ]
+    await calls.note(conn, called)
+    changes = [one for one in works if not isinstance(one.item, StatusItem | MessageItem | CallItem)]
     for one in sorted(changes, key=lambda one: (one.organization_id, one.account_id)):
         match one.item:
             case TemplateItem():

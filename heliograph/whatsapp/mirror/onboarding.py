@@ -29,7 +29,7 @@ from heliograph.whatsapp.mirror.apps import App
 from heliograph.whatsapp.mirror.sync import Changed, Reading
 
 #: Fields of the app's webhook that must be subscribed to at Meta.
-FIELDS = ("messages", *management.FIELDS)
+FIELDS = ("messages", "calls", *management.FIELDS)
 
 
 class Connected(msgspec.Struct, frozen=True):

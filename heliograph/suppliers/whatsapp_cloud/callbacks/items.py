@@ -101,6 +101,18 @@ class MessageItem(msgspec.Struct, frozen=True, kw_only=True):
     new_user_id: str | None = None
 
 
+class CallItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A user called one of our numbers."""
+
+    waba_id: str
+    phone_number_id: str
+    #: Digits; None if the number is hidden.
+    sender: str | None
+    user_id: str | None = None
+    #: When the call began.
+    at: datetime
+
+
 class _Event(msgspec.Struct, frozen=True, kw_only=True):
     """Common fields of events of accounts, numbers and templates."""
 
@@ -210,6 +222,7 @@ class PoisonItem(msgspec.Struct, frozen=True, kw_only=True):
 Item: TypeAlias = (
     StatusItem
     | MessageItem
+    | CallItem
     | TemplateItem
     | NumberItem
     | CapabilityItem

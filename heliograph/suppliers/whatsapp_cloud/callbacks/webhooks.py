@@ -5,6 +5,8 @@ statuses in each. Unknown fields, types and statuses are not errors.
 
 The rule nobody may break: what cannot be read affects only itself. It becomes a PoisonItem or an UnknownItem, and every
 other item of the body is still returned.
+
+It has over 400 lines because the readers of all items share their tolerance for malformed fields.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from heliograph.suppliers.whatsapp_cloud.callbacks.calls import calls_of
 from heliograph.suppliers.whatsapp_cloud.callbacks.content import (
     content_of,
     is_forwarded,
@@ -118,6 +121,9 @@ def _entry(raw: bytes) -> Iterator[Item]:
                 yield from _value(waba_id, at, bytes(change.value))
                 continue
             value = msgspec.json.decode(change.value)
+            if change.field == "calls" and isinstance(value, dict):
+                yield from calls_of(waba_id, at, value)
+                continue
             item = event_item(waba_id, change.field, at, value) if isinstance(value, dict) else None
             yield item or UnknownItem(field=change.field[:100], waba_id=waba_id)
         except UNREADABLE as error:
