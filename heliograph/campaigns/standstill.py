@@ -13,6 +13,7 @@ REASONS = (
     "held_by_operator",
     "whatsapp_number_held",
     "whatsapp_template_not_approved",
+    "whatsapp_template_not_utility",
     "whatsapp_template_unconfirmed",
     "whatsapp_messaging_limit_reached",
     "no_supplier_connected",
@@ -54,6 +55,7 @@ CASE WHEN status <> 'running' OR queued = 0 THEN NULL
                 THEN 'held_by_operator'
                 WHEN a.held_until IS NOT NULL OR n.held_until IS NOT NULL THEN 'whatsapp_number_held'
                 WHEN t.status IN ('paused', 'pending', 'in_appeal') THEN 'whatsapp_template_not_approved'
+                WHEN t.category <> 'utility' THEN 'whatsapp_template_not_utility'
                 WHEN t.missing_at IS NOT NULL THEN 'whatsapp_template_unconfirmed'
                 WHEN p.users >= n.messaging_limit THEN 'whatsapp_messaging_limit_reached' END
       FROM whatsapp_numbers n

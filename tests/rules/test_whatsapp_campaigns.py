@@ -332,6 +332,7 @@ async def test_it_waits_for_money_and_goes_on_by_itself(pool: Pool) -> None:
 STANDS = [
     ("UPDATE whatsapp_numbers SET messaging_limit = 250", "whatsapp_messaging_limit_reached"),
     ("UPDATE whatsapp_templates SET missing_at = now()", "whatsapp_template_unconfirmed"),
+    ("UPDATE whatsapp_templates SET category = 'marketing'", "whatsapp_template_not_utility"),
     ("UPDATE whatsapp_templates SET status = 'paused'", "whatsapp_template_not_approved"),
     ("UPDATE whatsapp_numbers SET held_until = now() + interval '1 hour'", "whatsapp_number_held"),
     ("UPDATE whatsapp_accounts SET state = 'paused'", "whatsapp_account_paused"),
@@ -368,6 +369,11 @@ async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool)
     [
         ("UPDATE whatsapp_templates SET status = 'paused'", "SET status = 'approved'", whatsapp_channel.TEMPLATE),
         ("UPDATE whatsapp_templates SET status = 'in_appeal'", "SET status = 'approved'", whatsapp_channel.TEMPLATE),
+        (
+            "UPDATE whatsapp_templates SET category = 'marketing'",
+            "SET category = 'utility'",
+            whatsapp_channel.NOT_UTILITY,
+        ),
         ("UPDATE whatsapp_accounts SET state = 'paused'", "SET state = 'active'", whatsapp_channel.NUMBER),
         (
             "UPDATE whatsapp_numbers SET connection_status = 'disconnected'",
@@ -402,7 +408,6 @@ async def test_it_pauses_and_goes_on_by_itself(pool: Pool, stop: str, go: str, r
         ("UPDATE whatsapp_templates SET status = 'disabled'", whatsapp_channel.TEMPLATE),
         ("UPDATE whatsapp_templates SET status = 'removed'", whatsapp_channel.TEMPLATE),
         ("UPDATE whatsapp_templates SET disabled_locally = true", whatsapp_channel.TEMPLATE),
-        ("UPDATE whatsapp_templates SET category = 'marketing'", whatsapp_channel.NOT_UTILITY),
         (
             """UPDATE whatsapp_templates SET components = '[{"type": "BODY", "text": "{{1}}"}]'""",
             whatsapp_channel.MISMATCH,

@@ -295,6 +295,32 @@ async def test_a_template_that_a_send_is_refused_for_holds_messages_until_meta_w
         await ended(pool, who, id, "template_unavailable")
 
 
+@pytest.mark.parametrize("is_parked", [False, True])
+async def test_a_template_recategorized_in_a_campaign_holds_its_messages_and_fails_single_ones(
+    pool: Pool, is_parked: bool
+) -> None:
+    """Marketing is not sent here; but the campaign pauses, and Meta may change its mind."""
+    who, bench = await bench_of(pool)
+    ids = [await message(pool, who, to=f"+2588400000{n:02}", lane=1) for n in range(3)]
+    single = await message(pool, who, to="+258840000099")
+    if is_parked:  # by a pause before that
+        await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
+        await bench.round()
+    await pool.execute("UPDATE whatsapp_templates SET status = 'approved', category = 'marketing'")
+    bench.restart()
+    await bench.round()
+    await ended(pool, who, single, "template_unavailable")
+    lines = await pool.fetch("SELECT line, due_at > now() AS later FROM queue WHERE kind = 'whatsapp'")
+    assert [tuple(row) for row in lines] == [(who.template_id, True)] * 3
+    bench.restart()
+    assert await bench.round() == 0
+    await pool.execute("UPDATE whatsapp_templates SET category = 'utility'")
+    bench.restart()
+    await bench.round()
+    assert {one.message_id for one in bench.only.submitted} == set(ids)
+    await check_wallets(pool, [who.organization_id])
+
+
 @pytest.mark.parametrize("end", ["status = 'removed'", "disabled_locally = true"])
 async def test_what_waits_for_a_template_that_is_gone_fails_at_once(pool: Pool, end: str) -> None:
     who, bench = await bench_of(pool)

@@ -231,7 +231,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         if row["disabled_locally"] or row["status"] != "approved":
             return Stop(TEMPLATE, fails=row["disabled_locally"] or row["status"] in _LOST)
         if row["category"] != CATEGORY:  # Meta may move a template to another category
-            return Stop(NOT_UTILITY, fails=True)
+            return Stop(NOT_UTILITY, fails=False)
         parameters = filling.read(row["parameters"])
         template = _layout(row)
         if template.unsupported:  # it has been edited, here and below

@@ -23,7 +23,7 @@ import msgspec
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import look_pause
 from heliograph.queue.backlog import Backlog
-from heliograph.queue.leases import UNROUTED, Lease, Postponed
+from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
 from heliograph.sending.channel import End, Found, Step
 from heliograph.sending.results import Answered
@@ -330,15 +330,14 @@ class WhatsAppChannel:
         self, due: ClaimedMessage, content: Content, templates: Mapping[UUID, Template]
     ) -> bytes | End | Postponed:
         template = templates.get(due.template_id) if due.template_id else None
-        if (
-            template is None
-            or template.disabled
-            or template.status in ("rejected", "disabled", "removed")
-            or template.category not in ("utility", "authentication")
-        ):
+        if template is None or template.disabled or template.status in ("rejected", "disabled", "removed"):
             return _failed(due, "template_unavailable")
-        if template.status != "approved":
-            # Paused, or under review. A one-time code is useless later.
+        is_allowed = template.category in parking.CATEGORIES
+        if not is_allowed and due.lease.lane == SINGLE:
+            return _failed(due, "template_unavailable")
+        if template.status != "approved" or not is_allowed:
+            # Paused, or under review; or a campaign, which pauses, while somebody decides whether to have Meta's
+            # category reviewed. A one-time code is useless later.
             if due.authentication:
                 return _failed(due, "template_unavailable")
             return Postponed(due.lease, TEMPLATE_PAUSE, template.id, counts=False)

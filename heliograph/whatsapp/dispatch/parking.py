@@ -1,7 +1,8 @@
 """Parking: messages that wait for their template are in a queue line of that template.
 
 There they cost nothing while it is paused, under review, or missing from a listing, and delay nobody; once its state is
-decided, whatever it is, all of them return to their numbers' lines within a second.
+decided, whatever it is, all of them return to their numbers' lines within a second. Those of campaigns also wait there
+while Meta counts the template as marketing, which is not sent here.
 
 The rule nobody may break: a message in a template's line is not sent from there.
 """
@@ -17,6 +18,8 @@ from heliograph.whatsapp.dispatch import test_mode
 
 #: Statuses of a template that end by themselves or at Meta.
 WAITS = ("paused", "pending", "in_appeal")
+#: Categories that are sent.
+CATEGORIES = ("utility", "authentication")
 #: Maximum messages moved by one statement.
 MOST = 5_000
 #: Messages that wait only for their template are due within this time; those due later, such as a paused campaign's,
@@ -25,13 +28,14 @@ _SOON = "1 hour"
 
 #: An SQL condition: messages are waiting, possibly for their template.
 ANY = "EXISTS (SELECT FROM queue WHERE kind = 'whatsapp')"
-# A template in any other status decides about its messages, even if they fail. A line's organization is that of one of
-# its rows.
+# A template in any other status decides about its messages, even if they fail; in another category, only about single
+# ones. A line's organization is that of one of its rows.
 READY = """
-SELECT found.id FROM unnest($1::uuid[]) AS item (line)
+SELECT found.id, found.is_for_all FROM unnest($1::uuid[]) AS item (line)
  CROSS JOIN LATERAL (SELECT organization_id FROM queue WHERE kind = $3 AND line = item.line LIMIT 1) waiting
  CROSS JOIN LATERAL (
-       SELECT id FROM whatsapp_templates
+       SELECT id, disabled_locally OR status IN ('rejected', 'disabled', 'removed') OR category = ANY ($4) AS is_for_all
+         FROM whatsapp_templates
         WHERE organization_id = waiting.organization_id AND id = item.line
           AND (disabled_locally OR status <> ALL ($2) AND missing_at IS NULL) LIMIT 1) found
 """
@@ -39,7 +43,7 @@ SELECT found.id FROM unnest($1::uuid[]) AS item (line)
 MOVE = f"""
 WITH waiting AS MATERIALIZED (
     SELECT ctid AS place, organization_id, id FROM queue
-     WHERE kind = $1 AND line = ANY ($2) AND (lease_until IS NULL OR lease_until < now())
+     WHERE kind = $1 AND line = ANY ($2) AND lane = ANY ($5) AND (lease_until IS NULL OR lease_until < now())
      LIMIT $3 FOR UPDATE SKIP LOCKED
 ), home AS MATERIALIZED (
     SELECT waiting.place, m.line FROM waiting CROSS JOIN LATERAL (
@@ -60,7 +64,10 @@ async def leave(conn: Connection, kind: str, *, without: Collection[UUID], after
     lines = [line for line in found if line not in without]
     if not lines:
         return after
-    ready = [row["id"] for row in await conn.fetch(READY, lines, list(WAITS), kind)]
-    if ready:
-        await conn.execute(MOVE, kind, ready, MOST, test_mode.LINE)
+    ready: dict[bool, list[UUID]] = {}
+    for row in await conn.fetch(READY, lines, list(WAITS), kind, list(CATEGORIES)):
+        ready.setdefault(row["is_for_all"], []).append(row["id"])
+    for is_for_all, some in ready.items():
+        lanes = [leases.SINGLE, leases.BULK] if is_for_all else [leases.SINGLE]
+        await conn.execute(MOVE, kind, some, MOST, test_mode.LINE, lanes)
     return after
