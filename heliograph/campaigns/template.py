@@ -36,13 +36,24 @@ def check(template: str, field: str, *, smart: bool, accents: bool = False) -> N
 
 
 def check_places(template: str, field: str) -> None:
-    """Check placeholders. Raises Invalid on `field` for an unknown placeholder, and for a blank text."""
+    """Check placeholders. Raises Invalid on `field` for an unknown one, two braces outside of any, and a blank text."""
     unknown = [name for name in _named(template) if name not in PLACES]
     if unknown:
         known = ", ".join(f"{{{{{name}}}}}" for name in sorted(PLACES))
         shown = "".join(c if c.isprintable() else "\ufffd" for c in unknown[0][:64])
         raise Invalid(
             (field, "placeholder", f"`{field}` has the unknown placeholder {{{{{shown}}}}}; there are {known}")
+        )
+    # A placeholder that is not closed would reach everybody as it was typed. What is left of the text is kept apart, so
+    # that braces on either side of a placeholder do not become a pair.
+    left = _PLACE.sub(" ", template)
+    if "{{" in left or "}}" in left:
+        raise Invalid(
+            (
+                field,
+                "braces",
+                f"`{field}` has {{{{ or }}}} outside of a placeholder; write placeholders as {{{{name}}}}",
+            )
         )
     if not template.strip():
         raise Invalid((field, "length", f"`{field}` must not be blank"))

@@ -126,6 +126,10 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
         ({"content": "a", "recipients": [TO], "not_written_days": 366}, "not_written_days"),
         ({"content": "a", "recipients": [TO], "not_written_days": 1, "notWrittenDays": 2}, "not_written_days"),
         ({"content": "a {{b}}", "recipients": [TO]}, "message_template"),
+        *(
+            ({"content": text, "recipients": [TO]}, "message_template")
+            for text in ("a {{name", "a {{name}", "a name}}", "{{{{name}}}}", "{{name|{{phone}}}}", "{{name|a}b}}")
+        ),
         ({"content": "a", "recipients": []}, "recipients"),
         ({"content": "a", "audience_tags": ["x"] * 21}, "audience_tags"),
         ({"content": "a", "audience_tags": ["x"], "audience_tag_match_mode": "some"}, "audience_tag_match_mode"),
@@ -140,6 +144,11 @@ async def test_the_other_form(api: Api, tenant: Tenant) -> None:
 async def test_what_is_refused(api: Api, tenant: Tenant, body: dict[str, Any], field: str) -> None:
     status, answer = await create(api, tenant, **body)
     assert (status, refused(answer)) == (400, ("validation_error", field)), answer
+
+
+async def test_single_braces_are_text(api: Api, tenant: Tenant) -> None:
+    for text in ("{a} {{{name}}}", "{{name}}}", "a } {{ name | you }} {"):
+        assert (await create(api, tenant, content=text, recipients=[TO]))[0] == 201, text
 
 
 async def test_nobody_and_no_sender(api: Api, tenant: Tenant, pool: Pool) -> None:

@@ -219,6 +219,7 @@ async def test_what_is_wrong_is_said_at_its_field(pool: Pool, tenant: Tenant, ow
     for field in ("name", "tags", "text", "day", "pace"):
         assert f'href="#{field}"' in page.text, field
     assert "There is no such placeholder" in page.words
+    assert "Two braces are missing on one side of a placeholder" in (await look(owner, text="Hi {{name}")).words
     page = await make(owner)
     assert (page.status, "has no recipients" in page.words) == (422, True)
 

@@ -76,6 +76,7 @@ CAMPAIGN_FORM: Mapping[str, str] = {
     "pace.range": "Enter the pace as a number of messages a minute, 1 or more.",
     "text.length": "Write a text.",
     "text.placeholder": "There is no such placeholder: use those that are offered.",
+    "text.braces": "Two braces are missing on one side of a placeholder: write it like {{name}}.",
     "text.too_many_segments": "The text needs more than ten segments.",
     "without.length": "Enter at most 20 tags of 1 to 64 characters, separated by commas.",
     "without.exclusive": "Only contacts by tag can be left out by tag: empty this field, or choose contacts by tag.",
