@@ -305,6 +305,9 @@ async def test_a_field_that_is_spelled_otherwise_is_meant(api: Api, tenant: Tena
     for (path, field), (wrong, hint) in asked.items():
         _, _, body = await api.ask("POST", path, json=wrong, headers=headers)
         assert body["error"]["message"] == f"`{field}` is not a field of this operation{hint}"
+    mixed = {"type": "text", "to": "+258841234567", "text": {"body": "a"}, "template": {"name": "a"}}
+    _, _, body = await api.ask("POST", "/whatsapp/messages", json=mixed, headers=headers)
+    assert body["error"]["message"] == "`template` does not go with this `type`"
 
 
 async def test_what_is_wrong_is_said_in_words_of_json(api: Api, tenant: Tenant) -> None:

@@ -28,11 +28,12 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What refusals need to know about a body or query: allowed values by a field's path, and field names by an
-    object's path."""
+    """What refusals need to know about a body or query: allowed values by a field's path, and, by an object's path,
+    field names and the name of the field that says which struct of a union it is."""
 
     words: dict[str, tuple[str, ...]]
     names: dict[str, tuple[str, ...]]
+    tags: dict[str, str]
 
 
 # What msgspec and json raise for bytes that are not JSON. RecursionError is their limit on nesting.
@@ -197,7 +198,7 @@ def _no_number(word: str) -> NoReturn:
 @cache
 def _shape(kind: Any) -> Shape:
     """The Shape of a type, by paths such as `template.category` and `tags[]`."""
-    found = Shape({}, {})
+    found = Shape({}, {}, {})
 
     def walk(type: inspect.Type, path: str) -> None:
         below = f"{path}." if path else ""
@@ -215,6 +216,7 @@ def _shape(kind: Any) -> Shape:
                 if type.tag_field is not None:
                     name = below + type.tag_field
                     found.words[name] = (*found.words.get(name, ()), str(type.tag))
+                    found.tags[path] = type.tag_field
                 found.names[path] = (*found.names.get(path, ()), *(field.encode_name for field in type.fields))
                 for field in type.fields:
                     walk(field.type, below + field.encode_name)
@@ -272,10 +274,15 @@ def _field(text: str, shape: Shape) -> tuple[str, str, str]:
     what, path = match["what"], (match["path"] or "").removeprefix("$").removeprefix(".").replace("[...]", "[]")
     named = _NAMED.search(what)
     if named:
-        field = _printable(f"{path}.{named['name']}" if path else named["name"])
+        below = f"{path}." if path else ""
+        field = _printable(below + named["name"])
         if named["missing"] == "unknown":
-            meant = _meant(named["name"], shape.names.get(_INDEX.sub("[]", path), ()))
-            hint = f"; did you mean `{path + '.' if path else ''}{meant}`?" if meant else ""
+            place = _INDEX.sub("[]", path)
+            names = shape.names.get(place, ())
+            if named["name"] in names and place in shape.tags:
+                return field, "unknown", f"`{field}` does not go with this `{below}{shape.tags[place]}`"
+            meant = _meant(named["name"], names)
+            hint = f"; did you mean `{below}{meant}`?" if meant else ""
             return field, "unknown", f"`{field}` is not a field of this operation{hint}"
         return field, "required", f"`{field}` is required"
     field = _printable(path) or "body"
