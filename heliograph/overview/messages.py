@@ -79,6 +79,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     said: str | None = None
     #: SMS: the send named no sender, so the organization's default was used.
     is_default_sender: bool = False
+    #: SMS: one of `TRAFFIC_CLASSES`, and whether it is sent again if a supplier's answer is lost.
+    traffic_class: str = ""
+    guarantee: str = ""
 
     @property
     def failure_kind(self) -> Kind:
@@ -287,6 +290,8 @@ def _of_sms(one: sms.Message) -> Message:
         failed_at=one.failed_at,
         failure_code=one.failure_code,
         is_default_sender=bool(one.sender_defaulted),
+        traffic_class=one.traffic_class,
+        guarantee=one.guarantee,
     )
 
 

@@ -799,6 +799,15 @@ async def test_an_opt_out_names_no_number_to_who_does_not_see_it(
     assert (NUMBER[1:] in page.text, "/contacts/opt-outs?q" in page.text) == (False, False)
 
 
+async def test_the_code_of_a_message_sends_one_like_it(api: Api, tenant: Tenant, owner: Browser) -> None:
+    plain, code = await send(api, tenant), await send(api, tenant, deliveryGuarantee="at_most_once", **{"class": "otp"})
+    said = ['"class": "otp"', '"deliveryGuarantee": "at_most_once"']
+    page = (await owner.get(f"/messages/{code}")).words
+    assert [one in page for one in said] == [True, True], page
+    page = (await owner.get(f"/messages/{plain}")).words
+    assert ("curl -sS" in page, [one.split()[0] in page.split("curl -sS")[1] for one in said]) == (True, [False, False])
+
+
 async def test_the_recipient_is_kept_or_left_alone_from_a_message(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:

@@ -207,6 +207,11 @@ async def _code(conn: Connection, request: Request, message: Message, text: str)
     body = {"to": message.recipient, "message": text, "senderName": message.sender}
     if message.client_reference is not None:
         body["clientReference"] = message.client_reference
+    # What a send that says neither means is left out, so that the code stays short.
+    if message.traffic_class != "transactional":
+        body["class"] = message.traffic_class
+    if message.guarantee != request.actor.guarantee:
+        body["deliveryGuarantee"] = message.guarantee
     return code.snippets(request, "/v1/sms/send", {name: value for name, value in body.items() if value})
 
 
