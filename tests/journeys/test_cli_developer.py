@@ -264,6 +264,8 @@ async def test_any_operation_is_called_by_name_or_path(desk: Desk) -> None:
     assert json.loads(changed.out)["contact"]["name"] == "Bia"
     listed = await desk.run("call", "/v1/contacts?limit=2", "tag=vip", "--all")
     assert sorted(json.loads(line)["phone"][-1] for line in listed.out.splitlines()) == ["0", "1", "2"]
+    unwritten = await desk.run("call", "listContacts", "not_written_days=1", "limit=2")
+    assert len(json.loads(unwritten.out)["items"]) == 2
     body = desk.home / "body.json"
     body.write_text(json.dumps({"phone": "+258841234599", "name": "Carla"}))
     assert json.loads((await desk.run("call", "/contacts", "-X", "POST", "-d", f"@{body}")).out)["success"] is True
@@ -271,6 +273,8 @@ async def test_any_operation_is_called_by_name_or_path(desk: Desk) -> None:
     wrongs = {
         ("call", "createContacts"): (2, "did you mean createContact"),
         ("call", "changeContact", "name=x"): (2, "needs contactId="),
+        ("call", "listContacts", "tagg=vip"): (2, "has no parameter 'tagg'; did you mean tag?"),
+        ("call", "getAccountSummary", "tag=vip"): (2, "has no parameter 'tag'"),
         ("call", "createContact", "phone"): (2, "NAME=VALUE"),
         ("call", "createContact", "tags:=[vip"): (2, "tags:"),
         ("call", "/contacts", "-d", "@/nowhere"): (2, "--data"),

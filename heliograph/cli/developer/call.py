@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -125,7 +126,25 @@ def _operation(name: str, given: dict[str, Any]) -> tuple[str, str, dict[str, An
         return quote(_plain(rest.pop(match[1])), safe="")
 
     path = re.sub(r"\{(\w+)\}", filled, found.path)
+    if found.request is None:
+        _check_query(name, rest, () if found.query is None else found.query.__struct_encode_fields__)
     return found.method, path, rest, found.request is not None
+
+
+def _check_query(operation: str, given: dict[str, Any], known: Sequence[str]) -> None:
+    """Refuse parameters that the operation does not have. The API ignores them, so a misspelled filter would list
+    everything."""
+    folded = {_folded(one): one for one in known}
+    for name in given:
+        if _folded(name) not in folded:
+            close = get_close_matches(_folded(name), folded, n=1)
+            said = f"; did you mean {folded[close[0]]}?" if close else ""
+            raise Problem(f"{operation} has no parameter {name!r}{said}", WRONG)
+
+
+def _folded(name: str) -> str:
+    """A name in the one spelling that the API compares: it takes camelCase and snake_case."""
+    return name.replace("_", "").lower()
 
 
 def _path(text: str, given: dict[str, Any], method: str | None) -> tuple[str, str, dict[str, Any], bool]:
