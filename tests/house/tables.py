@@ -16,6 +16,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from bench.figures import BUDGETS
+from heliograph.accounts.api_keys.scopes import PROFILES, SCOPES
 from heliograph.api.document import error_pages
 from heliograph.base import retry
 from heliograph.base.process.settings import Settings
@@ -151,6 +152,12 @@ def _explained(kind: words.Kind, head: str, *, of: str | None = None, but: str =
     return _table([head, *([] if of is None else [of]), "Meaning", "Cause", "What to do"], rows)
 
 
+def profiles() -> str:
+    """The scopes that a profile stands for, in the order of the list of scopes."""
+    rows = [[f"`{name}`", ", ".join(f"`{one}`" for one in SCOPES if one in held)] for name, held in PROFILES.items()]
+    return _table(["Profile", "Scopes"], rows)
+
+
 def webhook_retries() -> str:
     """The attempts to deliver an event, by default."""
     rows = []
@@ -211,6 +218,7 @@ def _time(seconds: float) -> str:
 
 #: Where each made table stands.
 PLACES: tuple[tuple[Path, str, Callable[[], str]], ...] = (
+    (DOCS / "api.md", "profiles", profiles),
     (DOCS / "errors.md", "errors", errors),
     (DOCS / "errors.md", "failures", failures),
     (DOCS / "errors.md", "WhatsApp failures", whatsapp_failures),
