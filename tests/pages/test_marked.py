@@ -112,10 +112,14 @@ async def test_one_that_is_canceled_already_stays_so_in_a_batch(pool: Pool, api:
 async def test_marked_messages_are_sent_again_never_silently(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
-    ids = [await send(api, tenant, to=f"+25884100000{n}", clientReference=f"order-{n}") for n in range(3)]
+    ids = [
+        await send(api, tenant, to=f"+25884100000{n}", clientReference=f"order-{n}", deliveryGuarantee="at_most_once")
+        for n in range(3)
+    ]
     await pool.execute("UPDATE messages SET body = NULL WHERE id = $1", UUID(ids[2]))
     page = await owner.get("/messages?channel=sms")
-    assert (await marked(owner, page, ids[:1], do="again")).path == f"/send?again={ids[0]}"
+    one = await marked(owner, page, ids[:1], do="again")
+    assert (one.path, one.form("/send")["guarantee"]) == (f"/send?again={ids[0]}", "at_most_once")
     page = await marked(owner, page, ids, do="again")
     assert ("Send 2 messages" in page.words, "1 of the selected messages cannot" in page.words) == (True, True)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 3
@@ -126,10 +130,11 @@ async def test_marked_messages_are_sent_again_never_silently(
         page = await owner.post("/messages/again", form)
         assert "1 message sent again. 1 was refused: This person opted out" in page.words
     row = await pool.fetchrow("SELECT * FROM messages ORDER BY id DESC LIMIT 1")
-    assert (row["recipient"], row["client_reference"], row["body"]) == (
+    assert (row["recipient"], row["client_reference"], row["body"], row["guarantee"]) == (
         "+258841000000",
         "order-0",
         "Your code is 4711",
+        "at_most_once",
     )
     assert await pool.fetchval("SELECT count(*) FROM messages") == 4
     # Who does not see the texts of others sends none of them.

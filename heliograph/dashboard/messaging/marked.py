@@ -74,6 +74,7 @@ async def send_again(request: Request) -> Answer:
                 key_hash=idempotency.key_hash(request.mode, "PAGE", request.path, f"{person} {once} {one.message.id}"),
                 request_hash=idempotency.request_hash([str(person), str(one.message.id)]),
                 traffic_class=one.message.traffic_class,
+                guarantee=one.message.guarantee,
             )
             for one in listed
         ]

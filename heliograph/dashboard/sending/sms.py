@@ -177,6 +177,7 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
         message=(detail.text or "") if whole else "",
         sender=str(sender.id) if sender else "",
         reference=detail.message.client_reference or "",
+        guarantee=detail.message.guarantee if detail.message.guarantee != request.actor.guarantee else "",
     )
 
 
