@@ -22,7 +22,7 @@ from heliograph.base.process.heartbeat import GONE, IS_ALIVE
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import LATE, Check, Sentence, State, joined, kept, quoted, said
 from heliograph.base.standby.readers import Unread, reached
-from heliograph.health import backups, database
+from heliograph.health import backups, database, snapshots
 from heliograph.health.database import Room, Safety, Unseen
 from heliograph.mail import checks as mails
 from heliograph.mail.work import sender_of
@@ -92,7 +92,7 @@ async def examine(
     else:
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
-        machine = (_speed, _standby, _certificates, _roles, _partitions, _workers)
+        machine = (_speed, snapshots.look, _standby, _certificates, _roles, _partitions, _workers)
         for look in (
             *machine,
             *CHANNELS,

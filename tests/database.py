@@ -65,7 +65,7 @@ QUICK = {
 }
 #: Ten installations at once, of which each is killed and started again while its server still has the dead one's
 #: sessions, need more than an installation has.
-ROOMY = {"max_connections": "300"}
+ROOMY = {"max_connections": "300", "max_prepared_transactions": "4"}
 
 
 class Cluster:

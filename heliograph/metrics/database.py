@@ -11,6 +11,7 @@ from heliograph.base.database import migrate
 from heliograph.base.database.pool import RANGED, Connection, Pool
 from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.base.process.measures import Gauge, database_up
+from heliograph.health import snapshots
 from heliograph.queue import holds, timers
 from heliograph.queue.workers import WORKS
 
@@ -55,8 +56,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiti
        (SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS workers,
        (SELECT coalesce(extract(epoch FROM now() - max(done_until)), -1) FROM timers WHERE name = $1) AS retention,
        (SELECT coalesce(extract(epoch FROM now() - max(taken_at)), -1) FROM backups) AS backup,
-       (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0) FROM pg_stat_activity
-         WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()) AS snapshot,
+       {snapshots.OLDEST} AS snapshot,
        (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead,
        (SELECT pg_database_size(current_database())) AS bytes,
        (SELECT max(relname::text) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'send\\_keys\\_2%') AS last_day
@@ -105,7 +105,7 @@ async def _read(conn: Connection) -> list[Gauge]:
         Gauge("heliograph_workers", "Workers seen in the last 15 s, without drained ones", row["workers"]),
         Gauge("heliograph_retention_age_seconds", forgotten, row["retention"]),
         Gauge("heliograph_backup_age_seconds", "Since the last backup; -1: there was none", row["backup"]),
-        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest open transaction", row["snapshot"]),
+        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest snapshot that holds vacuum up", row["snapshot"]),
         Gauge("heliograph_queue_dead_rows", "Rows of the queue that vacuum has not removed yet", row["dead"]),
         Gauge("heliograph_database_bytes", "Size of the database", row["bytes"]),
         Gauge("heliograph_partitions_ahead_seconds", "For how long partitions exist", ahead * 86_400),

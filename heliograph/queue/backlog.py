@@ -56,10 +56,11 @@ _FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({HELD})"
 # messages are stamped). So once `settled` is known, all rows that are due before it are visible to the next statement.
 # They may not be to the statement that reads `settled`, whose snapshot is older: what is committed in between is in
 # neither. A transaction that has not written yet may be about to if it began just now; one that began long ago is a
-# dump or a report.
+# dump or a report. Only sessions of roles that this one has the rights of are ours: a role that sees all others
+# (`pg_read_all_stats`) must not wait for them.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - interval '2 ms' FROM pg_stat_activity
- WHERE datname = current_database() AND pid <> pg_backend_pid()
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND pg_has_role(usesysid, 'USAGE')
    AND (backend_xid IS NOT NULL OR wait_event_type = 'Lock' OR xact_start > now() - interval '3 seconds')
 """
 BEGIN = f"SELECT ({SETTLED}), now()"

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -16,20 +17,25 @@ from heliograph import doctor
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
-from heliograph.base.database.migrate import make_partitions
+from heliograph.base.database.migrate import make_partitions, migrate
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.roles import SEES
+from heliograph.base.embedded.server import ROLE
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.network import certificates
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
-from heliograph.health import backups, database
+from heliograph.health import backups, database, snapshots
 from heliograph.health.database import Room
+from heliograph.metrics import database as metrics
+from heliograph.overview.installation.now import Watch
 from heliograph.people import tries, users
 from heliograph.people.operators import accounts
 from heliograph.people.tries import FREE_ACCOUNT
 from heliograph.retention import forgetting
 from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
+from tests.database import Cluster
 from tests.processes import until_true
 from tests.rules.factories import endpoint, organization
 
@@ -104,6 +110,81 @@ async def test_who_waits_for_somebody_elses_transaction_is_told(pool: Pool, data
 
 async def disk_of(conn: Connection, settings: Settings) -> Check:
     return doctor.disk(await database.disk(conn, settings), settings)
+
+
+async def test_a_snapshot_of_any_role_that_holds_vacuum_up_is_told(
+    pool: Pool, database_server: Cluster, database_url: str
+) -> None:
+    administrator = await asyncpg.connect(database_server.as_administrator(database_url))
+
+    async def oldest() -> list[float]:
+        """What the metric says, and the console's first page."""
+        (shown,) = [one.value for one in await metrics.read(pool) if one.name == "heliograph_oldest_snapshot_seconds"]
+        async with pool.acquire() as conn:
+            return [shown, (await Watch().read(conn)).snapshot]
+
+    async def is_none() -> bool:
+        return await oldest() == [0, 0]
+
+    try:
+        for statement in ("SELECT txid_current()", "DECLARE report CURSOR FOR SELECT FROM organizations"):
+            await until_true(is_none)
+            await administrator.execute("BEGIN")
+            await administrator.execute(statement)
+            assert min(await oldest()) > 0, statement
+            await administrator.execute("ROLLBACK")
+        # One that began after whoever looks has no age yet.
+        async with pool.acquire() as conn, conn.transaction():
+            await conn.execute("SELECT")
+            await administrator.execute("BEGIN")
+            await administrator.execute("SELECT txid_current()")
+            assert await conn.fetchval(f"SELECT {snapshots.OLDEST}") == 0
+            await administrator.execute("ROLLBACK")
+        # One that has read, and reads no more, keeps nothing.
+        await administrator.execute("BEGIN")
+        await administrator.execute("SELECT FROM organizations")
+        await until_true(is_none)
+        await administrator.execute("ROLLBACK")
+        # What is prepared belongs to no session.
+        await administrator.execute("BEGIN")
+        await administrator.execute("SELECT txid_current()")
+        await administrator.execute("PREPARE TRANSACTION 'forgotten'")
+        try:
+            assert min(await oldest()) > 0
+        finally:
+            await administrator.execute("ROLLBACK PREPARED 'forgotten'")
+        await until_true(is_none)
+    finally:
+        await administrator.close()
+
+
+async def test_an_old_snapshot_is_told_and_who_cannot_see_says_so(
+    pool: Pool, database_server: Cluster, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+    assert (await named(pool, settings, "snapshots")).state == "ok"
+    administrator = await asyncpg.connect(database_server.as_administrator(database_url))
+    try:
+        await administrator.execute("BEGIN")
+        await administrator.execute("SELECT txid_current()")
+        monkeypatch.setattr(snapshots, "OLD", 0)
+        found = await named(pool, settings, "snapshots")
+        assert (found.state, found.detail) == ("warning", "a transaction has been open for 0 minutes")
+        await administrator.execute("ROLLBACK")
+        if database_server.url == database_server.owner_url:
+            return  # an administrator sees all
+        monkeypatch.undo()
+        await administrator.execute(f"REVOKE {SEES} FROM {ROLE}")
+        try:
+            found = await named(pool, settings, "snapshots")
+            assert (found.state, found.detail) == ("warning", "transactions of other roles cannot be seen")
+            assert re.findall("`(.*)`", found.remedy) == [f"GRANT {SEES} TO {ROLE}"]
+        finally:
+            # As it was granted: whoever migrates and may do so grants it.
+            await migrate(database_server.as_administrator(database_url), application=database_url)
+        assert (await named(pool, settings, "snapshots")).state == "ok"
+    finally:
+        await administrator.close()
 
 
 async def test_settings_that_are_off_are_named_in_their_order(pool: Pool) -> None:

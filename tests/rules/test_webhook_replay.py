@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from heliograph.base.actor import Actor
@@ -16,7 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7, uuid7_floor
-from heliograph.queue import leases
+from heliograph.queue import backlog, leases
 from heliograph.queue.backlog import claim_once
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import changing, endpoints, history, replays
@@ -26,6 +27,7 @@ from heliograph.webhooks.endpoints import EndpointDisabled
 from heliograph.webhooks.recording import feed
 from heliograph.webhooks.recording.results import Record
 from heliograph.webhooks.replays import Replay, ReplayRunning
+from tests.database import Cluster
 from tests.hooks import DATA, KIND, attempted, delivering, endpoint, organization, queued, record, settings, until
 from tests.hooks import attempts as all_attempts
 
@@ -506,6 +508,23 @@ async def test_transactions_that_only_read_hold_no_feed_up(pool: Pool) -> None:
         begun_at = await reader.fetchval("SELECT now() FROM events RIGHT JOIN (SELECT) one ON true LIMIT 1")
         await asyncio.sleep(0.01)
         assert await conn.fetchval(feed.SETTLED, 0.0) > begun_at
+
+
+async def test_what_others_write_holds_no_feed_up(pool: Pool, database_server: Cluster, database_url: str) -> None:
+    """A role that sees the transactions of all roles waits for its own only."""
+    if database_server.url == database_server.owner_url:
+        pytest.skip("HELIOGRAPH_TEST_DATABASE_URL names one role")
+    for other in (database_server.as_administrator(database_url), database_server.as_owner(database_url)):
+        conn = await asyncpg.connect(other)
+        try:
+            await conn.execute("BEGIN")
+            begun_at = await conn.fetchval("SELECT now() FROM txid_current()")
+            seen = await pool.fetchval("SELECT xact_start FROM pg_stat_activity WHERE pid = $1", conn.get_server_pid())
+            assert seen == begun_at
+            assert await pool.fetchval(feed.SETTLED, 0.0) > begun_at
+            assert await pool.fetchval(backlog.SETTLED) + timedelta(milliseconds=2) > begun_at
+        finally:
+            await conn.close()
 
 
 # ── Looking back ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,9 @@ from heliograph.base.database.pool import Connection
 LIMITS = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
 #: Tables with fewer rights; in all others the application may read, add, change and delete rows.
 READ_ONLY, APPEND_ONLY = "schema_migrations", "audit_log"
+#: The role that sees since when other roles' transactions have been open, which hold vacuum up. Who may not grant it
+#: does without: `heliograph doctor` says so.
+SEES = "pg_read_all_stats"
 
 SELF = "SELECT current_user::text"
 EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
@@ -43,6 +46,9 @@ SELECT format('GRANT USAGE ON SCHEMA public TO %I', $1::text)
 UNION ALL
 SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), $1::text)
  WHERE NOT has_database_privilege($1::text, current_database(), 'CONNECT')
+UNION ALL
+SELECT format('GRANT {SEES} TO %I', $1::text)
+ WHERE pg_has_role(current_user, '{SEES}', 'USAGE WITH ADMIN OPTION') AND NOT pg_has_role($1::text, '{SEES}', 'USAGE')
 """
 # The owner of the audit log may do anything with it.
 OWNS = """

@@ -23,7 +23,7 @@ from types import MappingProxyType
 import asyncpg
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.database.roles import LIMITS
+from heliograph.base.database.roles import LIMITS, SEES
 from heliograph.base.embedded import archive as archives
 from heliograph.base.embedded import files as files
 from heliograph.base.embedded import upgrade
@@ -364,7 +364,7 @@ class Embedded:
         if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", ROLE):
             await connection.execute(f"CREATE DATABASE {ROLE} OWNER {OWNER}")
         await connection.execute(f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC")
-        await connection.execute(f"GRANT CONNECT ON DATABASE {ROLE} TO {ROLE}")
+        await connection.execute(f"GRANT CONNECT ON DATABASE {ROLE} TO {ROLE}; GRANT {SEES} TO {ROLE}")
         if self._archive is not None:
             # The checkpointer went to sleep while the server recovered, when nothing is archived by time: unless it is
             # woken up, it sleeps for `checkpoint_timeout`.

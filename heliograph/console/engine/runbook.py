@@ -19,6 +19,7 @@ SECTIONS: Mapping[str, str] = {
     "clocks": "check-clocks",
     "migrations": "check-migrations",
     "speed of the database": "check-speed-of-the-database",
+    "snapshots": "heliographoldsnapshot",
     "standby": "heliographstandbyunread",
     "certificates": "check-certificates",
     "certificate of %(whose)s": "check-certificates",

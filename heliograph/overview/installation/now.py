@@ -20,6 +20,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process import heartbeat
 from heliograph.base.process.heartbeat import Process
 from heliograph.base.sentences import Sentence, unpacked
+from heliograph.health import snapshots
 from heliograph.overview.installation import approvals, queued_work, steps
 from heliograph.overview.installation.queued_work import Held
 from heliograph.overview.installation.steps import Facts
@@ -158,8 +159,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED + 1}
        (SELECT coalesce(sum(count), 0) FROM reconciliation
          WHERE day >= (now() AT TIME ZONE 'utc')::date - 1 AND hour > now() - interval '1 day'
            AND what = 'orphaned')::bigint AS orphaned,
-       (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0)::float8 FROM pg_stat_activity
-         WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()) AS snapshot,
+       {snapshots.OLDEST} AS snapshot,
        (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead_rows,
        pg_database_size(current_database()) AS database_bytes, now() AS at
 """

@@ -51,11 +51,12 @@ class Page(msgspec.Struct, frozen=True):
 
 
 # A separate statement, run before the one that reads, so that commits between the two are seen. Read-only transactions
-# (a dump, a report) delay nothing. One that waits for a lock may be about to write.
+# (a dump, a report) delay nothing. One that waits for a lock may be about to write. Only sessions of roles that this
+# one has the rights of are ours: a role that sees all others (`pg_read_all_stats`) must not wait for them.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - make_interval(secs => $1)
   FROM pg_stat_activity
- WHERE datname = current_database() AND pid <> pg_backend_pid()
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND pg_has_role(usesysid, 'USAGE')
    AND (backend_xid IS NOT NULL OR wait_event_type = 'Lock')
 """
 
