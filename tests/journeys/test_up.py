@@ -240,6 +240,26 @@ async def test_a_second_signal_ends_what_still_drains(place: Path) -> None:
         assert not [process for process in everything if alive(process)]
 
 
+async def test_what_it_says_among_lines_of_json_is_json(place: Path) -> None:
+    async with up(place, HELIOGRAPH_LOG_FORMAT="json", HELIOGRAPH_LOG_LEVEL="info", HELIOGRAPH_ZEBRA="x") as first:
+        before = first.part("worker")
+        before.kill()
+
+        async def is_new() -> bool:
+            return any(one.pid != before.pid for one in first.parts()["worker"]) and "worker ready" in first.program.err
+
+        await until_true(is_new)
+        await first.stopped(signal.SIGTERM)
+    status, text = await refused(place, "--host", "192.0.2.1", HELIOGRAPH_LOG_FORMAT="json")
+    assert status == 1
+    lines = [msgspec.json.decode(line) for line in (first.program.err + text).splitlines()]
+    assert all(line.keys() >= {"event", "level", "timestamp"} for line in lines)
+    said = "\n".join(line["event"] for line in lines)
+    for word in ("HELIOGRAPH_ZEBRA is not a setting", "worker ended (-9); restarting it.", "Stopping;", "192.0.2.1"):
+        assert word in said
+    assert [line["level"] for line in lines][-1] == "error"
+
+
 @pytest.mark.lasts(15)
 async def test_on_a_database_that_is_given_with_two_web_processes(
     place: Path, receiver: Receiver, empty_database_url: str
@@ -350,7 +370,7 @@ async def refused(place: Path, *options: str, **settings: str) -> tuple[int, str
         environment=environment(**settings),
     )
     status = await program.ended()
-    (line,) = [line for line in program.err.splitlines() if line.startswith("heliograph: ")]
+    (line,) = [line for line in program.err.splitlines() if "heliograph: " in line]
     assert "Traceback" not in program.err
     return status, line
 

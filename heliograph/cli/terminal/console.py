@@ -38,7 +38,7 @@ from heliograph.base.embedded.server import default_data_dir, owner_url_of, url_
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
-from heliograph.cli.terminal.printing import as_plain, cell, say
+from heliograph.cli.terminal.printing import as_plain, cell, say, say_as_log
 from heliograph.demo.credentials import LOOPBACK, read_credentials
 from heliograph.sealing import text_keys
 from heliograph.up import secret_keys
@@ -82,6 +82,9 @@ class Problem(Exception):
         self.exit_status = exit_status
 
 
+#: Commands that log to stderr, with the format of their logs unless it is set. What reads lines of JSON there has to be
+#: able to read all of them.
+LOGS = {"api": "json", "worker": "json", "up": "text"}
 #: Variables that control where webhooks may be sent.
 WEBHOOK_RULES = {"HELIOGRAPH_WEBHOOK_ALLOW_HTTP", "HELIOGRAPH_WEBHOOK_ALLOW_NETWORKS"}
 
@@ -274,6 +277,9 @@ def run(app: typer.Typer) -> None:
         # In an ASCII locale, a name with an accent must not cause a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    given = LOGS.get(sys.argv[1] if len(sys.argv) > 1 else "")
+    if given and os.environ.get("HELIOGRAPH_LOG_FORMAT", given) == "json" and not sys.stderr.isatty():
+        say_as_log()
     _demand_docstrings(sys.flags.optimize)
     _demand_utf8(sys.argv)
     for name, near in unknown_names().items():
@@ -360,7 +366,7 @@ def _is_of_stdout(error: OSError) -> bool:
 
 
 def _end(text: str, exit_status: int) -> None:
-    say(f"heliograph: {text}")
+    say(f"heliograph: {text}", level="error")
     raise SystemExit(exit_status) from None
 
 

@@ -27,6 +27,7 @@ import msgspec
 import typer
 from typer.core import TyperGroup
 
+from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.sentences import Sentence
 
@@ -55,6 +56,8 @@ HARMLESS = {
 }
 #: The form given with `-o` to the running command.
 _output: ContextVar[Form | None] = ContextVar("output", default=None)
+#: Whether what is said is a line of the log.
+_is_log: ContextVar[bool] = ContextVar("is_log", default=False)
 
 
 class Commands(typer.Typer):
@@ -112,11 +115,20 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
     return app
 
 
-def say(line: str) -> None:
-    """A line of text for people. One that cannot be written (a full disk, a pipe that nobody reads) is lost: what it
-    speaks of goes on."""
+def say(line: str, *, level: Literal["info", "error"] = "info") -> None:
+    """A line of text for people, or a line of the log after `say_as_log`. One that cannot be written (a full disk, a
+    pipe that nobody reads) is lost: what it speaks of goes on."""
+    text = line.translate(HARMLESS)
+    if _is_log.get():
+        entry = {"event": text, "level": level, "timestamp": clock.now()}
+        text = msgspec.json.encode(entry).decode()
     with contextlib.suppress(OSError):
-        print(line.translate(HARMLESS), file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
+
+
+def say_as_log() -> None:
+    """From now on, what is said is JSON like the log's lines on the same stderr, of which each has to be."""
+    _is_log.set(True)
 
 
 def form(json: bool) -> Form | None:
