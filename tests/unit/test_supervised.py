@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from heliograph.base.process import supervised
-from heliograph.base.process.settings import SettingsError, from_environment, unknown_names
+from heliograph.base.process.settings import SECRETS, SettingsError, from_environment, unknown_names
 
 KEY = "0123456789abcdef0123456789abcdef"
 
@@ -84,3 +84,15 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     )
     with pytest.raises(SettingsError, match=r"HELIOGRAPH_SECRET_KEY_FILE.*No such file"):
         from_environment({"HELIOGRAPH_SECRET_KEY_FILE": str(tmp_path / "gone")})
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_an_empty_file_is_no_secret_that_is_left_out(name: str, tmp_path: Path) -> None:
+    """With no URL, `heliograph up` starts a database of its own."""
+    (tmp_path / f"heliograph_{name}").write_bytes(b"\xef\xbb\xbf \n")
+    variable = f"HELIOGRAPH_{name.upper()}"
+    named = {f"{variable}_FILE": str(tmp_path / f"heliograph_{name}")}
+    for environment in (named, {"CREDENTIALS_DIRECTORY": str(tmp_path)}):
+        with pytest.raises(SettingsError, match=rf"heliograph_{name}, which {variable}_FILE or .* is empty"):
+            from_environment(environment)
+        assert getattr(from_environment(environment | {variable: ""}), name) == ""

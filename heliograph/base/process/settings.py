@@ -410,8 +410,9 @@ def _demand_sense(name: str, kind: type, value: Any) -> None:
 
 
 def _kept(name: str, environment: Mapping[str, str]) -> str | None:
-    """A secret from the file named by `HELIOGRAPH_…_FILE`, or from systemd's credential of that name. Raises
-    SettingsError."""
+    """A secret from the file named by `HELIOGRAPH_…_FILE`, or from systemd's credential of that name; None if neither
+    is given. Raises SettingsError, also for a file without a secret: whoever names one does not mean to do without, and
+    `heliograph up` would start a database of its own."""
     variable = f"HELIOGRAPH_{name.upper()}_FILE"
     path = environment.get(variable)
     if path is None and (credentials := environment.get("CREDENTIALS_DIRECTORY")):
@@ -423,12 +424,15 @@ def _kept(name: str, environment: Mapping[str, str]) -> str | None:
     try:
         # Without the byte order mark that editors of Windows write: it would be part of a key.
         with open(path, encoding="utf-8-sig") as file:
-            return file.read().strip()
+            found = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(
             f"{path}, which {variable} or a systemd credential names, cannot be read: {reason}"
         ) from None
+    if not found:
+        raise SettingsError(f"{path}, which {variable} or a systemd credential names, is empty")
+    return found
 
 
 def current(settings: Settings, name: str, environment: Mapping[str, str] = os.environ) -> str:
