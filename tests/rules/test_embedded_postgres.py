@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import pwd
 import re
 import shutil
 import socket
@@ -15,7 +16,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.install import PostgresError, account_for
 from heliograph.base.embedded.server import default_data_dir, url_of
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings
@@ -236,14 +237,26 @@ async def test_a_directory_that_the_server_cannot_enter_is_refused_not_opened(
 ) -> None:
     closed = public_place / "closed"
     closed.mkdir(mode=0o700)
-    if ROOT:
-        with pytest.raises(PostgresError, match="outside root's home"):
-            await embedded(closed / "postgres").start()
-    else:
+    if not ROOT:
         closed.chmod(0o500)
         with pytest.raises(PostgresError, match="cannot create"):
             await embedded(closed / "postgres").start()
-    assert stat.S_IMODE(closed.stat().st_mode) in (0o700, 0o500)
+        assert stat.S_IMODE(closed.stat().st_mode) == 0o500
+        return
+    with pytest.raises(PostgresError, match=rf"cannot enter {closed}: .*\(chmod o\+x {closed}\)"):
+        await embedded(closed / "postgres").start()
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+    # What is said is what helps.
+    closed.chmod(0o701)
+    await embedded(closed / "postgres").start()
+
+
+def test_roots_home_is_nothing_to_open() -> None:
+    home = Path(pwd.getpwuid(0).pw_dir)
+    if not ROOT or home.stat().st_mode & stat.S_IXOTH:
+        pytest.skip("it is open, or nobody else's")
+    with pytest.raises(PostgresError, match=rf"cannot enter {home}: choose a data directory outside root's home"):
+        account_for(home / "postgres", home / "postgres" / "data")
 
 
 async def test_data_of_another_owner_is_refused(cluster_home: Path, embedded: Start) -> None:

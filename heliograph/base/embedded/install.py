@@ -14,6 +14,7 @@ import importlib.util
 import os
 import pwd
 import secrets
+import shlex
 import shutil
 import stat
 import subprocess
@@ -80,16 +81,38 @@ def account_for(home: Path, data: Path) -> SystemUser:
             "give it to an unprivileged user with chown -R, such as postgres or nobody"
         )
     account = _unprivileged() if found is None else SystemUser(found.st_uid, found.st_gid, switch=True)
-    # The kernel decides, not the mode bits, so that ACLs and mounts count as well.
-    entered = subprocess.run(
-        ["/bin/sh", "-c", 'cd "$1"', "sh", str(home)], stderr=subprocess.DEVNULL, cwd="/", **account.spawn()
-    )
-    if entered.returncode != 0:
+    closed = _first_closed(home, account)
+    if closed is not None:
         raise PostgresError(
-            f"PostgreSQL does not run as root, and uid {account.uid} cannot access {home}: choose a data "
-            "directory outside root's home, such as /var/lib/heliograph"
+            f"PostgreSQL does not run as root, and uid {account.uid} cannot enter {closed}: {_way_around(closed)}"
         )
     return account
+
+
+def _first_closed(home: Path, account: SystemUser) -> Path | None:
+    """The first directory on the way to `home` that the account cannot enter."""
+    # The kernel decides, not the mode bits, so that ACLs and mounts count as well.
+    steps = 'for step; do cd "$step" || { printf %s "$step"; exit; }; done'
+    way = [str(step) for step in (*reversed(home.parents), home)]
+    tried = subprocess.run(
+        ["/bin/sh", "-c", steps, "sh", *way],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        check=True,
+        **account.spawn(),
+    )
+    return Path(os.fsdecode(tried.stdout)) if tried.stdout else None
+
+
+def _way_around(closed: Path) -> str:
+    """What to do about a directory that others cannot enter."""
+    if closed == Path(pwd.getpwuid(0).pw_dir):
+        return "choose a data directory outside root's home, such as /var/lib/heliograph"
+    other = "choose another data directory, such as /var/lib/heliograph"
+    if closed.stat().st_mode & stat.S_IXOTH:
+        return other  # not for its mode
+    return f"let others pass through it (chmod o+x {shlex.quote(str(closed))}), or {other}"
 
 
 def install_for(home: Path, account: SystemUser, packages: Path | None = None) -> Install:
