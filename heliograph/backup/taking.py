@@ -85,7 +85,12 @@ async def _take(
     say: Callable[[str], None],
 ) -> Backup:
     """As `take`, into a directory that exists."""
-    now = await conn.fetchrow(NOW)
+    try:
+        now = await conn.fetchrow(NOW)
+    except asyncpg.ObjectNotInPrerequisiteStateError:
+        raise BackupError(
+            "the database is a standby, which cannot record that it was taken: use the primary's"
+        ) from None
     assert now is not None
     taken_at, postgres, cluster, first_wal = now
     id = uuid7()

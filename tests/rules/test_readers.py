@@ -31,7 +31,7 @@ from tests.api.conftest import make_tenant, running
 from tests.database import Cluster
 from tests.embedded import QUICK, Start, cluster_home, cluster_model, embedded, public_place
 from tests.ports import held_port
-from tests.processes import until_true
+from tests.processes import SECRET_KEY, Program, environment, until_true
 from tests.rules.factories import organization
 from tests.standby import PRIMARY, Standby, following
 
@@ -159,6 +159,27 @@ def test_the_feed_stays_where_transactions_are_seen() -> None:
     stays = {each.id for each in OPERATIONS if each.on_primary}
     assert stays == {"listEvents"}
     assert not any(each.is_list for each in OPERATIONS if each.id in stays or each.mutates)
+
+
+@pytest.mark.lasts(8)
+async def test_a_standby_by_mistake_for_the_primary_is_told(
+    embedded: Start, cluster_home: Path, tmp_path: Path
+) -> None:
+    async with pair(embedded, cluster_home) as (_, _, standby):
+        known = environment(HELIOGRAPH_DATABASE_URL=standby.url, HELIOGRAPH_SECRET_KEY=SECRET_KEY)
+        for number, (command, told) in enumerate(
+            {
+                ("org", "create", "Acme", "--country", "any"): "it can only be read: it is a standby",
+                ("backup", "take", "--to", str(tmp_path / "backups")): "the database is a standby",
+                ("doctor",): "database: Use the address of the primary.",
+            }.items()
+        ):
+            program = await Program.start(*command, log=tmp_path / f"{number}", environment=known)
+            assert await program.ended() != 0
+            text = program.out + program.err
+            assert told in text
+            assert "Traceback" not in text
+        assert list((tmp_path / "backups").iterdir()) == []
 
 
 async def test_what_is_no_standby_of_this_primary_is_not_read(pool: Pool, database_server: Cluster) -> None:

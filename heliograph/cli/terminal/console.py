@@ -193,6 +193,8 @@ def reason(error: BaseException) -> str:
         return f"its certificate cannot be verified: {error.verify_message}"
     if isinstance(error, socket.gaierror):
         return error.strerror or str(error)
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return "it can only be read: it is a standby, so use the primary's address, or it was set read-only"
     # The number of a TLS error is OpenSSL's, not the system's.
     if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)
