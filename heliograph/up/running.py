@@ -39,7 +39,7 @@ from heliograph.demo.credentials import (
 )
 from heliograph.people import links
 from heliograph.up import parts, ports, secret_keys, welcome
-from heliograph.up.errors import UpError
+from heliograph.up.errors import UpError, unusable
 from heliograph.up.parts import LONGEST_PAUSE, PAUSE, Part
 from heliograph.up.welcome import Welcome
 
@@ -179,7 +179,7 @@ async def _migrate(settings: Settings) -> None:
     except RoleMissing as error:
         raise UpError(str(error)) from None
     except (OSError, asyncpg.PostgresError) as error:
-        raise UpError(f"the database cannot be used: {error}") from error
+        raise unusable(error) from error
 
 
 async def _prepare(

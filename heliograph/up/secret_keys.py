@@ -16,7 +16,7 @@ from heliograph.base.embedded.files import Layout, has_cluster
 from heliograph.base.network.connecting import connect
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import Settings
-from heliograph.up.errors import UpError
+from heliograph.up.errors import UpError, unusable
 
 #: Names of both files in the data directory.
 FILE, OTHER_FILE = "secret_key", "other_secret_key"
@@ -69,7 +69,7 @@ async def _is_used(url: str) -> bool:
     except asyncpg.UndefinedTableError:
         return False
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise UpError(f"the database cannot be used: {error}") from error
+        raise unusable(error) from error
 
 
 def _kept(path: Path) -> str:

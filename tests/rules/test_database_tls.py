@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from heliograph import doctor
+from heliograph.base.database.pool import open_pool
 from heliograph.base.database.url import UrlError
 from heliograph.base.embedded import copies, tunnel
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.network.connecting import connect
 from tests.certificates import Authority
+from tests.processes import SECRET_KEY, Program, environment
 from tests.wire import wire
 
 
@@ -56,6 +58,28 @@ async def test_sslmode_is_honoured(database_url: str, server: tuple[ssl.SSLConte
                 await connect(wrong)
         with pytest.raises(UrlError, match=r"sslrootcert.*missing\.pem"):
             await connect(f"{named}?sslmode=verify-full&sslrootcert={tmp_path / 'missing.pem'}")
+
+
+async def test_a_certificate_that_is_not_to_be_trusted_is_said_at_once(database_url: str, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    for name, days, told in (("localhost", -1, "certificate has expired"), ("db.example", 1, "Hostname mismatch")):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority.issue(name, days=days))
+        async with wire(database_url, tls=context) as (_, elsewhere):
+            named = elsewhere.replace("@127.0.0.1:", "@localhost:")
+            url = f"{named}?sslmode=verify-full&sslrootcert={authority.file}"
+            with pytest.raises(ssl.SSLCertVerificationError, match=told):
+                await open_pool(url, size=1, wait=3600.0)
+            up = ("up", "--port", "0", "--data-dir", str(tmp_path / "data"))
+            for number, command in enumerate((("worker",), up)):
+                program = await Program.start(
+                    *command,
+                    log=tmp_path / f"{name}-{number}",
+                    environment=environment(HELIOGRAPH_DATABASE_URL=url, HELIOGRAPH_SECRET_KEY=SECRET_KEY),
+                )
+                assert await program.ended() != 0
+                assert f"its certificate cannot be verified: {told}" in program.err
+                assert "_ssl.c" not in program.err
 
 
 async def test_programs_reach_a_server_as_we_do_and_tell_nobody_how(database_url: str, tmp_path: Path) -> None:

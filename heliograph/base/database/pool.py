@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -69,7 +70,7 @@ STATEMENT_TIMEOUT = 30.0
 ANSWER = 0.5
 
 
-PASSWORD = asyncpg.InvalidAuthorizationSpecificationError
+MISTAKES = (asyncpg.InvalidAuthorizationSpecificationError, ssl.SSLCertVerificationError)
 
 
 class RoleUnset(ValueError):
@@ -235,9 +236,8 @@ async def open_pool(
                 raise
             return pool
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # At startup a refused password is a mistake; later, the password is being changed, and its file will
-            # follow.
-            if not is_down(error) or isinstance(error, PASSWORD) or asyncio.get_running_loop().time() >= deadline:
+            # Mistakes at startup only: later, the password is being changed, and its file will follow.
+            if not is_down(error) or isinstance(error, MISTAKES) or asyncio.get_running_loop().time() >= deadline:
                 raise
             await asyncio.sleep(0.1)
 
