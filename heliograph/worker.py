@@ -35,6 +35,7 @@ from heliograph.consent.importing import OptOutImports
 from heliograph.contacts.work import ContactWork
 from heliograph.health import database as health
 from heliograph.health import findings, sizes
+from heliograph.health.snapshots import Standbys
 from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
 from heliograph.metrics import database
@@ -334,7 +335,7 @@ async def work(
             worker.stop()
 
         watcher = asyncio.create_task(watch())
-        exporter = Exporter(parts=lambda: worker.gauges(), database=partial(database.read, pool))
+        exporter = Exporter(parts=lambda: worker.gauges(), database=partial(database.read, pool, Standbys()))
         try:
             async with exported(settings.metrics_listen, exporter):
                 await worker.run(on_ready=begin)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, said
@@ -10,8 +13,8 @@ from heliograph.base.sentences import Check, said
 OLD = 3600
 #: An SQL expression: the age in seconds of the oldest snapshot that holds vacuum up in this database; 0 if there is
 #: none, or only some younger than this transaction. Sessions of other databases hold vacuum up only there, and VACUUM
-#: itself nowhere. A replication slot says since when nobody uses it from PostgreSQL 17 on; how old the snapshot of a
-#: connected standby is (`hot_standby_feedback`) is not known here.
+#: itself nowhere. A replication slot says since when nobody uses it from PostgreSQL 17 on. Standbys do not say how old
+#: their snapshots are: see `Standbys`.
 OLDEST = """
 (SELECT extract(epoch FROM greatest(now() - min(since), '0'))::float8 FROM (
         SELECT xact_start FROM pg_stat_activity a
@@ -24,9 +27,31 @@ OLDEST = """
         SELECT (to_jsonb(s) ->> 'inactive_since')::timestamptz FROM pg_replication_slots s
          WHERE NOT active AND xmin IS NOT NULL) holding (since))
 """
+#: An SQL expression: the oldest transaction that standbys (`hot_standby_feedback`) and replication slots may still see.
+HORIZON = """
+(SELECT xmin::text FROM (SELECT backend_xmin FROM pg_stat_replication UNION ALL SELECT xmin FROM pg_replication_slots)
+        held (xmin) WHERE xmin IS NOT NULL ORDER BY age(xmin) DESC LIMIT 1)
+"""
 LOOK = f"""
 SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all, quote_ident(current_user) AS role, {OLDEST} AS oldest
 """
+
+
+class Standbys:
+    """Remembers since when what standbys may still see has not moved, as it does every few seconds unless a query there
+    goes on. One per process."""
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._now = monotonic
+        self._horizon: str | None = None
+        self._since = 0.0
+
+    def oldest(self, known: float, horizon: str | None) -> float:
+        """The age in seconds of the oldest snapshot, from what OLDEST and HORIZON say now."""
+        now = self._now()
+        if horizon is None or horizon != self._horizon:
+            self._horizon, self._since = horizon, now
+        return max(known, now - self._since)
 
 
 async def look(conn: Connection, settings: Settings) -> list[Check]:

@@ -12,6 +12,7 @@ from heliograph.base.database.pool import RANGED, Connection, Pool
 from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.base.process.measures import Gauge, database_up
 from heliograph.health import snapshots
+from heliograph.health.snapshots import Standbys
 from heliograph.queue import holds, timers
 from heliograph.queue.workers import WORKS
 
@@ -56,21 +57,21 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiti
        (SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS workers,
        (SELECT coalesce(extract(epoch FROM now() - max(done_until)), -1) FROM timers WHERE name = $1) AS retention,
        (SELECT coalesce(extract(epoch FROM now() - max(taken_at)), -1) FROM backups) AS backup,
-       {snapshots.OLDEST} AS snapshot,
+       {snapshots.OLDEST} AS snapshot, {snapshots.HORIZON} AS horizon,
        (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead,
        (SELECT pg_database_size(current_database())) AS bytes,
        (SELECT max(relname::text) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'send\\_keys\\_2%') AS last_day
 """
 
 
-async def read(pool: Pool) -> Sequence[Gauge]:
+async def read(pool: Pool, standbys: Standbys) -> Sequence[Gauge]:
     """The current metrics from the database. Raises what asyncpg raises."""
     async with pool.acquire() as conn, conn.transaction(readonly=True):
         await conn.execute(RANGED)
-        return await _read(conn)
+        return await _read(conn, standbys)
 
 
-async def _read(conn: Connection) -> list[Gauge]:
+async def _read(conn: Connection, standbys: Standbys) -> list[Gauge]:
     found = [database_up(True)]
     for kind, count in await conn.fetch(QUEUED, list(KINDS)):
         found.append(
@@ -92,6 +93,7 @@ async def _read(conn: Connection) -> list[Gauge]:
         found.append(Gauge("heliograph_campaigns", "Campaigns that have not ended", count, {"status": status}))
     row = await conn.fetchrow(REST, timers.FORGET)
     assert row is not None
+    oldest = standbys.oldest(row["snapshot"], row["horizon"])
     unknown = "Attempts without an answer: under way for over a minute, or ended as unknown and not decided yet"
     waiting = "Callbacks stored and not processed yet"
     forgotten = "Since the last round of retention that left nothing; -1: there was none"
@@ -105,7 +107,7 @@ async def _read(conn: Connection) -> list[Gauge]:
         Gauge("heliograph_workers", "Workers seen in the last 15 s, without drained ones", row["workers"]),
         Gauge("heliograph_retention_age_seconds", forgotten, row["retention"]),
         Gauge("heliograph_backup_age_seconds", "Since the last backup; -1: there was none", row["backup"]),
-        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest snapshot that holds vacuum up", row["snapshot"]),
+        Gauge("heliograph_oldest_snapshot_seconds", "Age of the oldest snapshot that holds vacuum up", oldest),
         Gauge("heliograph_queue_dead_rows", "Rows of the queue that vacuum has not removed yet", row["dead"]),
         Gauge("heliograph_database_bytes", "Size of the database", row["bytes"]),
         Gauge("heliograph_partitions_ahead_seconds", "For how long partitions exist", ahead * 86_400),

@@ -18,6 +18,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process import measures, settings
 from heliograph.base.process.measures import Gauge
 from heliograph.cli import app
+from heliograph.health.snapshots import Standbys
 from heliograph.metrics import database
 from heliograph.metrics.exporting import Exporter
 from tests.house.project import ROOT
@@ -36,7 +37,7 @@ async def exported(pool: Pool) -> set[str]:
         counter.add(*("x" for _ in counter.labels), by=0)
     for histogram in measures.HISTOGRAMS:
         histogram.observe(1, *("x" for _ in histogram.labels))
-    said = await database.read(pool)
+    said = await database.read(pool, Standbys())
 
     async def again() -> list[Gauge]:
         return list(said)

@@ -27,6 +27,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
 from heliograph.health import backups, database, snapshots
 from heliograph.health.database import Room
+from heliograph.health.snapshots import Standbys
 from heliograph.metrics import database as metrics
 from heliograph.overview.installation.now import Watch
 from heliograph.people import tries, users
@@ -119,7 +120,11 @@ async def test_a_snapshot_of_any_role_that_holds_vacuum_up_is_told(
 
     async def oldest() -> list[float]:
         """What the metric says, and the console's first page."""
-        (shown,) = [one.value for one in await metrics.read(pool) if one.name == "heliograph_oldest_snapshot_seconds"]
+        (shown,) = [
+            one.value
+            for one in await metrics.read(pool, Standbys())
+            if one.name == "heliograph_oldest_snapshot_seconds"
+        ]
         async with pool.acquire() as conn:
             return [shown, (await Watch().read(conn)).snapshot]
 

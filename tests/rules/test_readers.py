@@ -4,10 +4,12 @@ a streaming standby of PostgreSQL's own."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -24,6 +26,8 @@ from heliograph.base.standby.readers import Readers, Unread, reached
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.contacts.search import Filters
+from heliograph.health.snapshots import Standbys
+from heliograph.metrics import database as metrics
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.kinds import Contacts
 from heliograph.overview.exports.work import ExportWork
@@ -159,6 +163,40 @@ def test_the_feed_stays_where_transactions_are_seen() -> None:
     stays = {each.id for each in OPERATIONS if each.on_primary}
     assert stays == {"listEvents"}
     assert not any(each.is_list for each in OPERATIONS if each.id in stays or each.mutates)
+
+
+@pytest.mark.lasts(8)
+async def test_what_a_standby_still_reads_holds_vacuum_up(embedded: Start, cluster_home: Path) -> None:
+    async with pair(embedded, cluster_home) as (_, pool, standby):
+        for change in ("hot_standby_feedback = on", "wal_receiver_status_interval = '1s'"):
+            await standby.ask(f"ALTER SYSTEM SET {change}")
+        await standby.ask("SELECT pg_reload_conf()")
+        moments = itertools.count()
+        standbys = Standbys(monotonic=lambda: float(next(moments)))
+
+        async def oldest() -> float:
+            await pool.execute("SELECT txid_current()")  # as processes do every second
+            (found,) = [
+                one.value
+                for one in await metrics.read(pool, standbys)
+                if one.name == "heliograph_oldest_snapshot_seconds"
+            ]
+            return found
+
+        async def is_old() -> bool:
+            return await oldest() > 20
+
+        async def is_new() -> bool:
+            return await oldest() <= 1
+
+        report = await asyncpg.connect(standby.url)
+        try:
+            await report.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            await report.execute("SELECT FROM organizations")
+            await until_true(is_old)
+        finally:
+            await report.close()
+        await until_true(is_new)
 
 
 @pytest.mark.lasts(8)

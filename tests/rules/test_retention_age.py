@@ -10,6 +10,7 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, follow_clock
 from heliograph.base.process.settings import Settings
+from heliograph.health.snapshots import Standbys
 from heliograph.metrics import database
 from heliograph.queue import timers
 from heliograph.retention import forgetting
@@ -31,7 +32,7 @@ async def turn(pool: Pool, *steps: Step) -> None:
 
 
 async def age(pool: Pool) -> float:
-    (told,) = [one.value for one in await database.read(pool) if one.name == NAME]
+    (told,) = [one.value for one in await database.read(pool, Standbys()) if one.name == NAME]
     return told
 
 

@@ -159,7 +159,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {COUNTED + 1}
        (SELECT coalesce(sum(count), 0) FROM reconciliation
          WHERE day >= (now() AT TIME ZONE 'utc')::date - 1 AND hour > now() - interval '1 day'
            AND what = 'orphaned')::bigint AS orphaned,
-       {snapshots.OLDEST} AS snapshot,
+       {snapshots.OLDEST} AS snapshot, {snapshots.HORIZON} AS horizon,
        (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead_rows,
        pg_database_size(current_database()) AS database_bytes, now() AS at
 """
@@ -181,6 +181,7 @@ class Watch:
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
+        self._standbys = snapshots.Standbys(monotonic=monotonic)
         self._seen: deque[tuple[float, tuple[int, ...]]] = deque()
         self._facts: tuple[float, Facts] | None = None
         self._delivered: tuple[float, float | None] | None = None
@@ -188,9 +189,11 @@ class Watch:
     async def read(self, conn: Connection) -> Now:
         """The state of the installation now."""
         counters = await conn.fetchrow(COUNTERS)
-        rest = await conn.fetchrow(REST)
+        found = await conn.fetchrow(REST)
         assert counters is not None
-        assert rest is not None
+        assert found is not None
+        rest = dict(found)
+        rest["snapshot"] = self._standbys.oldest(rest["snapshot"], rest.pop("horizon"))
         return Now(
             rates=self._rates(tuple(counters.values())),
             late={kind: await holds.late(conn, kind, without=()) for kind in holds.OUTGOING},
