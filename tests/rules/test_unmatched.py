@@ -19,7 +19,7 @@ from heliograph.sms.reports import receipts, unmatched, waiting, words
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, ReceiptState, Verdict
 from tests.rules.dispatching import Bench
-from tests.rules.factories import SENDER, TO, message, organization, sent, status_of, supplier
+from tests.rules.factories import SENDER, TO, endpoint, events_of, message, organization, sent, status_of, supplier
 from tests.rules.test_reconciliation import counts, lines
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
@@ -116,6 +116,7 @@ async def test_what_a_supplier_did_not_deliver_is_not_refunded_as_unsent(pool: P
     bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
     message_id = await message(pool, actor)
     await bench.round()
+    await endpoint(pool, actor, "message.sent", "message.failed")
     await receive(pool, id, "rewritten", state=ReceiptState.UNDELIVERED)
     await give_up(pool)
     (place,) = [one.place for one in await listed(pool)]
@@ -123,6 +124,7 @@ async def test_what_a_supplier_did_not_deliver_is_not_refunded_as_unsent(pool: P
         assert await unmatched.match_by_hand(conn, place, message_id=message_id, reason="the bill says so")
     row = await pool.fetchrow("SELECT status, supplier_id, cost FROM messages WHERE id = $1", message_id)
     assert tuple(row) == ("undelivered", id, 30_000)
+    assert await events_of(pool, message_id) == ["message.sent", "message.failed"]
     assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'refund'") == 0
     assert await pool.fetchval("SELECT state FROM attempts") == "accepted"
     found = await counts(pool)

@@ -37,6 +37,7 @@ from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look,
 from heliograph.sms.status import BY_RECEIPT, Move, Moved, Taken, move_many
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
+from heliograph.webhooks.recording.events import Wanting, wanted
 
 
 class Applied(msgspec.Struct, frozen=True):
@@ -170,11 +171,13 @@ async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, 
     if to["parts"] > 1 and one.receipt.state in BY_RECEIPT:
         moves += await parts.apply(conn, [(one, to)], policies, at)
     place = to["organization_id"], to["message_id"], to["attempt"]
-    doubted = await conn.fetchrow(DOUBTED, *place)
+    doubted = await conn.fetchrow(DOUBTED, *place) if moves else None
+    wanting: Wanting = frozenset()
     if doubted is not None:
         taken = Taken(cost=charge_of(doubted["cost"], doubted["cost_currency"], doubted["cost_due"]))
-        moves = [msgspec.structs.replace(move, was_sent=True, taken=taken) for move in moves]
-    if not (await move_many(conn, moves)).ids:
+        moves.insert(0, Move(*place[:2], "sent", moves[0].at, supplier_id=one.supplier_id, taken=taken))
+        wanting = await wanted(conn, place[:1], "message.sent")
+    if not (await move_many(conn, moves, announce_sent=wanting)).ids:
         return False
     if doubted is not None:
         # It was counted as unanswered; its move counts it as accepted.
