@@ -11,6 +11,7 @@ from itertools import permutations
 from typing import Any
 from uuid import UUID
 
+import phonenumbers
 import pytest
 
 from heliograph.base.database.clock import now
@@ -282,6 +283,46 @@ async def test_without_any_id_the_recipient_decides(pool: Pool) -> None:
     weak, named = await sent(pool, actor, ONE, keys.weak_key(TO)), await sent(pool, actor, ONE, "8")
     await receive(pool, receipt())
     assert [await status_of(pool, id) for id in (weak, named)] == ["delivered", "sent"]
+
+
+@pytest.mark.parametrize(
+    ("number", "written", "fits"),
+    [
+        ("+2389911201", "9911201", True),  # Cape Verde: seven digits
+        ("+2389911201", "9911202", False),
+        ("+9613123456", "03123456", True),  # Lebanon: seven digits after a 0
+        ("+22601234567", "01234567", True),  # Burkina Faso: eight, of which the first is a 0
+        ("+298211234", "211234", True),  # the Faroe Islands: six
+        ("+67774321", "74321", True),  # the Solomon Islands: five
+        ("+6834321", "6834321", True),  # Niue: seven with the calling code
+        ("+298211234", "1234", False),
+    ],
+)
+async def test_without_any_id_a_short_national_number_decides(
+    pool: Pool, number: str, written: str, fits: bool
+) -> None:
+    id = await sent(pool, await organization(pool), ONE, keys.weak_key(number[1:]), to=number)
+    await receive(pool, receipt(to=written))
+    assert await status_of(pool, id) == ("delivered" if fits else "sent")
+
+
+async def test_without_any_id_a_short_number_of_two_countries_decides_nothing(pool: Pool) -> None:
+    actor, numbers = await organization(pool), ("+2389911201", "+2399911201")
+    both = [await sent(pool, actor, ONE, keys.weak_key(to[1:]), to=to) for to in numbers]
+    assert (await receive(pool, receipt(to="9911201"))).unmatched == 1
+    assert [await status_of(pool, id) for id in both] == ["sent", "sent"]
+
+
+def test_what_precedes_short_numbers_is_what_phonenumbers_knows() -> None:
+    """Every mobile number that is that short as a national one has its key among those that are looked up."""
+    for code, regions in phonenumbers.COUNTRY_CODE_TO_REGION_CODE.items():
+        for region in regions:
+            found = phonenumbers.PhoneMetadata.metadata_for_region(region, None)
+            if found is None or found.mobile is None or not found.mobile.national_number_pattern:
+                continue
+            for length in {*(found.mobile.possible_length or found.general_desc.possible_length)} & {*keys.PRECEDING}:
+                number = "9" * length
+                assert keys.weak_key(f"{code}{number}") in keys.weak_keys(number), (code, region)
 
 
 async def test_with_an_id_of_its_own_it_first_waits_for_an_answer_with_that_id(pool: Pool) -> None:

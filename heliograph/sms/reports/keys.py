@@ -23,6 +23,14 @@ from heliograph.suppliers.contract import Receipt
 SUFFIX = 8
 #: Fewest digits of a national number that are compared.
 SHORTEST = 5
+#: By the length of a shorter national number, the digits that may precede it among the last SUFFIX of an international
+#: one: the end of the calling code or, before seven, a 0 of the number itself. Those of countries whose mobile numbers
+#: are that short; a test compares them with phonenumbers.
+PRECEDING = {
+    7: tuple("0123456789"),
+    6: ("08", "27", "58", "72", "76", "81", "87", "88", "90", "98", "99"),
+    5: ("27", "247", "290", "500", "677", "682", "690"),
+}
 #: Receipts arrive at most this long after the answer; networks send none after a week.
 LATEST = timedelta(days=10)
 #: Attempts are partitioned by their message's age: if a message was accepted longer than this before its answer, its id
@@ -83,8 +91,14 @@ def is_same(number: str, given: str) -> bool:
 
 
 def weak_key(recipient: str) -> str:
-    """Replaces the id of a submit that was accepted without one."""
+    """Replaces the id of a submit that was accepted without one. `recipient`: in international form."""
     return f"to:{suffix(recipient)}"
+
+
+def weak_keys(address: str) -> list[str]:
+    """The values of `weak_key` for the numbers that an address in a receipt may be: several if it is short."""
+    end = suffix(address)
+    return [f"to:{before}{end}" for before in ("", *PRECEDING.get(len(end), ()))]
 
 
 def id_of(supplier_message_id: str | None, recipient: str) -> str:

@@ -22,10 +22,11 @@ SINCE, AHEAD = "4 days", "2 minutes"
 
 
 class Nameless(msgspec.Struct, frozen=True, gc=False):
-    """A stored receipt that matches no id. `key` stands for the id of a message to its recipient that has none."""
+    """A stored receipt that matches no id. One of `keys` stands for the id of a message to its recipient that has
+    none."""
 
     supplier_id: UUID
-    key: str
+    keys: Sequence[str]
     #: The suffix of its sender, which has to be that of the message's; "": it names none.
     sender: str
     reference: int | None
@@ -35,21 +36,21 @@ class Nameless(msgspec.Struct, frozen=True, gc=False):
 
 
 # For each message the parts without a receipt, in order: the first that no other receipt takes. A single-part message
-# has its state in `messages`.
+# has its state in `messages`. Each key is an item of its own, as in FIND of `receipts.py`.
 CANDIDATES = f"""
 SELECT item.n, part.organization_id, part.message_id, part.attempt, part.part, part.parts
-  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::timestamptz[]) WITH ORDINALITY
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::integer[], $5::timestamptz[], $6::integer[])
        AS item (supplier_id, key, sender, reference, received_at, n)
        CROSS JOIN LATERAL (
        SELECT * FROM (
            SELECT organization_id, message_id, attempt, 1::smallint AS part, 1::smallint AS parts, ended_at AS at
              FROM attempts
-            WHERE supplier_message_id = item.key AND target_id = item.supplier_id AND message_id >= $6
-              AND message_id < $7
+            WHERE supplier_message_id = item.key AND target_id = item.supplier_id AND message_id >= $7
+              AND message_id < $8
            UNION ALL
            SELECT organization_id, message_id, attempt, part, parts, created_at FROM sms_parts
             WHERE id_key = item.key AND supplier_id = item.supplier_id
-              AND answered_on >= $8 AND answered_on < $9 AND state IS NULL) either
+              AND answered_on >= $9 AND answered_on < $10 AND state IS NULL) either
         WHERE at BETWEEN item.received_at - interval '{SINCE}' AND item.received_at + interval '{AHEAD}'
         ORDER BY at DESC LIMIT 50) part
        CROSS JOIN LATERAL (
@@ -81,13 +82,16 @@ async def match(conn: Connection, receipts: Sequence[Nameless]) -> dict[UUID, as
     Returns, by fingerprint, organization_id, message_id, attempt, part and parts of the assigned ones.
     """
     first, last = min(one.received_at for one in receipts), max(one.received_at for one in receipts)
+    items = [(n, key) for n, one in enumerate(receipts) for key in one.keys]
+    asked = [receipts[n] for n, _ in items]
     rows = await conn.fetch(
         CANDIDATES,
-        [one.supplier_id for one in receipts],
-        [one.key for one in receipts],
-        [one.sender for one in receipts],
-        [one.reference for one in receipts],
-        [one.received_at for one in receipts],
+        [one.supplier_id for one in asked],
+        [key for _, key in items],
+        [one.sender for one in asked],
+        [one.reference for one in asked],
+        [one.received_at for one in asked],
+        [n for n, _ in items],
         look(first)[0],
         look(last)[1],
         look(first)[2],
@@ -95,7 +99,7 @@ async def match(conn: Connection, receipts: Sequence[Nameless]) -> dict[UUID, as
     )
     fitting: dict[int, list[asyncpg.Record]] = {}
     for row in rows:
-        fitting.setdefault(row["n"] - 1, []).append(row)
+        fitting.setdefault(row["n"], []).append(row)
     given: dict[int, asyncpg.Record] = {}
     taken: set[tuple[UUID, int, int]] = set()
     for n, candidates in fitting.items():

@@ -33,7 +33,7 @@ from heliograph.base.retry import receipt_pause
 from heliograph.base.sentences import said
 from heliograph.sending.results import Ahead
 from heliograph.sms.reports import nameless, parts
-from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, same_end, suffix, weak_key
+from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, same_end, suffix, weak_keys
 from heliograph.sms.status import BY_RECEIPT, Move, Moved, Taken, move_many
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
@@ -360,7 +360,7 @@ async def _match_nameless(
     wanting = [
         nameless.Nameless(
             one.supplier_id,
-            weak_key(storable(one.receipt.recipient)),
+            weak_keys(storable(one.receipt.recipient)),
             suffix(storable(one.receipt.sender)),
             one.receipt.reference,
             (one.at or at).astimezone(UTC).date(),
