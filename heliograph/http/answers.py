@@ -21,6 +21,8 @@ from typing import Literal
 import httptools
 import msgspec
 
+from heliograph.http import codings
+
 #: How much of an answer's body is kept, for operators.
 KEPT_BYTES = 20_480
 #: A longer body is not read to its end, unless more is to be kept: its connection is closed instead of reused.
@@ -54,10 +56,10 @@ class Way(msgspec.Struct, frozen=True, gc=False):
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """The other side answered. The meaning of the status is up to the caller; 3xx is not followed.
 
-    `body`: at most as much as is kept, possibly cut short by the other side. `retry_after`: seconds from now, from the
-    header's seconds or date, None without one. `duration`: seconds. `start`: the first bytes received, which
-    contain the head (`head`). `first_byte`: seconds until they came. `headers`: those that were asked for, by their
-    names in lower case; the last one if a header is repeated.
+    `body`: at most as much as is kept, possibly cut short by the other side; decoded for clients that want it.
+    `retry_after`: seconds from now, from the header's seconds or date, None without one. `duration`: seconds. `start`:
+    the first bytes received, which contain the head (`head`). `first_byte`: seconds until they came. `headers`: those
+    that were asked for, by their names in lower case; the last one if a header is repeated.
     """
 
     status: int
@@ -111,6 +113,7 @@ class AnswerReader:
     __slots__ = (
         "_after_head",
         "_between",
+        "_decodes",
         "_head",
         "_headers",
         "_interim",
@@ -122,6 +125,7 @@ class AnswerReader:
         "_told",
         "_wanted",
         "body",
+        "coding",
         "complete",
         "headers",
         "retry_after",
@@ -130,9 +134,13 @@ class AnswerReader:
         "status",
     )
 
-    def __init__(self, kept: int = KEPT_BYTES, wanted: frozenset[bytes] = frozenset()) -> None:
-        """`kept`: maximum bytes kept of a body. `wanted`: names, in lower case, of the headers to keep."""
+    def __init__(
+        self, kept: int = KEPT_BYTES, wanted: frozenset[bytes] = frozenset(), *, decodes: bool = False
+    ) -> None:
+        """`kept`: maximum bytes kept of a body. `wanted`: names, in lower case, of the headers to keep. `decodes`:
+        bodies are wanted without their content coding."""
         self._kept = kept
+        self._decodes = decodes
         self._most = max(kept, READ_BYTES)
         self._wanted = wanted
         self._parser = httptools.HttpResponseParser(self)
@@ -154,6 +162,8 @@ class AnswerReader:
         #: The header as received.
         self.retry_after: str | None = None
         self.headers: Mapping[str, str] = NO_HEADERS
+        #: The content coding of the body; "": none, or it stays as it is.
+        self.coding = ""
         self._seen = 0
         self._head = 0
         #: Bytes since the head, and since the last piece of the body: sizes, extensions, trailer.
@@ -219,6 +229,8 @@ class AnswerReader:
             return  # a trailer
         if len(name) == 11 and self.retry_after is None and name.lower() == b"retry-after":
             self.retry_after = value.decode("latin-1")
+        if len(name) == 16 and self._decodes and name.lower() == b"content-encoding":
+            self.coding = value.decode("latin-1")
         if self._wanted and (known := name.lower()) in self._wanted:
             self.headers = {**self.headers, known.decode("latin-1"): value.decode("latin-1")}
 
@@ -233,6 +245,7 @@ class AnswerReader:
         else:
             self.retry_after = None
             self.headers = NO_HEADERS
+            self.coding = ""
             self._interim += 1
             if self._interim > INTERIM_ANSWERS:
                 raise self._stop("too many interim answers")
@@ -245,6 +258,11 @@ class AnswerReader:
         if self._seen >= self._most:
             self.complete = True
             raise _Enough
+
+    def content(self) -> bytes:
+        """The body, decoded if that was asked for and is possible: at most as much as is kept."""
+        body = bytes(self.body)
+        return codings.beginning(body, self.coding, self._kept) if self.coding else body
 
     def on_message_complete(self) -> None:
         if self.status:

@@ -65,6 +65,8 @@ class ClientRules(msgspec.Struct, frozen=True):
     networks: tuple[Network, ...] = ()
     #: Bytes of an answer's body that are kept.
     kept: int = KEPT_BYTES
+    #: Whether an answer's body is decoded if it is compressed, which no request asks for.
+    decodes: bool = False
     #: Names, in lower case, of an answer's headers that are kept.
     headers: frozenset[bytes] = frozenset()
     #: Seconds that a body may take after its head, within `seconds`.
@@ -118,7 +120,7 @@ class HttpClient:
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer | Failure:
         """One POST, within the time limits of the rules. `headers` are sent unchanged, Content-Type included; Host,
-        User-Agent and Content-Length are added."""
+        User-Agent, Accept-Encoding and Content-Length are added."""
         known = self._targets.get(url) or self._remember(url)
         if isinstance(known, str):
             return Failure("blocked", known, 0.0, is_sent=False)
@@ -343,7 +345,7 @@ class HttpClient:
             return ClientConnection(
                 self._loop,
                 functools.partial(self._lost, destination),
-                AnswerReader(self._rules.kept, self._rules.headers),
+                AnswerReader(self._rules.kept, self._rules.headers, decodes=self._rules.decodes),
                 body_seconds=self._rules.body_seconds,
             )
 

@@ -161,7 +161,7 @@ class ClientConnection(asyncio.Protocol):
         retry_after = None if said is None else seconds_until(said, clock.now())
         began = self._started
         first = self._first_byte - began if self._first_byte else None
-        body, start = bytes(answer.body), bytes(answer.start)
+        body, start = answer.content(), bytes(answer.start)
         took = time.monotonic() - began
         self._settle(Answer(answer.status, body, retry_after, took, start, first, self.way, answer.headers))
 

@@ -13,8 +13,10 @@ from http import HTTPStatus
 from heliograph.base.database import clock
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
-#: Line ends of a request besides those of the given headers: three in `start`, Content-Length, and the last.
-_LINE_ENDS = 5
+#: Of each request. Without Accept-Encoding an answer could be in any coding (RFC 9110 §12.5.3).
+_ALWAYS = "User-Agent: Heliograph/1\r\nAccept-Encoding: identity\r\n"
+#: Line ends of a request besides those of the given headers: four in `start`, Content-Length, and the last.
+_LINE_ENDS = 6
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -54,11 +56,11 @@ def undated_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 def start(method: str, authority: str, path: str) -> str:
     """The start of all requests with a method to a path. `authority`: host, and port unless it is the scheme's
     default."""
-    return f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: Heliograph/1\r\n"
+    return f"{method} {path} HTTP/1.1\r\nHost: {authority}\r\n{_ALWAYS}"
 
 
 def request(start: str, headers: Mapping[str, str], body: bytes) -> bytes:
-    """The whole request. `headers` are sent unchanged; Host, User-Agent and Content-Length are not among them.
+    """The whole request. `headers` are sent unchanged; those of `start` and Content-Length are not among them.
 
     Raises ValueError for a name or value that contains a line break or cannot be encoded.
     """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, quote_plus
 from uuid import UUID, uuid4
@@ -371,6 +373,34 @@ async def test_an_answer_may_say_id_and_code_in_headers(
     assert await line.send(one) == [verdict]
     ids = [part.supplier_message_id for part in line.outcomes[one.message_id].parts]
     assert ids == [taken.id for taken in supplier.taken if verdict is Verdict.ACCEPTED]
+    await line.connector.stop(grace=1.0)
+    await supplier.stop()
+
+
+@pytest.mark.parametrize(
+    ("pack", "verdict"),
+    [(gzip.compress, Verdict.ACCEPTED), (lambda body: gzip.compress(body)[:-20], Verdict.UNKNOWN)],
+    ids=["whole", "damaged"],
+)
+async def test_an_answer_may_be_compressed_though_nobody_asked_for_it(
+    pack: Callable[[bytes], bytes], verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unread, its message was sent once more. One that cannot be read leaves open whether the supplier has it."""
+    made = profiles.PROFILES["africastalking"]
+
+    def accepted(wanted: profiles.Asked, id: str) -> Reply:
+        plain = made.accepted(wanted, id)
+        packed = ((b"Content-Encoding", b"gzip"),)
+        return msgspec.structs.replace(plain, body=pack(plain.body), headers=plain.headers + packed)
+
+    changed = msgspec.structs.replace(made, accepted=accepted)
+    monkeypatch.setitem(profiles.PROFILES, "africastalking", changed)  # type: ignore[arg-type]
+    supplier = Aggregator(Options(profile="africastalking", secret="s"))
+    await supplier.start()
+    line = Line(supplier.base_url)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    assert await line.send(submission()) == [verdict]
     await line.connector.stop(grace=1.0)
     await supplier.stop()
 

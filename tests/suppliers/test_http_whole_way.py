@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,10 @@ async def _stored(one: Carriage, count: int) -> bool:
     return [row["body"] for row in found] == ["Olá 😀", "STOP"][:count]
 
 
+async def _found(pool: Pool, query: str) -> bool:
+    return await pool.fetchval(query) == 1
+
+
 async def test_an_address_that_nobody_was_given_is_nowhere(database_url: str, pool: Pool, tmp_path: Path) -> None:
     async with carriage("africastalking", database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
         good = addresses.address(one.made.settings, one.id)
@@ -169,6 +174,17 @@ async def test_an_address_that_nobody_was_given_is_nowhere(database_url: str, po
             assert answer.status == 405
         async with http.post(f"{good}/receipts", data=b"x" * 1_100_000) as answer:
             assert answer.status == 413
+        # A body may be compressed: it is read within the same limit, or refused, and never stored unread.
+        for coding, body, status in (
+            ("gzip", gzip.compress(b"x" * 1_100_000), 413),
+            ("gzip", gzip.compress(b"id=1&status=Success")[:-9], 415),
+            ("br", b"\x0b\x02\x80", 415),
+            ("gzip", gzip.compress(b"id=77&status=Success&phoneNumber=%2B258841230000"), 200),
+        ):
+            async with http.post(f"{good}/receipts", data=body, headers={"content-encoding": coding}) as answer:
+                assert answer.status == status
+        query = "SELECT count(*) FROM receipts WHERE keys[1] = '77' AND state = 'delivered'"
+        await until_true(lambda: _found(pool, query))
         # Nothing of it is stored as it came.
         rows: list[asyncpg.Record] = await pool.fetch("SELECT body FROM supplier_callbacks")
         assert all(b"Success" not in row["body"] for row in rows)

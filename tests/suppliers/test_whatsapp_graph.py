@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import hashlib
 import hmac
 import json
@@ -57,6 +58,15 @@ class TestSends:
         assert head.count(TOKEN.encode()) == 1
         assert b"Authorization: Bearer " + TOKEN.encode() in head
         assert b"Content-Type: application/json\r\n" in head
+
+    async def test_an_answer_that_is_compressed_without_having_been_asked_to(self) -> None:
+        """As unknown, it would be sent again."""
+        raw = gzip.compress(json.dumps(ACCEPTED).encode())
+        packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%b" % (len(raw), raw)
+        async with peer(always(packed)) as there, Client(there.url) as client:
+            outcome = await client.send("555", KEY, BODY)
+        assert (outcome.verdict, outcome.wamid) == (Verdict.ACCEPTED, "wamid.HBgM")
+        assert there.requests[0][0].count(b"Accept-Encoding: identity\r\n") == 1
 
     async def test_an_answer_in_chunks(self) -> None:
         raw = json.dumps(ACCEPTED).encode()

@@ -162,7 +162,7 @@ async def test_an_answer_has_status_and_body() -> None:
     assert request.startswith(b"POST /a%20b/../c?d=%2F HTTP/1.1\r\n")
     assert request.endswith(b'\r\n\r\n{"a":1}')
     names = {line.split(b":")[0].lower() for line in request.split(b"\r\n\r\n")[0].split(b"\r\n")[1:]}
-    assert names == {b"host", b"user-agent", b"x-one", b"content-length"}
+    assert names == {b"host", b"user-agent", b"accept-encoding", b"x-one", b"content-length"}
 
 
 async def test_a_connection_is_used_again() -> None:

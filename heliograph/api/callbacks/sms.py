@@ -7,7 +7,8 @@ from functools import lru_cache
 from uuid import UUID
 
 from heliograph.api.callbacks.door import Answer, Call, Taker, nowhere
-from heliograph.api.shapes.refusals import MethodNotAllowed
+from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, UnsupportedMediaType
+from heliograph.http import codings
 from heliograph.sms.callbacks.addresses import INBOUND, PREFIX, RECEIPTS
 from heliograph.sms.callbacks.intake import SupplierCallbacks
 from heliograph.suppliers.http.kind import Callback
@@ -49,8 +50,17 @@ def taker(intake: SupplierCallbacks, *, public_url: str) -> Taker:
             if _signs(name) or name.decode("latin-1") in known.headers
         }
 
+        coding = call.headers.get(b"content-encoding", b"").decode("latin-1")
+
         async def take(body: bytes | bytearray) -> Answer:
-            callback = Callback(call.method, url, headers, bytes(body))
+            try:
+                # Signatures are made over the content, before whatever sends it compresses it.
+                content = codings.whole(bytes(body), coding, MOST)
+            except codings.TooLarge:
+                raise PayloadTooLarge(MOST) from None
+            except codings.CannotDecode:
+                raise UnsupportedMediaType from None
+            callback = Callback(call.method, url, headers, content)
             reply = await intake.take(known, match[3], callback, address=call.address)
             return Answer(reply.body, reply.kind)
 

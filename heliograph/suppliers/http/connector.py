@@ -115,6 +115,7 @@ class HttpConnector:
             allow_http=True,
             networks=_ANYWHERE,
             kept=READ_BYTES,
+            decodes=True,
             headers=frozenset(name.encode("latin-1", "replace") for name in self._kind.headers(settings)),
         )
         self._client = HttpClient(rules)

@@ -56,6 +56,7 @@ class Asker:
                 allow_http=True,
                 networks=_ANYWHERE,
                 kept=READ_BYTES,
+                decodes=True,
             )
         )
 

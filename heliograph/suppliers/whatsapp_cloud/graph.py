@@ -99,6 +99,7 @@ class CloudClient:
             allow_http=True,
             networks=_ANYWHERE,
             kept=READ_BYTES,
+            decodes=True,
             headers=frozenset((_APP_USAGE.encode(), _BUSINESS_USAGE.encode())),
         )
         reads = msgspec.structs.replace(
@@ -338,7 +339,6 @@ def _headers(token: str) -> dict[str, str]:
     return {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/json",
-        "Accept-Encoding": "identity",
     }
 
 

@@ -1,0 +1,67 @@
+"""Content codings of bodies (RFC 9110 §8.4): some gateways compress what nobody asked them to. Pure.
+
+The rule nobody may break: a body never becomes larger than the caller allows, however small it was.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+#: By name, what zlib has to be told: the header is a gzip's, or a zlib's.
+_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+#: In use, and not read here.
+_OTHERS = frozenset({"br", "zstd", "compress", "x-compress", "dcb", "dcz"})
+
+
+class CannotDecode(ValueError):
+    """A body that is damaged, ends early or is in a coding that is not read here."""
+
+
+class TooLarge(ValueError):
+    """A body that is larger than allowed once it is decoded."""
+
+
+def beginning(body: bytes, coding: str, most: int) -> bytes:
+    """The first `most` bytes of what a possibly incomplete body contains; the body itself if it cannot be decoded.
+    `coding`: the header's value, "" without one."""
+    try:
+        decoded, _ = _decoded(body, coding, most)
+    except CannotDecode:
+        return body
+    return decoded
+
+
+def whole(body: bytes, coding: str, most: int) -> bytes:
+    """What a complete body contains, at most `most` bytes. Raises CannotDecode, TooLarge."""
+    decoded, is_complete = _decoded(body, coding, most + 1)
+    if len(decoded) > most:
+        raise TooLarge
+    if not is_complete:
+        raise CannotDecode
+    return decoded
+
+
+def _decoded(body: bytes, coding: str, most: int) -> tuple[bytes, bool]:
+    """At most `most` bytes of the content, and whether there was an end. Raises CannotDecode."""
+    coding = coding.strip().lower()
+    if coding in _OTHERS:
+        raise CannotDecode
+    window = _WINDOWS.get(coding)
+    # Some name no coding (`UTF-8`), and some proxies decode a body and leave the header.
+    if window is None or not body or (window == 31 and not body.startswith(b"\x1f\x8b")):
+        return body, True
+    if window == 15 and (body[0] & 0x0F != 8 or int.from_bytes(body[:2], "big") % 31):
+        window = -15  # without the header, as some took RFC 1951 for what is meant
+    content, rest = bytearray(), body
+    try:
+        while True:
+            reader = zlib.decompressobj(window)
+            content += reader.decompress(rest, most - len(content))
+            # A gzip may have several members.
+            rest = reader.unused_data
+            if not reader.eof or not rest or len(content) >= most:
+                return bytes(content), reader.eof
+            if window != 31 or not rest.startswith(b"\x1f\x8b"):
+                return bytes(content), True
+    except zlib.error as error:
+        raise CannotDecode from error

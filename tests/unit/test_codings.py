@@ -1,0 +1,59 @@
+"""Content codings: what is compressed is read within its limit, and what cannot be read is said to be so."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+
+from heliograph.http import codings
+
+TEXT = b'{"id": "abc", "status": "queued"}'
+
+
+def raw_deflate(content: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(content) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("body", "coding"),
+    [
+        (TEXT, ""),
+        (TEXT, "identity"),
+        (TEXT, "UTF-8"),
+        (TEXT, "gzip"),  # a proxy decoded it, and left the header
+        (b"", "gzip"),
+        (gzip.compress(TEXT), "gzip"),
+        (gzip.compress(TEXT), " X-GZip"),
+        (gzip.compress(TEXT[:9]) + gzip.compress(TEXT[9:]), "gzip"),
+        (gzip.compress(TEXT) + b"\0\0", "gzip"),
+        (zlib.compress(TEXT), "deflate"),
+        (raw_deflate(TEXT), "deflate"),
+    ],
+)
+def test_what_is_compressed_is_read(body: bytes, coding: str) -> None:
+    wanted = TEXT if body else b""
+    assert codings.whole(body, coding, 1_000) == codings.beginning(body, coding, 1_000) == wanted
+
+
+@pytest.mark.parametrize("body", [gzip.compress(bytes(1 << 20)), gzip.compress(b"x") * 5_000], ids=["one", "members"])
+def test_nothing_grows_past_its_limit(body: bytes) -> None:
+    assert len(codings.beginning(body, "gzip", 1_000)) == 1_000
+    with pytest.raises(codings.TooLarge):
+        codings.whole(body, "gzip", 1_000)
+
+
+def test_a_body_that_ends_early_is_a_beginning_and_no_whole() -> None:
+    body = gzip.compress(TEXT)[:-10]
+    assert TEXT.startswith(codings.beginning(body, "gzip", 1_000)[:5])
+    with pytest.raises(codings.CannotDecode):
+        codings.whole(body, "gzip", 1_000)
+
+
+@pytest.mark.parametrize(("body", "coding"), [(b"\x1f\x8bnot really", "gzip"), (b"\x0b\x02\x80", "br")])
+def test_what_cannot_be_read_stays_as_it_is(body: bytes, coding: str) -> None:
+    assert codings.beginning(body, coding, 1_000) == body
+    with pytest.raises(codings.CannotDecode):
+        codings.whole(body, coding, 1_000)
