@@ -4,8 +4,9 @@ Each language of the countries we serve has its own. A word as clear as STOP cou
 something else in another language counts only where its own is spoken; and a word that is ambiguous even there (SAIR,
 BAJA) is `doubtful`: the caller has to know what the person was answering.
 
-The rule nobody may break: only a message that consists of a keyword counts, except for a few words of courtesy around a
-clear one. "Stop by tomorrow" stops nothing, and nobody is unsubscribed by something they did not say.
+The rule nobody may break: only a message that consists of a keyword counts, however often it repeats it, except for a
+few words of courtesy around a clear one. "Stop by tomorrow" stops nothing, and nobody is unsubscribed by something they
+did not say.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ COURTESY = frozenset(
         *("please", "pls", "plz", "now", "thanks", "thank", "you", "sms", "texts", "messages", "texting", "me", "it"),
         *("this", "all", "por", "favor", "agora", "obrigado", "obrigada", "mensagens", "gracias", "ahora", "mensajes"),
         *("svp", "merci", "maintenant", "tafadhali", "sasa", "asante", "bitte", "danke"),
+        # As folded: "from your kindness", "messages", "thanks".
+        *("من", "فضلك", "الرسايل", "رسايل", "شكرا"),
     }
 )
 MOST_COURTESY = 3
@@ -139,7 +142,8 @@ LANGUAGES = {
     ),
     "ar": Language(
         _countries("EG MA DZ TN LY SD MR SA AE QA KW BH OM YE JO LB SY IQ PS SO DJ KM TD"),
-        stop=_words("توقف قف أوقف"),
+        # The last is "cancel the subscription".
+        stop=_words("توقف قف أوقف إيقاف إلغاءالاشتراك"),
         doubtful=_words("إلغاء"),
         start=_words("ابدأ"),
         help=_words("مساعدة"),
@@ -170,8 +174,10 @@ def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str]
     if not word:  # only symbols
         return None
     spoken = [language for language in LANGUAGES.values() if not language.countries.isdisjoint(countries)]
+    words = [fold(one) for one in word.split(" ")]  # without symbols around each
     # "OPT OUT" and "STOP ALL" are written with a space as often as without.
-    for one in (word, word.replace(" ", "", 1)) if word.count(" ") == 1 else (word,):
+    forms = (word, word.replace(" ", "", 1)) if len(words) == 2 else (word,)
+    for one in words[:1] if len(set(words)) == 1 else forms:
         if one in _STOP or any(one in language.stop_here for language in spoken):
             return "stop", one
         if one in _START:
@@ -182,9 +188,8 @@ def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str]
             return "stop", one
         if any(one in language.doubtful for language in spoken):
             return "doubtful", one
-    words = [fold(one) for one in word.split(" ")]  # without symbols around each
     asked = [one for one in words if one and one not in COURTESY]
-    if len(asked) == 1 and len(words) - 1 <= MOST_COURTESY and asked[0] in _STOP - _LOOSE:
+    if asked and len(words) - len(asked) <= MOST_COURTESY and len(set(asked)) == 1 and asked[0] in _STOP - _LOOSE:
         return "stop", asked[0]
     return None
 

@@ -421,3 +421,9 @@ def test_what_is_no_text_stays_as_octets() -> None:
     read = inbound(deliver(b"\x01\x02", esm_class=0, data_coding=4))
     assert (read.text, read.body, read.form) == (None, b"\x01\x02", "4/0/0")
     assert inbound(deliver(b"a\xe7\xe3o", esm_class=0), alphabet="latin1").text == "ação"
+
+
+@pytest.mark.parametrize("data_coding", [0x02, 0x04, 0x14, 0x44, 0xF4, 0xF6])
+@pytest.mark.parametrize(("body", "text"), [(b"STOP\r\n", "STOP\r\n"), (b"STOP\x00", None), (b"", None)])
+def test_eight_bit_data_is_text_if_it_is_all_printable(data_coding: int, body: bytes, text: str | None) -> None:
+    assert inbound(deliver(body, esm_class=0, data_coding=data_coding)).text == text

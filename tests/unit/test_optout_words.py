@@ -34,6 +34,11 @@ def test_the_standard_words_stop(word: str) -> None:
         ("OPT-OUT", "stop", "optout"),
         ("stop   all", "stop", "stopall"),
         ("STOP\nALL", "stop", "stopall"),
+        ("STOP STOP", "stop", "stop"),
+        ("Stop! Stop!! STOP", "stop", "stop"),
+        ("stop stop please", "stop", "stop"),
+        ("cancel cancel", "stop", "cancel"),
+        ("HELP HELP", "help", "help"),
     ],
 )
 def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
@@ -47,7 +52,8 @@ def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
         "   ",
         "!?",
         "👍",
-        "stop stop",
+        "stop start",
+        "stop the stop",
         "non-stop",
         "stopped",
         "s t o p",
@@ -118,6 +124,11 @@ def test_folding_is_stable_and_never_fails(text: str) -> None:
         ("أوقف", "MA", "stop"),
         ("اوقف", "MA", "stop"),
         ("إلغاء", "EG", "doubtful"),
+        ("إيقاف", "EG", "stop"),
+        ("ايقاف", "SA", "stop"),
+        ("إيقاف الرسائل من فضلك", "MA", "stop"),
+        ("إلغاء الاشتراك", "AE", "stop"),
+        ("إلغاء الطلب", "AE", None),  # an order
         ("बंद", "IN", "doubtful"),
         ("रोको", "IN", "stop"),
         ("AJUDA", "AO", "help"),

@@ -7,6 +7,7 @@ word, which nothing else reads.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -44,13 +45,16 @@ def decode(
     locking: int = 0,
     single: int = 0,
 ) -> str | None:
-    """Text of an inbound message, or None if it is binary or has no codec (then keep the octets).
+    """Text of an inbound message, or None if it is binary or has no codec (then keep the octets). Octets of 8-bit data
+    that are all printable ASCII are text: some gateways declare everything that handsets write as 8-bit data.
 
     `default_alphabet` is what the supplier means by data_coding 0; `locking` and `single` are the national tables that
     the message names (alphabets/national.py). Octets without a character become U+FFFD, as does NUL, which
     PostgreSQL cannot store. Join the parts of a long message first: some senders split pairs.
     """
     codec: str | None
+    if _is_eight_bit(data_coding):
+        return body.decode("ascii") if _printable(body) else None
     if data_coding == 0:
         codec = _DEFAULTS[default_alphabet]
     elif data_coding < 0x10:  # SMPP 3.4 §5.2.19
@@ -98,6 +102,16 @@ _SMPP_CODECS = {
     0x0E: "euc_kr",
 }
 _GROUP_CODECS = {0: "gsm7", 2: "utf-16-be"}
+
+
+_printable = re.compile(rb"[\t\n\r -~]+").fullmatch
+
+
+def _is_eight_bit(data_coding: int) -> bool:
+    """Whether octets are data of whatever kind, in SMPP or in 3GPP's groups."""
+    if data_coding < 0x10:
+        return data_coding in (2, 4)
+    return data_coding & 0x2C == 0x04 if data_coding < 0x80 else data_coding & 0xF4 == 0xF4
 
 
 def _eight_bits(body: bytes) -> str:
