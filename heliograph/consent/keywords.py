@@ -5,8 +5,8 @@ something else in another language counts only where its own is spoken; and a wo
 BAJA) is `doubtful`: the caller has to know what the person was answering.
 
 The rule nobody may break: only a message that consists of a keyword counts, however often it repeats it, except for a
-few words of courtesy around a clear one. "Stop by tomorrow" stops nothing, and nobody is unsubscribed by something they
-did not say.
+few words of courtesy around a clear one, or the name of whom it is for. "Stop by tomorrow" stops nothing, and nobody is
+unsubscribed by something they did not say.
 """
 
 from __future__ import annotations
@@ -162,10 +162,18 @@ _START = START.union(*(language.start for language in LANGUAGES.values()))
 _HELP = HELP.union(*(language.help for language in LANGUAGES.values()))
 
 
-def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str] = ()) -> tuple[Keyword, str] | None:
+def fold_name(name: str) -> str:
+    """Normalize a name for comparison: as `fold`, and without spaces and dashes."""
+    return "".join(map(fold, fold(name).split(" ")))
+
+
+def find(
+    text: str, *, additions: Collection[str] = (), countries: Iterable[str] = (), names: Collection[str] = ()
+) -> tuple[Keyword, str] | None:
     """What the text asks for, and the keyword, folded; None: the text is not a keyword.
 
-    `additions`: an organization's own words for STOP, folded. `countries`: those whose languages the person may write
+    `additions`: an organization's own words for STOP, folded. `names`: its names, by `fold_name`: "STOP ACME" is for
+    Acme, and nothing for anybody else. `countries`: those whose languages the person may write
     in. "doubtful" means STOP in reply to a campaign, and a question otherwise.
     """
     if len(text) > LONGEST:
@@ -191,8 +199,34 @@ def find(text: str, *, additions: Collection[str] = (), countries: Iterable[str]
     asked = [one for one in words if one and one not in COURTESY]
     if asked and len(words) - len(asked) <= MOST_COURTESY and len(set(asked)) == 1 and asked[0] in _STOP - _LOOSE:
         return "stop", asked[0]
+    for word, name in _directed(words) if names else ():
+        if name in names:
+            return "stop", word
     return None
+
+
+def is_directed(text: str) -> bool:
+    """Whether it is a clear word with something that could be a name before or after it."""
+    return len(text) <= LONGEST and bool(_directed([fold(one) for one in fold(text).split(" ")]))
+
+
+def _directed(words: list[str]) -> list[tuple[str, str]]:
+    """The clear word that a text begins or ends with, and the rest as a name, with and without words of courtesy and
+    with and without what joins them ("STOP au 36180")."""
+    found = []
+    for word, rest in ((words[0], words[1:]), (words[-1], words[:-1])):
+        if rest and word in _STOP - _LOOSE:
+            without = rest[1:] if rest[0] in _JOINING else rest
+            found += [(word, "".join(some)) for some in (rest, without, _uncourteous(rest), _uncourteous(without))]
+    return [one for one in found if one[1]]
+
+
+def _uncourteous(words: list[str]) -> list[str]:
+    asked = [one for one in words if one not in COURTESY]
+    return asked if len(words) - len(asked) <= MOST_COURTESY else []
 
 
 #: Everyday words: combined with others they mean something else ("end it now").
 _LOOSE = frozenset({"cancel", "end", "quit"})
+#: Between the word and a name or number: French terms ask for "STOP au 36180".
+_JOINING = frozenset({"au", "to", "from", "de"})

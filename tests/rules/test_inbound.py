@@ -755,6 +755,34 @@ async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme
     assert [row[0] for row in rows] == [other.organization_id]
 
 
+@pytest.mark.parametrize(
+    "text", ["STOP HELIOGRAPH", "Heliograph: stop!", "STOP au 258800001234", "stop Acme-Shop please"]
+)
+async def test_stop_with_a_name_is_for_whoever_has_it(pool: Pool, acme: Actor, text: str) -> None:
+    await pool.execute("UPDATE organizations SET name = 'Acme Shop' WHERE id = $1", acme.organization_id)
+    await hear(pool, said(text))
+    assert await opted_out(pool, acme)
+    assert [(one["text"], one["keyword"]) for one in await told(pool)] == [(text, "stop")]
+    assert await replied(pool) == 1
+
+
+async def test_stop_with_a_name_on_a_shared_number_stops_only_whoever_has_it(pool: Pool, acme: Actor) -> None:
+    other = await organization(pool)
+    await sender(pool, other, NUMBER)
+    await sender(pool, other, "OTHERS")
+    await hear(pool, said("STOP OTHERS"))
+    rows = await pool.fetch("SELECT organization_id FROM opt_outs")
+    assert [row[0] for row in rows] == [other.organization_id]
+
+
+@pytest.mark.parametrize("text", ["STOP OTHERS", "don't stop HELIOGRAPH", "HELIOGRAPH never stop", "cancel HELIOGRAPH"])
+async def test_no_name_of_theirs_or_a_sentence_stops_nothing(pool: Pool, acme: Actor, text: str) -> None:
+    await sender(pool, await organization(pool), "OTHERS")
+    await hear(pool, said(text))
+    assert not await opted_out(pool, acme)
+    assert [one["keyword"] for one in await told(pool)] == [None]
+
+
 async def test_a_yes_to_a_shared_number_is_of_those_only_who_were_stopped(pool: Pool, acme: Actor) -> None:
     other = await organization(pool)
     await sender(pool, other, NUMBER)

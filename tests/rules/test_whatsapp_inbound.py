@@ -25,7 +25,7 @@ from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.callback_factories import Change, Meta, ago, batch, message, status, wamid
 from tests.rules.dispatching_whatsapp import Bench, row_of, status_of
-from tests.rules.factories import TO, endpoint
+from tests.rules.factories import TO, endpoint, sender
 from tests.rules.whatsapp_factories import KEY, Made, account, check_wallets, conversation, made, make_app
 from tests.rules.whatsapp_factories import message as outbound
 from tests.rules.whatsapp_factories import number as new_number
@@ -205,6 +205,19 @@ async def test_a_message_that_is_corrected_to_a_word_says_it(pool: Pool, acme: M
     assert await opted_out(pool, acme)
     await meta.say(acme, corrected("START", 2))
     assert not await opted_out(pool, acme)
+
+
+async def test_stop_with_the_name_of_the_number_or_of_a_sender_is_obeyed(pool: Pool, acme: Made, meta: Meta) -> None:
+    await pool.execute("UPDATE whatsapp_numbers SET verified_name = 'Boutique Amal'")
+    await sender(pool, acme.actor, "AMAL")
+    other, third = "+258841234568", "+258841234569"
+    await meta.say(
+        acme,
+        message(acme, "Stop Boutique Amal"),
+        message(acme, "STOP AMAL", by=other),
+        message(acme, "stop the boutique", by=third),
+    )
+    assert [await opted_out(pool, acme, who) for who in (TO, other, third)] == [True, True, False]
 
 
 async def test_words_within_a_sentence_or_for_help_do_nothing(pool: Pool, acme: Made, meta: Meta) -> None:

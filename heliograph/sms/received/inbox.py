@@ -28,7 +28,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
-from heliograph.consent import keywords, optouts
+from heliograph.consent import keywords, names, optouts
 from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut, Pair
 from heliograph.inbox import threads
@@ -232,8 +232,9 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
     for group in ready:
         mine = [] if group.id in stuck else holders[group.first.id]
         supplier = suppliers.get(group.first.supplier_id)
-        found = [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
-        messages += [one for one in found if one.is_somebodys]
+        messages += [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
+    await _find_words(conn, messages)
+    messages = [one for one in messages if one.is_somebodys]
 
     deliveries, wanted = await _obey(conn, messages, at)
     messages = [one for one in messages if one.is_somebodys]  # YES is a keyword only from somebody who had opted out
@@ -359,7 +360,7 @@ def reading(supplier: asyncpg.Record | None) -> Callable[[bytes, str], str | Non
 
 
 def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, shared: bool) -> _Message:
-    message = _Message(
+    return _Message(
         group,
         owner,
         text_of(group, reading(supplier)),
@@ -368,14 +369,21 @@ def _message(group: Group, owner: _Owner, supplier: asyncpg.Record | None, *, sh
         answered=supplier is not None and supplier["answers"],
         shared=shared,
     )
-    if message.text is not None and not group.missing:
-        countries = [phones.country(message.phone) if message.phone else "", owner.country or ""]
-        found = keywords.find(message.text, additions=owner.words, countries=countries)
-        if found is not None and message.phone is None:
-            log.warning("keyword from an invalid phone number", message_id=str(group.id), keyword=found[0])
+
+
+async def _find_words(conn: Connection, messages: Sequence[_Message]) -> None:
+    """Set the keyword of each message that is one."""
+    whole = [(one, one.text) for one in messages if one.text is not None and not one.group.missing]
+    known = await names.of(conn, [(one.owner.organization_id, text) for one, text in whole])
+    for one, text in whole:
+        owner = one.owner
+        countries = [phones.country(one.phone) if one.phone else "", owner.country or ""]
+        mine = known.get(owner.organization_id, frozenset())
+        found = keywords.find(text, additions=owner.words, countries=countries, names=mine)
+        if found is not None and one.phone is None:
+            log.warning("keyword from an invalid phone number", message_id=str(one.group.id), keyword=found[0])
         elif found is not None:
-            message.keyword, message.word = found
-    return message
+            one.keyword, one.word = found
 
 
 async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) -> tuple[int, list[Wanted]]:

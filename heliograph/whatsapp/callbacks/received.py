@@ -18,7 +18,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.consent import handing_on, keywords
+from heliograph.consent import handing_on, keywords, names
 from heliograph.consent.people import Link
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Heard as Noted
@@ -195,20 +195,28 @@ async def _store(conn: Connection, messages: Sequence[_Message], sealing: Sealin
 
 async def stops(conn: Connection, received: Sequence[InboundMessage]) -> list[bool]:
     """Which of these are a word for STOP, whatever preceded them."""
-    own = await opt_out_words.additions(conn, {one.organization_id for one in received})
-    found = []
-    for one in received:
-        who = User(one.organization_id, one.number_id, one.item.sender, one.item.user_id).recipient
-        word = _word(one.item, who, own.get(one.organization_id, frozenset()))
-        found.append(word is not None and word[0] == "stop")
+    whose = [User(one.organization_id, one.number_id, one.item.sender, one.item.user_id) for one in received]
+    found = await _words(
+        conn, [(one.organization_id, one.item, who.recipient) for one, who in zip(received, whose, strict=True)]
+    )
+    return [word is not None and word[0] == "stop" for word in found]
+
+
+async def _words(
+    conn: Connection, said: Sequence[tuple[UUID, MessageItem, str]]
+) -> list[tuple[keywords.Keyword, str] | None]:
+    """What each message asks for, as from `keywords.find`. Of each: the organization, and the user's address."""
+    own = await opt_out_words.additions(conn, {organization_id for organization_id, _, _ in said})
+    known = await names.of(conn, [(organization_id, item.text or "") for organization_id, item, _ in said])
+    found: list[tuple[keywords.Keyword, str] | None] = []
+    for organization_id, item, recipient in said:
+        if item.type not in opt_out_words.SPOKEN or not item.text:
+            found.append(None)
+            continue
+        country = phones.country(recipient) if phones.parse(recipient) else recipient[:2]
+        additions, mine = (some.get(organization_id, frozenset()) for some in (own, known))
+        found.append(keywords.find(item.text, additions=additions, countries=(country,), names=mine))
     return found
-
-
-def _word(item: MessageItem, recipient: str, additions: frozenset[str]) -> tuple[keywords.Keyword, str] | None:
-    if item.type not in opt_out_words.SPOKEN or not item.text:
-        return None
-    country = phones.country(recipient) if phones.parse(recipient) else recipient[:2]
-    return keywords.find(item.text, additions=additions, countries=(country,))
 
 
 async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
@@ -276,12 +284,12 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
     spoken = [one for one in messages if one.received.item.type in opt_out_words.SPOKEN and one.received.item.text]
     if not spoken:
         return 0
-    own = await opt_out_words.additions(conn, {one.received.organization_id for one in spoken})
+    words = await _words(
+        conn, [(one.received.organization_id, one.received.item, one.user.recipient) for one in spoken]
+    )
     said: list[Said] = []
     spoken_words: list[_Message] = []
-    for one in spoken:
-        additions = own.get(one.received.organization_id, frozenset())
-        found = _word(one.received.item, one.user.recipient, additions)
+    for one, found in zip(spoken, words, strict=True):
         if found is None or found[0] == "help":
             continue
         one.keyword, one.word = found
