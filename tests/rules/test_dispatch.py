@@ -662,7 +662,8 @@ async def test_a_receipt_of_before_the_attempt_is_of_another_message(pool: Pool)
     assert [attempt for attempt, _ in await attempts(pool, id)] == [1, 2]
 
 
-async def test_one_receipt_stands_for_one_answer(pool: Pool) -> None:
+async def test_a_receipt_that_fits_two_lost_answers_stands_for_neither_until_both_have_one(pool: Pool) -> None:
+    """The supplier may have only one of the messages: the other would be taken for sent, and never arrive."""
     row = supplier()
     dead = Bench(pool, row)
     dead.only.script = answering(None)
@@ -673,7 +674,12 @@ async def test_one_receipt_stands_for_one_answer(pool: Pool) -> None:
     bench = Bench(pool, row)
     await bench.receive(row.id, receipt("S77", state=ReceiptState.UNDELIVERED))
     await bench.round()
-    assert Counter([await status_of(pool, id) for id in ids]) == {"undelivered": 1, "sending": 1}
+    assert [await status_of(pool, id) for id in ids] == ["sending", "sending"]
+    await bench.receive(row.id, receipt("S78"))
+    await bench.later(seconds=35)
+    await bench.round()
+    assert Counter([await status_of(pool, id) for id in ids]) == {"undelivered": 1, "delivered": 1}
+    assert len(bench.only.submitted) == 0
 
 
 async def test_unknown_from_the_connector_waits_as_well(pool: Pool) -> None:

@@ -189,9 +189,10 @@ class Uncertain(msgspec.Struct, frozen=True, gc=False):
 async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) -> list[list[str]]:
     """For each attempt, the ids of `count` unmatched receipts for it, or none. No receipt is assigned twice.
 
-    They match by account, recipient, time and, if the supplier echoes it, our reference. An attempt with several lost
-    answers gets receipts only if there are exactly as many, and they match no other attempt: assigned to the wrong
-    segment or message, they would hide one that never arrived.
+    They match by account, recipient, time and, if the supplier echoes it, our reference. If several attempts match the
+    same receipts, none gets any until there is one for each of them. An attempt with several lost answers gets receipts
+    only if there are exactly as many, and they match no other attempt. Assigned to the wrong segment or message, a
+    receipt would hide one that never arrived.
     """
     rows = await conn.fetch(
         UNCERTAIN,
@@ -204,14 +205,17 @@ async def find_for_uncertain(conn: Connection, attempts: Sequence[Uncertain]) ->
     for n, key in rows:
         if key not in fitting[n - 1]:
             fitting[n - 1].append(key)
-    claims = Counter((one.supplier_id, key) for one, keys in zip(attempts, fitting, strict=True) for key in keys)
+    claims: Counter[tuple[UUID, str]] = Counter()
+    for one, keys in zip(attempts, fitting, strict=True):
+        claims.update({(one.supplier_id, key): one.count or 1 for key in keys})
     found: list[list[str]] = []
     taken: set[tuple[UUID, str]] = set()
     for one, keys in zip(attempts, fitting, strict=True):
         free = [key for key in keys if (one.supplier_id, key) not in taken]
+        wanted = max((claims[one.supplier_id, key] for key in keys), default=0)
         if one.count == 1:
-            free = free[:1]
-        elif len(free) != one.count or any(claims[one.supplier_id, key] > 1 for key in free):
+            free = free[:1] if wanted <= len(keys) else []
+        elif len(free) != one.count or wanted > one.count:
             free = []
         taken.update((one.supplier_id, key) for key in free)
         found.append(free)
