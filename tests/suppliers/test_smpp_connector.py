@@ -535,6 +535,20 @@ async def test_sessions_come_and_go_while_running(peer: Peer) -> None:
     await account.connector.stop(grace=0.2)
 
 
+@pytest.mark.parametrize("ended", [0, 1])
+async def test_the_session_to_be_given_up_is_one_that_is_not_bound(peer: Peer, ended: int) -> None:
+    account = await PeerAccount(peer.port, sessions=2).start(bound=2)
+    peer.bind_status = 0x05
+    peer.lines[ended].transport.abort()
+    await until(lambda: peer.binds > 2)
+    account.connector.set_sessions(1)
+    account.submit()
+    assert [one.verdict for one in await account.ended()] == [Verdict.ACCEPTED]
+    assert account.connector.health().sessions == 1
+    assert not peer.got(p.Unbind)
+    await account.connector.stop(grace=0.2)
+
+
 async def test_a_transmitter_and_a_receiver(peer: Peer) -> None:
     account = await PeerAccount(peer.port, bind="pair").start()
     await until(lambda: peer.binds == 2)

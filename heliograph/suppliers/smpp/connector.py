@@ -158,7 +158,8 @@ class SmppConnector:
         self.set_sessions(self._wanted)
 
     def set_sessions(self, count: int) -> None:
-        """Set how many sessions this process may have. Surplus sessions finish their window and unbind."""
+        """Set how many sessions this process may have. Surplus sessions finish their window and unbind: one that is not
+        bound rather than one that is."""
         self._wanted = count
         if not self._running or self._stopping:
             return
@@ -173,7 +174,9 @@ class SmppConnector:
             for link in links:
                 link.start()
         while len(self._sessions) > count:
-            links = self._sessions.pop()
+            # The newest of those with the most links down; max() takes the first of several.
+            links = max(reversed(self._sessions), key=lambda links: sum(not link.bound for link in links))
+            self._sessions.remove(links)
             self._transmitters.remove(links[0])
             task = self._loop.create_task(self._leave(links))
             self._leaving.add(task)
