@@ -318,6 +318,15 @@ async def test_it_says_where_a_message_would_go(
     assert "backup skipped: no session bound" in page.words
     page = await root.get(f"{path}?to=%2B27821234567")
     assert "no route: the suppliers' own" in page.words
+    assert "No supplier is available; the message would wait." not in page.words
+    # What waits is told from what ends at once: here since nobody has the price that the route asks for.
+    await pool.execute("UPDATE routes SET rated = true")
+    page = await root.get(f"{path}?to=%2B258841234567&sender=ACME")
+    assert "The message would end at once, and be refunded: destination_unreachable" in page.words
+    await pool.execute("UPDATE routes SET rated = false")
+    await pool.execute("UPDATE suppliers SET state = 'paused'")
+    page = await root.get(f"{path}?to=%2B258841234567&sender=ACME")
+    assert "No supplier is available; the message would wait." in page.words
     for query, field in (("to=84", "to"), ("to=%2B258841234567&organization=X", "organization")):
         page = await root.get(f"{path}?{query}")
         assert page.status == 422

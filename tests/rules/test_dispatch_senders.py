@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID, uuid4
 
+import msgspec
 import pytest
 
 from heliograph.base.actor import Actor
@@ -19,7 +20,7 @@ from heliograph.sms import timeline
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.dispatch.routing import Supplier
 from tests.rules.dispatching import Bench
-from tests.rules.factories import SENDER, TO, message, organization, sender, supplier
+from tests.rules.factories import SENDER, TO, message, organization, sender, status_of, supplier
 
 
 async def stored(pool: Pool, name: str) -> Supplier:
@@ -121,6 +122,74 @@ async def test_a_route_wants_a_price_for_the_sender_that_is_told(pool: Pool, kin
             traffic_class="transactional",
         )
     assert said.suppliers[0] == asked
+
+
+@pytest.mark.parametrize("out", ["unrated", "barred"])
+async def test_what_only_a_paused_supplier_may_carry_waits_for_it(pool: Pool, out: str) -> None:
+    """Whatever keeps it from the others; and whoever has it explained is told the same."""
+    actor = await organization(pool)
+    main, other = await stored(pool, "main"), await stored(pool, "other")
+    await rated(pool, main, "country,price,currency\nMZ,0.01,EUR\n")
+    choices = (Choice(main.id, 1), Choice(other.id, 2))
+    wanted = Route(id=uuid7(), name="all", prefix="258", rated=out == "unrated", choices=choices)
+    async with pool.acquire() as conn:
+        route = await routes.add(conn, wanted)
+        if out == "barred":
+            await rules.put(conn, SenderRule(id=uuid4(), supplier_id=other.id, action="refuse"))
+    bench = Bench(pool, main, other, routes=[route])
+    bench.book = await read(pool)
+    await bench.charges.refresh(pool)
+
+    async def paused(state: str, one: Supplier) -> None:
+        bench.accounts[one.id].supplier = msgspec.structs.replace(one, state=state)
+        await pool.execute("UPDATE suppliers SET state = $2 WHERE id = $1", one.id, state)
+
+    async def said() -> explaining.Explanation:
+        async with pool.acquire() as conn:
+            return await explaining.explain(
+                conn,
+                TO,
+                organization_id=actor.organization_id,
+                organization="acme",
+                sender=SENDER,
+                traffic_class="transactional",
+            )
+
+    await paused("paused", main)
+    id = await message(pool, actor)
+    await bench.round(2)
+    assert await status_of(pool, id) == "accepted"
+    assert ((await said()).suppliers, (await said()).ends) == ([], None)
+    await paused("active", main)
+    await bench.later(seconds=2)
+    bench.restart()  # it looks into all lines at its start
+    await bench.round(2)
+    assert [one.message_id for one in bench.connectors[main.id].submitted] == [id]
+    # Neither may ever be given it: it ends, as was said.
+    async with pool.acquire() as conn:
+        await rules.put(conn, SenderRule(id=uuid4(), supplier_id=main.id, action="refuse"))
+    bench.book = await read(pool)
+    id = await message(pool, actor)
+    await bench.round()
+    ended = await pool.fetchval("SELECT failure_code FROM messages WHERE id = $1", id)
+    assert ended == (await said()).ends == {"unrated": "rejected", "barred": "sender_not_approved"}[out]
+
+
+async def test_what_nobody_has_a_price_for_is_said_to_end(pool: Pool) -> None:
+    actor = await organization(pool)
+    main = await stored(pool, "main")
+    async with pool.acquire() as conn:
+        wanted = Route(id=uuid7(), name="all", prefix="258", rated=True, choices=(Choice(main.id, 1),))
+        await routes.add(conn, wanted)
+        said = await explaining.explain(
+            conn,
+            TO,
+            organization_id=actor.organization_id,
+            organization="acme",
+            sender=SENDER,
+            traffic_class="transactional",
+        )
+    assert (said.suppliers, said.ends) == ([], "destination_unreachable")
 
 
 async def test_a_supplier_sends_as_its_rules_say_and_another_takes_what_it_refuses(pool: Pool) -> None:

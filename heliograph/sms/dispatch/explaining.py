@@ -69,7 +69,11 @@ class Explanation(msgspec.Struct, frozen=True):
     #: The route's name; None: the suppliers' own settings decide.
     route: str | None
     #: Names in the order in which they would be asked; those of equal priority by their share.
+    #: Empty: it waits, or ends.
     suppliers: list[str]
+    #: The failure code with which it ends at once, and is refunded, since no supplier may ever be given it; None: it is
+    #: sent, or waits until one can be asked.
+    ends: str | None
     #: Routes that match but lose to that one, in order.
     passed_over: list[str]
     #: Changes made to the message on its way, by supplier: another sender, another form of the number.
@@ -152,10 +156,13 @@ async def explain(
         id: book.spoken(id, to, organization_id=organization_id, sender=sender, network=network or "")
         for id in found.suppliers
     }
-    skipped |= {id: _refusing(book, id, to, organization_id, sender, network) for id in spoken if spoken[id] is None}
+    barred = [id for id, one in spoken.items() if one is None]
+    skipped |= {id: _refusing(book, id, to, organization_id, sender, network) for id in barred}
     there = Destination(to[1:], phones.country(to), network or "", is_certain)
     told = {id: one or sender for id, one in spoken.items()}
-    skipped |= dict.fromkeys(await _unrated(conn, found, there, traffic_class, told), said("it has no rate there"))
+    unrated = await _unrated(conn, found, there, traffic_class, told)
+    skipped |= dict.fromkeys(unrated, said("it has no rate there"))
+    end = routing.ending(found.suppliers, barred=barred, unrated=unrated) if routing.serving(known) else None
     names = {one.id: one.name for one in known}
     seen = shares.get(found.route.id, {}) if found.route else {}
     if found.route and found.route.shared_for:
@@ -179,6 +186,7 @@ async def explain(
         (Sentence.of("%(network)s (%(how)s)", {"network": network, "how": how}) if network else how) or None,
         found.route.name if found.route else None,
         [names[id] for id in asked],
+        None if end is None else end[1],
         [route.name for _, route in fitting if found.route is None or route.id != found.route.id],
         [
             change

@@ -8,7 +8,7 @@ The rule nobody may break: routing never sends a message elsewhere while its las
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -112,6 +112,28 @@ def serving(suppliers: Iterable[Supplier]) -> list[Supplier]:
     """The suppliers that carry live messages, paused or not: simulators only if there are no others."""
     known = list(suppliers)
     return [one for one in known if not one.simulated] or known
+
+
+def ending(
+    suppliers: Collection[UUID],
+    *,
+    barred: Collection[UUID],
+    unrated: Collection[UUID],
+    refused: Collection[UUID] = (),
+) -> tuple[str, str] | None:
+    """The status and failure code with which a message ends at once, because none of these suppliers, which are all
+    that carry to its number, may ever be given it; None: one of them may, now or once it can.
+
+    `barred`: refuse its sender; `unrated`: have no price on a route that asks for one; `refused`: need not be tried
+    any more.
+    """
+    if barred and len(barred) == len(suppliers):
+        return "rejected", "sender_not_approved"
+    if len(unrated) == len(suppliers):
+        return "failed", "destination_unreachable"
+    if all(id in barred or id in unrated or id in refused for id in suppliers):
+        return "rejected", "rejected"
+    return None
 
 
 def overlap(one: Supplier, other: Supplier) -> bool:

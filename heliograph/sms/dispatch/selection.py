@@ -31,7 +31,7 @@ from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.claimed import ClaimedMessage
-from heliograph.sms.dispatch.routing import Supplier, holds_back, overlap, serving
+from heliograph.sms.dispatch.routing import Supplier, ending, holds_back, overlap, serving
 from heliograph.sms.dispatch.supplier_pool import PooledSupplier
 from heliograph.sms.status import Move
 from heliograph.sms.submitting import written
@@ -181,23 +181,16 @@ class Selection:
             route = found.route
             others: Iterable[UUID] = found.order(lease.id)
             barred = self._barred(due, found.suppliers) if self._rules.judges else NOBODY
-            if barred and len(barred) == len(found.suppliers):
-                # Refused by all suppliers that carry there, which is known beforehand.
-                return End(
-                    Move(lease.organization_id, lease.id, "rejected", due.at, "sender_not_approved", unsent=True)
-                )
             unrated = self._unrated(due, found)
-            barred |= unrated
-            if due.refused or barred:
-                # A supplier that refused it is not tried twice; and a message that a held supplier could carry waits
-                # for the operator, unless that supplier has refused it.
+            if due.refused or barred or unrated or not found.suppliers:
+                # A supplier that refused it is not tried twice, and one that is paused is not waited for after that.
+                # A message that a held supplier could carry waits for the operator, unless that supplier refused it.
                 active = {id for id, one in accounts.items() if one.supplier.state == "active"}
-                refused = due.refused or ()
-                others = [id for id in others if id in active and id not in refused and id not in barred]
-            if self._serving and (not found.suppliers or not others):
-                is_nowhere = len(unrated) == len(found.suppliers)
-                covered = ("rejected", due.at, "rejected"), ("failed", due.at, "destination_unreachable")
-                return End(Move(lease.organization_id, lease.id, *covered[is_nowhere], unsent=True))
+                refused = {id for id in found.suppliers if id not in active or id in due.refused} if due.refused else ()
+                end = ending(found.suppliers, barred=barred, unrated=unrated, refused=refused)
+                if self._serving and end is not None:
+                    return End(Move(lease.organization_id, lease.id, end[0], due.at, end[1], unsent=True))
+                others = [id for id in others if not (id in barred or id in unrated or id in refused)]
             supplier = self._begun_at(due, self._known)
             decision = None
             if supplier is None:
