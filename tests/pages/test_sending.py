@@ -106,6 +106,13 @@ async def test_a_preview_stores_nothing_and_shows_what_a_send_would_be(
     ):
         assert said in page.words, said
     assert "<mark>✓</mark>" in page.text
+    # A supplier that carries elsewhere: nobody waits for another one.
+    await pool.execute(
+        "INSERT INTO suppliers (id, name, kind, settings, secret, prefixes, created_at, changed_at)"
+        " VALUES (gen_random_uuid(), 'main', 'smpp', '{}', '', '{27}', now(), now())"
+    )
+    elsewhere = await owner.post("/send/preview", form, HX_Request="true")
+    assert "this number cannot be reached: the message would fail and be refunded" in elsewhere.words
     assert "Write them plainly" not in page.words, "nothing stands for a tick"
     assert f"curl -sS {owner.base_url}/v1/sms/send" in page.words
     assert "hg_live" not in page.text

@@ -61,7 +61,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     way: tuple[str, str] | None = None
     #: The sender has to confirm that a person asked for it.
     challenge: bool = False
-    #: "networks", "simulator", "nobody"; empty in test mode.
+    #: "networks", "simulator", "nobody", "nowhere"; empty in test mode.
     route: str = ""
     snippets: list[Snippet] = []
     #: Placeholders that only a campaign fills in.

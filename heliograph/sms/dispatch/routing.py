@@ -82,11 +82,13 @@ async def simulators(conn: Connection) -> frozenset[str]:
     return frozenset(row["name"] for row in await conn.fetch(SIMULATORS))
 
 
-async def carriage(conn: Connection, recipient: str | None) -> Literal["networks", "simulator", "nobody"]:
-    """Who would carry a live message to a number, or to most numbers: real networks, a simulator, or nobody."""
-    able = [one for one in serving(await load(conn)) if recipient is None or covers(one, recipient)]
+async def carriage(conn: Connection, recipient: str | None) -> Literal["networks", "simulator", "nobody", "nowhere"]:
+    """Who would carry a live message to a number, or to most numbers: real networks, a simulator, or nobody. "nowhere":
+    nobody either, and since there are suppliers, for other numbers, it would fail at once."""
+    known = serving(await load(conn))
+    able = [one for one in known if recipient is None or covers(one, recipient)]
     if not able:
-        return "nobody"
+        return "nowhere" if known else "nobody"
     return "simulator" if all(one.simulated for one in able) else "networks"
 
 
