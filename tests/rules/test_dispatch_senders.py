@@ -165,14 +165,15 @@ async def test_what_only_a_paused_supplier_may_carry_waits_for_it(pool: Pool, ou
     bench.restart()  # it looks into all lines at its start
     await bench.round(2)
     assert [one.message_id for one in bench.connectors[main.id].submitted] == [id]
-    # Neither may ever be given it: it ends, as was said.
+    # Neither may ever be given it: it ends, as was said, and costs nothing, since nobody was asked.
     async with pool.acquire() as conn:
         await rules.put(conn, SenderRule(id=uuid4(), supplier_id=main.id, action="refuse"))
     bench.book = await read(pool)
     id = await message(pool, actor)
     await bench.round()
     ended = await pool.fetchval("SELECT failure_code FROM messages WHERE id = $1", id)
-    assert ended == (await said()).ends == {"unrated": "rejected", "barred": "sender_not_approved"}[out]
+    assert ended == (await said()).ends == {"unrated": "destination_unreachable", "barred": "sender_not_approved"}[out]
+    assert await pool.fetchval("SELECT count(*) FROM usage_ledger WHERE type = 'refund' AND message_id = $1", id) == 1
 
 
 async def test_what_nobody_has_a_price_for_is_said_to_end(pool: Pool) -> None:

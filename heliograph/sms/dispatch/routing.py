@@ -131,11 +131,11 @@ def ending(
     """
     if barred and len(barred) == len(suppliers):
         return "rejected", "sender_not_approved"
-    if len(unrated) == len(suppliers):
-        return "failed", "destination_unreachable"
-    if all(id in barred or id in unrated or id in refused for id in suppliers):
-        return "rejected", "rejected"
-    return None
+    if not all(id in barred or id in unrated or id in refused for id in suppliers):
+        return None
+    # Only what a supplier has refused is `rejected`, which by default is not refunded: a supplier may charge for it.
+    is_refused = bool(refused) and len(unrated) < len(suppliers)
+    return ("rejected", "rejected") if is_refused else ("failed", "destination_unreachable")
 
 
 def overlap(one: Supplier, other: Supplier) -> bool:
