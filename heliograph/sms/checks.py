@@ -72,6 +72,10 @@ async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplie
     for one in found:
         name = said("supplier %(name)s", name=one.name)
         _, bound, error = held.get(one.id, suppliers.UNHELD)
+        if one.simulated and one.id not in serve:
+            # Whether it is paused makes no difference: resuming it would send nothing through it.
+            checks.append(Check(name, "ok", said("a simulator: live messages go only to the other suppliers")))
+            continue
         if one.state != "active":
             remedy = said("Run `heliograph supplier resume %(name)s` to send through it again.", name=one.name)
             checks.append(Check(name, "warning", kept(one.state), remedy))
@@ -85,7 +89,7 @@ async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplie
             checks.append(Check(name, "failed", detail, remedy))
             continue
         if one.simulated:
-            checks.append(_simulator(one, bound, serves=one.id in serve))
+            checks.append(_simulator(one, bound))
         elif one.id in deaf:
             remedy = said(
                 "Receipts and handsets' messages arrive at receivers only. Ask how many binds the account may have, "
@@ -135,11 +139,9 @@ async def _receipts(conn: Connection, settings: Settings, found: list[Supplier])
     return checks
 
 
-def _simulator(one: routing.Supplier, bound: int, *, serves: bool) -> Check:
-    """The result for a simulator."""
+def _simulator(one: routing.Supplier, bound: int) -> Check:
+    """The result for a simulator that carries live messages."""
     name = said("supplier %(name)s", name=one.name)
-    if not serves:
-        return Check(name, "ok", said("a simulator: live messages go only to the other suppliers"))
     if bound:
         detail = said(
             "a simulator: live messages reach nobody; %(bound)s of %(all)s sessions bound",

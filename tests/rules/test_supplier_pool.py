@@ -561,3 +561,22 @@ async def test_what_is_taken_from_another_worker_does_not_stall(pool: Pool) -> N
     await other.refresh()
     assert other.fleet.accounts()[id].moves_elsewhere
     assert not one.fleet.accounts()[id].moves_elsewhere
+
+
+async def test_a_simulator_that_stands_beside_others_is_no_matter_paused_or_not(pool: Pool) -> None:
+    """Resuming it, as would be said of any other, sends nothing through it."""
+
+    async def told() -> tuple[str, str]:
+        async with pool.acquire() as conn:
+            found = await checks.look(conn, Settings(database_url=""))
+        (check,) = [one for one in found if one.check == "supplier one"]
+        return check.state, str(check.detail)
+
+    await add(pool)
+    await pool.execute("UPDATE suppliers SET simulated = true, state = 'paused'")
+    assert await told() == ("warning", "paused"), "it is the only one"
+    await add(pool, "two")
+    idle = ("ok", "a simulator: live messages go only to the other suppliers")
+    assert await told() == idle
+    await pool.execute("UPDATE suppliers SET state = 'active' WHERE simulated")
+    assert await told() == idle
