@@ -99,6 +99,19 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
         assert f'href="#{field}"' in wrong.text, (query, wrong.words)
 
 
+async def test_a_rate_that_ends_is_told_before_it_does(pool: Pool, root: Browser, settings: Settings) -> None:
+    """A supplier without one may be asked no more, so nobody should learn of it from refused messages."""
+    main = str(await add(pool, settings, "main"))
+    ends = "country,price,currency,effective_to\nMZ,0.03,USD,2036-06-01\nZA,0.02,USD,\n"
+    assert "Imported: 2 added" in (await sent(root, ends, target=main, do="import")).words
+    line = (await root.get("/console/rates")).words.partition("Suppliers' rate cards")[2]
+    assert "main USD 2 0 1 Jun 2036, 00:00 ? the rate for MZ ends, and none follows" in line, line
+    follows = "country,price,currency,effective_from\nMZ,0.04,USD,2036-06-01\n"
+    assert "Imported: 1 added" in (await sent(root, follows, target=main, do="import")).words
+    line = (await root.get("/console/rates")).words.partition("Suppliers' rate cards")[2]
+    assert "main USD 2 1 1 Jun 2036, 00:00 ● none" in line, line
+
+
 async def test_a_session_that_was_left_open_imports_nothing_and_the_file_is_kept(pool: Pool, root: Browser) -> None:
     await pool.execute(FORGET)
 

@@ -172,20 +172,28 @@ class Card(msgspec.Struct, frozen=True):
     next_at: datetime | None
     #: Destinations without a rate now: at most NAMED.
     gaps: list[str]
+    #: Those whose rate ends, and none follows: at most NAMED.
+    ending: list[str]
 
 
 CARDS = f"""
 SELECT t.id, t.kind, t.name, t.currency, t.is_default,
        (SELECT count(*) FROM organizations o WHERE o.price_list_id = t.id) AS organizations,
-       r.holding, r.coming, r.next_at, coalesce(r.gaps[:{NAMED}], '{{}}') AS gaps
+       r.holding, r.coming, r.next_at, coalesce(r.gaps[:{NAMED}], '{{}}') AS gaps,
+       coalesce(r.ending[:{NAMED}], '{{}}') AS ending
   FROM tariffs t CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE is_held) AS holding, count(*) FILTER (WHERE effective_from > now()) AS coming,
-              min(effective_from) FILTER (WHERE effective_from > now()) AS next_at,
+              least(min(effective_from) FILTER (WHERE effective_from > now()),
+                    min(effective_to) FILTER (WHERE effective_to > now())) AS next_at,
+              array_agg(DISTINCT destination ORDER BY destination) FILTER (
+                  WHERE last_to > now() AND last_to < 'infinity') AS ending,
               array_agg(DISTINCT destination ORDER BY destination) FILTER (WHERE NOT ever_held) AS gaps
          FROM (SELECT *, coalesce(effective_from <= now(), true) AND coalesce(effective_to > now(), true) AS is_held,
                       trim(country || ' ' || mcc || mnc || prefix) AS destination,
                       bool_or(coalesce(effective_from <= now(), true) AND coalesce(effective_to > now(), true)) OVER (
-                          PARTITION BY country, mcc, mnc, prefix, message_class, sender_type) AS ever_held
+                          PARTITION BY country, mcc, mnc, prefix, message_class, sender_type) AS ever_held,
+                      max(coalesce(effective_to, 'infinity')) OVER (
+                          PARTITION BY country, mcc, mnc, prefix, message_class, sender_type) AS last_to
                  FROM tariff_rates WHERE tariff_id = t.id) one) r
  ORDER BY t.kind, lower(t.name)
 """
