@@ -447,6 +447,8 @@ async def test_an_account_over_http_has_its_last_request_and_answer(
     for said in ("w1", "POST", "429", ">3<"):
         assert said in first, said
     assert "429" not in second
+    # Without an address of ours it reports nothing, and every message ends as unknown after days.
+    assert "Callback address ? HELIOGRAPH_PUBLIC_URL is not set" in page.words
     assert "Último pedido" in (await root.get(f"/console/suppliers/{web}", accept_language="pt")).words
 
 

@@ -93,7 +93,8 @@ async def show_one(request: Request) -> Answer:
     )
     values |= {
         "settings": [(name, text, text != defaults[name]) for name, text in shown.items()],
-        "callbacks": addresses.address(request.services.settings, id) if one.kind in kinds.HTTP else "",
+        "has_callbacks": one.kind in kinds.HTTP,
+        "callbacks": addresses.address(request.services.settings, id),
     }
     return Shown(template="carriage/supplier.html", values=values)
 

@@ -174,6 +174,7 @@ def followed(request: Request, trial: Trial | None) -> dict[str, Any]:
     return {
         "trial": trial,
         "runs": runs(trial),
+        "has_address": bool(request.services.settings.public_url),
         "number": form.get("to", ""),
         "sender": form.get("sender", "Heliograph"),
         "message": form.get("text", request.text("Test message")),
