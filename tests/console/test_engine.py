@@ -41,6 +41,7 @@ from tests.journeys.test_cli import Cli
 from tests.rules.factories import long_queue, organization
 
 from .conftest import Browser, signed_in
+from .test_suppliers import add
 
 KEY = derive_key(SECRET_KEY, "suppliers")
 
@@ -279,8 +280,13 @@ def test_receipts_of_all_suppliers_are_added_up() -> None:
     assert seen.p95 is not None
 
 
-async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Browser) -> None:
+async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Browser, settings: Settings) -> None:
+    # What a held supplier would carry goes through others, which is said before it is held.
+    await add(pool, settings, "main")
+    aside = "Only what no other supplier may carry waits"
+    assert aside in (await root.get("/console/queue/hold?look=yes&supplier=main")).words
     page = await root.get("/console/queue/hold?look=yes")
+    assert aside not in page.words
     for typed, said in (
         ({"reason": ""}, "Say why"),
         ({"reason": "x", "organization": "Nobody"}, "There is no organization"),
