@@ -51,7 +51,7 @@ ACTIONS = {
     "member.added": "Member added",
     "member.role_changed": "Role changed",
     "member.notices_chosen": "Own notification settings changed",
-    "operator.notices_chosen": "Own notification settings changed",
+    "operator.notices_chosen": "Operator's own notification settings changed",
     "member.removed": "Member removed",
     "invitation.made": "Invitation made or renewed",
     "invitation.withdrawn": "Invitation withdrawn",
