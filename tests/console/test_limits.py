@@ -9,6 +9,7 @@ import pytest
 from heliograph.accounts import organizations, plans, quota, rate_limits, send_defaults, spending
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import RateLimits
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.sealing import text_keys
 from heliograph.sms.accepting import sender_ids
@@ -264,6 +265,12 @@ async def test_closing_asks_for_the_name_and_a_reason(pool: Pool, tenant: Tenant
     assert page.path == here(tenant)
     assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "closed"
     assert "unpaid since May" in page.words, "its history says why"
+    # Its plan stays, and is not renewed while it is closed.
+    async with pool.acquire() as conn:
+        await plans.subscribe(conn, tenant.id, plan="Gold", allowance=10, now=clock.now())
+    assert "resets" not in (await root.get(here(tenant))).words
+    assert "Renews –" in (await root.get(f"{here(tenant)}/money")).words
+    assert "never automatically" in (await root.get("/console/plans")).words
     page = await root.submit(page, f"{here(tenant)}/resume")
     assert await pool.fetchval("SELECT state FROM organizations WHERE id = $1", tenant.id) == "active"
 
