@@ -400,6 +400,7 @@ class TestReads:
                     await client.debug_token(TOKEN, by=app_credential("660", b"shh"))
         error = raised.value
         assert (error.verdict, error.code) == (Verdict.UNREACHABLE, "connect")
+        assert error.detail, "what to do about it depends on why"
         assert error.__context__ is None
         assert TOKEN not in f"{error!r} {error}"
 

@@ -262,7 +262,7 @@ class CloudClient:
         address = self._address(path, {**query, "appsecret_proof": credential.proof})
         found = await self._reads.request(method, address, b"", headers)
         if isinstance(found, Failure):
-            raise CloudError(Verdict.UNREACHABLE, None, found.kind)
+            raise CloudError(Verdict.UNREACHABLE, None, found.kind, found.detail)
         self._note_usage(found.headers)
         answer = _object(found.body)
         if 200 <= found.status < 300 and answer is not None and "error" not in answer:
