@@ -128,6 +128,10 @@ async def test_a_change_is_shown_saved_and_undone(pool: Pool, root: Browser, mai
     page = await root.submit(page, f"{path}/edit", do="save")
     assert "Saved: workers apply it" in page.words
     assert len((await stored(pool)).route.choices) == 2
+    # The audit log names suppliers, as the history does.
+    logged = await root.get("/console/audit?action=route.changed")
+    assert "Suppliers main:10:1 → main:10:1, backup:20:3" in logged.words
+    assert str(backup) not in logged.text
     # By the notice's button, and by the history.
     entry = await pool.fetchval("SELECT id FROM audit_log WHERE action = 'route.changed'")
     undo = f"{path}/undo/{entry}"

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from uuid import UUID
 
 from heliograph.accounts import organizations
 from heliograph.audit import exporting, reading
 from heliograph.audit.actions import ACTIONS
-from heliograph.audit.reading import Filter, Looked
+from heliograph.audit.reading import Filter, Looked, Recorded
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.console import acting
+from heliograph.console.routing import told as routes
 from heliograph.overview.installation.organizations import names
 from heliograph.pages.answers import Answer, Shown, Stream
 from heliograph.pages.lists import ranges
-from heliograph.pages.lists.changes import told
+from heliograph.pages.lists.changes import Change, Told, told
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.pieces.charts import MARK, SEPARATORS
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import AUDIT
+from heliograph.sms.dispatch import routing
 
 #: Entries per page, and maximum characters of a search.
 SIZE, LONGEST = 50, 200
 FIELDS = ("who", "action", "object", "organization")
+#: How actions on routes begin.
+ROUTE = "route."
 
 
 async def show(request: Request) -> Answer:
@@ -36,8 +40,21 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         found = await _read(request, conn, kept, range, problems, is_own=is_own)
         called = await names(conn, (one.organization_id for one in found.entries if one.organization_id))
+        has_routes = any(one.action.startswith(ROUTE) for one in found.entries)
+        suppliers = {one.id: one.name for one in await routing.load(conn)} if has_routes else {}
     values = {"is_own": is_own, "called": called, **_values(request, found, kept, range, problems)}
+    # Entries of routes hold their suppliers by id, as an undo needs them.
+    values["lines"] = [
+        Told(one.entry, _of_route(request, one.entry, suppliers)) if one.entry.action.startswith(ROUTE) else one
+        for one in values["lines"]
+    ]
     return _shown("house/audit.html", values)
+
+
+def _of_route(request: Request, one: Recorded, suppliers: Mapping[UUID, str]) -> list[Change]:
+    """The changes of a route, as its history words them."""
+    changes = routes.entry(request, one, suppliers).changes
+    return [Change(change.field, change.before or None, change.after or "–") for change in changes]
 
 
 async def show_organization(request: Request) -> Answer:
