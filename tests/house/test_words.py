@@ -17,6 +17,7 @@ from heliograph.http import answers
 from heliograph.pages.languages import catalogue
 from heliograph.sms import messages as sms_messages
 from heliograph.sms import status
+from heliograph.sms.dispatch import routing
 from heliograph.sms.status import STATUSES
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.errors import FAILURES as CLOUD_FAILURES
@@ -56,7 +57,8 @@ def failures_in_source() -> set[str]:
     """Failure codes that the SMS channel gives a message, as its source writes them."""
     text = "\n".join(path.read_text() for path in sorted((ROOT / "heliograph" / "sms").rglob("*.py")))
     written = set(re.findall(r'\("?[*\w]+"?, (?:"\w+", )?(?:due|message|self)?\.?at, "(\w+)"', text))
-    return written | {*status.BY_RECEIPT.values(), status.NO_RECEIPT, status.OUTCOME_UNKNOWN} - {"delivered"}
+    written |= {*get_args(routing.Unsendable), *status.BY_RECEIPT.values(), status.NO_RECEIPT, status.OUTCOME_UNKNOWN}
+    return written - {"delivered"}
 
 
 def known() -> dict[str, set[str]]:

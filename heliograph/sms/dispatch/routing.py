@@ -116,13 +116,17 @@ def serving(suppliers: Iterable[Supplier]) -> list[Supplier]:
     return [one for one in known if not one.simulated] or known
 
 
+#: Failure codes of messages that no supplier may be given.
+Unsendable = Literal["sender_not_approved", "destination_unreachable", "rejected"]
+
+
 def ending(
     suppliers: Collection[UUID],
     *,
     barred: Collection[UUID],
     unrated: Collection[UUID],
     refused: Collection[UUID] = (),
-) -> tuple[str, str] | None:
+) -> tuple[str, Unsendable] | None:
     """The status and failure code with which a message ends at once, because none of these suppliers, which are all
     that carry to its number, may ever be given it; None: one of them may, now or once it can.
 
