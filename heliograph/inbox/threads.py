@@ -199,41 +199,61 @@ async def see(conn: Connection, actor: Actor, *, id: UUID, message_id: UUID) -> 
     await conn.execute(SEE, actor.organization_id, id, message_id)
 
 
-ASSIGN = "UPDATE inbox_threads SET assigned_to = $3 WHERE organization_id = $1 AND id = $2"
+# Of two people who take it at once, the second must not take it from the first unknowingly.
+ASSIGN = """
+UPDATE inbox_threads SET assigned_to = $3 WHERE organization_id = $1 AND id = $2 AND assigned_to IS NOT DISTINCT FROM $4
+"""
 
 
-async def assign(conn: Connection, actor: Actor, *, id: UUID, user_id: UUID | None) -> None:
-    """Assign it to somebody, or with None to nobody in particular. Raises NotFound."""
+async def assign(conn: Connection, actor: Actor, *, id: UUID, user_id: UUID | None, was: UUID | None) -> bool:
+    """Assign it to somebody, or with None to nobody in particular. `was`: whom it was assigned to when the caller
+    looked; False: meanwhile it was assigned to somebody else, and stays so. Raises NotFound."""
     async with conn.transaction():
         before = await get(conn, actor, id=id)
         if before.assigned_to == user_id:
-            return
-        await conn.execute(ASSIGN, actor.organization_id, id, user_id)
+            return True
+        if await conn.execute(ASSIGN, actor.organization_id, id, user_id, was) == "UPDATE 0":
+            return False
         await audit.record(
             conn,
             actor,
             "conversation.assigned",
             object_id=id,
-            before={"assigned_to": before.assigned_to},
+            before={"assigned_to": was},
             after={"assigned_to": user_id},
         )
+        return True
 
 
+# A message that nobody has seen keeps it open: closed threads are not looked at, and nobody would ever answer it.
 CLOSE = """
-UPDATE inbox_threads
-   SET closed_at = CASE WHEN $3 THEN now() END, seen_id = CASE WHEN $3 THEN message_id ELSE seen_id END
- WHERE organization_id = $1 AND id = $2
+UPDATE inbox_threads SET closed_at = now(), seen_id = message_id
+ WHERE organization_id = $1 AND id = $2 AND message_id = $3
 """
 
 
-async def close(conn: Connection, actor: Actor, *, id: UUID, is_closed: bool) -> None:
-    """Close or reopen it. Raises NotFound."""
+async def close(conn: Connection, actor: Actor, *, id: UUID, seen: UUID | None) -> bool:
+    """Close it. `seen`: the last message that the caller saw; False: they have written since, and it stays open. Raises
+    NotFound."""
     async with conn.transaction():
         before = await get(conn, actor, id=id)
-        if (before.closed_at is not None) == is_closed:
-            return
-        await conn.execute(CLOSE, actor.organization_id, id, is_closed)
-        await audit.record(conn, actor, "conversation.closed", object_id=id, after={"is_closed": is_closed})
+        if before.closed_at is not None:
+            return True
+        if await conn.execute(CLOSE, actor.organization_id, id, seen) == "UPDATE 0":
+            return False
+        await audit.record(conn, actor, "conversation.closed", object_id=id, after={"is_closed": True})
+        return True
+
+
+REOPEN = "UPDATE inbox_threads SET closed_at = NULL WHERE organization_id = $1 AND id = $2 AND closed_at IS NOT NULL"
+
+
+async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> None:
+    """Open it again. Raises NotFound."""
+    async with conn.transaction():
+        await get(conn, actor, id=id)
+        if await conn.execute(REOPEN, actor.organization_id, id) != "UPDATE 0":
+            await audit.record(conn, actor, "conversation.closed", object_id=id, after={"is_closed": False})
 
 
 def _thread(row: asyncpg.Record) -> Thread:

@@ -251,6 +251,44 @@ async def test_marks_are_light(pool: Pool, tenant: Tenant, owner: Browser, made:
     ]
 
 
+async def test_done_closes_no_message_that_nobody_saw(pool: Pool, owner: Browser, made: Made) -> None:
+    """They write while somebody presses the button, on a page that does not show it yet."""
+    await write_sms(pool, "Hello")
+    id = await first(pool, "sms")
+    page = await owner.get(f"/inbox/{id}")
+    await write_sms(pool, "One more thing")
+    page = await owner.submit(page, f"/inbox/{id}/close", closed="yes")
+    assert "They have written again, so the conversation stays open." in page.words
+    assert "One more thing" in page.words, "it is shown what they wrote"
+    assert "One more thing" in (await owner.get("/inbox")).words
+    # Whoever has seen it closes it; whoever closed it too, in another tab, is told the same.
+    for _ in range(2):
+        assert "The conversation is closed." in (await owner.submit(page, f"/inbox/{id}/close", closed="yes")).words
+    page = await owner.submit(await owner.get(f"/inbox/{id}"), f"/inbox/{id}/close", closed="no")
+    assert "One more thing" in (await owner.get("/inbox")).words
+    acts = await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'conversation.closed'")
+    assert acts == 2, "closed once, opened once"
+
+
+async def test_of_two_who_take_a_conversation_at_once_the_second_is_told(
+    pool: Pool, tenant: Tenant, made: Made, owner: Browser, other_browser: Browser
+) -> None:
+    await write_sms(pool, "Hello")
+    id = await first(pool, "sms")
+    await make_person(pool, tenant, "sara@example.com", "sender")
+    await other_browser.sign_in("sara@example.com")
+    mine, hers = await owner.get(f"/inbox/{id}"), await other_browser.get(f"/inbox/{id}")
+    hers = await other_browser.submit(hers, f"/inbox/{id}/assign", to="me")
+    mine = await owner.submit(mine, f"/inbox/{id}/assign", to="me")
+    assert "Meanwhile it was assigned to somebody else, and stays so." in mine.words
+    assert "Hello" in (await other_browser.get("/inbox?state=mine")).words
+    # Whoever sees who has it may take it, and it is then not given up for them by a page that is older still.
+    mine = await owner.submit(mine, f"/inbox/{id}/assign", to="me")
+    assert "Not mine" in mine.words
+    await other_browser.submit(hers, f"/inbox/{id}/assign", to="nobody")
+    assert "Hello" in (await owner.get("/inbox?state=mine")).words
+
+
 async def test_who_answers_sees_texts_and_nobody_else(
     pool: Pool, tenant: Tenant, made: Made, other_browser: Browser, browser: Browser
 ) -> None:

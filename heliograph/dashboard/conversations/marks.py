@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.consent import optouts
 from heliograph.consent.optouts import NotYoursToLift
@@ -14,19 +16,21 @@ from heliograph.pages.requests import Request
 
 async def assign(request: Request) -> Answer:
     """Assign it to oneself, or to nobody."""
-    id, mine = request.id(), request.form.get("to") == "me"
+    id, to = request.id(), request.person.user_id if request.form.get("to") == "me" else None
     async with request.writing() as conn:
-        await threads.assign(conn, request.actor, id=id, user_id=request.person.user_id if mine else None)
-    return _back(request)
+        is_done = await threads.assign(conn, request.actor, id=id, user_id=to, was=_seen(request, "was"))
+    return _back(request, "" if is_done else request.text("Meanwhile it was assigned to somebody else, and stays so."))
 
 
 async def close(request: Request) -> Answer:
     """Close it, or reopen it."""
     id, is_closed = request.id(), request.form.get("closed") == "yes"
     async with request.writing() as conn:
-        await threads.close(conn, request.actor, id=id, is_closed=is_closed)
-    if not is_closed:
-        return _back(request)
+        if not is_closed:
+            await threads.reopen(conn, request.actor, id=id)
+            return _back(request)
+        if not await threads.close(conn, request.actor, id=id, seen=_seen(request, "last")):
+            return _back(request, request.text("They have written again, so the conversation stays open."))
     return Elsewhere(
         location=request.to("/inbox"),
         notice=request.text("The conversation is closed. The next message opens it again."),
@@ -70,6 +74,14 @@ async def add_contact(request: Request) -> Answer:
         except ContactAlreadyExists as refusal:
             return _back(request, request.text(refusal.message))
     return _back(request, request.text("The contact is added."))
+
+
+def _seen(request: Request, name: str) -> UUID | None:
+    """An id that the page showed when the button was pressed; None: it showed none."""
+    try:
+        return UUID(request.form.get(name, ""))
+    except ValueError:
+        return None
 
 
 def _back(request: Request, notice: str = "") -> Elsewhere:
