@@ -270,6 +270,49 @@ async def test_done_closes_no_message_that_nobody_saw(pool: Pool, owner: Browser
     assert acts == 2, "closed once, opened once"
 
 
+async def test_an_earlier_page_shows_nothing_that_is_new(
+    pool: Pool, owner: Browser, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What links to a message lead to is not where the conversation goes on."""
+    monkeypatch.setattr(screen, "BUBBLES", 2)
+    for text in ("stop", "Where are you?", "Hello?", "Anybody?"):
+        await write_sms(pool, text)
+    id = await first(pool, "sms")
+    stop = await pool.fetchval("SELECT min(id::text) FROM received_messages")
+    page = await owner.get(f"/go/{stop}")
+    assert ("stop" in page.words, page.text.count("Anybody?")) == (True, 1), "only the list beside it has the last"
+    assert ('class="unread"' in page.text, 'class="unread"' in (await owner.get("/inbox")).text) == (True, True)
+    page = await owner.submit(page, f"/inbox/{id}/close", closed="yes")
+    assert "They have written again, so the conversation stays open." in page.words
+    assert "Hello?" in page.words
+    # Whoever has read the newest may look back as far as they like.
+    assert 'class="unread"' not in (await owner.get("/inbox")).text
+    page = await owner.get(f"/go/{stop}")
+    assert "The conversation is closed." in (await owner.submit(page, f"/inbox/{id}/close", closed="yes")).words
+
+
+async def test_an_answer_leads_to_what_it_answers_however_far_back(
+    pool: Pool, owner: Browser, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "BUBBLES", 3)
+    meta = Meta(pool)
+    await meta.say(made, callback(made, "Where is my order?", by=RUI, id="wamid.ASKED"))
+    id = await first(pool, "whatsapp")
+    answered = f"b-{await pool.fetchval('SELECT id FROM whatsapp_messages')}"
+    for text in ("Hello?", "Anybody?"):
+        await meta.say(made, callback(made, text, by=RUI, context={"id": "wamid.ASKED"}))
+    page = await owner.get(f"/inbox/{id}")
+    assert page.text.count(f'href="#{answered}"') == page.text.count("answers an earlier message") == 2
+    await meta.say(made, callback(made, "It is late", by=RUI))
+    page = await owner.get(f"/inbox/{id}?state=mine")
+    way = re.search(r'class="quoted small" href="([^"]+)"', page.text)
+    assert way
+    assert f'id="{answered}"' not in page.text
+    address, _, place = html.unescape(way[1]).partition("#")
+    assert (place, "state=mine" in address) == (answered, True)
+    assert f'id="{answered}"' in (await owner.get(address)).text
+
+
 async def test_of_two_who_take_a_conversation_at_once_the_second_is_told(
     pool: Pool, tenant: Tenant, made: Made, owner: Browser, other_browser: Browser
 ) -> None:

@@ -12,7 +12,7 @@ from heliograph.base.errors import Invalid
 from heliograph.base.ids import just_above
 from heliograph.inbox import threads
 from heliograph.overview import inbox
-from heliograph.overview.inbox import Window
+from heliograph.overview.inbox import Conversation, Window
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
@@ -67,7 +67,9 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
             if any(one.thread.assigned_to for one in lines) or (found is not None and found.thread.assigned_to)
             else []
         )
-    if found is not None and found.thread.is_unread and may_answer:
+    # An earlier page of a conversation, to which links lead as well, does not show what is new.
+    is_shown = found is not None and (before is None or any(one.id == found.thread.message_id for one in found.bubbles))
+    if found is not None and found.thread.is_unread and may_answer and is_shown:
         async with request.writing() as conn:
             await threads.see(conn, request.actor, id=found.thread.id, message_id=found.thread.message_id)
     return {
@@ -83,6 +85,8 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
         if found is None or found.older is None
         else request.to(f"/inbox/{id}", state=kept, before=_at(request, found.older, str(id))),
         "is_newest": "before" not in request.query,
+        "is_shown": is_shown,
+        "quoted": {} if found is None else _quoted(request, found),
         "may_answer": may_answer,
         "whole": request.may(permission=CONVERSE),
         "names": {one.user_id: one.name for one in people},
@@ -102,9 +106,24 @@ async def place_of(conn: Connection, request: Request, id: UUID) -> str | None:
     thread = await inbox.of_received(conn, request.actor, id=id)
     if thread is None:
         return None
-    # The page that begins with it, however far back that is.
+    return _place_in(request, thread, id)
+
+
+def _place_in(request: Request, thread: UUID, id: UUID, state: str | None = None) -> str:
+    """The address of a message in its conversation: the page that begins with it, however far back that is."""
     before = _at(request, just_above(id), str(thread))
-    return request.to(f"/inbox/{thread}", before=before) + f"#b-{id}"
+    return request.to(f"/inbox/{thread}", state=state, before=before) + f"#b-{id}"
+
+
+def _quoted(request: Request, found: Conversation) -> dict[UUID, str]:
+    """Where each message that another one answers is shown: on this page, or on an earlier one."""
+    here = {one.id for one in found.bubbles}
+    state = request.query.get("state")
+    return {
+        one.quoted: f"#b-{one.quoted}" if one.quoted in here else _place_in(request, found.thread.id, one.quoted, state)
+        for one in found.bubbles
+        if one.quoted is not None
+    }
 
 
 def _left(window: Window | None) -> float:
