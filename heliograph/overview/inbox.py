@@ -6,6 +6,7 @@ Below pages and API; above the channels, which do not know about each other.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -88,6 +89,15 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     bubbles: list[Bubble]
     #: The oldest message shown, if there are older ones.
     older: UUID | None
+
+    @property
+    def barrier(self) -> Literal["opted_out", "line", "window"] | None:
+        """Why no text can be sent now: the person opted out, our line cannot send, or the window is closed."""
+        if self.opt_out is not None:
+            return "opted_out"
+        if not self.is_line_usable:
+            return "line"
+        return "window" if self.thread.channel == "whatsapp" and not (self.window and self.window.is_open) else None
 
 
 async def list_page(

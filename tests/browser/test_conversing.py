@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from heliograph.base.database.pool import Pool
@@ -12,19 +14,24 @@ from heliograph.suppliers.contract import Inbound
 
 from .conftest import Site, press_key
 
-ANA = "+258841234567"
+ANA, RUI = "+258841234567", "+258842222222"
 
 
-async def hear(pool: Pool, site: Site, text: str) -> None:
-    """What a handset wrote to a number of the organization's, as a worker takes it in."""
+async def hear(pool: Pool, site: Site, text: str, *, by: str = ANA) -> UUID:
+    """What a handset wrote to a number of the organization's, as a worker takes it in; returns its conversation."""
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
-        asked = await sender_ids.request(conn, site.made.actor, value="90210")
-        await sender_ids.review(conn, site.made.actor, id=asked.id, status="approved")
+        if not await conn.fetchval("SELECT EXISTS (SELECT FROM sender_ids WHERE value = '90210')"):
+            asked = await sender_ids.request(conn, site.made.actor, value="90210")
+            await sender_ids.review(conn, site.made.actor, id=asked.id, status="approved")
         supplier = await conn.fetchval("SELECT id FROM suppliers LIMIT 1")
-        await inbound.store(conn, supplier, [Inbound(ANA[1:], "90210", text, b"")])
-        while not await conn.fetchval("SELECT count(*) FROM inbox_threads"):
+        heard = "SELECT count(*) FROM received_messages"
+        before = await conn.fetchval(heard)
+        await inbound.store(conn, supplier, [Inbound(by[1:], "90210", text, b"")])
+        while await conn.fetchval(heard) == before:
             await inbox.work_through(conn)
+        id: UUID = await conn.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", by)
+    return id
 
 
 @pytest.mark.lasts(20)
@@ -61,6 +68,20 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
     await press_key(page, "Control+Enter")
     await page.locator(".bubbles .outbound", has_text="At nine.").locator(".status", has_text="Delivered").wait_for()
     assert await site.pool.fetchval("SELECT count(*) FROM messages") == 2
+
+
+@pytest.mark.lasts(20)
+async def test_who_may_be_answered_again_is_answered_without_a_new_page(site: Site) -> None:
+    """The conversation said that they could be answered, and the field below it that they could not."""
+    page = site.page
+    await site.enter()
+    id = await hear(site.pool, site, "STOP")
+    await page.goto(f"{site.base}/inbox/{id}")
+    assert await page.locator("#message").is_disabled()
+    await hear(site.pool, site, "START")
+    await page.locator("#message:enabled").fill("Welcome back.")
+    await press_key(page, "Control+Enter")
+    await page.locator(".bubbles .outbound", has_text="Welcome back.").wait_for()
 
 
 async def test_without_scripts_a_message_is_previewed_and_sent(site: Site) -> None:

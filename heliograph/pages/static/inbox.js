@@ -1,6 +1,8 @@
 // Keys of the inbox: j and k move through the list, Enter opens, r answers, Ctrl+Enter sends.
 
-const field = document.getElementById("message");
+const PATIENCE = 10000;
+// The field is replaced once it can be answered (below).
+const field = () => document.getElementById("message");
 const end = () => {
   const list = document.querySelector(".bubbles");
   if (list) list.scrollTop = list.scrollHeight;
@@ -8,9 +10,9 @@ const end = () => {
 
 // Before the keys of every page: there, r would ask for the page again.
 window.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && document.activeElement === field) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && document.activeElement === field()) {
     event.preventDefault();
-    field.form.requestSubmit(document.querySelector("[data-send]"));
+    field().form.requestSubmit(document.querySelector("[data-send]"));
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
@@ -21,10 +23,10 @@ window.addEventListener("keydown", (event) => {
     const start = here < 0 ? links.findIndex((link) => link.ariaCurrent === "true") : here;
     const next = links[Math.min(Math.max(start + (event.key === "j" ? 1 : -1), 0), links.length - 1)];
     next?.focus();
-  } else if (event.key === "r" && field && !field.disabled) {
+  } else if (event.key === "r" && field() && !field().disabled) {
     event.stopImmediatePropagation();
     event.preventDefault();
-    field.focus();
+    field().focus();
   }
 }, true);
 
@@ -37,3 +39,22 @@ function follow() {
 }
 document.addEventListener("renewed", follow);
 follow();
+
+// The field is outside what renews itself, so that nobody is interrupted while they type. One that was shut opens when
+// they may be answered again: they wrote, or take messages again.
+let asking = false;
+async function open() {
+  if (asking || !field()?.disabled || !document.querySelector(".thread[data-answerable]")) return;
+  asking = true;
+  try {
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "error", signal: AbortSignal.timeout(PATIENCE) });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const found = page.querySelector("#reply:has(#message:enabled)");
+    if (answer.ok && found) document.getElementById("reply").replaceWith(found);
+  } catch {
+    // It is tried again with the next renewal.
+  } finally {
+    asking = false;
+  }
+}
+document.addEventListener("renewed", open);
