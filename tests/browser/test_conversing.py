@@ -71,6 +71,43 @@ async def test_by_keyboard_sent_delivered_and_answered(site: Site) -> None:
 
 
 @pytest.mark.lasts(20)
+async def test_what_is_typed_and_opened_stays_until_it_is_sent(site: Site) -> None:
+    """They write, and one presses other buttons and looks at other conversations, while an answer is being typed."""
+    page = site.page
+    await site.enter()
+    first, second = await hear(site.pool, site, "When do you open?"), await hear(site.pool, site, "Hello", by=RUI)
+    await page.goto(f"{site.base}/inbox/{first}")
+    field, menu, said = page.locator("#message"), page.locator(".thread details.who"), page.locator(".bubbles")
+    await field.fill("At nine, except")
+    await menu.locator("summary").click()
+    await page.locator("#name").fill("Ana Sil")
+    await hear(site.pool, site, "And on Sunday?")
+    await said.get_by_text("And on Sunday?").wait_for()
+    assert await menu.get_attribute("open") is not None
+    assert (await page.locator("#name").input_value(), await field.input_value()) == ("Ana Sil", "At nine, except")
+    # Another button sends its own form, without the answer.
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Assign to me").click()
+    await page.get_by_role("button", name="Not mine").wait_for()
+    await page.wait_for_load_state("load")
+    assert await field.input_value() == "At nine, except"
+    await page.locator(f"#t-{second} a").click()
+    await page.wait_for_url(f"**/inbox/{second}")
+    assert await field.input_value() == ""
+    await page.locator(f"#t-{first} a").click()
+    await page.wait_for_url(f"**/inbox/{first}")
+    await field.press("End")
+    await field.press_sequentially(" on Sundays.")
+    await page.get_by_role("button", name="Send", exact=True).click()
+    await page.wait_for_url(f"**/inbox/{first}#reply")
+    await said.get_by_text("At nine, except on Sundays.").wait_for()
+    await page.goto(f"{site.base}/inbox/{second}")
+    await page.goto(f"{site.base}/inbox/{first}")
+    assert await field.input_value() == "", "what was sent is not there to be sent again"
+    assert await site.pool.fetchval("SELECT count(*) FROM messages") == 1
+
+
+@pytest.mark.lasts(20)
 async def test_who_may_be_answered_again_is_answered_without_a_new_page(site: Site) -> None:
     """The conversation said that they could be answered, and the field below it that they could not."""
     page = site.page

@@ -1,4 +1,4 @@
-// Keys of the inbox: j and k move through the list, Enter opens, r answers, Ctrl+Enter sends.
+// Keys of the inbox: j and k move through the list, Enter opens, r answers, Ctrl+Enter sends. What is typed is kept.
 
 const PATIENCE = 10000;
 // The field is replaced once it can be answered (below).
@@ -50,7 +50,10 @@ async function open() {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" }, redirect: "error", signal: AbortSignal.timeout(PATIENCE) });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const found = page.querySelector("#reply:has(#message:enabled)");
-    if (answer.ok && found) document.getElementById("reply").replaceWith(found);
+    if (answer.ok && found) {
+      document.getElementById("reply").replaceWith(found);
+      restore();
+    }
   } catch {
     // It is tried again with the next renewal.
   } finally {
@@ -58,3 +61,33 @@ async function open() {
   }
 }
 document.addEventListener("renewed", open);
+
+// An answer that is not sent yet stays, in this tab, while its writer presses another button or looks at another
+// conversation. Whoever has sent it comes back to `#reply`; after anything else it has not gone out.
+const kept = () => `answer-${document.body.dataset.person}-${new URL(field().form.action).pathname}`;
+
+function keep(isSent) {
+  try {
+    if (field().value) sessionStorage.setItem(kept(), JSON.stringify({ text: field().value, isSent }));
+    else sessionStorage.removeItem(kept());
+  } catch {
+    // Without storage it is kept as long as the page.
+  }
+}
+
+function restore() {
+  try {
+    const { text, isSent } = JSON.parse(sessionStorage.getItem(kept())) || {};
+    if (isSent && location.hash === "#reply") sessionStorage.removeItem(kept());
+    else if (text && !field().disabled && !field().value) field().value = text;
+  } catch {
+    // Nothing was kept.
+  }
+}
+
+if (field()) {
+  document.addEventListener("input", (event) => event.target === field() && keep(false));
+  document.addEventListener("submit", (event) => event.target === field().form && keep(true));
+  document.addEventListener("held-back", () => keep(false));
+  restore();
+}

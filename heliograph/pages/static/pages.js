@@ -99,7 +99,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 // The exact time of one that is told as "3 minutes ago" shows under a pointer. By keyboard a time takes the focus, or the
-// row that it stands in; where nothing hovers, it is touched. `tabindex` stays when a region is renewed (`morphIgnore`).
+// row that it stands in; where nothing hovers, it is touched. `tabindex` stays when a region is renewed (`morphIgnore`),
+// as does what a reader has opened.
 const TIMES = "time[title]", OTHERS = "a, button, label, summary";
 function telling(root = document) {
   for (const time of $(TIMES, root)) if (!time.closest(`tr, ${OTHERS}`)) time.tabIndex = 0;

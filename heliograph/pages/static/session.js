@@ -183,3 +183,13 @@ if (dialog) {
   window.addEventListener("offline", () => offline(true));
   window.addEventListener("online", () => offline(false));
 }
+
+// What a tab keeps is not for whoever uses it next.
+document.addEventListener("submit", (event) => {
+  if (event.defaultPrevented || !event.target.getAttribute("action")?.endsWith("/logout")) return;
+  try {
+    sessionStorage.clear();
+  } catch {
+    // Without storage nothing was kept.
+  }
+});
