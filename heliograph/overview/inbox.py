@@ -60,7 +60,7 @@ class Bubble(msgspec.Struct, frozen=True, kw_only=True):
     direction: str
     at: datetime
     text: str
-    #: "text", "template", "image" …
+    #: "text", "template", "image", "reaction_removed" …
     type: str
     is_erased: bool
     status: str
@@ -127,7 +127,7 @@ async def list_page(
             content = (message.content if message else None) or {}
             name = names.get(one.peer) or (message.profile_name if message else None) or ""
             line = InboxLine(
-                one, name, _cut(rendering.said(content)), message.type if message else "text", None, _window(place)
+                one, name, _cut(rendering.said(content)), _type(message) if message else "text", None, _window(place)
             )
         lines.append(line)
     return lines, more
@@ -232,7 +232,7 @@ async def _whatsapp(
             direction=one.direction,
             at=(one.delivered_at if one.direction == "inbound" else None) or one.accepted_at,
             text=texts.get(one.id, ""),
-            type=one.type,
+            type=_type(one),
             is_erased=one.content is None,
             status="received" if one.direction == "inbound" else one.status,
             failure_code=one.failure_code,
@@ -244,6 +244,12 @@ async def _whatsapp(
     ]
     profile = next((one.profile_name for one in mine if one.profile_name), "")
     return bubbles, _ended(found.seen, found.messages[-1].id if len(found.messages) > limit else None), profile or ""
+
+
+def _type(message: whatsapp.Message) -> str:
+    """A message's type; a reaction that its user took back, which has no emoji, is "reaction_removed"."""
+    is_removed = message.type == "reaction" and message.content is not None and not message.content.get("emoji")
+    return "reaction_removed" if is_removed else message.type
 
 
 def _ended(*seen: UUID | None) -> UUID | None:

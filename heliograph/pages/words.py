@@ -392,6 +392,7 @@ CONTENTS: Mapping[str, str] = {
     "contacts": "Contact",
     "order": "Order",
     "reaction": "Reaction",
+    "reaction_removed": "Reaction taken back",
     "system": "Notice",
     "interactive": "Choice",
     "button": "Choice",

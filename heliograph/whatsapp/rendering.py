@@ -60,5 +60,21 @@ def filled(known: TemplateLayout | None, parameters: Any) -> str:
 
 
 def said(content: dict[str, Any]) -> str:
-    """The text in a user's message; "" if there is none."""
-    return next((str(content[name]) for name in _SAYING if content.get(name)), "")
+    """The text in a user's message, and what else it consists of, a line each: address and coordinates of a place,
+    contact cards, items of an order. "" if there is none."""
+    lines = [next((str(content[name]) for name in _SAYING if content.get(name)), "")]
+    lines.append(str(content.get("address") or ""))
+    if "latitude" in content and "longitude" in content:
+        lines.append(f"{content['latitude']}, {content['longitude']}")
+    lines += [_card(one) for one in content.get("contacts") or ()]
+    lines += [_item(one) for one in content.get("items") or ()]
+    return "\n".join(line for line in lines if line)
+
+
+def _card(card: dict[str, Any]) -> str:
+    return ": ".join(filter(None, (str(card.get("name") or ""), ", ".join(card.get("phones") or ()))))
+
+
+def _item(item: dict[str, Any]) -> str:
+    price = " ".join(str(item[name]) for name in ("price", "currency") if name in item)
+    return f"{item.get('quantity', 1)} × {item.get('productId', '?')}" + (f" ({price})" if price else "")

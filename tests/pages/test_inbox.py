@@ -313,6 +313,36 @@ async def test_an_answer_leads_to_what_it_answers_however_far_back(
     assert f'id="{answered}"' in (await owner.get(address)).text
 
 
+async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Browser, made: Made) -> None:
+    """Whoever answers drives there, calls that number, packs those things."""
+    meta = Meta(pool)
+
+    async def bubble(type: str, **content: object) -> str:
+        await meta.say(made, callback(made, type=type, by=RUI, **content))
+        page = await owner.get(f"/inbox/{await first(pool, 'whatsapp')}")
+        said = page.text.rpartition('<div class="bubble">')[2].partition("</div>")[0]
+        listed = page.text.partition('<span class="last">')[2].partition("</span>")[0]
+        words = re.sub("<[^>]*>", "", said)
+        assert re.sub("<[^>]*>", "", listed).split() == words.split(), "the list says the same"
+        return html.unescape(words)
+
+    point = {"latitude": -25.9655, "longitude": 32.5832}
+    assert await bubble("location", location=point) == "Place -25.9655, 32.5832"
+    named = point | {"name": "Casa", "address": "Av. Julius Nyerere 12"}
+    assert await bubble("location", location=named) == "Place Casa\nAv. Julius Nyerere 12\n-25.9655, 32.5832"
+    cards = [
+        {"name": {"formatted_name": "João"}, "phones": [{"phone": "+258 84 999 0000"}, {"phone": "+258 82 1"}]},
+        {"name": {"formatted_name": "Eva"}},
+    ]
+    assert await bubble("contacts", contacts=cards) == "Contact João: +258 84 999 0000, +258 82 1\nEva"
+    item = {"product_retailer_id": "SKU-1", "quantity": 2, "item_price": 10.5, "currency": "MZN"}
+    order = {"text": "By noon", "product_items": [item, {"product_retailer_id": "SKU-2", "quantity": 1}]}
+    assert await bubble("order", order=order) == "Order By noon\n2 × SKU-1 (10.5 MZN)\n1 × SKU-2"
+    assert await bubble("document", document={"filename": "bill.pdf"}) == "Document bill.pdf"
+    assert await bubble("reaction", reaction={"emoji": "👍"}) == "Reaction 👍"
+    assert (await bubble("reaction", reaction={})).strip() == "Reaction taken back"
+
+
 async def test_of_two_who_take_a_conversation_at_once_the_second_is_told(
     pool: Pool, tenant: Tenant, made: Made, owner: Browser, other_browser: Browser
 ) -> None:
