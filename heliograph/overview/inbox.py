@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.bounded_scan import PAGE_LOOK
 from heliograph.base.database.pool import Connection
@@ -91,8 +92,11 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     older: UUID | None
 
     @property
-    def barrier(self) -> Literal["opted_out", "line", "window"] | None:
-        """Why no text can be sent now: the person opted out, our line cannot send, or the window is closed."""
+    def barrier(self) -> Literal["no_number", "opted_out", "line", "window"] | None:
+        """Why no text can be sent now: the author of an SMS is a name, a short code or a number of unknown country, the
+        person opted out, our line cannot send, or the window is closed."""
+        if self.thread.channel == "sms" and phones.parse(self.thread.peer) != self.thread.peer:
+            return "no_number"
         if self.opt_out is not None:
             return "opted_out"
         if not self.is_line_usable:

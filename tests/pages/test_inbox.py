@@ -142,6 +142,18 @@ async def test_an_answer_that_may_not_be_given_says_why(pool: Pool, owner: Brows
     assert "only they can lift it" in page.words
 
 
+@pytest.mark.parametrize("author", ["MPESA", "1234", "841111111", "+PROMO"])
+async def test_who_wrote_from_no_number_cannot_be_answered(pool: Pool, owner: Browser, made: Made, author: str) -> None:
+    """A message to a name was accepted, and then no worker could send anything for anybody."""
+    await write_sms(pool, "Hello", by=author)
+    id = await first(pool, "sms")
+    page = await owner.get(f"/inbox/{id}")
+    assert "They wrote from a name or a short number, to which nothing can be sent." in page.text
+    page = await owner.submit(page, f"/inbox/{id}/reply", message="Who is it?")
+    assert (page.status, ">Who is it?</textarea>" in page.text) == (422, True)
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 0
+
+
 async def test_an_answer_goes_to_the_number_that_somebody_moved_to(pool: Pool, owner: Browser, made: Made) -> None:
     """Their old number reaches nobody, or sometime a stranger."""
     meta, other, newest = Meta(pool), "+258843333333", "+258844444444"

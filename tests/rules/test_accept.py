@@ -297,6 +297,17 @@ async def test_an_opted_out_recipient_is_refused_with_the_time(acceptor: Accepto
     assert (await acceptor.accept(send(other))).status == 202
 
 
+@pytest.mark.parametrize("to", ["MPESA", "1234", "258841111111", "+PROMO", ""])
+async def test_what_is_no_number_is_refused_here_too(acceptor: Acceptor, pool: Pool, to: str) -> None:
+    """Whatever a door let through: a worker that finds a name in the queue can send nothing for anybody."""
+    actor = await organization(pool)
+    outcome, other = await acceptor.accept_many([send(actor, to=to), send(actor)])
+    assert isinstance(outcome, Invalid)
+    assert outcome.details["fields"][0]["issue"] == "pattern"
+    assert not isinstance(other, Refusal), "nobody else's send is refused with it"
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "fits"), [("x" * 1530, True), ("x" * 1531, False), ("ж" * 670, True), ("ж" * 671, False)]
 )

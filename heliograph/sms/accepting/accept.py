@@ -154,11 +154,12 @@ class Acceptor:
     async def accept(self, send: Send) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
-        Raises the first of these that applies: IdempotencyConflict, IdempotencyInProgress; Invalid (`send_at` out of
-        range, too many segments), OrganizationSuspended, DestinationNotAllowed, DestinationSuspicious,
-        ChallengeRequired; Invalid (unknown sender), SenderIdNotAllowed, RecipientOptedOut, SenderIdNotApproved,
-        SpendLimitReached, QuotaExceeded; and OverLimit and Unavailable. A key that has an outcome replays it, whatever
-        the current time and settings. If the caller is cancelled, the message is stored completely or not at all.
+        Raises the first of these that applies: Invalid (`to` is no E.164 number); IdempotencyConflict,
+        IdempotencyInProgress; Invalid (`send_at` out of range, too many segments), OrganizationSuspended,
+        DestinationNotAllowed, DestinationSuspicious, ChallengeRequired; Invalid (unknown sender), SenderIdNotAllowed,
+        RecipientOptedOut, SenderIdNotApproved, SpendLimitReached, QuotaExceeded; and OverLimit and Unavailable. A key
+        that has an outcome replays it, whatever the current time and settings. If the caller is cancelled, the message
+        is stored completely or not at all.
         """
         return await self._intake.put(await self._prepare(send))
 
@@ -199,6 +200,8 @@ class Acceptor:
         await self._kept.close()
 
     async def _prepare(self, send: Send) -> _Item:
+        if phones.parse(send.to) != send.to:  # a worker that finds a name can dispatch nothing at all
+            raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
         kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding, accents=send.actor.replace_accents)
         sender: SenderId | None = None
         price: Charge | None = None
