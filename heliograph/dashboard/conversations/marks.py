@@ -56,8 +56,10 @@ async def lift(request: Request) -> Answer:
             await optouts.remove(conn, request.actor, phone=thread.peer)
         except NotYoursToLift as refusal:
             return _back(request, request.text(refusal.message))
-        except (NotFound, Invalid):
-            return _back(request)
+        except Invalid:
+            return _back(request, request.text("Nothing can be sent to this number."))
+        except NotFound:
+            pass  # a colleague was faster, or they took messages again: it is as the button says
     return _back(request, request.text("This person can be messaged again."))
 
 

@@ -35,6 +35,11 @@ async def send(request: Request) -> Answer:
     return Elsewhere(location=request.to(f"/inbox/{id}", state=request.query.get("state")) + "#reply")
 
 
+async def back(request: Request) -> Answer:
+    """A GET for the address that the form posts to: go to the conversation."""
+    return Elsewhere(location=request.to(f"/inbox/{request.id()}", state=request.query.get("state")))
+
+
 async def _accept(request: Request, thread: Thread, text: str) -> None:
     longest = sms.MAX_TEXT if thread.channel == "sms" else LONGEST
     if not text.strip():

@@ -9,6 +9,7 @@ from heliograph.people.roles import CONVERSE
 ROUTES: tuple[Route, ...] = (
     get("/inbox", inbox.show_list, "whatsapp:read"),
     get("/inbox/{id}", inbox.show, "whatsapp:read"),
+    get("/inbox/{id}/reply", reply.back, "whatsapp:read"),
     post("/inbox/{id}/reply", reply.send, "whatsapp:send", CONVERSE),
     post("/inbox/{id}/assign", marks.assign, "whatsapp:send", CONVERSE),
     post("/inbox/{id}/close", marks.close, "whatsapp:send", CONVERSE),
