@@ -256,5 +256,22 @@ async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> None:
             await audit.record(conn, actor, "conversation.closed", object_id=id, after={"is_closed": False})
 
 
+# What is newer than this thread has marks of its own. In the order of their keys, as threads are always locked.
+SPREAD = """
+UPDATE inbox_threads t
+   SET assigned_to = m.assigned_to, closed_at = m.closed_at,
+       seen_id = CASE WHEN m.seen_id >= m.message_id THEN t.message_id ELSE t.seen_id END
+  FROM inbox_threads m
+ WHERE m.organization_id = $1 AND m.id = $2 AND t.organization_id = $1 AND t.message_id < m.message_id
+   AND t.id = ANY (ARRAY(
+       SELECT id FROM inbox_threads WHERE organization_id = $1 AND id = ANY ($3) ORDER BY id FOR UPDATE))
+"""
+
+
+async def spread(conn: Connection, actor: Actor, *, id: UUID, others: Collection[UUID]) -> None:
+    """Give the marks of a thread to older ones of the same person."""
+    await conn.execute(SPREAD, actor.organization_id, id, list(others))
+
+
 def _thread(row: asyncpg.Record) -> Thread:
     return Thread(**{name: row[name] for name in Thread.__struct_fields__})

@@ -171,6 +171,14 @@ async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None =
     )
 
 
+async def spread(conn: Connection, actor: Actor, *, thread: Thread) -> None:
+    """Give a thread's marks to those of merged conversations: the list shows one of them, and the others must not come
+    up once that one is closed."""
+    others = await reads.merged_with(conn, actor, id=thread.id) if thread.channel == "whatsapp" else []
+    if others:
+        await threads.spread(conn, actor, id=thread.id, others=others)
+
+
 async def of_received(conn: Connection, actor: Actor, *, id: UUID) -> UUID | None:
     """The conversation that a received SMS belongs to; None: there is no such SMS. Test mode receives none."""
     found = await inbound.by_ids(conn, actor, ids=[id]) if actor.mode == "live" else []

@@ -335,6 +335,22 @@ async def conversations_of(conn: Connection, actor: Actor, *, ids: Collection[UU
     return {row["thread"]: Conversation(**{name: row[name] for name in Conversation.__struct_fields__}) for row in rows}
 
 
+# Each by a key of its own: with OR, an organization's conversations are all looked at.
+MERGED_WITH = """
+SELECT other.id
+  FROM (SELECT coalesce(merged_into, id) AS id FROM whatsapp_conversations WHERE organization_id = $1 AND id = $2) kept
+       CROSS JOIN LATERAL (
+       SELECT kept.id UNION ALL
+       SELECT id FROM whatsapp_conversations WHERE organization_id = $1 AND merged_into = kept.id) other
+ WHERE other.id <> $2
+"""
+
+
+async def merged_with(conn: Connection, actor: Actor, *, id: UUID) -> list[UUID]:
+    """The other conversations that turned out to have the same user on the same number."""
+    return [row["id"] for row in await conn.fetch(MERGED_WITH, actor.organization_id, id)]
+
+
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 NUMBERS = """

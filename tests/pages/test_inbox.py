@@ -204,6 +204,32 @@ async def test_who_got_the_number_of_somebody_else_gets_a_conversation_of_their_
     assert not set(shown[newest]) & {"Good day", "How can we help?"}
 
 
+async def test_whoever_has_two_conversations_is_done_with_once(pool: Pool, owner: Browser, made: Made) -> None:
+    """Two numbers turn out to be one person's: once this is closed, what came from the other does not come up."""
+    meta, other = Meta(pool), "+258843333333"
+    await meta.say(made, callback(made, "It is late", by=other))
+    await meta.say(made, callback(made, "Where is my order?", by=RUI))
+    system = {"type": "user_changed_number", "body": "User changed", "wa_id": RUI[1:]}
+    await meta.say(made, callback(made, type="system", by=other, system=system))
+    page = await owner.get("/inbox")
+    assert ("Where is my order?" in page.words, "It is late" in page.words) == (True, False)
+    newer = await pool.fetchval("SELECT id FROM inbox_threads ORDER BY message_id DESC LIMIT 1")
+    page = await owner.get(f"/inbox/{newer}")
+    assert "It is late" in page.words
+    assert await pool.fetchval("SELECT count(*) FROM inbox_threads WHERE seen_id = message_id") == 2
+    page = await owner.submit(page, f"/inbox/{newer}/assign", to="me")
+    assert await pool.fetchval("SELECT count(DISTINCT assigned_to) FROM inbox_threads") == 1
+    page = await owner.submit(page, f"/inbox/{newer}/close", closed="yes")
+    assert "Nothing here." in page.words
+    await owner.submit(await owner.get(f"/inbox/{newer}"), f"/inbox/{newer}/close", closed="no")
+    assert "Nothing here." in (await owner.get("/inbox?state=closed")).words
+    # What comes by the newer one leaves the older as it is.
+    await owner.submit(await owner.get(f"/inbox/{newer}"), f"/inbox/{newer}/close", closed="yes")
+    await meta.say(made, callback(made, "Hello?", by=RUI))
+    page = await owner.get("/inbox")
+    assert ("Hello?" in page.words, "It is late" in page.words) == (True, False)
+
+
 async def test_an_answer_that_failed_says_why_and_what_to_try(pool: Pool, owner: Browser, made: Made) -> None:
     await Meta(pool).say(made, callback(made, "Where is my order?", by=RUI))
     id = await first(pool, "whatsapp")

@@ -72,6 +72,7 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
     if found is not None and found.thread.is_unread and may_answer and is_shown:
         async with request.writing() as conn:
             await threads.see(conn, request.actor, id=found.thread.id, message_id=found.thread.message_id)
+            await inbox.spread(conn, request.actor, thread=found.thread)
     return {
         "state": state,
         "kept": kept,

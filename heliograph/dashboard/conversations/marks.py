@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.consent import optouts
 from heliograph.consent.optouts import NotYoursToLift
 from heliograph.contacts import records
 from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.inbox import threads
+from heliograph.overview import inbox
 from heliograph.pages.answers import Answer, Elsewhere
 from heliograph.pages.requests import Request
 
@@ -19,6 +21,7 @@ async def assign(request: Request) -> Answer:
     id, to = request.id(), request.person.user_id if request.form.get("to") == "me" else None
     async with request.writing() as conn:
         is_done = await threads.assign(conn, request.actor, id=id, user_id=to, was=_seen(request, "was"))
+        await _spread(conn, request)
     return _back(request, "" if is_done else request.text("Meanwhile it was assigned to somebody else, and stays so."))
 
 
@@ -28,9 +31,11 @@ async def close(request: Request) -> Answer:
     async with request.writing() as conn:
         if not is_closed:
             await threads.reopen(conn, request.actor, id=id)
+            await _spread(conn, request)
             return _back(request)
         if not await threads.close(conn, request.actor, id=id, seen=_seen(request, "last")):
             return _back(request, request.text("They have written again, so the conversation stays open."))
+        await _spread(conn, request)
     return Elsewhere(
         location=request.to("/inbox"),
         notice=request.text("The conversation is closed. The next message opens it again."),
@@ -76,6 +81,10 @@ async def add_contact(request: Request) -> Answer:
         except ContactAlreadyExists as refusal:
             return _back(request, request.text(refusal.message))
     return _back(request, request.text("The contact is added."))
+
+
+async def _spread(conn: Connection, request: Request) -> None:
+    await inbox.spread(conn, request.actor, thread=await threads.get(conn, request.actor, id=request.id()))
 
 
 def _seen(request: Request, name: str) -> UUID | None:
