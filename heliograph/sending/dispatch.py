@@ -19,10 +19,11 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import asyncpg
+import structlog
 
 from heliograph import traces
-from heliograph.base.database.pool import Connection, Pool
-from heliograph.base.process import spans
+from heliograph.base.database.pool import Connection, Pool, is_down
+from heliograph.base.process import measures, spans
 from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
 from heliograph.queue import leases
@@ -37,12 +38,17 @@ from heliograph.suppliers.contract import Verdict
 
 Report = TypeVar("Report")
 
+log = structlog.get_logger()
+
 #: Messages that may be out without a recorded answer, in multiples of a claim: otherwise a fast supplier's answers and
 #: reports would pile up in front of the writer until it has to refuse reports.
 UNRECORDED = 2
 #: A message whose attempt was just found without an outcome waits at least this many seconds: whoever has its answer
 #: may also have been waiting for the database, and be about to record it.
 OVERTAKEN = 5.0
+#: A message that no decision is possible about is tried again after this many seconds: often enough for the alert about
+#: failing steps, which wants more than five failures in ten minutes.
+ASIDE = 60.0
 
 
 class Dispatcher(Generic[Message, Report]):
@@ -68,6 +74,8 @@ class Dispatcher(Generic[Message, Report]):
         self._lease_seconds = lease_seconds
         self.flights = Flights(late=channel.grace)
         self.wake = channel.wake
+        #: The last round failed, perhaps because of one of its messages.
+        self._is_wary = False
         #: The number of answers that frees enough room for another round.
         self._wake_after = 0
         #: The traced messages of this round, and the traced attempts under way.
@@ -88,9 +96,15 @@ class Dispatcher(Generic[Message, Report]):
         try:
             async with self._pool.acquire() as conn, self._backlog.transaction(conn):
                 picked = await channel.pick(conn, limit=limit)
-                outgoing = await self._decide(conn, picked) if picked else []
+                decide = self._decide_apart if self._is_wary else self._decide
+                outgoing = await decide(conn, picked) if picked else []
         except asyncpg.DeadlockDetectedError:
             return 1  # another transaction won: nothing was done, and the next round will see its effects
+        except Exception as error:
+            self._is_wary = _may_be_of_one(error)
+            raise
+        if picked:
+            self._is_wary = False
         crash_point(f"{channel.kind}.dispatch.after_commit")
         self.flights.add(outgoing)
         if self._found:
@@ -98,7 +112,12 @@ class Dispatcher(Generic[Message, Report]):
         if outgoing:
             self._wake_after = (len(outgoing) + 1) // 2
         for attempt in outgoing:
-            channel.submit(attempt)
+            try:
+                channel.submit(attempt)
+            except Exception:
+                # Some of it may have left. Its lease expires, and then it is an attempt of unknown outcome.
+                self._fail("attempt not handed over", attempt.lease)
+                self.flights.landed([(attempt.lease.id, attempt.number)])
         if outgoing:
             crash_point(f"{channel.kind}.dispatch.after_submit")
         return len(picked) if channel.after_round(picked) else 0
@@ -130,6 +149,31 @@ class Dispatcher(Generic[Message, Report]):
         self.flights.landed([(one.attempt.lease.id, one.attempt.number) for one in answered])
         if self._channel.is_full:
             self.wake.set()
+
+    async def _decide_apart(self, conn: Connection, picked: list[Lease]) -> list[Attempt[Message]]:
+        """Like `_decide`, but if that fails, in halves: a single message that fails is set aside, so that no other
+        waits for it. What the channel has reserved for a half that failed stays reserved until the next round."""
+        try:
+            async with conn.transaction():
+                return await self._decide(conn, picked)
+        except Exception as error:
+            if not _may_be_of_one(error):
+                raise
+            if len(picked) == 1:
+                self._fail("message set aside", picked[0])
+        if len(picked) == 1:
+            # Its attempt, if one was under way, is not forgotten with its lease.
+            await attempts.mark_unknown(conn, [lease for lease in picked if lease.begun_at is not None])
+            await leases.postpone_picked(conn, [Postponed(lease, ASIDE, lease.line, counts=False) for lease in picked])
+            return []
+        middle = len(picked) // 2
+        first = await self._decide_apart(conn, picked[:middle])
+        return first + await self._decide_apart(conn, picked[middle:])
+
+    def _fail(self, what: str, lease: Lease) -> None:
+        """Log what an operator has to look at; in an exception handler."""
+        log.exception(what, channel=self._channel.kind, message_id=str(lease.id))
+        measures.FAILURES.add(f"{self._channel.kind} dispatch")
 
     async def _decide(self, conn: Connection, picked: list[Lease]) -> list[Attempt[Message]]:
         """Settle the messages that are not sent, and begin the attempts of those that are."""
@@ -229,3 +273,9 @@ class Dispatcher(Generic[Message, Report]):
         if over:
             steps.update(await self._channel.give_up(conn, over))
         return steps, known
+
+
+def _may_be_of_one(error: Exception) -> bool:
+    """Whether a message's own data may be the cause: neither the database nor somebody else's lock is."""
+    others = asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
+    return not is_down(error) and not isinstance(error, others)
