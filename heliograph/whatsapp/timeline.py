@@ -121,7 +121,7 @@ SOURCE = Source(
         join="LEFT JOIN whatsapp_numbers n ON n.organization_id = o.id AND n.id = found.number_id",
     ),
     text="content",
-    states=[(f"{name}_at", name) for name in (*STATES, "canceled")],
+    states=[*((f"{name}_at", name) for name in STATES), ("canceled_at", "canceled")],
     # Meta reports when something happened; the event is created when we learn of it.
     told_at=[f"{name}_at" for name in STATES],
     around=(timedelta(seconds=2), timedelta(minutes=2)),

@@ -42,7 +42,7 @@ from tests.rules.factories import message, supplier
 from .conftest import Browser
 
 #: Sentences that are the same in both languages: names.
-SAME = {"callbacks", "workers", "PostgreSQL %(version)s at %(where)s"}
+SAME = {"callbacks", "webhooks", "workers", "PostgreSQL %(version)s at %(where)s"}
 
 
 def english_of(text: str) -> str:

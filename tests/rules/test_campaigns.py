@@ -400,13 +400,13 @@ async def test_places_are_filled_once_with_what_is_known(pool: Pool) -> None:
     actor = await organization(pool)
     await contact(pool, actor, number(1), "x", name="{{phone}} {{x}}", first_name="Ana")
     await contact(pool, actor, number(2), "x", name="Zé", last_name="Ω")
-    await create(pool, actor, "{{ name }}|{{first_name}}|{{last_name}}|{{phone}}|{{", audience_tags=["x"])
+    await create(pool, actor, "{{ name }}|{{first_name}}|{{last_name}}|{{phone}}|{", audience_tags=["x"])
     await create(pool, actor, "{{first_name}}{{name}}!", recipients=[number(3), number(4)])
     await contact(pool, actor, number(4), name="Rui")
     await run(pool)
     assert await texts(pool) == {
-        number(1): f"{{{{phone}}}} {{{{x}}}}|Ana||{number(1)}|{{{{",
-        number(2): f"Zé||Ω|{number(2)}|{{{{",
+        number(1): f"{{{{phone}}}} {{{{x}}}}|Ana||{number(1)}|{{",
+        number(2): f"Zé||Ω|{number(2)}|{{",
         number(3): "!",
         number(4): "Rui!",
     }

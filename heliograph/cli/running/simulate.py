@@ -14,6 +14,7 @@ from heliograph.cli.terminal.console import Problem, reason
 from heliograph.cli.terminal.files import writable
 from heliograph.cli.terminal.options import options_of
 from heliograph.cli.terminal.printing import JsonOnly, as_plain, group, say, show
+from heliograph.http.server.server import CannotListen
 from heliograph.simulators import receiver
 from heliograph.simulators.graph.simulator import GraphOptions, GraphSimulator, Setup
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
@@ -244,6 +245,8 @@ async def _receive(options: receiver.Options, json: bool, quiet: bool) -> None:
 async def _started(simulator: Smsc | GraphSimulator | receiver.Receiver, host: str, port: int) -> None:
     try:
         await simulator.start()
+    except CannotListen as error:
+        raise Problem(f"cannot start: {error}") from None
     except OSError as error:
         raise Problem(f"cannot start on {host}:{port}: {error.strerror or error}") from None
 
