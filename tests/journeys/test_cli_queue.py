@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
 from heliograph.base.database.pool import Pool
-from heliograph.queue import waiting
+from heliograph.queue import timers, waiting
+from heliograph.sms.dispatch import held
 from tests.journeys.test_cli import Cli
 from tests.load import Client
 from tests.processes import installation, until_true
@@ -86,6 +88,21 @@ async def test_of_a_long_queue_it_says_how_far_it_was_counted(pool: Pool, databa
     assert [(line.split("\t")[3], line.split("\t")[-1]) for line in tabbed] == [(str(counted), "yes"), ("10", "no")]
     # What is to be withdrawn is counted as a whole.
     assert f"{waiting.LOOK + 110:,} rows" in (await cli("queue", "withdraw")).err
+
+
+async def test_what_was_restored_by_other_tools_can_be_held_without_expiring(pool: Pool, database_url: str) -> None:
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    id = await message(pool, await organization(pool), age=timedelta(days=2))
+    await cli("hold", "add", "--reason", "looking")
+    await cli("hold", "add", "--restored", "--reason", "pgBackRest")
+    async with pool.acquire() as conn:
+        await timers.ensure(conn, held.TIMER)
+        await held.expire_stalled(conn)
+        assert await _is(pool, id, "accepted")
+        await cli("hold", "release", "--all")
+        await cli("hold", "add", "--reason", "looking")
+        await held.expire_stalled(conn)
+    assert await _is(pool, id, "expired")
 
 
 async def _is(pool: Pool, id: UUID, status: str) -> bool:

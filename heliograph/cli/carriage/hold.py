@@ -43,17 +43,22 @@ def add(
     supplier: SupplierName = None,
     older_than: Age = None,
     org: OrgOrAll = None,
+    restored: Annotated[
+        bool,
+        typer.Option("--restored", help="The database was restored: nothing held expires, as it may have been sent."),
+    ] = False,
     json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Hold outgoing work until it is released. Holds survive restarts, and nothing is lost.
 
     Without options everything is held: SMS, WhatsApp messages and webhooks. New work is held as well, unless
-    --older-than restricts the hold to existing work. Messages are still accepted, and expire as usual.
+    --older-than restricts the hold to existing work. Messages are still accepted. Those whose validity ends while they
+    are held expire and are refunded, except with --restored.
 
     \b
     Examples:
-      heliograph hold add --reason "restored from last night's dump"
+      heliograph hold add --restored --reason "restored from last night's dump"
       heliograph hold add --kind sms --org Acme
       heliograph hold add --older-than 2h
     """
@@ -62,7 +67,7 @@ def add(
 
     async def work(conn: Connection) -> tuple[list[Held], int]:
         which = await selection(conn, kind, supplier, org, older_than)
-        made, leased = await holds.hold(conn, which, reason=reason, by=shell())
+        made, leased = await holds.hold(conn, which, reason=reason, restored=restored, by=shell())
         return await queued_work.named(conn, made), leased
 
     held, leased = on_database(work, settings_of(data_dir))
