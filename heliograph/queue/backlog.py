@@ -50,6 +50,8 @@ h.kind = queue.kind AND (h.line IS NULL OR h.line = queue.line)
 """
 #: An SQL condition: an operator holds this row. Cheap while there are no holds at all.
 HELD = f"(SELECT EXISTS (SELECT FROM queue_holds)) AND EXISTS (SELECT FROM queue_holds h WHERE {FITS})"
+#: An SQL condition: this row is held since a restore. It may have been sent after the backup, so it must not expire.
+RESTORED = f"EXISTS (SELECT FROM queue_holds h WHERE h.restored AND {FITS})"
 _FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({HELD})"
 
 # Every row is written with a `due_at` that is no earlier than the beginning of its transaction (to the millisecond, as

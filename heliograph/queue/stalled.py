@@ -14,7 +14,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.queue import timers
-from heliograph.queue.backlog import FITS
+from heliograph.queue.backlog import FITS, RESTORED
 from heliograph.queue.leases import GUARDED, NOT_PUT_OFF
 
 #: Seconds between two steps, and the rows that one reads: at most 20 ms.
@@ -37,7 +37,7 @@ SELECT (SELECT count(*) FROM looked)::int AS rows, (SELECT id FROM looked ORDER 
               WHERE kind = $1 AND line <> '{GUARDED}' AND begun_at IS NULL
                 AND (lease_until IS NULL OR lease_until < now())
                 -- In this order: to look a message up costs most.
-                AND CASE WHEN EXISTS (SELECT FROM queue_holds h WHERE h.restored AND {FITS}) THEN false
+                AND CASE WHEN {RESTORED} THEN false
                          WHEN NOT ({NOT_PUT_OFF}) OR EXISTS (SELECT FROM queue_holds h WHERE {FITS}) THEN {{expired}}
                          ELSE false END
               ORDER BY id) AS expired

@@ -25,6 +25,8 @@ from heliograph.guard.book import ChallengeRequired, DestinationSuspicious
 from heliograph.guard.judging import Judge, Outgoing
 from heliograph.guard.sharing import Shared
 from heliograph.privacy import erasure
+from heliograph.queue import holds as queue_holds
+from heliograph.queue.holds import Selection
 from heliograph.queue.leases import BULK, GUARDED
 from heliograph.sms import checks, conversions, timeline
 from heliograph.sms.accepting import preview
@@ -146,6 +148,21 @@ async def test_what_is_held_past_its_deadline_expires(pool: Pool) -> None:
         assert await held.expire(conn) == 1
     assert [await status_of(pool, id) for id in (past, code)] == ["expired", "expired"]
     assert await waiting(pool) == stopped - {past, code}
+
+
+async def test_what_the_guard_held_before_a_restore_waits_for_the_operators_decision(pool: Pool) -> None:
+    """It may have been released and sent after the backup was taken."""
+    bench, actor = Bench(pool), await one(pool)
+    past = (await attack(pool, actor, 8))[-1]
+    await bench.round(2)
+    await pool.execute("UPDATE messages SET expires_at = now() - interval '1 second' WHERE id = $1", past)
+    async with pool.acquire() as conn:
+        await queue_holds.hold(conn, Selection(), reason="restored", restored=True)
+        await held.expire(conn)
+        assert await status_of(pool, past) == "accepted"
+        await queue_holds.release(conn, Selection())
+        await held.expire(conn)
+    assert await status_of(pool, past) == "expired"
 
 
 async def test_a_new_organization_is_only_watched(pool: Pool) -> None:

@@ -6,6 +6,8 @@ from datetime import timedelta
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.queue import holds
+from heliograph.queue.holds import Selection
 from heliograph.whatsapp.callbacks import expiry
 from heliograph.whatsapp.status import Move, move_many
 from tests.rules.dispatching_whatsapp import Bench, queued, says, status_of, taken
@@ -53,6 +55,22 @@ async def test_what_waits_in_the_queue_past_its_deadline_ends_too(pool: Pool) ->
     bench.only.release()
     await bench.round()
     assert bench.only.submitted == []
+
+
+async def test_what_a_restore_holds_past_its_deadline_waits_for_the_operators_decision(pool: Pool) -> None:
+    """It may have been sent after the backup was taken, and Meta's statuses of that time do not come again."""
+    who = await made(pool)
+    bench = await Bench(pool).start()
+    id, gone = [await message(pool, who, queued=queued) for queued in (True, False)]
+    async with pool.acquire() as conn:
+        await holds.hold(conn, Selection(), reason="restored", restored=True)
+        await bench.later(days=31, minutes=1)
+        assert await sweep(pool, bench) == 1
+        assert [(await status_of(pool, one))[0] for one in (id, gone)] == ["accepted", "failed"]
+        assert await queued(pool, id)
+        await holds.release(conn, Selection())
+    assert await sweep(pool, bench) == 1
+    assert await status_of(pool, id) == ("failed", "expired", "released")
 
 
 async def test_work_that_is_under_way_at_the_deadline_ends_with_its_answer(pool: Pool) -> None:

@@ -16,6 +16,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.guard import holds
 from heliograph.queue import leases, stalled
+from heliograph.queue.backlog import RESTORED
 from heliograph.queue.leases import GUARDED
 from heliograph.sealing import text_keys
 from heliograph.sms.accepting import withdrawal
@@ -32,17 +33,18 @@ CODES = timedelta(minutes=10)
 #: Messages of one step.
 STEP = 1000
 
-PAST = """
-SELECT q.organization_id, q.id, now() AS at
-  FROM queue q CROSS JOIN LATERAL (
+PAST = f"""
+SELECT queue.organization_id, queue.id, now() AS at
+  FROM queue CROSS JOIN LATERAL (
        SELECT accepted_at, expires_at, send_at, class FROM messages
-        WHERE organization_id = q.organization_id AND id = q.id LIMIT 1) m
+        WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1) m
  CROSS JOIN LATERAL (
-       SELECT held_at FROM guard_held WHERE organization_id = q.organization_id AND message_id = q.id LIMIT 1) d
- WHERE q.kind = 'sms' AND q.line = $1
+       SELECT held_at FROM guard_held
+        WHERE organization_id = queue.organization_id AND message_id = queue.id LIMIT 1) d
+ WHERE queue.kind = 'sms' AND queue.line = $1 AND NOT {RESTORED}
    AND least(coalesce(m.expires_at, greatest(m.send_at, m.accepted_at) + $2::interval),
              CASE m.class WHEN 'otp' THEN d.held_at + $4::interval END) <= now()
- ORDER BY q.id LIMIT $3
+ ORDER BY queue.id LIMIT $3
 """
 SEGMENTS = "SELECT id, segments FROM messages WHERE organization_id = $1 AND id = ANY ($2) ORDER BY id"
 

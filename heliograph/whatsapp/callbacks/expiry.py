@@ -10,6 +10,7 @@ from __future__ import annotations
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
+from heliograph.queue.backlog import RESTORED
 from heliograph.sending import attempts
 from heliograph.whatsapp.callbacks import matching
 from heliograph.whatsapp.dispatch import outcomes
@@ -26,10 +27,13 @@ ANY_DUE = """
 EXISTS (SELECT FROM whatsapp_messages WHERE event_id IS NULL AND deadline_at <= now())
 OR EXISTS (SELECT FROM whatsapp_early_statuses)
 """
-# Open messages have raised no event yet, and canceled ones have no deadline: see the index.
-DUE = """
-SELECT organization_id, id FROM whatsapp_messages
+# Open messages have raised no event yet, and canceled ones have no deadline: see the index. What is held since a
+# restore may have been sent, and Meta does not repeat the statuses that were reported after the backup.
+DUE = f"""
+SELECT organization_id, id FROM whatsapp_messages m
  WHERE event_id IS NULL AND deadline_at <= now()
+   AND NOT ((SELECT EXISTS (SELECT FROM queue_holds WHERE restored)) AND EXISTS (
+       SELECT FROM queue WHERE queue.id = m.id AND queue.kind || '' = '{matching.KIND}' AND {RESTORED}))
  ORDER BY deadline_at LIMIT $1
 """
 
