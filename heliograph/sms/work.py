@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from uuid import UUID
@@ -147,8 +147,8 @@ class SmsWork(Work):
             SharedTimer("margins", margins.fold, 10.0, when=margins.ANY, in_steps=True),
             SharedTimer("receipts", self._sweep_receipts, 1.0, when=waiting.ANY_DUE),
             SharedTimer("receipt ids", self._adviser.look, 20.0),
-            SharedTimer("held", held.expire, 5.0, when=held.ANY),
-            SharedTimer(held.TIMER, self._expire_stalled, stalled.EVERY, when=stalled.ANY),
+            SharedTimer("held", self._expiring(held.expire), 5.0, when=held.ANY),
+            SharedTimer(held.TIMER, self._expiring(held.expire_stalled), stalled.EVERY, when=stalled.ANY),
             SharedTimer("quiet", parts.close_quiet, 60.0),
             SharedTimer("silent", self._close_silent, 60.0),
         )
@@ -228,9 +228,14 @@ class SmsWork(Work):
         if self._backlog.waits("sms"):
             self.wake.set()
 
-    async def _expire_stalled(self, conn: Connection) -> None:
-        if await held.expire_stalled(conn):
-            self._deliveries.queued()
+    def _expiring(self, expire: Callable[[Connection], Awaitable[int]]) -> Callable[[Connection], Awaitable[None]]:
+        """The step of a timer that announces the webhook deliveries which `expire` queued."""
+
+        async def step(conn: Connection) -> None:
+            if await expire(conn):
+                self._deliveries.queued()
+
+        return step
 
     async def _sweep_receipts(self, conn: Connection) -> None:
         applied, orphans = await waiting.sweep(conn, policies=self._channel.policies)

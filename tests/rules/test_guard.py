@@ -26,14 +26,17 @@ from heliograph.guard.judging import Judge, Outgoing
 from heliograph.guard.sharing import Shared
 from heliograph.privacy import erasure
 from heliograph.queue import holds as queue_holds
+from heliograph.queue.backlog import Backlog
 from heliograph.queue.holds import Selection
 from heliograph.queue.leases import BULK, GUARDED
+from heliograph.queue.work import SharedTimer
 from heliograph.sms import checks, conversions, timeline
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.dispatch import held
+from heliograph.sms.work import SmsWork
 from tests.rules.dispatching import Bench
-from tests.rules.factories import message, organization, send, status_of
+from tests.rules.factories import endpoint, message, organization, send, status_of
 
 #: A block of ten thousand, and one far from it.
 BLOCK, ELSEWHERE = "25884123", "25886765"
@@ -132,6 +135,7 @@ async def test_what_is_withdrawn_is_canceled_and_costs_nothing(pool: Pool) -> No
 
 async def test_what_is_held_past_its_deadline_expires(pool: Pool) -> None:
     bench, actor = Bench(pool), await one(pool)
+    await endpoint(pool, actor, "message.failed")
     ids = await attack(pool, actor, 8)
     await bench.round(2)
     stopped = await waiting(pool)
@@ -148,6 +152,33 @@ async def test_what_is_held_past_its_deadline_expires(pool: Pool) -> None:
         assert await held.expire(conn) == 1
     assert [await status_of(pool, id) for id in (past, code)] == ["expired", "expired"]
     assert await waiting(pool) == stopped - {past, code}
+
+
+async def test_the_deliveries_of_what_expires_are_announced(pool: Pool) -> None:
+    """Or its webhook waits until the queue is looked through."""
+    bench, actor, deliveries = Bench(pool), await one(pool), Announced()
+    await endpoint(pool, actor, "message.failed")
+    past = (await attack(pool, actor, 8))[-1]
+    await bench.round(2)
+    await pool.execute("UPDATE messages SET expires_at = now() - interval '1 second' WHERE id = $1", past)
+    work = SmsWork(pool, Settings(), uuid7(), deliveries, Backlog())
+    (timer,) = [each for each in work.timers() if each.name == "held"]
+    assert isinstance(timer, SharedTimer)
+    async with pool.acquire() as conn, conn.transaction():
+        await timer.step(conn)
+    assert deliveries.count == 1
+
+
+class Announced:
+    """Counts announcements."""
+
+    count = 0
+
+    def queued(self) -> None:
+        self.count += 1
+
+    def handover(self) -> None:
+        return None
 
 
 async def test_what_the_guard_held_before_a_restore_waits_for_the_operators_decision(pool: Pool) -> None:

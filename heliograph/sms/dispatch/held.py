@@ -50,7 +50,8 @@ SEGMENTS = "SELECT id, segments FROM messages WHERE organization_id = $1 AND id 
 
 
 async def expire(conn: Connection) -> int:
-    """Expire held messages past their deadline; returns how many. Runs in the caller's transaction."""
+    """Expire messages past their deadline that the guard holds; returns the webhook deliveries queued. Runs in the
+    caller's transaction."""
     rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES)
     if not rows:
         return 0
@@ -60,8 +61,7 @@ async def expire(conn: Connection) -> int:
         for row in rows
         if row["id"] in gone
     ]
-    await move_many(conn, moves)
-    return len(moves)
+    return (await move_many(conn, moves)).deliveries
 
 
 async def expire_stalled(conn: Connection) -> int:
