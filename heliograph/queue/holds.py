@@ -106,14 +106,12 @@ async def ago(conn: Connection, age: timedelta) -> datetime:
 
 
 _HOLD = "id, kind, line, organization_id, before, reason, made_by, created_at"
-SAME = """
-line IS NOT DISTINCT FROM $2 AND organization_id IS NOT DISTINCT FROM $3 AND before IS NOT DISTINCT FROM $4
-   AND restored = $9
-"""
-PUT = f"""
+PUT = """
 INSERT INTO queue_holds (id, kind, line, organization_id, before, before_id, reason, made_by, restored)
 SELECT item.id, item.kind, $2, $3, $4, $5, $6, $8, $9 FROM unnest($1::text[], $7::uuid[]) AS item (kind, id)
- WHERE NOT EXISTS (SELECT FROM queue_holds known WHERE known.kind = item.kind AND {SAME})
+ WHERE NOT EXISTS (SELECT FROM queue_holds known WHERE known.kind = item.kind AND known.line IS NOT DISTINCT FROM $2
+                       AND known.organization_id IS NOT DISTINCT FROM $3 AND known.before IS NOT DISTINCT FROM $4
+                       AND known.restored = $9)
 """
 LIST = f"SELECT {_HOLD} FROM queue_holds ORDER BY id"
 # The few rows of one id; a message has a single row of its kind.

@@ -40,8 +40,13 @@ SELECT 'sms', $1, $2, $3, now() + make_interval(secs => $5), id FROM unnest($4::
 READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
 
 
-#: Somebody waits for an advisory lock.
-WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+#: An advisory lock that stops a look while it is reading.
+GATE = 4711
+#: Somebody waits for it, in this database: other tests run on the same server.
+WAITS = f"""
+SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND objid = {GATE}
+                  AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+"""
 
 
 async def put(
@@ -101,7 +106,7 @@ async def test_what_is_committed_while_a_look_is_reading_is_found_by_the_next_on
 ) -> None:
     """It is neither in the snapshot of the look, nor among the transactions that still run when the look has read."""
     stopped = backlogs.READ.replace(
-        "FROM (VALUES (1)) AS one", "FROM (SELECT pg_advisory_xact_lock_shared(4711)) AS one"
+        "FROM (VALUES (1)) AS one", f"FROM (SELECT pg_advisory_xact_lock_shared({GATE})) AS one"
     )
     assert stopped != backlogs.READ
     async with knowing(pool) as (conn, backlog), pool.acquire() as slow, pool.acquire() as gate:
@@ -111,12 +116,12 @@ async def test_what_is_committed_while_a_look_is_reading_is_found_by_the_next_on
             there = await put(slow, 1, 1)
             while await slow.fetchval("SELECT clock_timestamp() < now() + interval '5 ms'"):
                 pass
-            await gate.execute("SELECT pg_advisory_lock(4711)")
+            await gate.execute("SELECT pg_advisory_lock($1)", GATE)
             monkeypatch.setattr(backlogs, "READ", stopped)
             looking = asyncio.create_task(backlog.look(conn, "sms"))
             while not await gate.fetchval(WAITS):
                 pass
-        await gate.execute("SELECT pg_advisory_unlock(4711)")
+        await gate.execute("SELECT pg_advisory_unlock($1)", GATE)
         await looking
         monkeypatch.undo()
         if is_later:
