@@ -277,8 +277,20 @@ async def _keys(conn: Connection, wanted: set[UUID]) -> tuple[dict[UUID, Key], f
 
 async def opens(conn: Connection, organization_id: UUID) -> bool:
     """True if an organization's sealed texts, if any, can be read here."""
-    row = await conn.fetchrow(KEYS, [organization_id])
-    return row is None or row["sealed"] is None or _opens(organization_id, row["sealed"])
+    return not await _locked(conn, {organization_id})
+
+
+async def openable(conn: Connection, rows: Sequence[tuple[UUID, UUID]]) -> dict[UUID, UUID]:
+    """Id → organization of those rows, given as (organization, id), whose sealed texts, if any, can be read here."""
+    locked = await _locked(conn, {whose for whose, _ in rows})
+    return {id: whose for whose, id in rows if whose not in locked}
+
+
+async def _locked(conn: Connection, organizations: set[UUID]) -> set[UUID]:
+    """Those of these organizations that have a key which does not open here."""
+    rows = await conn.fetch(KEYS, list(organizations)) if organizations else ()
+    stored = {row["organization_id"]: row["sealed"] for row in rows}
+    return {id for id, sealed in stored.items() if sealed is not None and not _opens(id, sealed)}
 
 
 def _opens(organization_id: UUID, sealed: bytes) -> bool:

@@ -140,24 +140,33 @@ async def made_within_a_millisecond(pool: Pool, actor: Actor, count: int) -> lis
     return ids
 
 
-async def test_what_a_restore_holds_waits_for_the_operators_decision(pool: Pool) -> None:
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
+async def test_what_a_restore_holds_waits_for_the_operators_decision(pool: Pool, channel: str) -> None:
     """It may have been sent after the backup was taken: nobody is told that it was not."""
-    actor = await organization(pool)
-    id = await message(pool, actor, age=timedelta(days=2))
+    id = await valid(pool, await made(pool), channel, AGO)
     async with pool.acquire() as conn:
         await holds.hold(conn, Selection(), reason="restored", restored=True)
         assert not await conn.fetchval(f"SELECT {stalled.ANY}")
         await holds.hold(conn, Selection(), reason="looking")
-        await expire(conn)
-    assert await status_of(pool, id) == "accepted"
+        await expire(conn, channel)
+    assert await status(pool, id, channel) == "accepted"
 
 
-async def test_what_cannot_be_opened_here_waits(pool: Pool) -> None:
-    """A key that is missing by mistake must not end what it would open."""
-    actor = await organization(pool)
-    id = await message(pool, actor, age=timedelta(days=2))
-    await pool.execute("INSERT INTO text_keys VALUES ($1, 'x', true, now())", actor.organization_id)
+@pytest.mark.parametrize("channel", ["sms", "whatsapp"])
+async def test_what_cannot_be_opened_here_waits(pool: Pool, channel: str) -> None:
+    """A key that is missing by mistake must not end what it would open. Other organizations' messages expire."""
+    locked, other = await made(pool), await made(pool)
+    id, open_one = [await valid(pool, one, channel, AGO) for one in (locked, other)]
+    await pool.execute("INSERT INTO text_keys VALUES ($1, 'x', true, now())", locked.organization_id)
     async with pool.acquire() as conn:
         await holds.hold(conn, Selection(), reason="looking")
-        await expire(conn)
-    assert await status_of(pool, id) == "accepted"
+        await expire(conn, channel)
+    assert await status(pool, id, channel) == "accepted"
+    assert await status(pool, open_one, channel) == ("expired" if channel == "sms" else "failed")
+
+
+async def status(pool: Pool, id: UUID, channel: str) -> str:
+    if channel == "sms":
+        return await status_of(pool, id)
+    found: str = await pool.fetchval("SELECT status FROM whatsapp_messages WHERE id = $1", id)
+    return found

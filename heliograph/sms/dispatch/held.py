@@ -70,8 +70,7 @@ async def expire_stalled(conn: Connection) -> int:
     transaction."""
     found = await stalled.expired(conn, "sms", TIMER, condition=EXPIRED)
     # As in dispatch, what cannot be opened here waits until it can.
-    locked = {one for one in {whose for whose, _ in found} if not await text_keys.opens(conn, one)}
-    owners = {id: whose for whose, id in found if whose not in locked}
+    owners = await text_keys.openable(conn, found)
     gone = await withdrawal.take_unsent(conn, owners) if owners else []
     at = clock.now()
     moves = [Move(owners[id], id, "expired", at, "expired", unsent=True) for id in gone]

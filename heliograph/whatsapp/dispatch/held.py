@@ -23,8 +23,7 @@ async def expire(conn: Connection) -> int:
     """Expire the next of these messages; returns the webhook deliveries queued. Runs in the caller's transaction."""
     found = await stalled.expired(conn, KIND, TIMER, condition=EXPIRED)
     # As in dispatch, what cannot be opened here waits until it can.
-    locked = {one for one in {whose for whose, _ in found} if not await text_keys.opens(conn, one)}
-    owners = {id: whose for whose, id in found if whose not in locked}
+    owners = await text_keys.openable(conn, found)
     gone = await withdrawal.take_unsent(conn, owners) if owners else []
     at = clock.now()
     moves = [Move(owners[id], id, "failed", at, "expired", unsent=True) for id in gone]
