@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph import traces, traffic
+from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.money import Charge, charge_of, columns
@@ -69,14 +70,14 @@ NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
 class Taken(msgspec.Struct, frozen=True, gc=False):
     """What is known about a message that a supplier has accepted."""
 
+    #: The first attempt of the series that it accepted: after an earlier one, a supplier may have some segments.
+    series: int
     #: The recipient's network (MCC-MNC); empty if unknown.
     network: str = ""
     #: The supplier's charge; None if unknown.
     cost: Charge | None = None
     #: The name of the route that chose it; None if no route did.
     route: str | None = None
-    #: The first attempt of the series that it accepted: after an earlier one, a supplier may have some segments.
-    series: int = 1
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
@@ -196,6 +197,30 @@ UPDATE messages m
   FROM found WHERE m.organization_id = found.organization_id AND m.id = found.id
 RETURNING m.id, found.target_id, found.cost, found.cost_currency, found.cost_due, found.state, found.ended_at
 """
+
+
+# An attempt without an answer, of a message that still waits for one.
+AFTER_ALL = """
+UPDATE attempts a SET state = 'accepted', detail = $4 FROM messages m
+ WHERE a.organization_id = $1 AND a.message_id = $2 AND a.attempt = $3 AND a.state = 'unknown'
+   AND m.organization_id = $1 AND m.id = $2 AND m.status = 'accepted'
+RETURNING a.target_id, coalesce(a.continues, a.attempt) AS series, a.cost, a.cost_currency, a.cost_due, m.country
+"""
+
+
+async def after_all(
+    conn: Connection, organization_id: UUID, message_id: UUID, attempt: int, *, at: datetime, detail: str
+) -> Move | None:
+    """Record that a supplier has a message although its attempt had no answer: it was counted as unanswered, and the
+    move to `sent` that is returned here counts it as accepted. `detail`: how that is known. None if its outcome is not
+    in doubt. The caller makes the move, in the same transaction."""
+    row = await conn.fetchrow(AFTER_ALL, organization_id, message_id, attempt, detail)
+    if row is None:
+        return None
+    supplier_id = row["target_id"]
+    await reconciliation.count(conn, [(supplier_id, row["country"], Verdict.UNKNOWN.value, -1)], now())
+    taken = Taken(row["series"], cost=charge_of(row["cost"], row["cost_currency"], row["cost_due"]))
+    return Move(organization_id, message_id, "sent", at, supplier_id=supplier_id, taken=taken)
 
 
 async def move_many(

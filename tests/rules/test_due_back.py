@@ -20,7 +20,7 @@ from heliograph.queue import timers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import reconciliation as reports
 from heliograph.sms.reports import silence, unmatched
-from heliograph.suppliers.contract import Outcome, Part, Receipt, ReceiptState, Submission, Verdict
+from heliograph.suppliers.contract import Outcome, Receipt, ReceiptState, Submission, Verdict
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Query
 from tests.rules.dispatching import Bench
@@ -189,38 +189,6 @@ async def test_what_two_suppliers_took_is_charged_by_both_and_due_back_from_the_
     assert tuple(row) == (50_000, "USD")
 
 
-@pytest.mark.parametrize("end", ["completed", "refused", "elsewhere", "expired"])
-async def test_segments_of_a_message_that_a_supplier_did_not_get_whole_are_charged(pool: Pool, end: str) -> None:
-    made = await asked(pool)
-    main, backup = (made.bench.connectors[row.id] for row in (made.main, made.backup))
-    verdict = Verdict.REFUSED if end == "refused" else Verdict.BUSY
-    main.script = lambda _: Outcome(verdict, (Part(1, "A1"), Part(2, "A2")), failover=True, counts=False, total=5)
-    id = await message(pool, await organization(pool), text="x" * 700, segments=5)
-    await made.bench.round()
-    if end == "completed":
-        main.script = accepted_rest
-    elif end == "elsewhere":
-        made.bench.accounts.pop(made.main.id)
-    elif end == "expired":
-        await pool.execute("UPDATE messages SET expires_at = now()")
-    await made.bench.later(seconds=2)
-    await made.bench.round(2)
-    assert await status_of(pool, id) == ("expired" if end == "expired" else "sent")
-    found = await report(pool)
-    assert await money(pool, "main") == ("0.150000 EUR" if end == "completed" else "0.060000 EUR", None, 0)
-    assert found["main"].line["doubled"] == 0
-    assert found["main"].line.segments.get("doubled", 0) == (0 if end == "completed" else 2)
-    assert len(backup.submitted) == (end in ("refused", "elsewhere"))
-    if backup.submitted:
-        assert await money(pool, "backup") == ("0.250000 USD", None, 0)
-
-
-def accepted_rest(one: Submission) -> Outcome:
-    """The supplier takes the segments that it has not got."""
-    numbers = [number for number in range(1, 6) if number not in one.held]
-    return Outcome(Verdict.ACCEPTED, tuple(Part(n, f"A{n}") for n in numbers), "0x00000000", total=5)
-
-
 async def test_what_only_a_receipt_showed_to_be_taken_has_the_cost_of_its_attempt(pool: Pool) -> None:
     made = await asked(pool, grace=0.0)
     made.bench.connectors[made.main.id].script = lambda _: Outcome(Verdict.UNKNOWN, doubtful=(1,))
@@ -296,23 +264,6 @@ async def test_what_arrives_after_an_end_without_an_answer_is_charged_by_who_had
     made.bench.answer(main.submitted[0], accepted("S77"))
     await made.bench.settle()
     assert await money(pool, "main") == ("0.030000 EUR", None, 0)
-
-
-async def test_segments_of_a_message_that_turns_out_to_be_whole_are_charged_once(pool: Pool) -> None:
-    made = await asked(pool)
-    some = tuple(Part(n, f"A{n}") for n in (1, 2, 3, 4))
-    made.bench.connectors[made.main.id].script = lambda _: Outcome(Verdict.UNKNOWN, some, doubtful=(5,), total=5)
-    id = await message(pool, await organization(pool), text="x" * 700, segments=5, guarantee="at_most_once")
-    await made.bench.round()
-    await made.bench.later(seconds=91)
-    await made.bench.round()
-    assert await status_of(pool, id) == "unknown"
-    assert await money(pool, "main") == ("0.120000 EUR", None, 0), "four of five"
-    async with pool.acquire() as conn:
-        await intervening.decide(conn, Who("operator", name="Ines"), id=id, status="delivered", reason="ticket 4711")
-    assert await money(pool, "main") == ("0.150000 EUR", None, 0)
-    found = (await report(pool))["main"].line
-    assert (found["accepted"], found.segments.get("accepted"), found.segments.get("doubled", 0)) == (1, 5, 0)
 
 
 # What stands with the messages and their attempts, beside which sums are checked.

@@ -205,7 +205,7 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
     message = (lease.organization_id, lease.id)
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            taken = Taken(route.network, route.cost, route.route, one.attempt.series)
+            taken = Taken(one.attempt.series, route.network, route.cost, route.route)
             return Settled(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id, taken=taken))
         case Verdict.UNKNOWN:
             return Settled(ended, postponed=Postponed(lease, grace, leases.UNROUTED))

@@ -135,7 +135,7 @@ async def _adopt(
             "sent",
             due.at,
             supplier_id=due.attempt_supplier,
-            taken=Taken(cost=costs.get(due.lease.id), series=due.series),
+            taken=Taken(due.series, cost=costs.get(due.lease.id)),
         )
         for due in ordered
     ]

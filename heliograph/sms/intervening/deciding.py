@@ -11,19 +11,14 @@ from uuid import UUID
 
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base import phones
 from heliograph.base.actor import Who
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
-from heliograph.base.money import charge_of
 from heliograph.base.sentences import said
 from heliograph.queue import leases
-from heliograph.sending import attempts
 from heliograph.sms.intervening import whose
-from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, Taken, may_move, move_many
-from heliograph.suppliers.contract import Verdict
-from heliograph.traffic import reconciliation
+from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, after_all, may_move, move_many
 from heliograph.webhooks.recording.events import wanted
 
 #: The statuses that an operator can choose.
@@ -39,8 +34,7 @@ class StatusNotDecided(Refusal):
 
 
 TRIED = """
-SELECT attempt, target_id, state, cost, cost_currency, cost_due FROM attempts
- WHERE organization_id = $1 AND message_id = $2 ORDER BY attempt DESC LIMIT 1
+SELECT attempt, state FROM attempts WHERE organization_id = $1 AND message_id = $2 ORDER BY attempt DESC LIMIT 1
 """
 # Whether a supplier has a message, or may have it.
 HAD = """
@@ -71,7 +65,7 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
             raise StatusNotDecided
         moves = [Move(organization_id, id, status, now(), _code(status, found.status))]
         if found.status == "accepted":
-            moves = await _out_of_the_queue(conn, organization_id, id, moves[0], phones.country(found.recipient))
+            moves = await _out_of_the_queue(conn, moves[0])
         wanting = await wanted(conn, [organization_id], "message.sent")
         if not (await move_many(conn, moves, announce_sent=wanting)).ids:
             raise StatusNotDecided
@@ -82,8 +76,9 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
     return status
 
 
-async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, move: Move, country: str) -> list[Move]:
+async def _out_of_the_queue(conn: Connection, move: Move) -> list[Move]:
     """End the work of a message that waits for another try; returns its moves. Raises StatusNotDecided."""
+    organization_id, id = move.organization_id, move.message_id
     last = await conn.fetchrow(TRIED, organization_id, id)
     if last is None or id not in await leases.withdraw(conn, "sms", [id], only="ended"):
         raise StatusNotDecided
@@ -94,11 +89,11 @@ async def _out_of_the_queue(conn: Connection, organization_id: UUID, id: UUID, m
         return [move]
     if move.status == "unknown":
         return [move]
-    # As with a receipt: that supplier has it. It was counted as unanswered; its move counts it as accepted.
-    await attempts.mark_taken(conn, "sms", [(organization_id, id)], detail=SAID)
-    await reconciliation.count(conn, [(last["target_id"], country, Verdict.UNKNOWN.value, -1)], move.at)
-    taken = Taken(cost=charge_of(last["cost"], last["cost_currency"], last["cost_due"]))
-    return [Move(organization_id, id, "sent", move.at, supplier_id=last["target_id"], taken=taken), move]
+    # As with a receipt: that supplier has it.
+    sent = await after_all(conn, organization_id, id, last["attempt"], at=move.at, detail=SAID)
+    if sent is None:
+        raise StatusNotDecided
+    return [sent, move]
 
 
 def _code(status: str, before: str) -> str | None:

@@ -28,15 +28,12 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7
-from heliograph.base.money import charge_of
 from heliograph.base.retry import receipt_pause
 from heliograph.base.sentences import said
 from heliograph.sending.results import Ahead
 from heliograph.sms.reports import nameless, parts
 from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, same_end, suffix, weak_keys
-from heliograph.sms.status import BY_RECEIPT, Move, Moved, Taken, move_many
-from heliograph.suppliers.contract import Verdict
-from heliograph.traffic import reconciliation
+from heliograph.sms.status import BY_RECEIPT, Move, Moved, after_all, move_many
 from heliograph.webhooks.recording.events import Wanting, wanted
 
 
@@ -145,17 +142,6 @@ async def match(
     return Matched(list(moves.values()), matched, riding, at, unique)
 
 
-# An attempt without an answer, of a message that still waits for one.
-DOUBTED = """
-SELECT a.cost, a.cost_currency, a.cost_due, m.country FROM attempts a CROSS JOIN LATERAL (
-       SELECT country FROM messages
-        WHERE organization_id = a.organization_id AND id = a.message_id AND status = 'accepted' LIMIT 1) m
- WHERE a.organization_id = $1 AND a.message_id = $2 AND a.attempt = $3 AND a.state = 'unknown'
-"""
-TAKEN = """
-UPDATE attempts SET state = 'accepted', detail = $4
- WHERE organization_id = $1 AND message_id = $2 AND attempt = $3 AND state = 'unknown'
-"""
 #: How an attempt is known to have been accepted.
 SAID = said("an operator matched its receipt")
 
@@ -171,19 +157,12 @@ async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, 
     if to["parts"] > 1 and one.receipt.state in BY_RECEIPT:
         moves += await parts.apply(conn, [(one, to)], policies, at)
     place = to["organization_id"], to["message_id"], to["attempt"]
-    doubted = await conn.fetchrow(DOUBTED, *place) if moves else None
+    sent = await after_all(conn, *place, at=moves[0].at, detail=SAID) if moves else None
     wanting: Wanting = frozenset()
-    if doubted is not None:
-        taken = Taken(cost=charge_of(doubted["cost"], doubted["cost_currency"], doubted["cost_due"]))
-        moves.insert(0, Move(*place[:2], "sent", moves[0].at, supplier_id=one.supplier_id, taken=taken))
+    if sent is not None:
+        moves.insert(0, sent)
         wanting = await wanted(conn, place[:1], "message.sent")
-    if not (await move_many(conn, moves, announce_sent=wanting)).ids:
-        return False
-    if doubted is not None:
-        # It was counted as unanswered; its move counts it as accepted.
-        await conn.execute(TAKEN, *place, SAID)
-        await reconciliation.count(conn, [(one.supplier_id, doubted["country"], Verdict.UNKNOWN.value, -1)], at)
-    return True
+    return bool((await move_many(conn, moves, announce_sent=wanting)).ids)
 
 
 NOTED = """

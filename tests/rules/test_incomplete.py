@@ -1,0 +1,97 @@
+"""Segments that suppliers took of messages that they did not get whole: each is charged for exactly once."""
+
+from __future__ import annotations
+
+import pytest
+
+from heliograph.base.actor import Who
+from heliograph.base.database.pool import Pool
+from heliograph.overview import intervening
+from heliograph.sms.reports import unmatched
+from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
+from tests.rules.factories import message, organization, receipt, status_of
+from tests.rules.test_due_back import asked, money, report
+
+SOME = (Part(1, "A1"), Part(2, "A2"))
+
+
+@pytest.mark.parametrize("end", ["completed", "refused", "elsewhere", "expired"])
+async def test_segments_of_a_message_that_a_supplier_did_not_get_whole_are_charged(pool: Pool, end: str) -> None:
+    made = await asked(pool)
+    main, backup = (made.bench.connectors[row.id] for row in (made.main, made.backup))
+    verdict = Verdict.REFUSED if end == "refused" else Verdict.BUSY
+    main.script = lambda _: Outcome(verdict, (Part(1, "A1"), Part(2, "A2")), failover=True, counts=False, total=5)
+    id = await message(pool, await organization(pool), text="x" * 700, segments=5)
+    await made.bench.round()
+    if end == "completed":
+        main.script = accepted_rest
+    elif end == "elsewhere":
+        made.bench.accounts.pop(made.main.id)
+    elif end == "expired":
+        await pool.execute("UPDATE messages SET expires_at = now()")
+    await made.bench.later(seconds=2)
+    await made.bench.round(2)
+    assert await status_of(pool, id) == ("expired" if end == "expired" else "sent")
+    found = await report(pool)
+    assert await money(pool, "main") == ("0.150000 EUR" if end == "completed" else "0.060000 EUR", None, 0)
+    assert found["main"].line["doubled"] == 0
+    assert found["main"].line.segments.get("doubled", 0) == (0 if end == "completed" else 2)
+    assert len(backup.submitted) == (end in ("refused", "elsewhere"))
+    if backup.submitted:
+        assert await money(pool, "backup") == ("0.250000 USD", None, 0)
+
+
+def accepted_rest(one: Submission) -> Outcome:
+    """The supplier takes the segments that it has not got."""
+    numbers = [number for number in range(1, 6) if number not in one.held]
+    return Outcome(Verdict.ACCEPTED, tuple(Part(n, f"A{n}") for n in numbers), "0x00000000", total=5)
+
+
+@pytest.mark.parametrize("how", ["an operator says so", "a receipt matched by hand"])
+async def test_segments_are_charged_by_whoever_had_some_when_a_person_knows_who_got_the_message(
+    pool: Pool, how: str
+) -> None:
+    made = await asked(pool)
+    main, backup = (made.bench.connectors[row.id] for row in (made.main, made.backup))
+    main.script = lambda _: Outcome(Verdict.REFUSED, SOME, failover=True, total=5)
+    backup.script = lambda _: Outcome(Verdict.UNKNOWN)
+    id = await message(pool, await organization(pool), text="x" * 700, segments=5)
+    await made.bench.round(2)
+    assert [row["state"] for row in await pool.fetch("SELECT state FROM attempts ORDER BY attempt")] == [
+        "refused",
+        "unknown",
+    ]
+    assert await money(pool, "main") == (None, None, 0)
+    async with pool.acquire() as conn:
+        if how == "an operator says so":
+            await intervening.decide(conn, Who("operator", name="Ines"), id=id, status="delivered", reason="their bill")
+        else:
+            # It splits texts itself.
+            await pool.execute("UPDATE attempts SET parts = 1 WHERE attempt = 2")
+            await made.bench.receive(made.backup.id, receipt("rewritten", state=ReceiptState.DELIVERED))
+            (one,) = await unmatched.listed(conn)
+            assert await unmatched.match_by_hand(conn, one.place, message_id=id, reason="the bill says so")
+    assert await status_of(pool, id) == "delivered"
+    found = await report(pool)
+    assert await money(pool, "main") == ("0.060000 EUR", None, 0), "two of five"
+    assert found["main"].line.segments.get("doubled") == 2
+    assert await money(pool, "backup") == ("0.250000 USD", None, 0)
+    counts = {name: count for name, count in found["backup"].line.counts.items() if count}
+    assert counts == {"accepted": 1, "delivered": 1}
+
+
+async def test_segments_of_a_message_that_turns_out_to_be_whole_are_charged_once(pool: Pool) -> None:
+    made = await asked(pool)
+    some = tuple(Part(n, f"A{n}") for n in (1, 2, 3, 4))
+    made.bench.connectors[made.main.id].script = lambda _: Outcome(Verdict.UNKNOWN, some, doubtful=(5,), total=5)
+    id = await message(pool, await organization(pool), text="x" * 700, segments=5, guarantee="at_most_once")
+    await made.bench.round()
+    await made.bench.later(seconds=91)
+    await made.bench.round()
+    assert await status_of(pool, id) == "unknown"
+    assert await money(pool, "main") == ("0.120000 EUR", None, 0), "four of five"
+    async with pool.acquire() as conn:
+        await intervening.decide(conn, Who("operator", name="Ines"), id=id, status="delivered", reason="ticket 4711")
+    assert await money(pool, "main") == ("0.150000 EUR", None, 0)
+    found = (await report(pool))["main"].line
+    assert (found["accepted"], found.segments.get("accepted"), found.segments.get("doubled", 0)) == (1, 5, 0)
