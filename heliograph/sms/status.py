@@ -70,8 +70,8 @@ NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
 class Taken(msgspec.Struct, frozen=True, gc=False):
     """What is known about a message that a supplier has accepted."""
 
-    #: The first attempt of the series that it accepted: after an earlier one, a supplier may have some segments.
-    series: int
+    #: There may have been attempts outside of the series that it accepted, so that a supplier has some segments.
+    after_others: bool
     #: The recipient's network (MCC-MNC); empty if unknown.
     network: str = ""
     #: The supplier's charge; None if unknown.
@@ -183,7 +183,7 @@ WITH found AS MATERIALIZED (
     SELECT v.organization_id, v.id, a.*
       FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS v (organization_id, id, supplier_id)
            CROSS JOIN LATERAL (
-           SELECT attempt, target_id, state, ended_at, cost, cost_currency, cost_due FROM attempts
+           SELECT attempt, continues, target_id, state, ended_at, cost, cost_currency, cost_due FROM attempts
             WHERE organization_id = v.organization_id AND message_id = v.id
               AND (target_id = v.supplier_id OR v.supplier_id IS NULL AND state IN ('accepted', 'unknown'))
             ORDER BY state = 'accepted' DESC, state = 'unknown' DESC, attempt DESC LIMIT 1) a
@@ -195,7 +195,8 @@ WITH found AS MATERIALIZED (
 UPDATE messages m
    SET supplier_id = found.target_id, cost = found.cost, cost_currency = found.cost_currency, cost_due = found.cost_due
   FROM found WHERE m.organization_id = found.organization_id AND m.id = found.id
-RETURNING m.id, found.target_id, found.cost, found.cost_currency, found.cost_due, found.state, found.ended_at
+RETURNING m.id, found.target_id, found.cost, found.cost_currency, found.cost_due, found.state, found.ended_at,
+          coalesce(found.continues, found.attempt) AS series
 """
 
 
@@ -204,7 +205,7 @@ AFTER_ALL = """
 UPDATE attempts a SET state = 'accepted', detail = $4 FROM messages m
  WHERE a.organization_id = $1 AND a.message_id = $2 AND a.attempt = $3 AND a.state = 'unknown'
    AND m.organization_id = $1 AND m.id = $2 AND m.status = 'accepted'
-RETURNING a.target_id, coalesce(a.continues, a.attempt) AS series, a.cost, a.cost_currency, a.cost_due, m.country
+RETURNING a.target_id, a.cost, a.cost_currency, a.cost_due, m.country
 """
 
 
@@ -219,7 +220,7 @@ async def after_all(
         return None
     supplier_id = row["target_id"]
     await reconciliation.count(conn, [(supplier_id, row["country"], Verdict.UNKNOWN.value, -1)], now())
-    taken = Taken(row["series"], cost=charge_of(row["cost"], row["cost_currency"], row["cost_due"]))
+    taken = Taken(after_others=True, cost=charge_of(row["cost"], row["cost_currency"], row["cost_due"]))
     return Move(organization_id, message_id, "sent", at, supplier_id=supplier_id, taken=taken)
 
 
@@ -314,7 +315,7 @@ def _left_segments(one: Arrival, move: Move) -> bool:
     has any."""
     if one.segments == 1 or one.mode != "live" or one.previous_status != "accepted" or one.status == "canceled":
         return False
-    return move.taken is None or move.taken.series > 1
+    return move.taken is None or move.taken.after_others
 
 
 async def _with_suppliers(conn: Connection, arrived: list[Arrival], moves: Sequence[Move]) -> list[Arrival]:
@@ -356,7 +357,7 @@ async def _with_suppliers(conn: Connection, arrived: list[Arrival], moves: Seque
     await reconciliation.append(conn, sums)
     # It had left with some of its segments answered: they are part of the message now.
     whole = [one for one in arrived if one.segments > 1 and one.was_found and found[one.id]["state"] == "unknown"]
-    await incomplete.take_back(conn, [one for one in whole if one.mode == "live"])
+    await incomplete.take_back(conn, [(one, found[one.id]["series"]) for one in whole if one.mode == "live"])
     return arrived
 
 

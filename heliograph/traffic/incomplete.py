@@ -29,10 +29,12 @@ class Left(Protocol):
     def network(self) -> str | None: ...
 
 
-# Parts are stored under the first attempt of their series, whose cost is that of the whole message.
+# Parts are stored under the first attempt of their series, whose cost is that of the whole message. Without a series,
+# all that were not completed.
 BEGUN = """
 SELECT item.n, begun.supplier_id, begun.at, begun.taken, begun.parts, a.cost, a.cost_currency, a.cost_due
-  FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS item (organization_id, message_id, n) CROSS JOIN LATERAL (
+  FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) WITH ORDINALITY AS item (organization_id, message_id, series, n)
+       CROSS JOIN LATERAL (
        SELECT supplier_id, attempt, min(created_at) AS at, count(DISTINCT part) AS taken, max(parts) AS parts
          FROM sms_parts WHERE message_id = item.message_id AND parts > 1
         GROUP BY supplier_id, attempt) begun
@@ -40,7 +42,7 @@ SELECT item.n, begun.supplier_id, begun.at, begun.taken, begun.parts, a.cost, a.
        SELECT cost, cost_currency, cost_due FROM attempts
         WHERE organization_id = item.organization_id AND message_id = item.message_id AND attempt = begun.attempt
         LIMIT 1) a
- WHERE $3 = EXISTS (
+ WHERE begun.attempt = item.series OR item.series IS NULL AND NOT EXISTS (
        SELECT FROM attempts
         WHERE organization_id = item.organization_id AND message_id = item.message_id AND state = 'accepted'
           AND coalesce(continues, attempt) = begun.attempt)
@@ -50,20 +52,22 @@ SELECT item.n, begun.supplier_id, begun.at, begun.taken, begun.parts, a.cost, a.
 async def count(conn: Connection, left: Iterable[Left]) -> None:
     """Count these messages' accepted segments with the suppliers that have only some of them, each with its share of
     the charge, in the hour in which they were accepted. Runs in the transaction that moves the messages."""
-    await _count(conn, list(left), completed=False, sign=1)
+    await _count(conn, [(one, None) for one in left], sign=1)
 
 
-async def take_back(conn: Connection, found: Iterable[Left]) -> None:
-    """Take off again what `count` counted of messages that turn out, after their end, to have arrived whole: of the
-    series that is marked as accepted now."""
-    await _count(conn, list(found), completed=True, sign=-1)
+async def take_back(conn: Connection, found: Iterable[tuple[Left, int]]) -> None:
+    """Take off again what `count` counted of series, each named by its first attempt, that turn out to have been
+    completed after their message had left them. What is stored of them must be what was counted: the last segments'
+    ids are stored after this."""
+    await _count(conn, list(found), sign=-1)
 
 
-async def _count(conn: Connection, messages: Sequence[Left], *, completed: bool, sign: int) -> None:
-    if not messages:
+async def _count(conn: Connection, items: Sequence[tuple[Left, int | None]], *, sign: int) -> None:
+    if not items:
         return
+    messages = [one for one, _ in items]
     ids = [one.organization_id for one in messages], [one.id for one in messages]
-    rows = await conn.fetch(BEGUN, *ids, completed)
+    rows = await conn.fetch(BEGUN, *ids, [series for _, series in items])
     sums: Sums = {}
     for n, supplier_id, at, taken, parts, cost, currency, due in rows:
         one = messages[n - 1]

@@ -10,7 +10,7 @@ from heliograph.overview import intervening
 from heliograph.sms.reports import unmatched
 from heliograph.suppliers.contract import Outcome, Part, ReceiptState, Submission, Verdict
 from tests.rules.factories import message, organization, receipt, status_of
-from tests.rules.test_due_back import asked, money, report
+from tests.rules.test_due_back import UNKNOWN, asked, money, report
 
 SOME = (Part(1, "A1"), Part(2, "A2"))
 
@@ -54,7 +54,7 @@ async def test_segments_are_charged_by_whoever_had_some_when_a_person_knows_who_
     made = await asked(pool)
     main, backup = (made.bench.connectors[row.id] for row in (made.main, made.backup))
     main.script = lambda _: Outcome(Verdict.REFUSED, SOME, failover=True, total=5)
-    backup.script = lambda _: Outcome(Verdict.UNKNOWN)
+    backup.script = lambda _: UNKNOWN
     id = await message(pool, await organization(pool), text="x" * 700, segments=5)
     await made.bench.round(2)
     assert [row["state"] for row in await pool.fetch("SELECT state FROM attempts ORDER BY attempt")] == [
@@ -95,3 +95,58 @@ async def test_segments_of_a_message_that_turns_out_to_be_whole_are_charged_once
     assert await money(pool, "main") == ("0.150000 EUR", None, 0)
     found = (await report(pool))["main"].line
     assert (found["accepted"], found.segments.get("accepted"), found.segments.get("doubled", 0)) == (1, 5, 0)
+
+
+@pytest.mark.parametrize("end", ["sent elsewhere", "ended", "ended, and delivered after all"])
+async def test_segments_that_were_charged_are_not_charged_again_with_the_late_answer_for_all(
+    pool: Pool, end: str
+) -> None:
+    made = await asked(pool)
+    main, whole = made.bench.connectors[made.main.id], tuple(Part(n, f"A{n}") for n in range(1, 6))
+    main.script = lambda _: Outcome(Verdict.UNKNOWN, whole[:4], doubtful=(5,), total=5)
+    guarantee = "at_least_once" if end == "sent elsewhere" else "at_most_once"
+    id = await message(pool, await organization(pool), text="x" * 700, segments=5, guarantee=guarantee)
+    await made.bench.round()
+    made.bench.accounts.pop(made.main.id)
+    await made.bench.later(seconds=91)
+    await made.bench.round()
+    assert await status_of(pool, id) == ("sent" if end == "sent elsewhere" else "unknown")
+    assert await money(pool, "main") == ("0.120000 EUR", None, 0), "four of five"
+    made.bench.answer(main.submitted[0], Outcome(Verdict.ACCEPTED, whole, total=5))
+    await made.bench.settle()
+    assert await money(pool, "main") == ("0.150000 EUR", None, 0)
+    found = (await report(pool))["main"].line
+    assert (found["doubled"], found.segments["doubled"], found["unknown"]) == (1, 5, 0)
+    if end == "sent elsewhere":
+        assert await money(pool, "backup") == ("0.250000 USD", None, 0)
+    elif end != "ended":
+        for part in whole:
+            await made.bench.receive(made.main.id, receipt(part.supplier_message_id))
+        assert await status_of(pool, id) == "delivered"
+        assert await money(pool, "main") == ("0.150000 EUR", None, 0)
+        found = (await report(pool))["main"].line
+        assert (found["accepted"], found.segments["accepted"]) == (1, 5)
+        assert (found["doubled"], found.segments.get("doubled", 0)) == (0, 0)
+
+
+async def test_segments_are_charged_if_the_late_answer_is_of_an_attempt_before_them(pool: Pool) -> None:
+    made = await asked(pool)
+    main, backup = (made.bench.connectors[row.id] for row in (made.main, made.backup))
+    main.script = lambda _: UNKNOWN
+    whole = tuple(Part(n, f"A{n}") for n in range(1, 6))
+    backup.script = lambda _: Outcome(Verdict.UNKNOWN, whole[:4], doubtful=(5,), total=5)
+    id = await message(pool, await organization(pool), text="x" * 700, segments=5)
+    await made.bench.round()
+    made.bench.accounts.pop(made.main.id)
+    await made.bench.later(seconds=91)
+    await made.bench.round()
+    assert len(backup.submitted) == 1
+    made.bench.answer(main.submitted[0], accepted_rest(main.submitted[0]))
+    await made.bench.settle()
+    assert await status_of(pool, id) == "sent"
+    assert await money(pool, "main") == ("0.150000 EUR", None, 0)
+    assert await money(pool, "backup") == ("0.200000 USD", None, 0), "four of five"
+    made.bench.answer(backup.submitted[0], Outcome(Verdict.ACCEPTED, whole, total=5))
+    await made.bench.settle()
+    assert await money(pool, "main") == ("0.150000 EUR", None, 0)
+    assert await money(pool, "backup") == ("0.250000 USD", None, 0)

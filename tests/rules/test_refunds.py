@@ -199,7 +199,7 @@ async def test_what_is_refunded_is_not_charged(pool: Pool, ended: str, billed: s
         await pool.execute(
             "UPDATE messages SET price = 50000, price_currency = 'USD', price_due = $2 WHERE id = $1", id, billed
         )
-        taken = Taken(1, network="643-04", cost=Charge(30_000, "USD", "submit"), route="codes")
+        taken = Taken(after_others=False, network="643-04", cost=Charge(30_000, "USD", "submit"), route="codes")
         sent_at = now() - timedelta(days=1)
         moves = [
             Move(actor.organization_id, id, "sent", sent_at, supplier_id=SUPPLIER, taken=taken),

@@ -19,6 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
+import asyncpg
+import msgspec
+
 from heliograph.base import phones
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
@@ -35,7 +38,7 @@ from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move, Taken
 from heliograph.suppliers.contract import Outcome, Verdict
-from heliograph.traffic import reconciliation
+from heliograph.traffic import incomplete, reconciliation
 
 
 async def record(
@@ -56,6 +59,7 @@ async def record(
     )
     # Also those of parts that were accepted before another part was refused.
     ids = [id for some in given for id in some]
+    await _complete(conn, answered)
     await parts.keep(conn, ids, at)
     await _expect_test_receipts(conn, answered)
     early, _ = await waiting.early(conn, [(id.supplier_id, id.id_key) for id in ids], policies=policies)
@@ -79,13 +83,13 @@ async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) 
 # is looked up by its whole key: with a join, a plan made while a month had few messages scanned all of them for each
 # attempt.
 BESIDES = """
-SELECT item.message_id, item.attempt, m.supplier_id, m.mode, m.segments, m.country, m.network,
+SELECT item.message_id, item.attempt, m.status, m.supplier_id, m.mode, m.segments, m.country, m.network,
        EXISTS (SELECT FROM attempts
                 WHERE organization_id = item.organization_id AND message_id = item.message_id
                   AND attempt <> item.attempt AND state = 'accepted') AS others
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[]) AS item (organization_id, message_id, attempt)
        CROSS JOIN LATERAL (
-       SELECT supplier_id, mode, segments, country, network FROM messages
+       SELECT status, supplier_id, mode, segments, country, network FROM messages
         WHERE organization_id = item.organization_id AND id = item.message_id LIMIT 1) m
 """
 
@@ -135,20 +139,10 @@ async def _besides(conn: Connection, late: Sequence[Answered], at: datetime) -> 
     """Count attempts that were accepted although their message was delivered by another attempt, or had ended: their
     supplier charges for them. Returns the resulting changes of other counts; none where a receipt had already shown
     this."""
-    rows = await conn.fetch(
-        BESIDES,
-        [one.attempt.lease.organization_id for one in late],
-        [one.attempt.lease.id for one in late],
-        [one.attempt.number for one in late],
-    )
-    found = {(row["message_id"], row["attempt"]): row for row in rows}
     sums: reconciliation.Sums = {}
     events = []
-    for one in late:
+    for one, row in await _in_addition(conn, late):
         attempt = one.attempt
-        row = found.get((attempt.lease.id, attempt.number))
-        if row is None or row["mode"] != "live" or not (row["others"] or row["supplier_id"] != attempt.target_id):
-            continue
         cost = attempt.context.cost
         key = reconciliation.Counted(
             attempt.target_id,
@@ -164,6 +158,45 @@ async def _besides(conn: Connection, late: Sequence[Answered], at: datetime) -> 
             events.append((attempt.target_id, row["country"], Verdict.UNKNOWN.value, -1))
     await reconciliation.append(conn, sums)
     return events
+
+
+class _Left(msgspec.Struct, frozen=True):
+    """A message that left a supplier which had some of its segments."""
+
+    organization_id: UUID
+    id: UUID
+    country: str
+    network: str | None
+
+
+async def _complete(conn: Connection, answered: Sequence[Answered]) -> None:
+    """Take off the segments counted of attempts that were not known to be complete when their message left them, and
+    that are complete with these late answers: `_besides` counts them whole. A message that is still `accepted` here has
+    not left, and nothing of it was counted."""
+    late = [one for one in answered if one.is_late and one.outcome.verdict is Verdict.ACCEPTED]
+    found = [
+        (_Left(one.attempt.lease.organization_id, one.attempt.lease.id, row["country"], row["network"]), one)
+        for one, row in (await _in_addition(conn, late) if late else ())
+        if row["segments"] > 1 and row["status"] != "accepted"
+    ]
+    await incomplete.take_back(conn, [(left, one.attempt.series) for left, one in found])
+
+
+async def _in_addition(conn: Connection, late: Sequence[Answered]) -> list[tuple[Answered, asyncpg.Record]]:
+    """Those of these accepted attempts whose live message another attempt carries, or none; with rows of BESIDES."""
+    rows = await conn.fetch(
+        BESIDES,
+        [one.attempt.lease.organization_id for one in late],
+        [one.attempt.lease.id for one in late],
+        [one.attempt.number for one in late],
+    )
+    found = {(row["message_id"], row["attempt"]): row for row in rows}
+    pairs = [(one, found.get((one.attempt.lease.id, one.attempt.number))) for one in late]
+    return [
+        (one, row)
+        for one, row in pairs
+        if row is not None and row["mode"] == "live" and (row["others"] or row["supplier_id"] != one.attempt.target_id)
+    ]
 
 
 def _ids(one: Answered) -> list[PartId]:
@@ -205,7 +238,9 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
     message = (lease.organization_id, lease.id)
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            taken = Taken(one.attempt.series, route.network, route.cost, route.route)
+            # A late answer may come after further attempts.
+            after_others = one.attempt.series > 1 or one.is_late
+            taken = Taken(after_others, route.network, route.cost, route.route)
             return Settled(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id, taken=taken))
         case Verdict.UNKNOWN:
             return Settled(ended, postponed=Postponed(lease, grace, leases.UNROUTED))

@@ -135,7 +135,7 @@ async def _adopt(
             "sent",
             due.at,
             supplier_id=due.attempt_supplier,
-            taken=Taken(due.series, cost=costs.get(due.lease.id)),
+            taken=Taken(due.series > 1, cost=costs.get(due.lease.id)),
         )
         for due in ordered
     ]
