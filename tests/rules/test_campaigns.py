@@ -185,8 +185,9 @@ async def test_whoever_was_erased_gets_no_campaign_that_listed_them(pool: Pool) 
     assert (await get(pool, actor, made.id)).counts == counts(queued=2, pending=3)
     async with pool.acquire() as conn:
         receipts = [await erasure.erase(conn, actor, address=one) for one in (number(1), number(4))]
-    # The first one's message of the campaign under way is there already: it has no text any more.
     assert [one.erased["recipients_of_campaigns"] for one in receipts] == [1, 1]
+    # The first one's message of the campaign under way waited already: it is canceled, and has no text any more.
+    assert [one.withdrawn for one in receipts] == [{"sms": 1}, {}]
     while await stager.round():
         pass
     assert (await get(pool, actor, made.id)).counts == counts(queued=4)

@@ -126,7 +126,9 @@ class Facts:
         if route is None:
             return {}
         country, found_of = country_of(route) or "", {}
-        rates = rates_of(route, found.suppliers, self._book, clock.now(), message_class=route.traffic_class or "")
+        rates = comparable_rates(
+            route, found.suppliers, self._book, clock.now(), message_class=route.traffic_class or ""
+        )
         for id in found.suppliers:
             price = _said(rates[id]) if id in rates else quoted("")
             quality = self._quality.get((id, country, route.network or route.shared_for), "")
@@ -196,7 +198,7 @@ def destination(route: Route) -> Destination:
     return everywhere(country=country_of(route) or "", network=network, prefix=route.prefix or "")
 
 
-def rates_of(
+def comparable_rates(
     route: Route, suppliers: Iterable[UUID], book: Book, at: datetime, *, message_class: str
 ) -> dict[UUID, Rate]:
     """The rates of suppliers for a route's messages; those without one, or that reject it, are left out.
@@ -349,7 +351,7 @@ def _prices(route: Route, message_class: str, book: Book, at: datetime, length: 
     """Suppliers' charges for a message of `length` segments, if all are in one currency: amounts in different ones
     cannot be compared."""
     suppliers = [choice.supplier_id for choice in route.choices]
-    rates = rates_of(route, suppliers, book, at, message_class=message_class)
+    rates = comparable_rates(route, suppliers, book, at, message_class=message_class)
     if len({rate.currency for rate in rates.values()}) > 1:
         return {}
     return {id: round(rate.price * length) if rate.unit == "segment" else rate.price for id, rate in rates.items()}
