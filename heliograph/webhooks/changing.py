@@ -76,10 +76,10 @@ UPDATE webhook_endpoints
        dropped = CASE WHEN $7 = 'active' OR $9 THEN 0 ELSE dropped END,
        waits_from = CASE WHEN $7 = 'active' THEN NULL WHEN $9 THEN now() ELSE waits_from END,
        enabled_at = CASE WHEN $9 THEN now() ELSE enabled_at END,
-       failing_since = CASE WHEN $7 <> 'active' THEN failing_since
-                            WHEN status = 'paused' THEN failing_since + (now() - paused_at)
-                            WHEN status = 'active' THEN failing_since END,
-       consecutive_failures = CASE WHEN status = 'disabled' AND $7 = 'active' THEN 0 ELSE consecutive_failures END
+       failing_since = CASE WHEN status = 'disabled' AND $7 <> 'disabled' THEN NULL
+                            WHEN status = 'paused' AND $7 = 'active' THEN failing_since + (now() - paused_at)
+                            ELSE failing_since END,
+       consecutive_failures = CASE WHEN status = 'disabled' AND $7 <> 'disabled' THEN 0 ELSE consecutive_failures END
  WHERE organization_id = $1 AND id = $2 AND mode = ANY ($3)
 RETURNING {COLUMNS}
 """

@@ -232,10 +232,16 @@ async def test_what_was_left_out_when_it_was_enabled_stays_left_out(pool: Pool, 
     """It got new events only, as asked: being stopped once more within minutes does not bring the others back."""
     actor = await organization(pool)
     id, _ = await endpoint(pool, actor, URL)
+    await pool.execute(
+        "UPDATE webhook_endpoints SET failing_since = now() - interval '1 hour', consecutive_failures = 7"
+    )
     await change(pool, actor, id, disabled=True)
     await recorded_before(pool, actor, 2)
     if way == "enabled as paused":
-        await change(pool, actor, id, disabled=False, paused=True)
+        enabled = await change(pool, actor, id, disabled=False, paused=True)
+        assert enabled.consecutive_failures == 0
+        await change(pool, actor, id, paused=False)
+        await change(pool, actor, id, paused=True)
         owed: list[str] = []
     else:
         enabled = await change(pool, actor, id, disabled=False)
