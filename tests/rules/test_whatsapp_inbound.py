@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from heliograph.base.crypto import derive_key, unseal
 from heliograph.base.database import clock
@@ -61,6 +62,16 @@ async def opted_out(pool: Pool, made: Made, phone: str = TO) -> bool:
 async def nothing_waits(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_callbacks") == 0
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = $1", KIND) == 0
+
+
+#: As if others held accounts locked for longer than a statement may wait.
+LOCKED_ACCOUNTS = """
+CREATE FUNCTION wait_in_vain() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';
+END $$;
+CREATE TRIGGER waits BEFORE UPDATE ON whatsapp_accounts FOR EACH ROW EXECUTE FUNCTION wait_in_vain();
+"""
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -412,6 +423,21 @@ async def test_what_nobody_knows_is_dropped_but_a_users_message_to_a_new_number_
     assert reason == "unknown number"
     assert b"to a new number" in kept
     assert b"to a new number" not in (await pool.fetchval("SELECT body FROM whatsapp_dead_letters"))
+    await nothing_waits(pool)
+
+
+async def test_an_account_that_is_locked_holds_no_deliveries_up(
+    pool: Pool, acme: Made, meta: Meta, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """An unknown number has its account read anew, after the batch is committed."""
+    await endpoint(pool, acme.actor, "message.received")
+    await as_owner(LOCKED_ACCOUNTS)
+    with capture_logs() as logs:
+        await meta.say(acme, message(acme, graph_id="404"), message(acme))
+    assert meta.deliveries == 1
+    said = [one["event"] for one in logs]
+    assert "unknown numbers not read at once" in said
+    assert "callbacks failed" not in said
     await nothing_waits(pool)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
 from uuid import UUID
@@ -192,10 +192,6 @@ class Inbox:
             await store(conn, self._key, rejected)
             crash_point("callbacks.before_commit")
         crash_point("callbacks.after_commit")
-        # An account's row is locked before those of its numbers, so this is a transaction of its own. Without it, the
-        # number is read ten minutes later at most.
-        for organization_id, account_id in sorted(growing):
-            await numbers.wake_mirror(conn, organization_id, account_id, numbers=True)
         for one in handed:
             one.deliver()
         self._dropped += dropped
@@ -203,7 +199,19 @@ class Inbox:
             self._on_deliveries()
         if any(one.trying or _stops(one.item) for one in works):
             self._on_standing()
+        await self._wake_mirror(conn, growing)
         return len(taken)
+
+    async def _wake_mirror(self, conn: Connection, growing: Collection[tuple[UUID, UUID]]) -> None:
+        """Have numbers read that are not known yet; without it, they are read ten minutes later at most.
+
+        An account's row is locked before those of its numbers, so this runs after the batch's commit.
+        """
+        try:
+            for organization_id, account_id in sorted(growing):
+                await numbers.wake_mirror(conn, organization_id, account_id, numbers=True)
+        except (*_TRANSIENT, asyncpg.QueryCanceledError) as error:
+            log.info("unknown numbers not read at once", error=type(error).__name__)
 
     def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
         """Id, time and bytes of each callback that can be decrypted. Others were sealed under another secret key than
