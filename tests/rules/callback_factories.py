@@ -75,6 +75,12 @@ def message(
     return made.waba_id, "messages", value
 
 
+def call(made: Made, at: datetime, **more: Any) -> Change:
+    """A call of a user's; `more`: what else stands in it."""
+    begun = {"id": "wacid.1", "event": "connect", "from": TO[1:], "to": made.digits, "direction": "USER_INITIATED"}
+    return made.waba_id, "calls", {"metadata": _metadata(made, ""), "calls": [begun | {"timestamp": stamp(at)} | more]}
+
+
 def batch(changes: Sequence[Change]) -> bytes:
     """One body, an entry for each."""
     entry = [

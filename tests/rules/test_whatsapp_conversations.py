@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.whatsapp import messages, reads
 from heliograph.whatsapp.callbacks import conversations
-from tests.rules.callback_factories import Change, Meta, ago, message, stamp, status, wamid
+from tests.rules.callback_factories import Meta, ago, call, message, stamp, status, wamid
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, conversation, made
 from tests.rules.whatsapp_factories import message as outbound
@@ -68,12 +67,6 @@ async def test_types_that_do_not(pool: Pool, acme: Made, meta: Meta, type: str) 
     at = ago(hours=1)
     await meta.say(acme, message(acme, "hello", at), message(acme, type=type))
     assert await window(pool, acme) == (at, at + DAY)
-
-
-def call(made: Made, at: datetime, **more: Any) -> Change:
-    begun = {"id": "wacid.1", "event": "connect", "from": TO[1:], "to": made.digits, "direction": "USER_INITIATED"}
-    metadata = {"display_phone_number": made.digits, "phone_number_id": made.graph_id}
-    return made.waba_id, "calls", {"metadata": metadata, "calls": [begun | {"timestamp": stamp(at)} | more]}
 
 
 async def test_a_call_of_the_user_opens_it_and_is_no_message(pool: Pool, acme: Made, meta: Meta) -> None:

@@ -18,7 +18,7 @@ from heliograph.whatsapp import messages
 from heliograph.whatsapp.accepting.accept import Acceptor, Send, TextReply, WindowClosed
 from heliograph.whatsapp.callbacks import conversations
 from tests.rules import factories
-from tests.rules.callback_factories import Change, Meta, ago, message
+from tests.rules.callback_factories import Change, Meta, ago, call, message
 from tests.rules.dispatching_whatsapp import Bench, says
 from tests.rules.factories import TO
 from tests.rules.whatsapp_factories import Made, conversation, made
@@ -274,6 +274,28 @@ async def test_a_notice_that_comes_after_the_new_owner_links_nobody(pool: Pool, 
     await pool.execute("UPDATE consent_history SET at = $1 WHERE ended_at IS NULL", ago(hours=40))
     await meta.say(acme, changed_number(acme, ago(hours=30)))
     assert await out(pool, acme, TO, NEW) == [True, True]
+
+
+async def test_a_notice_that_comes_after_a_call_of_the_new_owner_links_nobody(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    wrote, called = ago(hours=40), ago(hours=10)
+    await meta.say(acme, message(acme, by=NEW, at=wrote), call(acme, called))
+    await meta.say(acme, changed_number(acme, ago(hours=30)))
+    assert await places(pool) == {TO: (called, 0), NEW: (wrote, 1)}
+    with pytest.raises(WindowClosed):
+        await reply(pool, acme, NEW)
+    assert await reply(pool, acme, TO) == 202
+
+
+async def test_a_late_notice_says_nothing_about_others_of_its_batch(pool: Pool, acme: Made, meta: Meta) -> None:
+    here, there = "+5511987654321", "+551187654321"
+    await meta.say(acme, message(acme, at=ago(hours=20)))
+    system = {"type": "user_changed_number", "body": "changed", "wa_id": there[1:]}
+    await meta.say(acme, changed_number(acme, ago(hours=30)),
+                   message(acme, type="system", by=here, at=ago(hours=29), system=system))  # fmt: skip
+    rows = await pool.fetch("SELECT recipient FROM whatsapp_messages WHERE type = 'system' ORDER BY recipient")
+    assert [row["recipient"] for row in rows] == [NEW, here]
 
 
 async def test_who_comes_back_to_their_old_number_is_known_by_the_user_id(pool: Pool, acme: Made, meta: Meta) -> None:

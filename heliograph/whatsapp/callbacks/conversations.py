@@ -96,17 +96,19 @@ async def link(conn: Connection, links: Collection[Link]) -> None:
         await conn.execute(MERGE, [one.organization_id for one in new], [one.one for one in new])
 
 
+# A call opens a window, but is no message.
 USED = """
 SELECT EXISTS (
     SELECT FROM whatsapp_aliases known
       JOIN whatsapp_conversations c ON c.organization_id = $1 AND c.id = known.conversation_id
-     WHERE known.organization_id = $1 AND known.alias = ltrim(person_of($2), '+') AND c.last_inbound_at > $3)
+     WHERE known.organization_id = $1 AND known.alias = ltrim(person_of($2), '+')
+       AND greatest(c.last_inbound_at, c.opened_at) > $3)
 """
 
 
 async def used_since(conn: Connection, organization_id: UUID, number: str, at: datetime) -> bool:
-    """Whether somebody wrote from `number`, which is linked to no other name that they could have written by, after a
-    point in time."""
+    """Whether somebody wrote or called from `number`, which is linked to no other name that they could have used,
+    after a point in time."""
     found: bool = await conn.fetchval(USED, organization_id, number, at)
     return found
 

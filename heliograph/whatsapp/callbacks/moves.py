@@ -48,8 +48,9 @@ async def authors(conn: Connection, written: Sequence[Written]) -> tuple[list[Us
     users = [one.user for one in written]
     for n, one in enumerate(written):
         if one.moved_to is not None and one.user.digits is not None:
-            handovers += await _move(conn, one.user, one.moved_to, one.at)
-            if handovers and handovers[-1].is_separate:
+            made = await _move(conn, one.user, one.moved_to, one.at)
+            handovers += made
+            if made and made[-1].is_separate:
                 users[n] = _under(one.moved_to, one.user)
     numbers = {(user.organization_id, user.recipient) for user in users if user.digits is not None}
     left = await people.left(conn, numbers) if numbers else {}
