@@ -31,7 +31,7 @@ from heliograph.campaigns.channels.sms import Wish
 from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.staging import Stager
-from heliograph.campaigns.views import preview
+from heliograph.campaigns.views import preview, recipients
 from heliograph.campaigns.views import tags as tag_uses
 from heliograph.contacts import importing, records, sheets, undoing
 from heliograph.contacts.importing import Options
@@ -134,6 +134,21 @@ async def test_listed_recipients_get_it_once_each(pool: Pool) -> None:
     assert {row["lane"] for row in await pool.fetch("SELECT lane FROM queue")} == {1}
     await check_books(pool, [actor.organization_id])
     assert await pool.fetchval("SELECT count(*) FROM usage_entries WHERE campaign_id = $1", made.id) == 2
+
+
+async def test_reasons_say_that_not_all_was_examined_also_if_nothing_examined_failed(pool: Pool) -> None:
+    actor = await organization(pool)
+    made = await create(pool, actor, recipients=[number(1), number(2)])
+    await run(pool)
+    oldest = "SELECT id FROM messages ORDER BY id LIMIT 1"
+    await pool.execute(f"UPDATE messages SET status = 'failed' WHERE id = ({oldest})")
+    campaign = await get(pool, actor, made.id)
+    found = []
+    async with pool.acquire() as conn:
+        for look in (1, 3):
+            seen = await recipients.reasons(conn, actor, campaign=campaign, look=look)
+            found.append(([(one.status, one.count) for one in seen.listed], seen.is_partial))
+    assert found == [([], True), ([("failed", 1)], False)]
 
 
 async def skipped_by(pool: Pool, campaign: UUID) -> set[tuple[str, str]]:

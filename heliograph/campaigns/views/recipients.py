@@ -49,16 +49,18 @@ def times(campaign: Campaign) -> tuple[datetime, datetime | None]:
     return begun, None if ended is None else ended + timedelta(minutes=1)
 
 
-# The messages of others lie among them: `looked` says whether the scan got to the end.
+# The messages of others lie among them: `looked` says whether the scan got to the end, also if it found no failures.
 _FAILED = """
 WITH looked_at AS MATERIALIZED (
     SELECT status, failure_code, country, campaign_id FROM {table}
      WHERE organization_id = $1 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4
+), failed AS (
+    SELECT status, failure_code, country, count(*)::int AS count FROM looked_at
+     WHERE campaign_id = $5 AND status IN ('undelivered', 'failed', 'expired', 'rejected', 'unknown')
+     GROUP BY status, failure_code, country ORDER BY count DESC, status, failure_code, country LIMIT 50
 )
-SELECT status, failure_code, country, count(*)::int AS count, (SELECT count(*) FROM looked_at) AS looked
-  FROM looked_at
- WHERE campaign_id = $5 AND status IN ('undelivered', 'failed', 'expired', 'rejected', 'unknown')
- GROUP BY status, failure_code, country ORDER BY count DESC, status, failure_code, country LIMIT 50
+SELECT looked, failed.* FROM (SELECT count(*) AS looked FROM looked_at) scan LEFT JOIN failed ON true
+ ORDER BY count DESC, status, failure_code, country
 """
 FAILED = {
     "sms": _FAILED.format(table="messages"),
@@ -66,13 +68,17 @@ FAILED = {
 }
 
 
-async def reasons(conn: Connection, actor: Actor, *, campaign: Campaign) -> Reasons:
-    """Why messages failed, among the latest that one scan covers."""
+async def reasons(conn: Connection, actor: Actor, *, campaign: Campaign, look: int = bounded_scan.LOOK) -> Reasons:
+    """Why messages failed, among the latest `look` of its period."""
     begun, ended = times(campaign)
     bounds = bounded_scan.bounds(None, date_from=begun, date_to=ended)
-    rows = await conn.fetch(FAILED[campaign.channel], actor.organization_id, *bounds, bounded_scan.LOOK, campaign.id)
-    listed = [Reason(row["status"], row["failure_code"], row["country"], row["count"]) for row in rows]
-    return Reasons(listed, bool(rows) and rows[0]["looked"] == bounded_scan.LOOK)
+    rows = await conn.fetch(FAILED[campaign.channel], actor.organization_id, *bounds, look, campaign.id)
+    listed = [
+        Reason(row["status"], row["failure_code"], row["country"], row["count"])
+        for row in rows
+        if row["count"] is not None
+    ]
+    return Reasons(listed, rows[0]["looked"] == look)
 
 
 async def again(conn: Connection, actor: Actor, *, campaign: Campaign) -> list[str]:
