@@ -133,7 +133,7 @@ class Stager:
         return False
 
     async def _stage(self, conn: Connection, due: Due) -> bool:
-        """Stage the next chunk, as far as its budget and pace allow."""
+        """Stage the next chunk, as far as its funds and pace allow."""
         campaign = due.organization_id, due.id
         if due.state in STOPPED:
             await _pause(conn, due, plan.SUSPENDED)

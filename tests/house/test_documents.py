@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer
@@ -19,6 +19,7 @@ import heliograph
 from bench.figures import BUDGETS
 from heliograph import cli
 from heliograph.api.document import error_pages
+from heliograph.api.operations.whatsapp.campaigns import WhatsAppCampaign
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.errors import Refusal
 from heliograph.campaigns import plan, record, standstill
@@ -118,6 +119,13 @@ def test_every_reason_of_a_campaign_that_waits_is_documented() -> None:
     whatsapp = {getattr(whatsapp_channel, name) for name in stops if name.isupper()} | {whatsapp_channel.FUNDS}
     assert set(re.findall(r"THEN '(\w+)'", standstill.WHY)) == set(standstill.REASONS)
     assert documented == sms | whatsapp | set(standstill.REASONS)
+
+
+def test_the_api_names_every_reason_for_which_a_running_whatsapp_campaign_waits() -> None:
+    reason = get_type_hints(WhatsAppCampaign, include_extras=True)["status_reason"].__metadata__[0].description
+    running = set(re.findall(r"`(\w+)`", reason.partition("While it is running")[2])) - {record.WAITING}
+    _, _, whatsapp = standstill.WHY.partition("ELSE (")
+    assert running == set(re.findall(r"THEN '(\w+)'", whatsapp))
 
 
 def test_every_event_is_documented_and_whether_it_is_raised() -> None:

@@ -118,8 +118,8 @@ class Text(Made, frozen=True, gc=False):
     price: Charge | None = None
 
 
-OPEN = """
-SELECT c.message_template, coalesce(c.class, 'marketing'), c.sender_id, s.value, s.status, q.total - q.used,
+OPEN = f"""
+SELECT c.message_template, coalesce(c.class, '{USUAL_CLASS}'), c.sender_id, s.value, s.status, q.total - q.used,
        l.segments - CASE WHEN l.day = (now() AT TIME ZONE 'UTC')::date THEN l.used ELSE 0 END, o.validity_seconds
   FROM campaigns c JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
        JOIN quotas q ON q.organization_id = c.organization_id

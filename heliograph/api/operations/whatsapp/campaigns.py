@@ -57,7 +57,7 @@ class WhatsAppCampaign(msgspec.Struct, rename="camel"):
                 "`paused_by_request`, `approval_required`. A paused campaign resumes automatically, unless somebody "
                 "paused it or has to approve it. While it is running, what its messages are waiting for: "
                 "`whatsapp_number_held`, `whatsapp_account_paused`, `held_by_operator`, "
-                "`whatsapp_template_not_approved`, `whatsapp_template_unconfirmed`, "
+                "`whatsapp_template_not_approved`, `whatsapp_template_not_utility`, `whatsapp_template_unconfirmed`, "
                 "`whatsapp_messaging_limit_reached`, `organization_suspended`, or `waiting_for_receipts` "
                 "once everything is sent."
             )
