@@ -70,6 +70,8 @@ class WhatsAppWork(Work):
         )
         self.wake = self._channel.wake
         self._rates = RateBook(pool)
+        #: The id below which dead letters are retried next.
+        self._retried_to = dead_letters.NEWEST
         self._wake_tests = asyncio.Event()
         #: Set when a number may have been stopped or resumed since the tables were last read.
         self._standing = asyncio.Event()
@@ -167,7 +169,9 @@ class WhatsAppWork(Work):
     async def _retry(self, conn: Connection) -> None:
         """Apply users' messages to numbers that were not known yet when they arrived."""
         try:
-            deliveries = await inbox.retry_awaited(conn, self._key, self._rates)
+            deliveries, self._retried_to = await inbox.retry_awaited(
+                conn, self._key, self._rates, below=self._retried_to
+            )
         except Unsealable:
             log.error("dead letters cannot be decrypted")
             return

@@ -20,7 +20,7 @@ from heliograph.base.crypto import derive_key, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.consent import optouts
-from heliograph.whatsapp.callbacks.dead_letters import ANY_AWAITED, context, list_all
+from heliograph.whatsapp.callbacks.dead_letters import ANY_AWAITED, NEWEST, context, list_all
 from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
@@ -477,6 +477,23 @@ async def test_a_message_to_a_new_number_takes_effect_once_a_reading_has_found_i
         assert len(await dead_letters(pool)) == 1
     await pool.execute("UPDATE whatsapp_numbers SET changed_at = now() - interval '2 minutes'")
     assert not await pool.fetchval(awaited)
+
+
+async def test_messages_to_a_number_that_stays_unknown_hide_none_to_one_that_was_found(
+    pool: Pool, acme: Made, meta: Meta
+) -> None:
+    await meta.say(acme, message(acme, "STOP", graph_id="777"))
+    await meta.say(acme, *(message(acme, graph_id="888") for _ in range(3)))
+    new, *_ = await new_number(pool, acme.organization_id, acme.account_id)
+    await pool.execute("UPDATE whatsapp_numbers SET graph_id = '777' WHERE id = $1", new)
+    below = NEWEST
+    for heard in (False, True):
+        async with pool.acquire() as conn, conn.transaction():
+            _, below = await retry_awaited(conn, KEY, RateBook(pool), below=below, limit=3, seconds=0)
+        assert await opted_out(pool, acme) == heard
+    async with pool.acquire() as conn, conn.transaction():
+        assert await retry_awaited(conn, KEY, RateBook(pool), below=below) == (0, NEWEST)
+    assert len(await dead_letters(pool)) == 3
 
 
 async def test_a_dead_letter_is_retried_once_its_number_is_known(pool: Pool, acme: Made, meta: Meta) -> None:

@@ -48,6 +48,8 @@ READABLE: dict[str, type[Readable]] = {
 
 #: Name of the timer that retries, and seconds between its steps.
 TIMER, EVERY = "whatsapp dead letters", 10.0
+#: Where a retry of what is awaited begins: above all ids.
+NEWEST = UUID(int=2**128 - 1)
 #: Why a user's message waits: its account has no such number, or not yet.
 UNKNOWN_NUMBER = said("unknown number")
 
@@ -158,10 +160,10 @@ reason = '{UNKNOWN_NUMBER}' AND EXISTS (
 """
 #: An SQL condition: users' messages to numbers that were unknown may have an owner by now.
 ANY_AWAITED = f"EXISTS (SELECT FROM whatsapp_dead_letters WHERE {_AWAITED})"
-# The newest, since a number that stays unknown may get any number of messages.
+# Newest first, page by page, since a number that stays unknown may get any number of messages.
 TAKE_AWAITED = f"""
 SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
- WHERE {_AWAITED} ORDER BY id DESC LIMIT $1 FOR UPDATE SKIP LOCKED
+ WHERE id < $2 AND {_AWAITED} ORDER BY id DESC LIMIT $1 FOR UPDATE SKIP LOCKED
 """
 DELETE = "DELETE FROM whatsapp_dead_letters WHERE id = ANY ($1)"
 DROP = "DELETE FROM whatsapp_dead_letters WHERE id = $1 RETURNING reason, received_at"
@@ -181,9 +183,10 @@ async def take(conn: Connection, key: Key, *, limit: int, id: UUID | None = None
     return await _opened(conn, key, await conn.fetch(TAKE, limit, id))
 
 
-async def take_awaited(conn: Connection, key: Key, *, limit: int) -> list[StoredDeadLetter]:
-    """The newest that ANY_AWAITED means, oldest of them first, locked like those of `take`. Raises Unsealable."""
-    rows = await conn.fetch(TAKE_AWAITED, limit)
+async def take_awaited(conn: Connection, key: Key, *, below: UUID, limit: int) -> list[StoredDeadLetter]:
+    """The newest below an id that ANY_AWAITED means, oldest of them first, locked like those of `take`. Raises
+    Unsealable."""
+    rows = await conn.fetch(TAKE_AWAITED, limit, below)
     return await _opened(conn, key, rows[::-1])
 
 

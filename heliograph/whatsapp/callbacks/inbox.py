@@ -84,6 +84,8 @@ _TRANSIENT = (
 _OURS = (asyncpg.SyntaxOrAccessError,)
 #: Pause before a retry, seconds; and before another worker tries a callback that cannot be decrypted here.
 AGAIN, LATER_SECONDS = 0.05, 60.0
+#: For how long one step of a timer retries dead letters, seconds: it holds their locks.
+RETRY_SECONDS = 3.0
 #: Seconds between two log lines about dropped items; between two updates that a number was heard from; and between two
 #: updates that one of its messages was sent.
 SAY_EVERY = MARK_EVERY = 60.0
@@ -394,11 +396,26 @@ async def retry(pool: Pool, key: Key, *, id: UUID | None = None, limit: int = 10
         return len(found), (await _settle(conn, found, RateBook(pool)))[0]
 
 
-async def retry_awaited(conn: Connection, key: Key, rates: RateBook, *, limit: int = 1000) -> int:
-    """Retry users' messages to numbers that may be known by now, in the caller's transaction; returns the webhook
-    deliveries queued. Raises Unsealable."""
-    found = await dead_letters.take_awaited(conn, key, limit=limit)
-    return (await _settle(conn, found, rates))[1]
+async def retry_awaited(
+    conn: Connection,
+    key: Key,
+    rates: RateBook,
+    *,
+    below: UUID = dead_letters.NEWEST,
+    limit: int = 1000,
+    seconds: float = RETRY_SECONDS,
+) -> tuple[int, UUID]:
+    """Retry users' messages to numbers that may be known by now, newest first, `limit` at a time for some `seconds`, in
+    the caller's transaction; returns the webhook deliveries queued, and the id below which to continue. Raises
+    Unsealable."""
+    deadline = monotonic() + seconds
+    deliveries = 0
+    while found := await dead_letters.take_awaited(conn, key, below=below, limit=limit):
+        deliveries += (await _settle(conn, found, rates))[1]
+        below = found[0].id
+        if monotonic() >= deadline:
+            return deliveries, below
+    return deliveries, dead_letters.NEWEST
 
 
 async def _settle(conn: Connection, found: Sequence[StoredDeadLetter], rates: RateBook) -> tuple[int, int]:
