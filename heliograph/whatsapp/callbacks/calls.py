@@ -14,9 +14,9 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.consent import handing_on
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import CallItem
-from heliograph.whatsapp.callbacks import conversations, moves
+from heliograph.whatsapp.callbacks import conversations, number_changes
 from heliograph.whatsapp.callbacks.conversations import Heard, User
-from heliograph.whatsapp.callbacks.moves import Written
+from heliograph.whatsapp.callbacks.number_changes import Written
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -37,7 +37,7 @@ async def note(conn: Connection, calls: Sequence[Call]) -> None:
         Written(User(one.organization_id, one.number_id, one.item.sender, one.item.user_id), min(one.item.at, one.at))
         for one in sorted(calls, key=lambda one: one.item.at)
     ]
-    users, handovers = await moves.authors(conn, made)
+    users, handovers = await number_changes.authors(conn, made)
     places = await conversations.of_users(conn, users)
     heard = [
         Heard(place, user, one.at, opens=True, referred=False, is_call=True)

@@ -27,10 +27,10 @@ from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp.accepting.accept import TABLE
-from heliograph.whatsapp.callbacks import conversations, moves, opt_out_words
+from heliograph.whatsapp.callbacks import conversations, number_changes, opt_out_words
 from heliograph.whatsapp.callbacks.conversations import Heard, Renamed, User
 from heliograph.whatsapp.callbacks.matching import LIFE
-from heliograph.whatsapp.callbacks.moves import Written
+from heliograph.whatsapp.callbacks.number_changes import Written
 from heliograph.whatsapp.callbacks.opt_out_words import Said
 
 #: Maximum characters of a text in an event: even if all are escaped, its body stays below 20 kB.
@@ -122,7 +122,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
     fresh = [(id, one) for id, one in zip(ids, ordered, strict=True) if id in new]
     if not fresh:
         return 0, 0
-    users, handovers = await moves.authors(conn, [_written(one) for _, one in fresh])
+    users, handovers = await number_changes.authors(conn, [_written(one) for _, one in fresh])
     await conversations.link(conn, [link for user, (_, one) in zip(users, fresh, strict=True)
                                     for link in _changed(user, one.item)])  # fmt: skip
     places = await conversations.of_users(conn, users)

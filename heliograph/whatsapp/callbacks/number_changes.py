@@ -1,6 +1,6 @@
-"""Users who move to another number, and whoever gets the number that they left.
+"""Users who change to another number, and whoever gets the number that they left.
 
-    written by the time of the move     the user's who moved, however late it arrives
+    written by the time of the change   the user's who moved, however late it arrives
     written after it                    another person's: a conversation, a window and a user id of their own
     under a user id that is known       the user's who moved, and uses the old number again
 
@@ -23,7 +23,7 @@ from heliograph.consent.people import Left
 from heliograph.whatsapp.callbacks import conversations
 from heliograph.whatsapp.callbacks.conversations import User
 
-#: Moves of one person that are followed from an old message to the number of today.
+#: Changes of one person that are followed from an old message to the number of today.
 _FOLLOWED = 10
 
 
@@ -41,14 +41,14 @@ async def authors(conn: Connection, written: Sequence[Written]) -> tuple[list[Us
     """Who wrote each of these, given in order of time: the user as it says, or under the number of today; and what
     `handing_on` has to do before any word of theirs takes effect.
 
-    Runs in the caller's transaction, and before anything is linked or looked up by these names: it records moves, and
+    Runs in the caller's transaction, and before anything is linked or looked up by these names: it records changes, and
     separates numbers from people who have left them.
     """
     handovers: list[Handover] = []
     users = [one.user for one in written]
     for n, one in enumerate(written):
         if one.moved_to is not None and one.user.digits is not None:
-            made = await _move(conn, one.user, one.moved_to, one.at)
+            made = await _change(conn, one.user, one.moved_to, one.at)
             handovers += made
             if made and made[-1].is_separate:
                 users[n] = _under(one.moved_to, one.user)
@@ -59,7 +59,7 @@ async def authors(conn: Connection, written: Sequence[Written]) -> tuple[list[Us
     return users, handovers
 
 
-async def _move(conn: Connection, user: User, to: str, at: datetime) -> list[Handover]:
+async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[Handover]:
     organization_id, number = user.organization_id, user.recipient
     if phones.person(number) == phones.person(to):
         return []  # another spelling
