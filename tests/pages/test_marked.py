@@ -113,13 +113,22 @@ async def test_marked_messages_are_sent_again_never_silently(
     api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
 ) -> None:
     ids = [
-        await send(api, tenant, to=f"+25884100000{n}", clientReference=f"order-{n}", deliveryGuarantee="at_most_once")
+        await send(
+            api,
+            tenant,
+            to=f"+25884100000{n}",
+            clientReference=f"order-{n}",
+            deliveryGuarantee="at_most_once",
+            **{"class": "marketing"},
+        )
         for n in range(3)
     ]
     await pool.execute("UPDATE messages SET body = NULL WHERE id = $1", UUID(ids[2]))
     page = await owner.get("/messages?channel=sms")
     one = await marked(owner, page, ids[:1], do="again")
     assert (one.path, one.form("/send")["guarantee"]) == (f"/send?again={ids[0]}", "at_most_once")
+    preview = await owner.post("/send/preview", one.form("/send"), HX_Request="true")
+    assert "&#34;class&#34;: &#34;marketing&#34;" in preview.text
     page = await marked(owner, page, ids, do="again")
     assert ("Send 2 messages" in page.words, "1 of the selected messages cannot" in page.words) == (True, True)
     assert await pool.fetchval("SELECT count(*) FROM messages") == 3
@@ -130,13 +139,14 @@ async def test_marked_messages_are_sent_again_never_silently(
         page = await owner.post("/messages/again", form)
         assert "1 message sent again. 1 was refused: This person opted out" in page.words
     row = await pool.fetchrow("SELECT * FROM messages ORDER BY id DESC LIMIT 1")
-    assert (row["recipient"], row["client_reference"], row["body"], row["guarantee"]) == (
-        "+258841000000",
-        "order-0",
-        "Your code is 4711",
-        "at_most_once",
-    )
+    same = ("recipient", "client_reference", "body", "guarantee", "class")
+    wanted = ("+258841000000", "order-0", "Your code is 4711", "at_most_once", "marketing")
+    assert tuple(row[name] for name in same) == wanted
     assert await pool.fetchval("SELECT count(*) FROM messages") == 4
+    await owner.post("/send", one.form("/send"))
+    row = await pool.fetchrow("SELECT * FROM messages ORDER BY id DESC LIMIT 1")
+    assert tuple(row[name] for name in same) == wanted, "one as several"
+    assert await pool.fetchval("SELECT count(*) FROM messages") == 5
     # Who does not see the texts of others sends none of them.
     await make_person(pool, tenant, "rui@example.com", "sender")
     await other_browser.sign_in("rui@example.com")

@@ -34,6 +34,7 @@ def of_sms(request: Request, send: Send, *, sender: str | None) -> list[Snippet]
             ("sendAt", iso_or_none(send.send_at)),
             ("validitySeconds", send.validity_seconds),
             ("deliveryGuarantee", send.guarantee),
+            ("class", None if send.traffic_class == "transactional" else send.traffic_class),
         )
         if value is not None
     }

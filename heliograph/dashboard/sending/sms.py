@@ -178,6 +178,7 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
         sender=str(sender.id) if sender else "",
         reference=detail.message.client_reference or "",
         guarantee=detail.message.guarantee if detail.message.guarantee != request.actor.guarantee else "",
+        traffic_class=detail.message.traffic_class,
     )
 
 

@@ -14,6 +14,7 @@ from heliograph.accounts.send_defaults import GUARANTEES
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.classes import kinds
 from heliograph.contacts import suggesting
 from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
@@ -44,6 +45,8 @@ class Typed(msgspec.Struct, frozen=True):
     outcome: str = ""
     #: Id of the saved text that it was filled in from.
     saved: str = ""
+    #: A copy has the class of the original, which a program may have chosen; empty: transactional.
+    traffic_class: str = ""
     #: "yes": the sender confirms that a person asked for it.
     challenged: str = ""
 
@@ -150,6 +153,7 @@ async def read(request: Request, conn: Connection, given: Typed) -> Send:
         send_at=at,
         validity_seconds=validity,
         guarantee=given.guarantee or None,
+        traffic_class=given.traffic_class if given.traffic_class in kinds.NAMES else "transactional",
         challenge_passed=given.challenged == "yes",
     )
 
