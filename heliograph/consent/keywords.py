@@ -173,8 +173,8 @@ def find(
     """What the text asks for, and the keyword, folded; None: the text is not a keyword.
 
     `additions`: an organization's own words for STOP, folded. `names`: its names, by `fold_name`: "STOP ACME" is for
-    Acme, and nothing for anybody else. `countries`: those whose languages the person may write
-    in. "doubtful" means STOP in reply to a campaign, and a question otherwise.
+    Acme, and nothing for anybody else. `countries`: those whose languages the person may write in. "doubtful" means
+    STOP in reply to a campaign, and a question otherwise.
     """
     if len(text) > LONGEST:
         return None
@@ -184,8 +184,10 @@ def find(
     spoken = [language for language in LANGUAGES.values() if not language.countries.isdisjoint(countries)]
     words = [fold(one) for one in word.split(" ")]  # without symbols around each
     # "OPT OUT" and "STOP ALL" are written with a space as often as without.
-    forms = (word, word.replace(" ", "", 1)) if len(words) == 2 else (word,)
-    for one in words[:1] if len(set(words)) == 1 else forms:
+    forms = [word, word.replace(" ", "", 1)] if len(words) == 2 else [word]
+    if len(set(words)) == 1:  # repeated
+        forms.append(words[0])
+    for one in forms:
         if one in _STOP or any(one in language.stop_here for language in spoken):
             return "stop", one
         if one in _START:
@@ -199,9 +201,9 @@ def find(
     asked = [one for one in words if one and one not in COURTESY]
     if asked and len(words) - len(asked) <= MOST_COURTESY and len(set(asked)) == 1 and asked[0] in _STOP - _LOOSE:
         return "stop", asked[0]
-    for word, name in _directed(words) if names else ():
+    for keyword, name in _directed(words) if names else ():
         if name in names:
-            return "stop", word
+            return "stop", keyword
     return None
 
 

@@ -1,4 +1,5 @@
-"""The names by which people know an organization: its own and its senders'. "STOP ACME" is for whoever that is."""
+"""The names by which people know an organization: its own, its sender IDs and the verified names of its WhatsApp
+numbers. "STOP ACME" is for whoever that is."""
 
 from __future__ import annotations
 

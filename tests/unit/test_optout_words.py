@@ -76,7 +76,16 @@ def test_what_is_no_word(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("own", "text"),
-    [("ARRÊT", "Arrêt !"), ("ARRÊT", "arre\u0302t"), ("SAIR", "sair"), ("no more", "No  more."), ("BAJA", "¡BAJA!")],
+    [
+        *(
+            ("ARRÊT", "Arrêt !"),
+            ("ARRÊT", "arre\u0302t"),
+            ("SAIR", "sair"),
+            ("no more", "No  more."),
+            ("BAJA", "¡BAJA!"),
+        ),
+        *(("bye bye", "Bye bye!"), ("byebye", "bye bye"), ("bye", "bye bye bye")),
+    ],
 )
 def test_an_organizations_own_words_stop_too(own: str, text: str) -> None:
     assert find(text, additions={fold(own)}) == ("stop", fold(own))
