@@ -162,8 +162,8 @@ def unfinished(to: Path) -> Iterator[Path]:
 def prune(directory: Path, *, keep: int) -> list[Path]:
     """Remove all but the newest `keep` backups, and the remains of interrupted ones. Returns the removed backups.
     Raises BackupError."""
-    gone = [one.path for one in listed(directory)[keep:]]
-    for path in gone:
+    gone = []
+    for path in [one.path for one in listed(directory)[keep:]]:
         try:
             # A partly removed backup must neither look complete nor be left behind: the next run finishes the removal.
             path.rename(directory / f"{UNFINISHED}{secrets.token_hex(4)}")
@@ -171,6 +171,7 @@ def prune(directory: Path, *, keep: int) -> list[Path]:
             continue  # another command has just removed it
         except OSError as error:
             raise BackupError(f"{path} cannot be removed: {error.strerror}") from None
+        gone.append(path)
     for path in directory.glob(f"{UNFINISHED}*"):
         lock = _hold(path)
         if lock is not None:

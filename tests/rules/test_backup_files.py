@@ -56,6 +56,21 @@ def test_a_backup_that_cannot_be_removed_is_told(
     assert store.listed(tmp_path) == two
 
 
+def test_a_backup_that_another_command_removes_is_told_by_that_one_only(
+    two: list[Backup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename, others = Path.rename, []
+
+    def second(path: Path, target: Path) -> Path:
+        """Another command comes first."""
+        monkeypatch.setattr(Path, "rename", rename)
+        others.extend(store.prune(tmp_path, keep=1))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", second)
+    assert (store.prune(tmp_path, keep=1), others) == ([], [two[1].path])
+
+
 def test_credentials_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     credentials = tmp_path / "data" / "credentials.json"
     (tmp_path / "data" / "postgres").mkdir(parents=True)
