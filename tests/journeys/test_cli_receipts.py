@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.cli.carriage.receipts import _write
 from heliograph.sms.reports import receipts, words
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt, ReceiptState
@@ -74,6 +77,24 @@ async def test_a_report_in_every_form(database_url: str, pool: Pool, tmp_path: P
         wrong = await cli("receipts", "report", *arguments)
         assert wrong.status in (1, 2), arguments
         assert said in wrong.err, arguments
+
+
+async def test_each_piece_of_a_report_is_written_before_the_next_one_is_read(pool: Pool) -> None:
+    since = clock.midnight(clock.now()).replace(day=1)
+    query = reconciliation.Query(date_from=since, date_to=since + timedelta(days=40), by=["day"])
+    events: list[str] = []
+
+    class Watched:
+        """A connection, and when it is used."""
+
+        def __getattr__(self, name: str) -> Any:
+            events.append("read")
+            return getattr(conn, name)
+
+    async with pool.acquire() as conn:
+        watched: Any = Watched()
+        await _write(watched, query, lambda text: events.append("written"))
+    assert [event for event, _ in itertools.groupby(events)] == ["read", "written"] * 2
 
 
 async def test_what_matches_nothing_is_listed_tried_and_matched(database_url: str, pool: Pool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -93,23 +94,23 @@ def report(
             raise typer.BadParameter("must be before --to", param_hint="--from")
         return query
 
-    async def whole(conn: Connection) -> str:
-        pieces = enumerate(reconciliation.pieces(await asked(conn)))
-        return "".join(
-            [reconciliation.as_csv(await reconciliation.report(conn, one), headed=n == 0) for n, one in pieces]
-        )
+    async def into(conn: Connection, path: Path) -> None:
+        query = await asked(conn)
+        with writing(path, encoding="utf-8-sig") as out:
+            await _write(conn, query, out.write)
+
+    async def printed(conn: Connection) -> None:
+        await _write(conn, await asked(conn), lambda text: typer.echo(text, nl=False))
 
     async def work(conn: Connection) -> list[Reconciled]:
         return await reconciliation.report(conn, await asked(conn))
 
     if file is not None:
-        text = on_database(whole, settings_of(data_dir))
-        with writing(file, encoding="utf-8-sig") as out:
-            out.write(text)
+        on_database(lambda conn: into(conn, file), settings_of(data_dir))
         say(f"Written to {file}.")
         return
     if csv:
-        typer.echo(on_database(whole, settings_of(data_dir)), nl=False)
+        on_database(printed, settings_of(data_dir))
         return
     found = on_database(work, settings_of(data_dir))
     if len(found) >= MOST:
@@ -257,6 +258,12 @@ def explain(
     if json:
         show({"word": code, "meaning": meaning}, json)
     say("It is noted.")
+
+
+async def _write(conn: Connection, query: Query, write: Callable[[str], object]) -> None:
+    """Write a report as CSV, each piece as soon as it is read."""
+    for number, piece in enumerate(reconciliation.pieces(query)):
+        write(reconciliation.as_csv(await reconciliation.report(conn, piece), headed=number == 0))
 
 
 def _written(place: Place) -> str:
