@@ -38,10 +38,11 @@ async def show(request: Request) -> Answer:
     known = desk(request)
     async with known.reading(request) as conn:
         listed = await now.suppliers(conn)
-        troubles = await known.beside(conn, request.services.settings)
+        loaded = await routing.load(conn)
+        rows = {row.id: row for row in loaded}
+        troubles = await known.beside(conn, request.services.settings, loaded)
         watched = await watching.watch(conn)
         begun = await drafts.list_all(conn)
-        rows = {row.id: row for row in await routing.load(conn)}
         reported = await heard.last(conn)
     found = checks.of_suppliers([one.check for one in troubles], [one.name for one in listed])
     values: dict[str, Any] = {"drafts": begun, "suppliers": listed, "watched": watched}

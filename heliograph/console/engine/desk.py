@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
@@ -34,6 +34,7 @@ from heliograph.people.operators.roles import APPROVALS
 from heliograph.people.operators.sessions import Operator
 from heliograph.sms import checks as sms
 from heliograph.sms.dispatch import routing
+from heliograph.sms.dispatch.routing import Supplier
 
 #: Maximum age of cached values in seconds: for the bell, and for screens that show them in detail.
 FRESH, SHARED = 5.0, 1.0
@@ -97,9 +98,12 @@ class Desk:
         self._at = began
         return self.known
 
-    async def beside(self, conn: Connection, settings: Settings) -> list[Trouble]:
-        """What is known, for a page that also shows the state of suppliers: in `reading`, so that both say the same."""
-        seen = await sms.sessions(conn, settings, await routing.load(conn))
+    async def beside(
+        self, conn: Connection, settings: Settings, rows: Sequence[Supplier] | None = None
+    ) -> list[Trouble]:
+        """What is known, for a page that also shows the state of suppliers: in `reading`, so that both say the same.
+        `rows`: the suppliers, if they are loaded already."""
+        seen = await sms.sessions(conn, settings, await routing.load(conn) if rows is None else rows)
         return self.troubles([*(one for one in self.checks if sms.subject(one) != "supplier"), *seen])
 
     async def led(self, conn: Connection, now: Now) -> leads.Known:
