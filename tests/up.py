@@ -17,8 +17,9 @@ import psutil
 
 from tests.processes import Program, alive, below, environment, until
 
-#: In the order in which they have to end.
-PARTS = ("api", "worker", "graph", "smsc", "postgres")
+#: In the order in which they have to end; those of one stage end together.
+STAGES = (("api",), ("worker",), ("graph", "smsc"), ("postgres",))
+PARTS = tuple(name for stage in STAGES for name in stage)
 NOBODY = 65534
 #: Runs a command as an ordinary user who may read everything, since the sources may lie in root's home. It writes as
 #: anybody does, and PostgreSQL takes it for what it is.
@@ -83,7 +84,9 @@ class Up:
         while self.program.status is None:
             # Looked at from the last to the first: one that has ended before another was looked at, ended before it.
             lives = {name: any(alive(one) for one in parts[name]) for name in reversed(PARTS) if parts[name]}
-            assert list(lives.values()) == sorted(lives.values(), reverse=True), lives
+            stages = [[lives[name] for name in stage if name in lives] for stage in reversed(STAGES)]
+            found = [one for stage in stages for one in sorted(stage, reverse=True)]
+            assert found == sorted(found, reverse=True), lives
             await asyncio.sleep(0.01)
         assert self.program.status == 0, self.program.err
         assert not [process for process in everything if alive(process)]

@@ -148,10 +148,8 @@ async def up(
         if watcher is not None:
             watcher.cancel()
             await asyncio.gather(watcher, return_exceptions=True)
-        apis, others = running[3:], running[2::-1]
-        await asyncio.gather(*(part.stop(hurry) for part in apis))
-        for part in others:
-            await part.stop(hurry)
+        for together in (running[3:], running[2:3], running[:2]):
+            await asyncio.gather(*(part.stop(hurry) for part in together))
         if database is not None:
             await database.stop()
 

@@ -16,8 +16,10 @@ import yaml
 
 from heliograph import __version__
 from heliograph.api.door.probes import PATHS
+from heliograph.base.embedded.server import STOP_TIMEOUTS
 from heliograph.base.process.settings import SECRETS, Settings
 from heliograph.cli import app
+from heliograph.up.parts import PATIENCE, api_patience, worker_patience
 from tests.database import Cluster
 from tests.house.project import ROOT
 from tests.pgbouncer import bouncing_by
@@ -124,10 +126,15 @@ def test_a_composer_understands_them(path: Path) -> None:
     assert set(yaml.safe_load(done.stdout)["services"]) == set(services(path))
 
 
-def test_containers_have_time_to_end() -> None:
+def times_to_end() -> dict[str, float]:
+    """How long each command may take to end after SIGTERM, in seconds."""
     api = DEFAULTS.not_ready_seconds + DEFAULTS.drain_seconds
-    worker = 2 * DEFAULTS.drain_seconds
-    needed = {"api": api, "worker": worker, "up": api + worker}
+    parts = (api_patience(DEFAULTS), worker_patience(DEFAULTS), PATIENCE, *STOP_TIMEOUTS)
+    return {"api": api, "worker": 2 * DEFAULTS.drain_seconds, "up": sum(parts)}
+
+
+def test_containers_have_time_to_end() -> None:
+    needed = times_to_end()
     for name, service in ours():
         if service["command"][0] in needed:
             assert seconds(service["stop_grace_period"]) > needed[service["command"][0]], name

@@ -22,6 +22,7 @@ from heliograph.health.snapshots import Standbys
 from heliograph.metrics import database
 from heliograph.metrics.exporting import Exporter
 from tests.house.project import ROOT
+from tests.house.test_containers import times_to_end
 
 RULES = ROOT / "deploy" / "prometheus" / "heliograph.rules.yml"
 BOARD = ROOT / "deploy" / "grafana" / "heliograph.json"
@@ -110,6 +111,18 @@ def test_units_start_commands_that_exist(unit: Path) -> None:
         parsed = parsed.get_command(None, words.pop(0))
     known = {option for parameter in parsed.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_units_have_time_to_end() -> None:
+    needed, found = times_to_end(), set()
+    for unit in UNITS:
+        text = unit.read_text()
+        for command in re.findall(r"^ExecStart=\S+ -m heliograph (\w+)", text, re.MULTILINE):
+            if command in needed:
+                (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+                assert float(seconds) > needed[command], unit.name
+                found.add(command)
+    assert found == set(needed)
 
 
 def test_credentials_of_units_are_secrets_that_are_read() -> None:

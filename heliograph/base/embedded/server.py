@@ -42,6 +42,8 @@ from heliograph.base.embedded.waiting import Patience, Silence, ends
 
 #: The application's role, and the name of its database; the role that owns the database and migrates it.
 ROLE, OWNER = "heliograph", "heliograph_owner"
+#: What ends PostgreSQL, and after how many seconds each the next one follows, or it is given up.
+STOP_SIGNALS, STOP_TIMEOUTS = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), (30.0, 10.0, 10.0)
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> Path:
@@ -100,7 +102,7 @@ class Embedded:
         extra_settings: Mapping[str, str] = MappingProxyType({}),
         packages: Path | None = None,
         start_timeout: float = 300.0,
-        stop_timeout: float = 30.0,
+        stop_timeout: float = STOP_TIMEOUTS[0],
         lock_timeout: float = 5.0,
         progress_interval: float = 3.0,
     ) -> None:
@@ -193,8 +195,7 @@ class Embedded:
     async def _end(self, server: Process) -> None:
         # Fast, then immediate (both are orderly: PostgreSQL ends its own processes). SIGKILL comes last, for a server
         # that is suspended itself, because it leaves backends that the next start has to wait for.
-        steps = ((signal.SIGINT, self._stop_timeout), (signal.SIGQUIT, 10.0), (signal.SIGKILL, 10.0))
-        for number, patience in steps:
+        for number, patience in zip(STOP_SIGNALS, (self._stop_timeout, *STOP_TIMEOUTS[1:]), strict=True):
             server.send(number)
             if await ends(server.ended, patience, "PostgreSQL", self._progress):
                 return
