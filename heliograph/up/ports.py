@@ -25,12 +25,12 @@ def shown(host: str) -> str:
 
 def demand_free(host: str, port: int) -> None:
     """Raises UpError if it is not possible to listen there, with the reason."""
-    reason = _obstacle(host, port)
-    if reason is None:
+    error = _obstacle(host, port)
+    if error is None:
         return
-    if reason.errno == errno.EADDRINUSE:
+    if error.errno == errno.EADDRINUSE:
         raise UpError(f"port {port} on {host} is in use; choose another with --port, or stop the process that uses it")
-    raise UpError(f"cannot listen on port {port} of {host}: {reason.strerror}; choose another with --port")
+    raise UpError(f"cannot listen on port {port} of {host}: {error.strerror}; choose another with --port")
 
 
 def is_free(host: str, port: int) -> bool:

@@ -43,7 +43,7 @@ async def test_quota_of_all_and_renewals_ahead(pool: Pool, tenant: Tenant, root:
 async def test_what_is_refunded_is_chosen(pool: Pool, root: Browser, other_browser: Browser) -> None:
     here = "/console/refunds"
     page = await root.get(here)
-    assert "No supplier had it: none was asked, or each put it off. Always refunded." in page.words
+    assert "No supplier had it: none was asked, or each deferred it. Always refunded." in page.words
     done = await root.submit(page, here, class_refused="yes", class_unknown="yes")
     assert "it applies to messages that fail from now on" in done.words
     chosen = [row["class"] for row in await pool.fetch("SELECT class FROM refunded_classes ORDER BY class")]

@@ -118,7 +118,7 @@ def refunds_(
 ) -> None:
     """Show, or change, which failures are refunded to an organization.
 
-    unsent: no supplier had it, because none was asked or each put it off; always refunded. refused: every supplier
+    unsent: no supplier had it, because none was asked or each deferred it; always refunded. refused: every supplier
     that was asked refused it, or one because the recipient opted out there. undelivered, failed, expired, rejected:
     according to a receipt. unknown: no receipt came, or nobody knows whether a supplier has it. This applies to all
     organizations, and to messages that fail from now on; a message delivered after its refund stays refunded. A price

@@ -43,7 +43,7 @@ follow();
 // The field is outside what renews itself, so that nobody is interrupted while they type. One that was shut opens when
 // they may be answered again: they wrote, or take messages again.
 let asking = false;
-async function open() {
+async function reopenField() {
   if (asking || !field()?.disabled || !document.querySelector(".thread[data-answerable]")) return;
   asking = true;
   try {
@@ -60,7 +60,7 @@ async function open() {
     asking = false;
   }
 }
-document.addEventListener("renewed", open);
+document.addEventListener("renewed", reopenField);
 
 // An answer that is not sent yet stays, in this tab, while its writer presses another button or looks at another
 // conversation. Whoever has sent it comes back to `#reply`; after anything else it has not gone out.
