@@ -92,8 +92,10 @@ async def test_random_kills_while_sending_and_amid_bursts_of_callbacks(
         await drill.calm()
         # What was lost last waits for several graces, if Meta has nothing more to say.
         await settled(sky, within=150)
-        verdict = await judge(sky, load, fates=FAILED, heard=drill.longest < GRACE / 2)
-        print(verdict, f"unanswered: {load.unanswered}, away: {drill.longest:.1f} s", sky.graph.counters)
+        # Not only while nobody listened: a callback that was refused twice on a busy machine waits for longer, too.
+        waited = max(drill.longest, drill.lag + sky.graph.outbox().slowest)
+        verdict = await judge(sky, load, fates=FAILED, heard=waited < GRACE / 2)
+        print(verdict, f"unanswered: {load.unanswered}, unheard: {waited:.1f} s", sky.graph.counters)
         assert not made.complaints, made.said
         assert {program.status for program in drill.running} == {None}, "nothing ended by itself"
 
@@ -133,6 +135,8 @@ class Drill:
         self.chance = chance
         #: The longest time in which no callback was taken, seconds.
         self.longest = 0.0
+        #: The longest by which this process, and the Meta in it, was late, seconds.
+        self.lag = 0.0
         self.running: list[Program] = []
 
     async def begin(self, made: Installation, sky: Cloud) -> None:
@@ -164,7 +168,9 @@ class Drill:
         while True:
             box = graph.outbox()
             box.hold()
-            await asyncio.sleep(chance.uniform(0.1, 0.7))
+            pause, at = chance.uniform(0.1, 0.7), time.monotonic()
+            await asyncio.sleep(pause)
+            self.lag = max(self.lag, time.monotonic() - at - pause)
             self._wild(chance.choice([1, 7, 100, 1000]))
             box.release()
             await asyncio.sleep(chance.uniform(0.1, 0.5))

@@ -75,6 +75,8 @@ class Outbox:
         #: Set once the handshake with the current URL has passed.
         self.verified = asyncio.Event()
         self.held = False
+        #: The longest that an update has waited until it was taken, in real seconds.
+        self.slowest = 0.0
         self._options, self._clock, self._counters = options, clock, counters
         self._random = random.Random(options().seed)
         # Separate, because the number of challenges depends on when the receiver comes up.
@@ -141,6 +143,7 @@ class Outbox:
         if len(self._pending) >= _MOST_WAITING:
             self._counters().items_lost += 1
             return
+        item.put_at = time.monotonic()
         self._pending.append(item)
         if options.duplicate_items and self._random.random() < options.duplicate_items:
             self._pending.append(msgspec.structs.replace(item, ended=None))
@@ -275,6 +278,7 @@ class Outbox:
         if attempt.status == 200:
             counters.callbacks_taken += 1
             counters.items_taken += len(items)
+            self.slowest = max(self.slowest, time.monotonic() - min(item.put_at for item in items))
             return
         later: dict[float, list[Item]] = {}
         for item in items:

@@ -36,6 +36,8 @@ class Item(msgspec.Struct, gc=False):
     #: When it was first tried, on the simulator's clock; 0 if never.
     first: float = 0.0
     attempts: int = 0
+    #: When it was put into the outbox, in real seconds (`time.monotonic`).
+    put_at: float = 0.0
     #: Called once, when its first callback has finished.
     ended: Any = None
 
