@@ -68,23 +68,60 @@ async def take(
     except OSError as error:
         raise BackupError(f"cannot write to {to}: {error.strerror}") from None
     async with _alone(conn, say):
-        return await _take(
-            conn, to, home=home, owner_url=owner_url, sealed=sealed, passphrase=passphrase, by=by, say=say
-        )
+        taken_at, postgres, cluster, first_wal = await _now(conn)
+        id = uuid7()
+        final = to / f"{store.PREFIX}{taken_at:%Y%m%dT%H%M%SZ}"
+        if final.exists():
+            raise BackupError(f"{final} exists already: a backup was taken in this second")
+        try:
+            with store.unfinished(to) as place:
+                if sealed is not None:
+                    (place / store.SECRETS).write_bytes(await asyncio.to_thread(store.seal_secrets, sealed, passphrase))
+                if home is not None:
+                    say("Copying the database.")
+                    await copies.copy(home, place / store.CLUSTER, label=f"heliograph {id}")
+                else:
+                    say("Dumping the database.")
+                    async with tunnel.for_programs(owner_url) as (url, password):
+                        dump = [
+                            "pg_dump",
+                            f"--dbname={url}",
+                            "--format=custom",
+                            "--no-password",
+                            f"--file={place / store.DUMP}",
+                        ]
+                        await copies.run(dump, password=password)
+                files = await asyncio.to_thread(store.checksums, place)
+                size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+                kind: Kind = "dump" if home is None else "cluster"
+                manifest = Manifest(
+                    id=str(id),
+                    kind=kind,
+                    taken_at=taken_at,
+                    finished_at=await conn.fetchval("SELECT now()"),
+                    heliograph=__version__,
+                    postgres=postgres,
+                    files=files,
+                    bytes=size,
+                    has_secrets=store.SECRETS in files,
+                    archive="" if home is None else cluster,
+                    first_wal="" if home is None else first_wal,
+                )
+                backup = await asyncio.to_thread(store.finish, place, final, manifest)
+                async with conn.transaction():
+                    continued = manifest.archive, manifest.first_wal
+                    at = str(final.absolute())
+                    await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, *continued)
+                    await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
+                return backup
+        except PostgresError as error:
+            raise BackupError(str(error)) from None
+        except OSError as error:
+            raise BackupError(f"cannot write to {to}: {error.strerror}") from None
 
 
-async def _take(
-    conn: Connection,
-    to: Path,
-    *,
-    home: Path | None,
-    owner_url: str,
-    sealed: Secrets | None,
-    passphrase: str,
-    by: Who,
-    say: Callable[[str], None],
-) -> Backup:
-    """As `take`, into a directory that exists."""
+async def _now(conn: Connection) -> asyncpg.Record:
+    """What NOW says. Raises BackupError."""
     try:
         now = await conn.fetchrow(NOW)
     except asyncpg.ObjectNotInPrerequisiteStateError:
@@ -92,56 +129,7 @@ async def _take(
             "the database is a standby, which cannot record that it was taken: use the primary's"
         ) from None
     assert now is not None
-    taken_at, postgres, cluster, first_wal = now
-    id = uuid7()
-    final = to / f"{store.PREFIX}{taken_at:%Y%m%dT%H%M%SZ}"
-    if final.exists():
-        raise BackupError(f"{final} exists already: a backup was taken in this second")
-    try:
-        with store.unfinished(to) as place:
-            if sealed is not None:
-                (place / store.SECRETS).write_bytes(await asyncio.to_thread(store.seal_secrets, sealed, passphrase))
-            if home is not None:
-                say("Copying the database.")
-                await copies.copy(home, place / store.CLUSTER, label=f"heliograph {id}")
-            else:
-                say("Dumping the database.")
-                async with tunnel.for_programs(owner_url) as (url, password):
-                    dump = [
-                        "pg_dump",
-                        f"--dbname={url}",
-                        "--format=custom",
-                        "--no-password",
-                        f"--file={place / store.DUMP}",
-                    ]
-                    await copies.run(dump, password=password)
-            files = await asyncio.to_thread(store.checksums, place)
-            size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-            kind: Kind = "dump" if home is None else "cluster"
-            manifest = Manifest(
-                id=str(id),
-                kind=kind,
-                taken_at=taken_at,
-                finished_at=await conn.fetchval("SELECT now()"),
-                heliograph=__version__,
-                postgres=postgres,
-                files=files,
-                bytes=size,
-                has_secrets=store.SECRETS in files,
-                archive="" if home is None else cluster,
-                first_wal="" if home is None else first_wal,
-            )
-            backup = await asyncio.to_thread(store.finish, place, final, manifest)
-            async with conn.transaction():
-                continued = manifest.archive, manifest.first_wal
-                at = str(final.absolute())
-                await conn.execute(RECORD, id, kind, taken_at, manifest.finished_at, size, at, *continued)
-                await audit.record(conn, by, "backup.taken", object_id=id, after={"kind": kind, "bytes": size})
-            return backup
-    except PostgresError as error:
-        raise BackupError(str(error)) from None
-    except OSError as error:
-        raise BackupError(f"cannot write to {to}: {error.strerror}") from None
+    return now
 
 
 @contextlib.asynccontextmanager

@@ -161,14 +161,16 @@ class Dispatcher(Generic[Message, Report]):
                 raise
             if len(picked) == 1:
                 self._fail("message set aside", picked[0])
-        if len(picked) == 1:
-            # Its attempt, if one was under way, is not forgotten with its lease.
-            await attempts.mark_unknown(conn, [lease for lease in picked if lease.begun_at is not None])
-            await leases.postpone_picked(conn, [Postponed(lease, ASIDE, lease.line, counts=False) for lease in picked])
-            return []
+                await self._set_aside(conn, picked[0])
+                return []
         middle = len(picked) // 2
         first = await self._decide_apart(conn, picked[:middle])
         return first + await self._decide_apart(conn, picked[middle:])
+
+    async def _set_aside(self, conn: Connection, lease: Lease) -> None:
+        if lease.begun_at is not None:  # an attempt that was under way is not forgotten with its lease
+            await attempts.mark_unknown(conn, [lease])
+        await leases.postpone_picked(conn, [Postponed(lease, ASIDE, lease.line, counts=False)])
 
     def _fail(self, what: str, lease: Lease) -> None:
         """Log what an operator has to look at; in an exception handler."""

@@ -138,11 +138,9 @@ class AccountSettingsAnswer(msgspec.Struct):
     settings: Annotated[AccountSettings, Meta(description="The settings.")]
 
 
-class ChangedAccountSettings(msgspec.Struct, rename="camel"):
+class ChangedAccountSettings(AccountSettingsAnswer, rename="camel"):
     """The settings as they are now, and what the change deletes."""
 
-    success: Success
-    settings: Annotated[AccountSettings, Meta(description="The settings.")]
     erased_texts: Annotated[
         DeletedMessages | None,
         Meta(description="Messages whose texts are erased because the time is shorter now; null: none."),
