@@ -16,7 +16,7 @@ import asyncpg
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.money import Charge
-from heliograph.prices.tariff import Found, Rate, Tariff
+from heliograph.prices.tariff import Destination, Found, Rate, Tariff
 
 KNOWN = "SELECT id, kind, name, supplier_id, currency, is_default, changed_at FROM tariffs"
 # Rates that have ended are of no use for new charges.
@@ -73,6 +73,15 @@ class Book:
     def card(self, supplier_id: UUID) -> Tariff | None:
         """A supplier's rate card, if it has one."""
         return self._cards.get(supplier_id)
+
+    def rate(
+        self, supplier_id: UUID, to: Destination, at: datetime, *, message_class: str, sender_type: str
+    ) -> Rate | None:
+        """What a supplier charges for a message at a given time; None if its rate card has no rate for it, or one that
+        rejects it."""
+        card = self._cards.get(supplier_id)
+        found = None if card is None else card.find(to, at, message_class=message_class, sender_type=sender_type)
+        return None if found is None or found.rate.rejects else found.rate
 
     def price_list(self, organization_id: UUID) -> Tariff | None:
         """The price list that applies to an organization: its own, or the default one."""

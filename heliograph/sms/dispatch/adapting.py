@@ -206,12 +206,12 @@ def comparable_rates(
     All are for the same kind of sender: that of the route's sender; for a route of any sender, the first of
     SENDER_TYPES for which most of them have a rate.
     """
-    to, cards = destination(route), {id: card for id in suppliers if (card := book.card(id)) is not None}
+    to, those = destination(route), list(suppliers)
     kinds = SENDER_TYPES if route.sender is None else (sender_type(route.sender),)
     best: dict[UUID, Rate] = {}
     for kind in kinds:
-        found = {id: card.find(to, at, message_class=message_class, sender_type=kind) for id, card in cards.items()}
-        rates = {id: one.rate for id, one in found.items() if one is not None and not one.rate.rejects}
+        found = {id: book.rate(id, to, at, message_class=message_class, sender_type=kind) for id in those}
+        rates = {id: rate for id, rate in found.items() if rate is not None}
         if len(rates) > len(best):
             best = rates
     return best

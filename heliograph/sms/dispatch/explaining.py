@@ -21,7 +21,7 @@ from heliograph.networks import asked, learned
 from heliograph.networks.directory import Directory
 from heliograph.networks.learned import LOOKUP
 from heliograph.prices.book import Book
-from heliograph.prices.tariff import Destination, sender_type
+from heliograph.prices.tariff import Destination, Rate, sender_type
 from heliograph.routes import rules, words
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.senders import loading
@@ -228,14 +228,10 @@ async def _unrated(
     book, at = Book(), clock.now()
     await book.refresh(conn)
 
-    def is_rated(id: UUID) -> bool:
-        card = book.card(id)
-        rate = (
-            None if card is None else card.find(to, at, message_class=traffic_class, sender_type=sender_type(told[id]))
-        )
-        return rate is not None and not rate.rate.rejects
+    def rate(id: UUID) -> Rate | None:
+        return book.rate(id, to, at, message_class=traffic_class, sender_type=sender_type(told[id]))
 
-    return [id for id in found.suppliers if not is_rated(id)]
+    return [id for id in found.suppliers if rate(id) is None]
 
 
 async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> datetime | None:

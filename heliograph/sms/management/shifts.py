@@ -304,10 +304,9 @@ class _Judge:
         return _Asked(_first(found, frozenset() if is_refused else silent), is_refused)
 
     def _has_price(self, supplier_id: UUID, place: Destination, traffic_class: str, sender: str) -> bool:
-        asked = {"message_class": traffic_class, "sender_type": sender_type(sender)}
-        card = self._prices.card(supplier_id)
-        rate = None if card is None else card.find(place, self._at, **asked)
-        return rate is not None and not rate.rate.rejects
+        kind = sender_type(sender)
+        rate = self._prices.rate(supplier_id, place, self._at, message_class=traffic_class, sender_type=kind)
+        return rate is not None
 
 
 def _first(found: Candidates, silent: frozenset[UUID]) -> Shares:
