@@ -251,6 +251,25 @@ def test_the_operator_says_which_states_are_final() -> None:
     assert receipt(deliver(b"id:1 stat:UNDELIV"), final_states={"NACK": ReceiptState.REJECTED}).state == "undelivered"
 
 
+@pytest.mark.parametrize(
+    ("tlv", "text", "state"),
+    [
+        (1, b"id:1 stat:DELIVRD err:000", "delivered"),
+        (6, b"id:1 stat:UNDELIV err:006", "undelivered"),
+        (7, b"id:1 stat:EXPIRED err:000", "expired"),
+        (1, b"id:1 stat:LOST err:000", "failed"),
+        (2, b"id:1 stat:ENROUTE err:000", "delivered"),
+        (5, b"id:1 stat:DELIVRD err:000", "undelivered"),
+        (1, b"id:1 stat:ACCEPTD err:000", "pending"),
+        (1, b"id:1 stat:UNKNOWN err:000", "pending"),
+        (1, b"id:1 err:000 text:DELIVRD", "pending"),
+    ],
+)
+def test_where_tlv_and_text_differ_a_final_state_counts(tlv: int, text: bytes, state: str) -> None:
+    read = receipt(deliver(text, {Tag.MESSAGE_STATE: bytes((tlv,))}), final_states={"LOST": ReceiptState.FAILED})
+    assert (read.state, read.unknown_word) == (state, "")
+
+
 @pytest.mark.parametrize("stat", STATE_OF_TEXT)
 def test_every_spelling_has_a_state(stat: str) -> None:
     state = receipt(deliver(f"id:1 stat:{stat} err:000".encode())).state

@@ -207,6 +207,8 @@ _USUAL = re.compile(
     r" done date:(?P<done>[^\s,;]+) stat:(?P<stat>[^\s,;]+) err:(?P<err>[^\s,;]*) text:",
     re.I,
 )
+#: They end nothing: something else may follow.
+_NO_END = frozenset({ReceiptState.PENDING, ReceiptState.UNKNOWN})
 _WHOLE = {"id", "submitted", "done", "stat", "err"}
 _NAMES = {"message id": "id", "msg id": "id", "submit date": "submitted", "done date": "done"}
 #: A word by itself, or after a label that does not end with a colon.
@@ -292,17 +294,26 @@ def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:
 
 
 def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState]) -> tuple[ReceiptState, bool]:
-    """The state from the TLV, or else from the text, and whether it is known."""
-    text = word.upper()
-    number = tlv[0] if tlv else None
-    if number not in STATES:
-        if text in final_states:
-            return final_states[text], True
-        number = STATE_OF_TEXT.get(text)
-    if number is None:
-        return ReceiptState.UNKNOWN, False
+    """The state from the TLV, or else from the text, and whether it is known. The text also counts if only it is final:
+    some SMSCs fill the TLV with the state that the message had before."""
+    written = _written(word.upper(), final_states)
+    if not tlv or tlv[0] not in STATES:
+        return (ReceiptState.UNKNOWN, False) if written is None else (written, True)
+    state = _meaning(tlv[0], final_states)
+    return (written if state in _NO_END and written is not None and written not in _NO_END else state), True
+
+
+def _written(text: str, final_states: Mapping[str, ReceiptState]) -> ReceiptState | None:
+    """The meaning of a word in the text, in capitals; None: it is not known."""
+    if text in final_states:
+        return final_states[text]
+    number = STATE_OF_TEXT.get(text)
+    return None if number is None else _meaning(number, final_states)
+
+
+def _meaning(number: int, final_states: Mapping[str, ReceiptState]) -> ReceiptState:
     spelling, state = STATES[number]
-    return (final_states.get(spelling, state) if final_states else state), True
+    return final_states.get(spelling, state) if final_states else state
 
 
 def _error(tlv: bytes | None, text: str) -> str:
