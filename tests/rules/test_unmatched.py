@@ -19,7 +19,18 @@ from heliograph.sms.reports import receipts, unmatched, waiting, words
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, ReceiptState, Verdict
 from tests.rules.dispatching import Bench
-from tests.rules.factories import SENDER, TO, endpoint, events_of, message, organization, sent, status_of, supplier
+from tests.rules.factories import (
+    SENDER,
+    TO,
+    blocked,
+    endpoint,
+    events_of,
+    message,
+    organization,
+    sent,
+    status_of,
+    supplier,
+)
 from tests.rules.test_reconciliation import counts, lines
 
 KEY = derive_key("a secret key of a test installation", "suppliers")
@@ -169,6 +180,22 @@ async def test_one_is_matched_by_hand_for_a_reason(pool: Pool) -> None:
     )
     # It names a supplier, so it is none of the organization's business.
     assert [tuple(row) for row in told] == [(None, "the bill says so"), (None, "x")]
+
+
+async def test_a_receipt_that_ends_nothing_shows_that_the_supplier_has_the_message(pool: Pool) -> None:
+    id, actor = await added(pool), await organization(pool)
+    bench = Bench(pool, supplier("main", id=id))
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
+    message_id = await message(pool, actor)
+    await bench.round()
+    await receive(pool, id, "rewritten", state=ReceiptState.PENDING)
+    (place,) = [one.place for one in await listed(pool)]
+    async with pool.acquire() as conn:
+        assert await unmatched.match_by_hand(conn, place, message_id=message_id, reason="its log says so")
+    assert await status_of(pool, message_id) == "sent"
+    await bench.later(seconds=3600)
+    await bench.round()
+    assert len(bench.only.submitted) == 1
 
 
 async def test_a_message_of_several_parts_is_matched_part_by_part(pool: Pool) -> None:

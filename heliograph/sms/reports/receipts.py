@@ -147,8 +147,9 @@ SAID = said("an operator matched its receipt")
 
 
 async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, policies: Mapping[UUID, str]) -> bool:
-    """Assign a receipt that waits in `receipts` to this message (a row like those of FIND). It shows that its supplier
-    took a message that still waits for an answer. Returns whether it moved."""
+    """Assign a receipt that waits in `receipts` to this message (a row like those of FIND). In any state it shows that
+    its supplier took a message that still waits for an answer; if that has several parts, there must be enough receipts
+    of them. Returns whether it moved."""
     assert one.fingerprint is not None
     at, key = now(), one.fingerprint
     some, found = {key: one}, {key: to}
@@ -157,7 +158,8 @@ async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, 
     if to["parts"] > 1 and one.receipt.state in BY_RECEIPT:
         moves += await parts.apply(conn, [(one, to)], policies, at)
     place = to["organization_id"], to["message_id"], to["attempt"]
-    sent = await after_all(conn, *place, at=moves[0].at, detail=SAID) if moves else None
+    is_taken = moves or to["parts"] == 1
+    sent = await after_all(conn, *place, at=one.at or at, detail=SAID) if is_taken else None
     wanting: Wanting = frozenset()
     if sent is not None:
         moves.insert(0, sent)
