@@ -3,6 +3,7 @@ that nobody knows, explained."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -196,6 +197,23 @@ async def test_a_receipt_that_ends_nothing_shows_that_the_supplier_has_the_messa
     await bench.later(seconds=3600)
     await bench.round()
     assert len(bench.only.submitted) == 1
+
+
+async def test_a_match_by_hand_waits_for_the_timer_that_is_checking_the_receipt(pool: Pool) -> None:
+    id, actor = await added(pool), await organization(pool)
+    wanted = await sent(pool, actor, id, "abc")
+    await receive(pool, id, "rewritten")
+    (place,) = [one.place for one in await listed(pool)]
+    async with pool.acquire() as timer, pool.acquire() as conn:
+        async with timer.transaction():
+            await pool.execute("UPDATE receipts SET next_try_at = now() - interval '1 minute'")
+            assert (await waiting.sweep(timer, policies={}))[0].matched == 0
+            matching = asyncio.create_task(
+                unmatched.match_by_hand(conn, place, message_id=wanted, reason="the bill says so")
+            )
+            await blocked(pool)
+        assert await matching
+    assert await status_of(pool, wanted) == "delivered"
 
 
 async def test_a_message_of_several_parts_is_matched_part_by_part(pool: Pool) -> None:

@@ -131,13 +131,15 @@ async def _causes(
     return found
 
 
-# Locked, so that the timer leaves them alone; one that the timer has locked is being checked anyway.
+# Locked, so that the timer leaves them alone.
 TAKE = f"""
 SELECT {waiting.COLUMNS}, receipts.received_on, next_try_at FROM receipts
   JOIN unnest($1::date[], $2::uuid[], $3::uuid[]) AS asked (received_on, supplier_id, fingerprint)
        USING (received_on, supplier_id, fingerprint)
- WHERE message_id IS NULL ORDER BY receipts.received_at FOR UPDATE OF receipts SKIP LOCKED
+ WHERE message_id IS NULL ORDER BY receipts.received_at FOR UPDATE OF receipts
 """
+# One that the timer has locked is being checked anyway.
+TAKE_FREE = f"{TAKE}SKIP LOCKED"
 NEWEST = f"""
 SELECT {waiting.COLUMNS}, received_on, next_try_at FROM receipts
  WHERE message_id IS NULL AND supplier_id = $1 ORDER BY received_at DESC LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -153,7 +155,7 @@ SELECT fingerprint FROM receipts
 async def try_again(conn: Connection, places: Sequence[Place]) -> Applied:
     """Check these receipts once more, now."""
     async with conn.transaction():
-        return await _tried(conn, await _taken(conn, places))
+        return await _tried(conn, await conn.fetch(TAKE_FREE, *_columns_of(places)))
 
 
 async def try_newest(conn: Connection, *, supplier_id: UUID) -> Applied:
@@ -198,7 +200,7 @@ async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, rea
     if why is None:
         raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
     async with conn.transaction():
-        taken = await _taken(conn, [place])
+        taken = await conn.fetch(TAKE, *_columns_of([place]))
         if not taken:
             if await conn.fetch(FOUND, *_columns_of([place])):
                 raise Invalid(("message_id", "matched", "This receipt has a message already."))
@@ -221,10 +223,6 @@ async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, rea
             reason=why,
         )
     return moved
-
-
-async def _taken(conn: Connection, places: Sequence[Place]) -> list[asyncpg.Record]:
-    return await conn.fetch(TAKE, *_columns_of(places))
 
 
 def _columns_of(places: Sequence[Place]) -> tuple[list[date], list[UUID], list[UUID]]:
