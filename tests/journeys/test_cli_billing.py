@@ -22,7 +22,8 @@ async def test_a_month_is_locked_exported_and_verified(database_url: str, pool: 
     file = tmp_path / "month.csv"
     assert (await cli("billing", "export", ym, str(file))).status == 0
     assert hashlib.sha256(file.read_bytes()).hexdigest() == locked["checksum"]
-    assert (await cli("billing", "export", ym)).out.encode() == file.read_bytes()
+    for to_stdout in ((), ("-",)):
+        assert (await cli("billing", "export", ym, *to_stdout)).out.encode() == file.read_bytes()
     lines = (await cli("billing", "export", ym, "--json")).data
     assert (len(lines), sum(one["quantity"] for one in lines)) == (locked["lines"], 1 - 7 - 7 + 100)
     separated = [one.split("\t") for one in (await cli("billing", "export", ym, "-o", "tsv")).out.splitlines()]

@@ -64,6 +64,8 @@ async def test_a_report_in_every_form(database_url: str, pool: Pool, tmp_path: P
     await cli("receipts", "report", "--file", str(file))
     assert len(file.read_text("utf-8-sig").splitlines()) == 3
     assert file.stat().st_mode & 0o077 == 0
+    to_stdout = (await cli("receipts", "report", "--file", "-")).out
+    assert to_stdout.splitlines() == file.read_text("utf-8-sig").splitlines()
     before = await cli("receipts", "report", "--to", f"{at - timedelta(days=2):%Y-%m-%d}", "--from", "2020-01-01")
     assert "Nothing to show" in before.err
     for arguments, said in (

@@ -25,7 +25,7 @@ from heliograph.cli.terminal.console import (
     organization,
     settings_of,
 )
-from heliograph.cli.terminal.files import writable, writing
+from heliograph.cli.terminal.files import OutFile, writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
@@ -126,9 +126,7 @@ def import_(
 
 @app.command("export")
 def export(
-    file: Annotated[
-        Path | None, typer.Argument(dir_okay=False, writable=True, help="CSV file to write; defaults to stdout.")
-    ] = None,
+    file: OutFile = None,
     tag: Annotated[str | None, typer.Option(help="Only contacts with this tag.")] = None,
     org: Org = None,
     json: Annotated[bool, typer.Option("--json", help="Write one JSON line per contact instead of CSV.")] = False,

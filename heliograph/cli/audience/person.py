@@ -13,7 +13,7 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, Org, Problem, acting_for, on_database, organization, settings_of
-from heliograph.cli.terminal.files import writable, writing
+from heliograph.cli.terminal.files import unless_stdout, writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
 from heliograph.privacy import erasure, holdings
 from heliograph.privacy.erasure import Receipt
@@ -30,7 +30,9 @@ def export(
     who: Who,
     file: Annotated[
         Path | None,
-        typer.Option("--file", metavar="FILE", show_default="standard output", help="Write to this file."),
+        typer.Option(
+            "--file", metavar="FILE", show_default="standard output", callback=unless_stdout, help="Write to this file."
+        ),
     ] = None,
     org: Org = None,
     json: JsonOnly = False,

@@ -15,7 +15,7 @@ from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, moment, on_database, settings_of, shell
-from heliograph.cli.terminal.files import writable, writing
+from heliograph.cli.terminal.files import STDOUT, unless_stdout, writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import reconciliation, unmatched, words
@@ -70,6 +70,7 @@ def report(
       heliograph receipts report --supplier main --from 2026-11-01 --to 2026-12-01 --by day --csv
       heliograph receipts report --from 2026-01-01 --to 2027-01-01 --by month --csv
     """
+    csv, file = csv or file == STDOUT, unless_stdout(file)
     if json and (csv or file is not None):
         raise typer.BadParameter("choose one of --csv and --json", param_hint="--csv")
     if country is not None and not phones.is_region(country):

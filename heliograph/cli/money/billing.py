@@ -6,7 +6,6 @@ import csv
 import io
 import sys
 from datetime import date
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from heliograph.base.csv_files import unguarded
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
-from heliograph.cli.terminal.files import writable, writing
+from heliograph.cli.terminal.files import OutFile, writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
 from heliograph.overview.installation import billing
 from heliograph.overview.installation.billing import Locked, Month
@@ -66,9 +65,7 @@ def lock(month: Which, json: Json = False, data_dir: DataDir = None) -> None:
 @app.command("export")
 def export(
     month: Which,
-    file: Annotated[
-        Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
-    ] = None,
+    file: OutFile = None,
     json: JsonOrCsv = False,
     data_dir: DataDir = None,
 ) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from json import loads
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, Org, in_options, operator, settings_of, shell
-from heliograph.cli.terminal.files import writable, writing
+from heliograph.cli.terminal.files import OutFile, writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
 from heliograph.cli.terminal.reports import on_reader
 from heliograph.overview import usage
@@ -41,9 +40,7 @@ def months(org: Org = None, json: Json = False, data_dir: DataDir = None) -> Non
 @app.command("month")
 def month(
     month: Annotated[str, typer.Argument(metavar="MONTH", help="The month, in UTC, such as 2026-11.")],
-    file: Annotated[
-        Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
-    ] = None,
+    file: OutFile = None,
     by: Annotated[
         str,
         typer.Option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -14,7 +13,7 @@ from heliograph.audit.actions import ACTIONS
 from heliograph.audit.reading import Filter
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, moment, on_database, only, settings_of, shell
-from heliograph.cli.terminal.files import writable, writing
+from heliograph.cli.terminal.files import OutFile, writable, writing
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.terminal.reports import on_reader
 
@@ -84,9 +83,7 @@ def list_(
 
 @app.command("export")
 def export(
-    file: Annotated[
-        Path | None, typer.Argument(dir_okay=False, writable=True, help="File to write; defaults to stdout.")
-    ] = None,
+    file: OutFile = None,
     json: Annotated[bool, typer.Option("--json", help="Write one JSON object per line instead of CSV.")] = False,
     who: ByWhom = None,
     action: Action = None,

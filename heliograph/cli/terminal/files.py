@@ -6,10 +6,29 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, TextIO
+
+import typer
 
 from heliograph.base.process import private_files
 from heliograph.cli.terminal.console import Problem
+
+#: Standard output, as the name of a file.
+STDOUT = Path("-")
+
+
+def unless_stdout(path: Path | None) -> Path | None:
+    """The file that an option or argument names; None: standard output, which can also be written as `-`."""
+    return None if path == STDOUT else path
+
+
+#: The argument of commands that export one file.
+OutFile = Annotated[
+    Path | None,
+    typer.Argument(
+        dir_okay=False, writable=True, callback=unless_stdout, help="File to write; defaults to stdout (-)."
+    ),
+]
 
 
 def writable(path: Path) -> Path:
