@@ -21,7 +21,7 @@ from heliograph.base.network.standstill import stood_still
 from heliograph.base.retry import Backoff
 from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.smpp.codec import pdu as p
-from heliograph.suppliers.smpp.codec.statuses import BIND_CONFIGURATION, name_of
+from heliograph.suppliers.smpp.codec.statuses import BIND_CONFIGURATION, bind_refused
 from heliograph.suppliers.smpp.session import (
     Answered,
     BindRefused,
@@ -336,9 +336,9 @@ class Link:
                 return
             # A wrong password does not fix itself; 0x05 and 0x0D do, once the old session has ended.
             wait = self._settings.refused_seconds if refused in BIND_CONFIGURATION else backoff.pause(failures)
-            wait *= 0.7 + 0.6 * self._random()
             if refused is not None:
-                self.last_error = said("bind refused: %(status)s", status=f"0x{refused:08X} {name_of(refused)}")
+                self.last_error = bind_refused(refused, wait)
+            wait *= 0.7 + 0.6 * self._random()
             log.warning("smpp_down", link=self.name, error=str(self.last_error), next_try_seconds=round(wait, 1))
             failures += 1
             try:

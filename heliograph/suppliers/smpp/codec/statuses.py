@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from heliograph.base.sentences import Sentence, said
 from heliograph.suppliers.contract import Scope, Verdict
 
 #: code → (name without ESME_, class). C0–C4 have their names from 3.4.
@@ -158,3 +159,12 @@ def name_of(status: int) -> str:
     if status in STATUSES:
         return "ESME_" + STATUSES[status][0]
     return "vendor specific" if status in _VENDOR else "unknown status"
+
+
+def bind_refused(status: int, wait: float) -> Sentence:
+    """Why a bind was refused and, where the next one follows only after minutes, how often it is tried. `wait`: seconds
+    between two binds."""
+    name = f"0x{status:08X} {name_of(status)}"
+    if status not in BIND_CONFIGURATION:
+        return said("bind refused: %(status)s", status=name)
+    return said("bind refused: %(status)s; tried again every %(seconds)s s", status=name, seconds=round(wait))
