@@ -197,6 +197,9 @@ async def test_a_receipt_that_ends_nothing_shows_that_the_supplier_has_the_messa
     await bench.later(seconds=3600)
     await bench.round()
     assert len(bench.only.submitted) == 1
+    # Its id is known from now on.
+    await receive(pool, id, "rewritten", state=ReceiptState.DELIVERED)
+    assert await status_of(pool, message_id) == "delivered"
 
 
 async def test_a_match_by_hand_waits_for_the_timer_that_is_checking_the_receipt(pool: Pool) -> None:

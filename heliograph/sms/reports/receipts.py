@@ -144,6 +144,11 @@ async def match(
 
 #: How an attempt is known to have been accepted.
 SAID = said("an operator matched its receipt")
+# By this id, the supplier's further receipts for the message are matched.
+NAME = """
+UPDATE attempts SET supplier_message_id = $4, recipient_suffix = $5
+ WHERE organization_id = $1 AND message_id = $2 AND attempt = $3 AND supplier_message_id IS NULL
+"""
 
 
 async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, policies: Mapping[UUID, str]) -> bool:
@@ -162,6 +167,8 @@ async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, 
     sent = await after_all(conn, *place, at=one.at or at, detail=SAID) if is_taken else None
     wanting: Wanting = frozenset()
     if sent is not None:
+        if to["parts"] == 1 and one.receipt.keys:
+            await conn.execute(NAME, *place, one.receipt.keys[0], suffix(one.receipt.recipient))
         moves.insert(0, sent)
         wanting = await wanted(conn, place[:1], "message.sent")
     return bool((await move_many(conn, moves, announce_sent=wanting)).ids)
