@@ -457,6 +457,19 @@ async def test_the_peer_unbinds_and_still_answers_what_it_owes(peer: Peer, accou
     await until(lambda: peer.binds == 2)
 
 
+async def test_what_came_before_the_peers_unbind_is_answered_before_it(peer: Peer, account: PeerAccount) -> None:
+    """Otherwise the peer sends it again, perhaps so much later that it counts as another message."""
+    account.gate = asyncio.Event()
+    line = peer.lines[0]
+    line.send(receipt_pdu("1"), p.Unbind(40), p.EnquireLink(41))
+    await until(lambda: peer.got(p.EnquireLinkResp))
+    account.gate.set()
+    await until(lambda: peer.got(p.UnbindResp))
+    answers = [type(pdu) for pdu in peer.read if isinstance(pdu, p.DeliverSmResp | p.UnbindResp)]
+    assert answers == [p.DeliverSmResp, p.UnbindResp]
+    await until(lambda: peer.binds == 2)
+
+
 # -- rate and windows --------------------------------------------------------------------------------------------------
 
 

@@ -324,7 +324,7 @@ def test_after_the_end_nothing_is_said_or_heard() -> None:
     session = bound()
     session.receive(p.GenericNack(0).encode(), 0.0)
     assert session.receive(p.DeliverSm(1).encode(), 0.0) == []
-    session.respond(p.DeliverSm(1))
+    session.respond(p.DeliverSm(1), 0, 0.0)
     assert session.take() == b""
     assert session.tick(1e9) == []
     assert session.deadline == float("inf")

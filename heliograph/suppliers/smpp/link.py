@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
 
     def respond(self, pdu: p.DeliverSm | p.DataSm, status: int) -> bool:
         """Answer a delivered PDU. Does nothing, and returns False, if the connection is gone."""
-        self.session.respond(pdu, status)
+        self.session.respond(pdu, status, self._time())
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)

@@ -54,7 +54,7 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     late: float = 0.0
     #: The first octet of a PDU → its last.
     pdu: float = 10.0
-    #: unbind → its answer; also how long the peer's unbind waits for the answers it still owes.
+    #: unbind → its answer; also how long the peer's unbind waits for the answers that either side still owes.
     unbind: float = 5.0
     #: After this many unanswered submits in a row no more are sent until a late answer arrives; if none does, the
     #: session is closed.
@@ -103,7 +103,7 @@ class Delivered(msgspec.Struct, gc=False):
 
 
 class PeerUnbinds(msgspec.Struct, gc=False):
-    """The peer unbinds: nothing more can be submitted; Closed follows once all answers have been received."""
+    """The peer unbinds: nothing more can be submitted; Closed follows once both sides have answered everything."""
 
 
 class Closed(msgspec.Struct, gc=False):
@@ -149,6 +149,8 @@ class Session:
         self._enquire_sequence = 0
         self._unbind_sequence = 0
         self._peer_unbind: int | None = None
+        # Delivered PDUs without an answer.
+        self._owed = 0
         self._timeouts = 0
         # Deadlines; infinity: not running.
         self._heard = 0.0
@@ -205,11 +207,14 @@ class Session:
         if self.tap is not None:
             self.tap(pdu, True)
 
-    def respond(self, pdu: p.DeliverSm | p.DataSm, status: int = 0) -> None:
+    def respond(self, pdu: p.DeliverSm | p.DataSm, status: int, now: float) -> None:
         """Answer a Delivered."""
         kind = p.DeliverSmResp if isinstance(pdu, p.DeliverSm) else p.DataSmResp
+        self._owed -= 1
         if self.state is not State.CLOSED:
             self._put(kind(pdu.sequence, status, ""))
+            if self._may_follow_unbind:
+                self._phase_deadline = now
 
     def drain(self) -> None:
         """Submit nothing more; answers are still received."""
@@ -273,6 +278,7 @@ class Session:
             if isinstance(pdu, p.SubmitSmResp | p.DataSmResp):
                 self._answered(pdu, events)
             elif isinstance(pdu, p.DeliverSm | p.DataSm):
+                self._owed += 1
                 events.append(Delivered(pdu, frame[16:]))
             else:
                 self._other(pdu, now, events)
@@ -281,7 +287,7 @@ class Session:
         if framer.broken is not None:
             self._put(p.GenericNack(0, framer.broken.status))
             self._close(said("lost framing: %(why)s", why=str(framer.broken)), events)
-        elif self._peer_unbind is not None and not self._pending:
+        elif self._may_follow_unbind:
             self._follow_unbind(events)
         return events
 
@@ -429,6 +435,10 @@ class Session:
             self._put(p.DataSmResp(error.sequence, 0x66, ""))
         else:
             self._put(p.GenericNack(error.sequence, error.status))
+
+    @property
+    def _may_follow_unbind(self) -> bool:
+        return self._peer_unbind is not None and not self._pending and not self._owed
 
     def _follow_unbind(self, events: list[Event]) -> None:
         assert self._peer_unbind is not None
