@@ -124,13 +124,15 @@ class Dispatcher(Generic[Message, Report]):
 
     def answered(self, key: Key, outcome: Any) -> None:
         """Record the outcome of an attempt, as reported by a connector."""
-        attempt = self.flights.find(key)
         if self._spans and (span := self._spans.pop(key, None)) is not None:
             span.end({"verdict": str(outcome.verdict)}, failed=outcome.verdict is Verdict.UNKNOWN)
+        # First: an attempt that was given up is in flight until that is recorded, which may wait for the database.
+        late = self.flights.find_late(key)
+        if late is not None:
+            self._results.answer(Answered(late, outcome, is_late=True))
+            return
+        attempt = self.flights.find(key)
         if attempt is None:
-            late = self.flights.find_late(key)
-            if late is not None:
-                self._results.answer(Answered(late, outcome, is_late=True))
             return
         self._channel.heard(attempt, outcome)
         if outcome.verdict is Verdict.UNKNOWN:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
@@ -111,16 +114,23 @@ async def test_a_receipt_that_came_early_keeps_whose_affair_it_is(pool: Pool) ->
     assert await counts(pool) == {"accepted": 1, "undelivered": 1, "recipient": 1}
 
 
-async def test_an_answer_that_comes_late_counts_once(pool: Pool) -> None:
+@pytest.mark.parametrize("recorded", [True, False], ids=["after the timeout was recorded", "before"])
+async def test_an_answer_that_comes_late_counts_once(pool: Pool, recorded: bool) -> None:
     bench = Bench(pool, supplier("main"))
     actor = await organization(pool)
     ids = [await message(pool, actor) for _ in range(2)]
     bench.only.script = lambda one: Outcome(Verdict.UNKNOWN, doubtful=(1,))
-    await bench.round()
-    assert await counts(pool) == {"unknown": 2}
-    assert (await row(pool))["answered"] == 0
-    bench.answer(bench.only.submitted[0], accepted("a"))
-    bench.answer(bench.only.submitted[1], Outcome(Verdict.REFUSED))
+    async with contextlib.AsyncExitStack() as database_away:
+        if recorded:
+            await bench.round()
+            assert await counts(pool) == {"unknown": 2}
+            assert (await row(pool))["answered"] == 0
+        else:
+            await database_away.enter_async_context(bench.results.writing)
+            await bench.dispatcher.round()
+            await asyncio.sleep(0)
+        bench.answer(bench.only.submitted[0], accepted("a"))
+        bench.answer(bench.only.submitted[1], Outcome(Verdict.REFUSED))
     await bench.settle()
     assert await counts(pool) == {"accepted": 1, "refused": 1}
     assert len(ids) == 2
