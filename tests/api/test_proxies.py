@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ import pytest
 
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
+from heliograph.contacts.imports import drafts
+from heliograph.dashboard.table import ROUTES
 from heliograph.http.proxy_protocol import SIGNATURE
-from tests.proxying import KINDS, Address, prefix, proxy
+from tests.proxying import KINDS, Address, configuration, prefix, proxy
 
 from .conftest import Api, Tenant, running
 from .test_protocol import parse, refusal
@@ -67,6 +71,16 @@ async def test_behind_a_proxy_clients_have_their_own_addresses(
         # Who comes past the proxy is believed in nothing.
         for lie in lies:
             assert (await ask(api.address, "127.0.0.7", listed, **lie))[0] in (401, 429)
+
+
+def test_nginx_takes_bodies_as_large_as_are_taken_behind_it() -> None:
+    text = configuration("nginx")
+    most = re.search(r"^    client_max_body_size (\d+)m;", text, re.MULTILINE)
+    assert most is not None
+    assert int(most[1]) << 20 >= Settings().max_callback_bytes
+    larger = dict(re.findall(r"location = (\S+) {\s+client_max_body_size (\d+)m;", text))
+    assert larger.keys() == {one.path for one in ROUTES if one.takes_file}
+    assert all(int(size) << 20 > drafts.LONGEST for size in larger.values())
 
 
 async def test_with_the_proxy_protocol_a_trusted_connection_begins_with_it_and_no_other_does(
