@@ -319,3 +319,13 @@ async def test_a_supplier_that_makes_words_up_fills_no_table(pool: Pool) -> None
         for kind in ("state", "error"):
             kept = await conn.fetchval("SELECT count(*) FROM receipt_words WHERE kind = $1", kind)
             assert 0 < kept <= 2 * words.WORDS
+
+
+async def test_a_state_that_cannot_be_stored_as_it_is_keeps_no_other_from_being_counted(pool: Pool) -> None:
+    id = await added(pool)
+    counter = words.Words()
+    for state in ("\0ODD\0", "\0", "XYZZY"):
+        counter.add(id, saying(state))
+    async with pool.acquire() as conn:
+        await counter.store(conn)
+        assert {one.word for one in (await words.unknown_states(conn))[id]} == {"ODD", "XYZZY"}

@@ -78,8 +78,8 @@ class Words:
 
     def add(self, supplier_id: UUID, receipt: Receipt) -> None:
         """Count a receipt's unknown state, and the code that says why its message did not arrive."""
-        if receipt.unknown_word:
-            self._add((supplier_id, "state", receipt.unknown_word))
+        if state := storable(receipt.unknown_word):
+            self._add((supplier_id, "state", state))
         if receipt.error and receipt.state not in _FINE:
             self._add((supplier_id, "error", receipt.error[:LONGEST]))
 
