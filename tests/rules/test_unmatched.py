@@ -321,6 +321,19 @@ async def test_a_supplier_that_makes_words_up_fills_no_table(pool: Pool) -> None
             assert 0 < kept <= 2 * words.WORDS
 
 
+async def test_words_that_were_stored_make_room_for_new_ones(pool: Pool) -> None:
+    id = await added(pool)
+    counter = words.Words()
+    async with pool.acquire() as conn:
+        # As of a supplier that quotes each number: all of them are one code.
+        for number in range(words.PENDING + 1):
+            counter.add(id, saying(error=f"no route to +25884{number:07d}", of=ReceiptState.FAILED))
+        await counter.store(conn)
+        counter.add(id, saying(error="011", of=ReceiptState.FAILED))
+        await counter.store(conn)
+        assert [one.count for one in (await words.error_codes(conn))[id] if one.word == "011"] == [1]
+
+
 async def test_a_state_that_cannot_be_stored_as_it_is_keeps_no_other_from_being_counted(pool: Pool) -> None:
     id = await added(pool)
     counter = words.Words()

@@ -8,6 +8,7 @@ counted.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import datetime
 from uuid import UUID
@@ -74,12 +75,18 @@ class Words:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[UUID, str, str]] = Counter()
-        self._said: dict[str, set[tuple[UUID, str, str]]] = {"state": set(), "error": set(), "answer": set()}
+        #: How many distinct words of each kind wait to be stored.
+        self._pending: Counter[str] = Counter()
+        #: Unknown states that have been logged.
+        self._said: set[tuple[UUID, str]] = set()
 
     def add(self, supplier_id: UUID, receipt: Receipt) -> None:
         """Count a receipt's unknown state, and the code that says why its message did not arrive."""
         if state := storable(receipt.unknown_word):
             self._add((supplier_id, "state", state))
+            if (supplier_id, state) not in self._said and len(self._said) < PENDING:
+                self._said.add((supplier_id, state))
+                log.warning("unknown state in a receipt", supplier_id=str(supplier_id), word=state)
         if receipt.error and receipt.state not in _FINE:
             self._add((supplier_id, "error", receipt.error[:LONGEST]))
 
@@ -89,31 +96,32 @@ class Words:
             self._add((supplier_id, "answer", f"{outcome.verdict.value} {outcome.code}"[:LONGEST]))
 
     def _add(self, key: tuple[UUID, str, str]) -> None:
-        said = self._said[key[1]]
-        if key not in said:
-            if len(said) >= PENDING:
+        if key not in self._counts:
+            if self._pending[key[1]] >= PENDING:
                 return
-            said.add(key)
-            if key[1] == "state":
-                log.warning("unknown state in a receipt", supplier_id=str(key[0]), word=key[2])
+            self._pending[key[1]] += 1
         self._counts[key] += 1
 
     async def store(self, conn: Connection) -> None:
         """Store what has been counted since the last time."""
         counts, self._counts = self._counts, Counter()
+        self._pending.clear()
         if not counts:
             return
         kept: Counter[tuple[UUID, str, str]] = Counter()
         for (supplier_id, kind, word), number in counts.items():
-            # Some suppliers include the phone number in the error.
-            kept[supplier_id, kind, word if kind == "state" else cleaned(storable(word))] += number
+            # Some suppliers include the phone number in the error: these are one code.
+            kept[supplier_id, kind, word if kind == "state" else _ENDS.sub("…", cleaned(storable(word)))] += number
         try:
             await conn.execute(COUNT, *(list(column) for column in zip(*kept, strict=True)), list(kept.values()))
         except Exception:
             self._counts += counts
+            self._pending = Counter(kind for _, kind, _ in self._counts)
             raise
 
 
+#: What `cleaned` leaves of a phone number.
+_ENDS = re.compile(r"…[0-9]{4}")
 #: States whose receipts carry no error.
 _FINE = (ReceiptState.DELIVERED, ReceiptState.PENDING)
 
