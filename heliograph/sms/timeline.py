@@ -12,7 +12,6 @@ import msgspec
 
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.money import decimal
 from heliograph.base.sentences import joined, kept
@@ -129,21 +128,6 @@ def _as_received(at: datetime, raw: bytes) -> Entry:
     some = raw[:OCTETS]
     text = "".join(one if one.isprintable() else "·" for one in some.decode("utf-8", "replace"))
     return Entry(at, "receipt as received", {"written": text, "octets": some.hex(" ")})
-
-
-STATUS = """
-SELECT found.status
-  FROM organizations o CROSS JOIN LATERAL (SELECT status FROM messages WHERE organization_id = o.id AND id = $1) found
- LIMIT 1
-"""
-
-
-async def status_of(conn: Connection, *, id: UUID) -> str:
-    """A message's current status. Raises NotFound."""
-    status: str | None = await conn.fetchval(STATUS, id)
-    if status is None:
-        raise NotFound(resource="message", id=str(id))
-    return status
 
 
 # `rules` says which of them added up (docs/guard.md).
