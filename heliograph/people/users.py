@@ -114,17 +114,32 @@ async def list_everywhere(conn: Connection, *, organization_id: UUID | None, lim
 
 REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"
 # Invitations end when their author is removed.
-END_INVITATIONS = "DELETE FROM invitations WHERE invited_by = $1"
+END_INVITATIONS = "DELETE FROM invitations WHERE invited_by = $1 RETURNING organization_id, id, email"
 
 
 async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> None:
-    """Remove a person from the installation, with memberships, links and sessions. Idempotent."""
+    """Remove a person from the installation, with memberships, links, sessions and the invitations that they made.
+    Idempotent."""
     async with conn.transaction():
         email = await conn.fetchval(REMOVE, id)
         if email is not None:
-            await conn.execute(END_INVITATIONS, id)
+            await _end_invitations(conn, by, id)
             await outbox.drop(conn, subject_id=id)
             await audit.record(conn, by, "user.removed", object_id=id, name=email)
+
+
+async def _end_invitations(conn: Connection, by: Actor | Who, id: UUID) -> None:
+    who = by.who if isinstance(by, Actor) else by
+    for organization_id, invitation_id, email in await conn.fetch(END_INVITATIONS, id):
+        await outbox.drop(conn, subject_id=invitation_id)
+        await audit.record(
+            conn,
+            who,
+            "invitation.withdrawn",
+            object_id=invitation_id,
+            name=email,
+            organization_id=organization_id,
+        )
 
 
 CHANGE = f"""

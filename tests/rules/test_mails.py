@@ -8,12 +8,13 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from heliograph import doctor
-from heliograph.base.actor import Actor
+from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.network import smtp
 from heliograph.base.network.smtp import Letter, Sender, Unsent
@@ -21,7 +22,7 @@ from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.running.mail import app as mail_app
 from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
-from heliograph.people import invitations, links, users
+from heliograph.people import invitations, links, memberships, users
 from heliograph.people.mailing import forgotten, texts
 from tests.certificates import Authority
 from tests.mailbox import Mailbox, listening
@@ -219,6 +220,12 @@ async def test_what_is_withdrawn_or_renewed_is_not_mailed(
         _, token, _ = await invitations.renew(conn, acme, id=id, box=post.box)
         other, _, _ = await invitations.invite(conn, acme, email="eva@example.com", role="viewer", box=post.box)
         await invitations.withdraw(conn, acme, id=other)
+        # With whoever made it, it ends as well.
+        ana, _ = await users.ensure(conn, acme, email="ana@example.com")
+        await memberships.add(conn, acme, user_id=ana.id, role="owner")
+        hers = msgspec.structs.replace(acme, by=Who("person", ana.id))
+        await invitations.invite(conn, hers, email="ivo@example.com", role="viewer", box=post.box)
+        await users.remove(conn, Who("cli"), id=ana.id)
     await post.round()
     assert [token in mail.get_content() for mail in mailbox.mails] == [True]
 
