@@ -14,6 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.base.database.text import storable
 from heliograph.networks.learned import KEPT
 
 #: When to retry a look-up that failed, and one that found nothing.
@@ -136,7 +137,7 @@ async def answered(
     states = ["failed" if one not in told else "found" if told[one] else "unknown" for one in ordered]
     networks = [told.get(one, "") for one in ordered]
     paid = [int(one in told) for one in ordered]
-    await conn.execute(ANSWERED, ordered, states, networks, error[:200], price, currency, paid)
+    await conn.execute(ANSWERED, ordered, states, networks, storable(error, 200), price, currency, paid)
 
 
 # By the month of the request, so that nothing is counted in two months.

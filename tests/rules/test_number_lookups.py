@@ -209,6 +209,14 @@ async def test_a_supplier_that_fails_delays_nobody_for_long_and_is_asked_again_a
     assert [row[1] for row in await looking.rows()] == ["asked"]
 
 
+async def test_words_of_a_supplier_that_cannot_be_stored_as_they_are_end_a_look_up_all_the_same(pool: Pool) -> None:
+    number = int(PORTED[1:])
+    async with pool.acquire() as conn:
+        await asked.ask(conn, {number: uuid7()})
+        await asked.answered(conn, [number], {}, error="HTTP 500 \0oops", price=0, currency="EUR")
+        assert (await asked.states(conn, [number]))[number].state == "failed"
+
+
 async def test_nobody_waits_longer_than_the_setting(looking: Looking, pool: Pool) -> None:
     await looking.add()
     id = await message(pool, await organization(pool), to=PORTED)
