@@ -14,12 +14,16 @@ import aiohttp
 import asyncpg
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.process.settings import Settings
 from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.callbacks import addresses
+from heliograph.sms.callbacks.intake import NotTheSupplier, SupplierCallbacks
 from heliograph.sms.dispatch import suppliers
+from heliograph.suppliers.http.kind import Callback
 from tests.processes import Installation, installation, until_true
 
 SECRET = "a secret of the account"
@@ -188,3 +192,23 @@ async def test_an_address_that_nobody_was_given_is_nowhere(database_url: str, po
         # Nothing of it is stored as it came.
         rows: list[asyncpg.Record] = await pool.fetch("SELECT body FROM supplier_callbacks")
         assert all(b"Success" not in row["body"] for row in rows)
+
+
+async def test_the_log_says_why_callbacks_of_an_account_are_refused(pool: Pool) -> None:
+    made = Settings(secret_key="a secret key for tests, long enough", public_url="https://us.example")
+    values = {"api_key": "k", "signature_method": "sha256", "callback_networks": "192.0.2.0/24"}
+    sealed = msgspec.json.encode({"secret": SECRET, "signature_secret": SECRET}).decode()
+    async with pool.acquire() as conn:
+        key = suppliers.seal_key(made)
+        id = await suppliers.add(conn, key, name="http", kind="vonage", settings=values, secret=sealed)
+    taking = SupplierCallbacks(pool, made)
+    known = await taking.account(id, addresses.token(addresses.token_key(made), id))
+    unsigned = Callback("POST", "https://us.example/receipts", {}, b"{}")
+    with capture_logs() as logged:
+        for address in ("192.0.2.1", "192.0.2.2", "198.51.100.1"):
+            with pytest.raises(NotTheSupplier):
+                await taking.take(known, addresses.RECEIPTS, unsigned, address=address)
+    assert [(one["event"], one["supplier"], one["reason"], one["address"]) for one in logged] == [
+        ("supplier's callback refused", str(id), "signature", "192.0.2.1"),
+        ("supplier's callback refused", str(id), "address", "198.51.100.1"),
+    ]

@@ -10,10 +10,13 @@ the account's own address and, if its supplier signs, with a valid signature.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
+from typing import NoReturn
 from uuid import UUID
 
 import msgspec
+import structlog
 
 from heliograph.base import crypto
 from heliograph.base.crypto import Key
@@ -30,12 +33,16 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import Callback, HttpKind, HttpSettings, Reply, Secrets, secrets_of
 
+log = structlog.get_logger()
+
 #: The kind of a stored callback's queue row; its line is the supplier.
 KIND = "sms_in"
 #: A callback belongs to no organization until it is read.
 NOBODY = UUID(int=0)
 #: Maximum number of callbacks per row, and roughly of their octets: what is read together is locked together.
 MOST, OCTETS = 64, 256 * 1024
+#: Seconds between two log lines about callbacks of one account that are refused for the same reason.
+SAY_EVERY = 60.0
 
 
 class NotTheSupplier(CallbackNotGenuine):
@@ -128,6 +135,8 @@ class SupplierCallbacks:
         self._tokens: dict[UUID, str] = {}
         self._known: LoadingCache[UUID, Known] = LoadingCache(self._load, indivisible=is_down)
         self._batcher: Batcher[Given, None] = Batcher(self._commit, limit=256, indivisible=is_down)
+        #: When a refusal was last logged, by account and reason: only existing accounts, so there are few.
+        self._said: dict[tuple[UUID, str], float] = {}
         #: Set after each commit that put work into the queue; cleared by the task that wakes the workers.
         self.stored = asyncio.Event()
 
@@ -146,8 +155,10 @@ class SupplierCallbacks:
 
     async def take(self, known: Known, what: str, callback: Callback, *, address: str) -> Reply:
         """Store one callback; returns its answer once it is committed. Raises NotTheSupplier."""
-        if not known.settings.takes_from(address) or not known.kind.is_genuine(known.settings, known.secrets, callback):
-            raise NotTheSupplier
+        if not known.settings.takes_from(address):
+            self._refuse(known, "address", address)
+        if not known.kind.is_genuine(known.settings, known.secrets, callback):
+            self._refuse(known, "signature", address)
         await self._batcher.put(Given(known.id, Content(what, callback)))
         return known.kind.reply(known.settings)
 
@@ -155,6 +166,14 @@ class SupplierCallbacks:
         """Wait until every batch is committed."""
         await self._batcher.drain()
         await self._kept.close()
+
+    def _refuse(self, known: Known, reason: str, address: str) -> NoReturn:
+        """Raises NotTheSupplier; operators find the reason in the log."""
+        now = time.monotonic()
+        if now - self._said.get((known.id, reason), -SAY_EVERY) >= SAY_EVERY:
+            self._said[known.id, reason] = now
+            log.warning("supplier's callback refused", supplier=str(known.id), reason=reason, address=address)
+        raise NotTheSupplier
 
     async def _load(self, ids: Sequence[UUID]) -> dict[UUID, Known]:
         async with self._pool.acquire() as conn:
