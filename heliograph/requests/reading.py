@@ -5,7 +5,7 @@ The rule nobody may break: every query names the organization and the modes that
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -114,10 +114,12 @@ async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
 ) -> Found:
     """Requests older than `after`, newest first: up to `limit` + 1. Scans at most `look` of them."""
+    none = timedelta()
     rows = await conn.fetch(
         LIST,
         actor.organization_id,
-        *bounded_scan.bounds(after, date_from=filters.date_from, date_to=filters.date_to),
+        # The time of a request is that of its id.
+        *bounded_scan.bounds(after, date_from=filters.date_from, date_to=filters.date_to, slack=none, ahead=none),
         limit + 1,
         look,
         list(actor.modes),

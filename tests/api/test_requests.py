@@ -88,6 +88,12 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
         ("dateTo=2026-01-01T00:00:00Z", 0),
     ):
         assert len((await ask(api, tenant, "GET", f"/requests?{query}"))[2]["items"]) == count, query
+    for at in {one["at"] for one in items}:
+        for query, wanted in (
+            (f"dateFrom={at}", [one for one in items if one["at"] >= at]),
+            (f"dateTo={at}", [one for one in items if one["at"] < at]),
+        ):
+            assert (await ask(api, tenant, "GET", f"/requests?{query}"))[2]["items"] == wanted, query
     status, _, refused = await ask(api, tenant, "GET", "/requests?path=sms")
     assert (status, refused["error"]["details"]["fields"][0]["field"]) == (400, "path")
     first = (await ask(api, tenant, "GET", "/requests?limit=3"))[2]

@@ -58,14 +58,23 @@ UNION ALL
 
 
 def bounds(
-    after: UUID | None, *, date_from: datetime | None = None, date_to: datetime | None = None
+    after: UUID | None,
+    *,
+    date_from: datetime | None = None,
+    date_to: datetime | None = None,
+    slack: timedelta = SLACK,
+    ahead: timedelta = AHEAD,
 ) -> tuple[UUID, UUID]:
-    """(id below which, id from which to scan) for a page after `after` of rows with a time in [date_from, date_to)."""
+    """(id below which, id from which to scan) for a page after `after` of rows with a time in [date_from, date_to).
+
+    They are wider than the range by `slack` and `ahead`, so the statement has to compare the times too; with zero for
+    both they are exact, which suits rows that have no time but that of their id.
+    """
     upper, lower = after or _LAST, _FIRST
     if date_to is not None:
-        upper = min(upper, uuid7_floor(_within(date_to) + AHEAD))
+        upper = min(upper, uuid7_floor(_within(date_to) + ahead))
     if date_from is not None:
-        lower = uuid7_floor(_within(date_from) - SLACK)
+        lower = uuid7_floor(_within(date_from) - slack)
     return upper, lower
 
 
