@@ -144,6 +144,7 @@ async def test_settings_are_changed_by_a_live_key(api: Api, tenant: Tenant, pool
         ({"quietHours": "late"}, "quietHours"),
         ({"notices": {"quota.used": ["pigeon"]}}, "notices.quota.used"),
         ({"notices": {"x": []}}, "notices.x"),
+        ({}, "quietHours"),
     ):
         status, _, body = await api.ask("PATCH", "/account/settings", json=wrong, headers=tenant.headers)
         assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, field)
@@ -158,6 +159,9 @@ async def test_texts_are_saved_changed_and_removed(api: Api, tenant: Tenant) -> 
     assert (status, body["savedText"]["name"]) == (201, "Hello")
     status, _, body = await api.ask("POST", "/sms/texts", json=asked, headers=tenant.headers)
     assert (status, body["error"]["code"]) == (409, "saved_text_exists")
+    for nothing in ({}, {"name": None}):
+        status, _, body = await api.ask("PATCH", f"/sms/texts/{id}", json=nothing, headers=tenant.headers)
+        assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, "name")
     _, _, body = await api.ask("PATCH", f"/sms/texts/{id}", json={"body": "Bye"}, headers=tenant.headers)
     assert (body["savedText"]["name"], body["savedText"]["body"]) == ("Hello", "Bye")
     _, _, body = await api.ask("GET", "/sms/texts", headers=tenant.headers)

@@ -158,14 +158,22 @@ async def get_account_settings(call: Call) -> AccountSettingsAnswer:
     return AccountSettingsAnswer(True, _shown(defaults, chosen.organization))
 
 
-@operation(live_only=True)
+async def changes(body: ChangeAccountSettings) -> ChangeAccountSettings:
+    """The changes requested. Raises Invalid if there are none."""
+    if body == ChangeAccountSettings():
+        *others, last = (f"`{name}`" for name in ChangeAccountSettings.__struct_encode_fields__)
+        raise Invalid(("quietHours", "required", f"give what to change: {', '.join(others)} or {last}"))
+    return body
+
+
+@operation(canonical=changes, live_only=True)
 async def change_account_settings(call: Call, body: ChangeAccountSettings) -> ChangedAccountSettings:
     """Change the organization's settings.
 
     They apply to what is accepted from then on, in every process within a second. A shorter `textDays` or `messageDays`
     also deletes what is older than that, within hours and permanently: the response says how much.
     """
-    changes: dict[str, Any] = {
+    defaults_changed: dict[str, Any] = {
         "guarantee": None if body.delivery_guarantee is UNSET else body.delivery_guarantee,
         "quiet_hours": None if body.quiet_hours is UNSET else body.quiet_hours,
         "validity_seconds": _whole(body.validity_seconds),
@@ -178,7 +186,7 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ch
             call.conn,
             call.services.settings,
             organization_id=call.actor.organization_id,
-            apply=partial(policy.change_defaults, call.conn, call.actor, **changes),
+            apply=partial(policy.change_defaults, call.conn, call.actor, **defaults_changed),
             is_agreed=lambda _: True,
         )
     except Invalid as refusal:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.database.clock import iso, iso_or_none
-from heliograph.base.errors import NotFound
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.sms.accepting.accept import MAX_TEXT
 from heliograph.sms.by_hand import saved_texts
 from heliograph.sms.by_hand.saved_texts import MAX_NAME, SavedTextExists, TooManySavedTexts
@@ -82,7 +82,14 @@ async def save_text(call: Call, body: WriteText) -> SavedTextAnswer:
     return SavedTextAnswer(True, _shown(made))
 
 
-@operation(live_only=True, refusals=(NotFound, SavedTextExists))
+async def changes(body: ChangeText) -> ChangeText:
+    """The changes requested. Raises Invalid if there are none."""
+    if body == ChangeText():
+        raise Invalid(("name", "required", "give what to change: `name` or `body`"))
+    return body
+
+
+@operation(canonical=changes, live_only=True, refusals=(NotFound, SavedTextExists))
 async def change_saved_text(call: Call, text_id: UUID, body: ChangeText) -> SavedTextAnswer:
     """Change a saved text."""
     known = await saved_texts.get(call.conn, call.actor, id=text_id)
