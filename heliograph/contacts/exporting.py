@@ -32,8 +32,8 @@ COLUMNS = (
     "opted_out",
     "created_at",
     "updated_at",
-    "written_at",
-    "delivered_at",
+    "last_written_at",
+    "last_delivered_at",
     "id",
 )
 #: Contacts per page; limited because processing a page blocks everything else in the process.
@@ -121,8 +121,8 @@ def cells(contact: Contact) -> tuple[str, ...]:
 
 
 def line(contact: Contact) -> str:
-    """A contact as a line of JSON."""
-    shown = {name: getattr(contact, name) for name in contact.__struct_fields__}
-    moments = ("created_at", "updated_at", "written_at", "delivered_at")
-    shown |= {name: iso_or_none(shown[name]) for name in moments}
+    """A contact as a line of JSON, with the names that the API uses."""
+    shown = msgspec.structs.asdict(contact)
+    shown |= {"last_written_at": shown.pop("written_at"), "last_delivered_at": shown.pop("delivered_at")}
+    shown |= {name: iso_or_none(value) for name, value in shown.items() if name.endswith("_at")}
     return msgspec.json.encode(shown).decode() + "\n"

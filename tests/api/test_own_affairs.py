@@ -6,10 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.campaigns.staging import Stager
+from heliograph.contacts import exporting
 from heliograph.overview.exports.work import ExportWork
 from heliograph.retention import removing, shorter
 from tests.rules.test_short_retention import count
@@ -40,7 +43,9 @@ async def test_a_file_is_asked_for_written_and_read(api: Api, tenant: Tenant, po
     _, body = await ask("GET", f"/exports/{export['id']}")
     assert (body["export"]["status"], body["export"]["rows"], body["export"]["parts"]) == ("finished", 1, 1)
     _, body = await ask("GET", f"/exports/{export['id']}/content", params={"part": "0"})
-    assert ('"name":"p1"' in body["text"], body["text"].count("\n"), body["nextPart"]) == (True, 1, None)
+    (contact,) = (await ask("GET", "/contacts", params={"tag": "t1"}))[1]["items"]
+    assert (msgspec.json.decode(body["text"]), body["nextPart"]) == (contact, None)
+    assert set(exporting.COLUMNS) == set(contact)
     assert (await ask("GET", f"/exports/{export['id']}/content", params={"part": "1"}))[0] == 404
     assert [one["id"] for one in (await ask("GET", "/exports"))[1]["items"]] == [export["id"]]
     # What does not narrow this kind would be taken to have narrowed it.
