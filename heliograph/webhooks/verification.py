@@ -1,7 +1,7 @@
 """Code that verifies the signature of a callback, in several languages, filled in with one endpoint's secret.
 
 The rule nobody may break: what is shown here was run. Tests execute each piece whose language is installed, against
-signatures made by `delivery.signing`; those of Python and Node are the same as in docs/webhooks.md.
+signatures made by `delivery.signing`; those of Python, Node and Java are the same as in docs/webhooks.md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from functools import cache
 from pathlib import Path
 
 #: (name of the file in `verifying`, name of the language)
-LANGUAGES = (("python", "Python"), ("node", "Node"), ("php", "PHP"), ("go", "Go"), ("ruby", "Ruby"))
+LANGUAGES = (
+    *(("python", "Python"), ("node", "Node"), ("java", "Java")),
+    *(("php", "PHP"), ("go", "Go"), ("ruby", "Ruby")),
+)
 _PLACE = "{{SECRET}}"
 _FOLDER = Path(__file__).with_name("verifying")
 

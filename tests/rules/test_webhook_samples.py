@@ -52,6 +52,14 @@ func main() {
 	}
 }
 """
+JAVA = """
+class Cases {
+    public static void main(String[] arguments) throws Exception {
+        for (String[] one : new String[][] {cases})
+            System.out.println(Callback.isGenuine(Callback.SECRET, one[0], one[1], one[2].getBytes("UTF-8")));
+    }
+}
+"""
 
 
 def test_every_kind_has_a_sample_of_the_documented_form() -> None:
@@ -97,6 +105,13 @@ def test_verifying_code_verifies(language: str, tmp_path: Path) -> None:
         text = code.replace("import (", 'import (\n\t"encoding/json"\n\t"fmt"') + GO.replace("{cases}", literal)
         (tmp_path / "main.go").write_text(text)
         done = subprocess.run(["go", "run", "main.go"], cwd=tmp_path, capture_output=True, text=True)
+    elif language == "java":
+        if shutil.which("javac") is None:
+            pytest.skip("there is no Java compiler here")
+        # The first class is the one that runs. A list of strings in JSON is one in Java, but for the brackets.
+        listed = json.dumps(cases).replace("[", "{").replace("]", "}")
+        (tmp_path / "Cases.java").write_text(code.replace("\nclass", JAVA.replace("{cases}", listed) + "\nclass", 1))
+        done = subprocess.run(["java", "Cases.java"], cwd=tmp_path, capture_output=True, text=True)
     else:
         program, rest = RUNS[language]
         if shutil.which(program[0]) is None:
@@ -109,8 +124,10 @@ def test_verifying_code_verifies(language: str, tmp_path: Path) -> None:
 
 def test_the_guide_shows_the_same_code() -> None:
     guide = (ROOT / "docs" / "webhooks.md").read_text()
-    for fence, language in (("python", "python"), ("js", "node")):
+    for fence, language in (("python", "python"), ("js", "node"), ("java", "java")):
         found = re.search(rf"```{fence}\n(.*?)```", guide, re.S)
         assert found
-        shown = re.sub(r"\n(const )?SECRET = .*\n", "", verification.code(language, "x")).replace("\n\n\n\n", "\n\n\n")
+        shown = re.sub(
+            r"\n *(const |static final String )?SECRET = .*\n", "", verification.code(language, "x")
+        ).replace("\n\n\n\n", "\n\n\n")
         assert " ".join(found[1].split()) == " ".join(shown.split()), language
