@@ -24,6 +24,8 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.requests import Log
+from heliograph.sms.arrivals import FAILURES as SMS_FAILURES
+from heliograph.whatsapp.status import FAILURES as WHATSAPP_FAILURES
 from tests.processes import until_true
 
 from .conftest import Api, Tenant, make_tenant, running
@@ -337,9 +339,14 @@ async def test_what_is_wrong_is_said_in_words_of_json(api: Api, tenant: Tenant) 
 
 
 async def test_patterns_are_said_in_words(api: Api, tenant: Tenant) -> None:
-    for path, name in (("/sms/messages", "country"), ("/whatsapp/messages", "country"), ("/traffic", "country")):
-        _, _, body = await api.ask("GET", f"{path}?{name}=mz", headers=tenant.headers)
-        assert body["error"]["message"] == "`country` must be the code of a country, such as `MZ`"
+    for path in ("/sms/messages", "/whatsapp/messages", "/traffic"):
+        for wrong in ("mz", "UK"):  # GB is the code of the United Kingdom
+            _, _, body = await api.ask("GET", f"{path}?country={wrong}", headers=tenant.headers)
+            assert body["error"]["message"] == "`country` must be the code of a country, such as `MZ`"
+    for path, words in (("/sms/messages", SMS_FAILURES), ("/whatsapp/messages", WHATSAPP_FAILURES)):
+        _, _, body = await api.ask("GET", f"{path}?failureCode=unreachable", headers=tenant.headers)
+        listed = ", ".join(f"`{word}`" for word in words)
+        assert body["error"]["message"] == f"`failureCode` must be one of {listed}"
     for path, given, name in (
         ("/sms/texts", {"name": "a\tb", "message": "c"}, "name"),
         ("/opt-outs", {"recipient": "+258841234567", "reason": "a\nb"}, "reason"),

@@ -131,7 +131,7 @@ async def test_messages_are_found_by_what_sent_them(api: Api, pool: Pool, tenant
         ("country=MZ&sender=HELIOGRAPH", [sent["message"]["id"]]),
         ("country=PT", []),
         ("sender=OTHER", []),
-        ("failureCode=unreachable", []),
+        ("failureCode=destination_unreachable", []),
     ):
         found = (await ask(api, tenant, "GET", f"/sms/messages?{query}"))[2]["items"]
         assert [one["id"] for one in found] == ids, query

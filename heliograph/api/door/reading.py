@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec import inspect
 
+from heliograph.api.shapes.fields import COUNTRY, NO_COUNTRY
 from heliograph.api.shapes.refusals import InvalidJson
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
@@ -118,6 +119,8 @@ def query_reader(kind: type[Query]) -> Callable[[bytes], Query]:
                 raise Invalid((name, "format", _a_time(name)))
             if isinstance(value, int) and not _is_whole(text):
                 raise Invalid((name, "type", f"`{name}` must be an integer"))
+            if name in shape.words and text not in shape.words[name]:
+                raise Invalid(_not_one_of(name, shape.words[name]))
         return _in_utc(query, times)
 
     return read
@@ -204,6 +207,8 @@ def _shape(kind: Any) -> Shape:
         below = f"{path}." if path else ""
         match type:
             case inspect.Metadata():
+                if words := (type.extra_json_schema or {}).get("enum"):
+                    found.words[path] = tuple(words)
                 walk(type.type, path)
             case inspect.LiteralType():
                 found.words[path] = tuple(map(str, type.values))
@@ -246,7 +251,7 @@ _PYTHON = re.compile(r"\b(?:str|int|float|bool|datetime)\b")
 UUID_FORM = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
 #: The message for a string that does not match a pattern.
 PATTERNS = {
-    "^([A-Z]{2}|001)$": "must be the code of a country, such as `MZ`",
+    COUNTRY: NO_COUNTRY,
     r"^[^\x00-\x1f\x7f]*$": "must not contain control characters",
 }
 #: msgspec's messages for a string that is not a UUID.
@@ -288,7 +293,7 @@ def _field(text: str, shape: Shape) -> tuple[str, str, str]:
     field = _printable(path) or "body"
     words = shape.words.get(_INDEX.sub("[]", path))
     if words and what.startswith(("Invalid enum", "Invalid value")):
-        return field, "enum", f"`{field}` must be {'one of ' if len(words) > 1 else ''}{_listed(words)}"
+        return _not_one_of(field, words)
     if what.endswith(_NO_UUID):
         return field, "format", f"`{field}` must be a UUID"
     if what.startswith(_NO_TIME):
@@ -335,8 +340,9 @@ def _a_time(field: str) -> str:
     return f"`{field}` must be a time with its zone, such as `2026-03-01T12:00:00Z`"
 
 
-def _listed(words: tuple[str, ...]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
+def _not_one_of(field: str, words: tuple[str, ...]) -> tuple[str, str, str]:
+    listed = ", ".join(f"`{word}`" for word in words)
+    return field, "enum", f"`{field}` must be {'one of ' if len(words) > 1 else ''}{listed}"
 
 
 def _printable(text: str) -> str:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from heliograph import traffic
 from heliograph.api.door.operation import Call
 from heliograph.api.shapes import paging
-from heliograph.api.shapes.fields import Success, Time
+from heliograph.api.shapes.fields import Country, Success, Time, checked_country
 from heliograph.base.database.clock import iso, now
 from heliograph.base.errors import Invalid
 from heliograph.traffic import Point
@@ -38,10 +38,7 @@ class TrafficQuery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
         Literal["live", "test"] | None,
         Meta(description="Only messages of this mode, among those that the key may see."),
     ] = None
-    country: Annotated[
-        Annotated[str, Meta(pattern="^([A-Z]{2}|001)$")] | None,
-        Meta(description="Only messages to this ISO region; `001`: to numbers of no country."),
-    ] = None
+    country: Country = None
     sender: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
         Meta(description="Only messages from this sender: an SMS sender's value, or a WhatsApp number's id."),
@@ -116,7 +113,7 @@ async def get_traffic(call: Call, query: TrafficQuery) -> Traffic:
             split=query.group_by,
             channel=query.channel,
             mode=query.mode,
-            country=query.country,
+            country=checked_country(query.country),
             sender=query.sender,
             limit=MOST + 1,
         ),

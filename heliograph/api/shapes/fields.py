@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from heliograph.base import phones
+from heliograph.base.errors import Invalid
 
 #: Marks a field that is an alias of one that the document describes.
 ALIAS = "x-alias-of"
@@ -19,6 +20,14 @@ Item = TypeVar("Item")
 
 #: A time in responses: ISO 8601, UTC, milliseconds.
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+#: A region that a filter names.
+COUNTRY = "^([A-Z]{2}|001)$"
+NO_COUNTRY = "must be the code of a country, such as `MZ`"
+Country = Annotated[
+    Annotated[str, Meta(pattern=COUNTRY)] | None,
+    Meta(description="Only messages to this ISO region; `001`: to numbers of no country."),
+]
 
 #: The class of an SMS, which routes, limits and quiet hours may depend on.
 TrafficClass = Literal["otp", "transactional", "marketing"]
@@ -46,6 +55,13 @@ def alias_of(name: str) -> Meta:
     Two spellings of one field in a schema become the same name in Java, Go and Python, which does not compile.
     """
     return Meta(description=f"Another spelling of `{name}`.", extra_json_schema={ALIAS: name})
+
+
+def checked_country(given: str | None) -> str | None:
+    """The region that a filter names. Raises Invalid for one that no number has, such as `UK` for `GB`."""
+    if given is not None and not phones.is_region(given):
+        raise Invalid(("country", "pattern", f"`country` {NO_COUNTRY}"))
+    return given
 
 
 def needed(description: str) -> Meta:

@@ -10,7 +10,17 @@ from msgspec import Meta
 
 from heliograph.api.door.operation import Call, operation
 from heliograph.api.shapes import paging
-from heliograph.api.shapes.fields import NUMBER, HasMore, Items, NextCursor, Success, Time, TrafficClass
+from heliograph.api.shapes.fields import (
+    NUMBER,
+    Country,
+    HasMore,
+    Items,
+    NextCursor,
+    Success,
+    Time,
+    TrafficClass,
+    checked_country,
+)
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base import phones
 from heliograph.base.database.clock import iso, iso_or_none
@@ -53,12 +63,10 @@ class MessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     sender: Annotated[
         Annotated[str, Meta(max_length=64)] | None, Meta(description="Only messages from this sender, by its value.")
     ] = None
-    country: Annotated[
-        Annotated[str, Meta(pattern="^([A-Z]{2}|001)$")] | None,
-        Meta(description="Only messages to this ISO region; `001`: to numbers of no country."),
-    ] = None
+    country: Country = None
     failure_code: Annotated[
-        Annotated[str, Meta(max_length=64)] | None, Meta(description="Only messages that failed for this reason.")
+        Annotated[str, Meta(extra_json_schema={"enum": list(FAILURES)})] | None,
+        Meta(description="Only messages that failed for this reason."),
     ] = None
     date_from: DateFrom = None
     date_to: DateTo = None
@@ -209,7 +217,7 @@ async def list_sms_messages(call: Call, query: MessageQuery) -> SmsMessageList:
         campaign_id=query.campaign_id,
         key_id=query.api_key_id,
         sender=query.sender,
-        country=query.country,
+        country=checked_country(query.country),
         failure_code=query.failure_code,
         date_from=query.date_from,
         date_to=query.date_to,

@@ -12,7 +12,18 @@ from msgspec import Meta
 from heliograph.api.door.operation import Call
 from heliograph.api.door.reading import one_of
 from heliograph.api.shapes import paging
-from heliograph.api.shapes.fields import NUMBER, HasMore, Items, NextCursor, Success, TemplateName, Time, alias_of
+from heliograph.api.shapes.fields import (
+    NUMBER,
+    Country,
+    HasMore,
+    Items,
+    NextCursor,
+    Success,
+    TemplateName,
+    Time,
+    alias_of,
+    checked_country,
+)
 from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base import phones
 from heliograph.base.database.clock import iso, iso_or_none
@@ -56,12 +67,10 @@ class WhatsAppMessageQuery(PageQuery, frozen=True, rename="camel", kw_only=True)
     recipient: Recipient = None
     campaign_id: Annotated[UUID | None, Meta(description="Only messages of this campaign.")] = None
     api_key_id: Annotated[UUID | None, Meta(description="Only messages sent with this API key.")] = None
-    country: Annotated[
-        Annotated[str, Meta(pattern="^([A-Z]{2}|001)$")] | None,
-        Meta(description="Only messages to this ISO region; `001`: to numbers of no country."),
-    ] = None
+    country: Country = None
     failure_code: Annotated[
-        Annotated[str, Meta(max_length=64)] | None, Meta(description="Only messages that failed for this reason.")
+        Annotated[str, Meta(extra_json_schema={"enum": list(FAILURES)})] | None,
+        Meta(description="Only messages that failed for this reason."),
     ] = None
     date_from: DateFrom = None
     date_to: DateTo = None
@@ -259,7 +268,7 @@ async def list_whatsapp_messages(call: Call, query: WhatsAppMessageQuery) -> Wha
         recipient=query.recipient,
         campaign_id=query.campaign_id,
         key_id=query.api_key_id,
-        country=query.country,
+        country=checked_country(query.country),
         failure_code=query.failure_code,
         date_from=query.date_from,
         date_to=query.date_to,
