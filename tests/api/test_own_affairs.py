@@ -50,7 +50,12 @@ async def test_a_file_is_asked_for_written_and_read(api: Api, tenant: Tenant, po
     assert [one["id"] for one in (await ask("GET", "/exports"))[1]["items"]] == [export["id"]]
     # What does not narrow this kind would be taken to have narrowed it.
     day = "2026-03-01T00:00:00Z"
-    for wrong in ({"dateFrom": day}, {"dateTo": day, "kind": "opt_outs"}, {"tag": "t1", "kind": "messages"}):
+    for wrong in (
+        {"dateFrom": day},
+        {"dateTo": day, "kind": "opt_outs"},
+        {"tag": "t1", "kind": "messages"},
+        {"dateFrom": day, "dateTo": day, "kind": "messages"},
+    ):
         status, body = await ask("POST", "/exports", json={"kind": "contacts"} | wrong)
         assert (status, body["error"]["details"]["fields"][0]["field"]) == (400, next(iter(wrong)))
     # Another key of the organization, with and without the scopes.

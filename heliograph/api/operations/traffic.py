@@ -96,10 +96,9 @@ async def get_traffic(call: Call, query: TrafficQuery) -> Traffic:
         since = _floor(query.date_from or until - width * (24 if query.interval == "hour" else 31), width)
     except OverflowError:  # rounded to whole hours or days, it would lie outside the years 1 to 9999
         raise Invalid(("dateTo", "range", "`dateTo` is too far away")) from None
-    # Compared before rounding to whole hours or days: within one of them, a reversed order would be lost.
-    given = query.date_from is not None and query.date_to is not None and query.date_from >= query.date_to
-    if given or since >= until:
-        raise Invalid(("dateFrom", "range", "`dateFrom` must be before `dateTo`"))
+    # Before rounding to whole hours or days too: within one of them, a reversed order would be lost.
+    paging.check_range(query.date_from, query.date_to)
+    paging.check_range(since, until)
     if until - since > LONGEST[query.interval]:
         days = LONGEST[query.interval].days
         raise Invalid(("dateFrom", "range", f"the range may be {days} days long for `interval={query.interval}`"))

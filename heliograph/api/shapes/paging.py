@@ -67,9 +67,7 @@ def after(call: Called, collection: str) -> list[Any] | None:
     `dateFrom` if the two dates are the wrong way round.
     """
     filters = _filters(call.query)
-    first, last = filters.get("date_from"), filters.get("date_to")
-    if first is not None and last is not None and first >= last:
-        raise Invalid(("dateFrom", "range", "`dateFrom` must be before `dateTo`"))
+    check_range(filters.get("date_from"), filters.get("date_to"))
     if call.query.cursor is None:
         return None
     return cursor.decode(
@@ -79,6 +77,12 @@ def after(call: Called, collection: str) -> list[Any] | None:
         collection=_within(call, collection),
         filters=filters,
     )
+
+
+def check_range(date_from: datetime | None, date_to: datetime | None) -> None:
+    """Raises Invalid on `dateFrom` unless it is before `dateTo`, or one of them is missing."""
+    if date_from is not None and date_to is not None and date_from >= date_to:
+        raise Invalid(("dateFrom", "range", "`dateFrom` must be before `dateTo`"))
 
 
 def after_id(call: Called, collection: str) -> UUID | None:

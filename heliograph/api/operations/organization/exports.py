@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from heliograph.accounts.api_keys.scopes import ScopeRequired
 from heliograph.api.door.operation import Call, operation
+from heliograph.api.shapes import paging
 from heliograph.api.shapes.fields import CreatedAt, Items, Success, Time
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, iso_or_none
@@ -167,6 +168,7 @@ def _wanted(body: CreateExport) -> Wanted:
     for name, value in given.items():
         if value is not None and name not in _NARROWED.get(body.kind, set()):
             raise Invalid((name, "exclusive", f"`{name}` does not go with the kind `{body.kind}`"))
+    paging.check_range(body.date_from, body.date_to)
     if body.kind == "messages":
         filters = messages.Filters(date_from=body.date_from, date_to=body.date_to)
         return kinds.Messages(form=body.format, filters=filters, sees="all")
