@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -74,6 +74,16 @@ async def test_traffic_is_of_the_keys_organization_alone(api: Api, tenant: Tenan
 async def test_what_cannot_be_drawn_is_refused(api: Api, tenant: Tenant, query: str) -> None:
     status, _, body = await api.ask("GET", f"/traffic?{query}", headers=tenant.headers)
     assert (status, body["error"]["code"]) == (400, "validation_error")
+
+
+@pytest.mark.parametrize(("interval", "days"), [("hour", 31), ("day", 366)])
+async def test_the_longest_range_may_begin_within_an_interval(
+    api: Api, tenant: Tenant, interval: str, days: int
+) -> None:
+    begin = datetime(2026, 1, 1, 10, 30, tzinfo=UTC)
+    for more, expected in ((timedelta(), 200), (timedelta(milliseconds=1), 400)):
+        query = f"interval={interval}&dateFrom={iso(begin)}&dateTo={iso(begin + timedelta(days=days) + more)}"
+        assert (await api.ask("GET", f"/traffic?{query}", headers=tenant.headers))[0] == expected, query
 
 
 async def test_without_dates_the_last_day_is_shown(api: Api, tenant: Tenant) -> None:

@@ -91,15 +91,17 @@ async def get_traffic(call: Call, query: TrafficQuery) -> Traffic:
     dates, the last 24 hours or 31 days. The hours or days in which `dateFrom` and `dateTo` lie count in full.
     """
     width = timedelta(hours=1) if query.interval == "hour" else timedelta(days=1)
+    end = query.date_to or now()
     try:
-        until = _ceiling(query.date_to or now(), width)
+        until = _ceiling(end, width)
         since = _floor(query.date_from or until - width * (24 if query.interval == "hour" else 31), width)
     except OverflowError:  # rounded to whole hours or days, it would lie outside the years 1 to 9999
         raise Invalid(("dateTo", "range", "`dateTo` is too far away")) from None
-    # Before rounding to whole hours or days too: within one of them, a reversed order would be lost.
+    # What was asked for is judged, not the whole hours or days: within one of them, a reversed order would be lost, and
+    # the longest range would have to begin on the hour.
     paging.check_range(query.date_from, query.date_to)
     paging.check_range(since, until)
-    if until - since > LONGEST[query.interval]:
+    if end - (query.date_from or since) > LONGEST[query.interval]:
         days = LONGEST[query.interval].days
         raise Invalid(("dateFrom", "range", f"the range may be {days} days long for `interval={query.interval}`"))
     points = await traffic.read(
