@@ -723,6 +723,12 @@ async def test_its_pace_is_that_of_the_last_minutes(pool: Pool, tenant: Tenant, 
     assert 14 < await rate() <= 16  # 160 in ten minutes, and what of the eleventh has passed
     page = await owner.get(where)
     assert re.search(r"1[456] a minute currently · handed over by \d", page.words), page.words
+    # While nothing can leave, the pace of before promises nothing.
+    await pool.execute("UPDATE campaigns SET queued = 1, pending = 839")
+    page = await owner.get(where)
+    assert "Running No route is open at present." in page.words
+    assert "handed over by" not in page.words
+    await pool.execute("UPDATE campaigns SET queued = 0, pending = 840")
     # Since it went on, if that was later; right after it nothing can be said.
     await owner.submit(await owner.get(where), where + "/pause")
     await owner.submit(await owner.get(where), where + "/resume")

@@ -329,6 +329,8 @@ def _funnel(counts: Counts) -> list[tuple[str, int]]:
 
 def _line(campaign: Campaign, rate: float | None) -> Line:
     counts = campaign.counts
+    if campaign.status_reason is not None:  # the rate is that of the minutes before it stalled
+        rate = None
     waiting = counts.pending + counts.queued
     ends_at = clock.now() + timedelta(minutes=waiting / rate) if waiting and rate else None
     return Line(
