@@ -62,6 +62,9 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+#: First bytes of workbooks, which are not text tables, and what is said about them.
+WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+WORKBOOK = "This is a workbook. In the spreadsheet, save the sheet as CSV and choose that file."
 #: The encoding used by western spreadsheets when they do not write UTF-8.
 FALLBACK = "cp1252"
 
@@ -94,9 +97,12 @@ def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: st
     """Detect how to read a file. `columns`: header → field, which takes precedence over known headers.
 
     The encoding is given by the byte order mark, otherwise UTF-8 if the whole file is valid UTF-8, otherwise
-    Windows-1252. Raises Invalid (`file`, `map`, `encoding`): it is empty, a column is missing, no column has phone
-    numbers.
+    Windows-1252. Raises Invalid (`file`, `map`, `encoding`): it is empty or a workbook, a column is missing, no column
+    has phone numbers.
     """
+    with path.open("rb") as raw:
+        if raw.read(4) in WORKBOOKS:
+            raise Invalid(("file", "format", WORKBOOK))
     if encoding is None:
         encoding = _encoding(path)
     else:

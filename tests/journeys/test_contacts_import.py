@@ -162,6 +162,13 @@ async def test_a_date_is_nobodys_number(pool: Pool, tmp_path: Path) -> None:
     assert [row[:2] for row in rejected(path)[1:]] == [[f"{n}", importing.DATE] for n in range(2, 6)]
 
 
+async def test_a_rounded_number_is_told_as_such_whatever_is_left_of_it(pool: Pool, tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text("phone;name\n4.47E+11;\n4,47e11;\n4E+11;\n447E+9;\n")
+    assert (await import_(pool, await organization(pool), path)).rejected == 4
+    assert {reason for _, reason, *_ in rejected(path)[1:]} == {importing.ROUNDED}
+
+
 async def test_what_is_exported_can_be_imported(pool: Pool, people: Path, tmp_path: Path) -> None:
     actor, other = await organization(pool), await organization(pool)
     await import_(pool, actor, people)

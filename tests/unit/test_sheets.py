@@ -133,6 +133,14 @@ def test_files_that_cannot_be_read(tmp_path: Path, content: str, columns: dict[s
     assert refused.value.details["fields"][0]["field"] == field
 
 
+@pytest.mark.parametrize("start", sheets.WORKBOOKS)
+def test_a_workbook_is_no_table(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "people.csv"
+    path.write_bytes(start + b"\x14\x00name,phone\n")
+    with pytest.raises(Invalid, match="save the sheet as CSV"):
+        sheets.layout(path)
+
+
 def test_rows_are_counted_as_a_spreadsheet_does(tmp_path: Path) -> None:
     path = file(tmp_path, 'phone,name\n\n1,"two\nlines"\n,\n3,x\n')
     reader = Reader(path, sheets.layout(path))

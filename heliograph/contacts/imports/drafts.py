@@ -44,8 +44,6 @@ UNSTARTED = ("uploading", "reading", "checking", "checked")
 IS_AUDIENCE = "kind = 'contacts' AND state IN ('running', 'stopped', 'finished')"
 
 _TOO_LONG = "A file can be at most 200 MB."
-#: First bytes of workbooks, which are not text tables.
-_SHEETS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 
 
 class ImportMoved(Refusal):
@@ -153,10 +151,8 @@ INSERT INTO contact_import_chunks (organization_id, import_id, number, bytes) VA
 
 async def put(conn: Connection, actor: Actor, *, id: UUID, number: int, chunk: bytes) -> None:
     """Store the next chunk of a file. Raises Invalid if it is not a text table, or too long."""
-    if number == 0 and chunk.startswith(_SHEETS):
-        raise Invalid(
-            ("file", "format", "This is a workbook. In the spreadsheet, save the sheet as CSV and choose that file.")
-        )
+    if number == 0 and chunk.startswith(sheets.WORKBOOKS):
+        raise Invalid(("file", "format", sheets.WORKBOOK))
     if (number + 1) * CHUNK > LONGEST + CHUNK:
         raise Invalid(("file", "length", _TOO_LONG))
     await conn.execute(PUT, actor.organization_id, id, number, chunk)
