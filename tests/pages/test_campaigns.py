@@ -265,7 +265,11 @@ async def test_a_campaign_is_paused_resumed_and_canceled(pool: Pool, tenant: Ten
     page = await owner.submit(ask, where + "/cancel")
     assert "The campaign is canceled" in page.words
     await stage(pool)
-    assert "Canceled 6" in (await owner.get(where)).words
+    page = await owner.get(where)
+    assert "Canceled 6" in page.words
+    # The list consists of messages: those who never had one are only counted.
+    assert "Whoever had no message yet counts as canceled" in page.words
+    assert "Whoever had no message" not in (await owner.get(f"{where}?status=delivered")).words
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == 0
     late = await owner.post(where + "/pause", ask.form(where + "/cancel") | {"_once": "late"})
     assert "cannot be paused or resumed" in late.words
