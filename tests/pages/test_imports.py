@@ -238,10 +238,15 @@ async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Br
     await work(pool)
     assert await pool.fetchval("SELECT count(*) FROM opt_outs WHERE source = 'organization'") == 2
     assert await pool.fetchval("SELECT count(*) FROM events WHERE kind = 'contact.opted_out'") == 2
+    assert (
+        "24 hours: opt-outs that only this import added are lifted."
+        in (await owner.get(f"/contacts/imports/{id}")).words
+    )
     page = await owner.get(f"/contacts/imports/{id}/undo")
     assert "2 opt-outs that it added are lifted." in page.words
     await owner.submit(page, f"/contacts/imports/{id}/undo")
     await work(pool)
+    assert "Opt-outs that only it had added are lifted." in (await owner.get(f"/contacts/imports/{id}")).words
     assert [row["source"] for row in await pool.fetch("SELECT source FROM opt_outs")] == ["keyword"]
 
 
