@@ -133,6 +133,13 @@ def checked_name(text: str) -> str:
     return naming.checked(text, "name", longest=MAX_NAME)
 
 
+def checked_time(asked: datetime | None, at: datetime) -> datetime | None:
+    """Check the time at which a campaign is to start; None: at once. `at`: now. Raises Invalid (scheduled_at)."""
+    if asked is not None and not at - MAX_PAST <= asked <= at + MAX_AHEAD:
+        raise Invalid(("scheduled_at", "range", "`scheduled_at` must be between 60 seconds ago and 365 days ahead"))
+    return asked
+
+
 class Outline(msgspec.Struct, frozen=True):
     """A validated wish."""
 
@@ -151,7 +158,7 @@ async def outline(conn: Connection, wish: Wish) -> Outline:
     """The checks that all channels share. Raises Invalid (name, time, tags, recipients)."""
     at: datetime = await conn.fetchval("SELECT now()")
     name = checked_name(wish.name)
-    scheduled_at = _scheduled(wish.scheduled_at, at)
+    scheduled_at = checked_time(wish.scheduled_at, at)
     listed, tags = audience.named(wish.recipients, wish.audience_tags, wish.audience_import)
     audience.checked_days(wish.not_written_days)
     without = audience.excluded(wish.excluded_tags, is_listed=listed is not None)
@@ -439,9 +446,3 @@ def _completed(one: Campaign, row: asyncpg.Record) -> events.Event:
         created_at=row["at"],
         mode=row["mode"],
     )
-
-
-def _scheduled(asked: datetime | None, at: datetime) -> datetime | None:
-    if asked is not None and not at - MAX_PAST <= asked <= at + MAX_AHEAD:
-        raise Invalid(("scheduled_at", "range", "`scheduled_at` must be between 60 seconds ago and 365 days ahead"))
-    return asked

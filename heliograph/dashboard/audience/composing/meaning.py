@@ -128,9 +128,11 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
     scheduled_at: datetime | None = None
     if typed["when"] == "later":
         try:
-            scheduled_at = moment(typed, request.speech.zone)
+            scheduled_at = plan.checked_time(moment(typed, request.speech.zone), clock.now())
         except ValueError:
             wrong.append(("day", "format", words.CAMPAIGN_FORM["day.format"]))
+        except Invalid:
+            wrong.append(("day", "range", words.CAMPAIGN_FORM["day.range"]))
     pace = _count(typed, "pace", MAX_PACE, wrong)
     unwritten = _count(typed, "unwritten", audience.MOST_DAYS, wrong)
     if wrong:
