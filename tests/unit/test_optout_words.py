@@ -53,6 +53,7 @@ def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
         "!?",
         "👍",
         "stop start",
+        "start please",
         "stop the stop",
         "non-stop",
         "stopped",
