@@ -26,6 +26,7 @@ from heliograph.sending.listing import Found
 from heliograph.sms import messages as sms
 from heliograph.sms.messages import Step
 from heliograph.whatsapp import messages as whatsapp
+from heliograph.whatsapp import rendering
 from heliograph.why.words import Kind
 
 CHANNELS = ("sms", "whatsapp")
@@ -322,8 +323,10 @@ def _of_whatsapp(one: whatsapp.Message) -> Message:
 
 
 def _said(one: whatsapp.Message) -> str | None:
-    """A message's content as text: its text, or the values of its template."""
+    """A message's content as text: what its user wrote, its text, or the values of its template."""
     content = one.content or {}
+    if one.direction == "inbound":
+        return rendering.said(content) or None
     if isinstance(body := content.get("body") or content.get("text"), str):
         return body
     values = content.get("parameters")

@@ -11,10 +11,13 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
+from heliograph.suppliers.whatsapp_cloud.tolerant_json import UNREADABLE
 from heliograph.whatsapp.messages import Message
 
 #: Keys of a content that may contain text; the first one present counts.
 _SAYING = ("body", "title", "text", "caption", "emoji", "name", "filename")
+#: Echoed beside the answers in a form: whoever sent the form chose it, not the user.
+_ECHO = "flow_token"
 
 # If several accounts have a template of this name, the one changed last.
 LAYOUTS = """
@@ -61,13 +64,14 @@ def filled(known: TemplateLayout | None, parameters: Any) -> str:
 
 def said(content: dict[str, Any]) -> str:
     """The text in a user's message, and what else it consists of, a line each: address and coordinates of a place,
-    contact cards, items of an order. "" if there is none."""
+    contact cards, items of an order, answers in a form. "" if there is none."""
     lines = [next((str(content[name]) for name in _SAYING if content.get(name)), "")]
     lines.append(str(content.get("address") or ""))
     if "latitude" in content and "longitude" in content:
         lines.append(f"{content['latitude']}, {content['longitude']}")
     lines += [_card(one) for one in content.get("contacts") or ()]
     lines += [_item(one) for one in content.get("items") or ()]
+    lines += _answers(content.get("response"))
     return "\n".join(line for line in lines if line)
 
 
@@ -78,3 +82,27 @@ def _card(card: dict[str, Any]) -> str:
 def _item(item: dict[str, Any]) -> str:
     price = " ".join(str(item[name]) for name in ("price", "currency") if name in item)
     return f"{item.get('quantity', 1)} × {item.get('productId', '?')}" + (f" ({price})" if price else "")
+
+
+def _answers(response: Any) -> list[str]:
+    """The answers in a form, by the names of its fields; `response`: JSON, as the form's author shaped it."""
+    try:
+        answers = msgspec.json.decode(response) if isinstance(response, str) else None
+    except UNREADABLE:
+        return []
+    if not isinstance(answers, dict):
+        return []
+    found = {name: _answer(value) for name, value in answers.items() if name != _ECHO}
+    return [f"{name}: {text}" for name, text in found.items() if text]
+
+
+def _answer(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_plain(one) for one in value)
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return msgspec.json.encode(value).decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from datetime import timedelta
 from uuid import UUID
@@ -383,6 +384,19 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
     assert await bubble("document", document={"filename": "bill.pdf"}) == "Document bill.pdf"
     assert await bubble("reaction", reaction={"emoji": "👍"}) == "Reaction 👍"
     assert (await bubble("reaction", reaction={})).strip() == "Reaction taken back"
+    given = {"flow_token": "t", "day": "Friday", "seats": 2, "meals": ["fish", "rice"], "note": "", "by": {"car": True}}
+    form = {"name": "flow", "body": "Sent", "response_json": json.dumps(given)}
+    answers = 'Choice Sent\nday: Friday\nseats: 2\nmeals: fish, rice\nby: {"car":true}'
+    assert await bubble("interactive", interactive={"type": "nfm_reply", "nfm_reply": form}) == answers
+    for unreadable in ("[1]", "{", "[" * 5_000, r'"\ud83d"'):
+        reply = {"type": "nfm_reply", "nfm_reply": form | {"response_json": unreadable}}
+        assert await bubble("interactive", interactive=reply) == "Choice Sent"
+    chosen = {"type": "button_reply", "button_reply": {"id": "1", "title": "Tomorrow"}}
+    assert await bubble("interactive", interactive=chosen) == "Choice Tomorrow"
+    # The message's own page and the list of messages say what it says here.
+    id = await pool.fetchval("SELECT id FROM whatsapp_messages ORDER BY id DESC LIMIT 1")
+    for page in (await owner.get(f"/messages/{id}"), await owner.get("/messages")):
+        assert "Tomorrow" in page.words
 
 
 async def test_of_two_who_take_a_conversation_at_once_the_second_is_told(
