@@ -90,9 +90,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return "sms_failure" if self.channel == "sms" else "whatsapp_failure"
 
     @property
+    def shown_status(self) -> str:
+        """The status for people. The API and files call a received message delivered."""
+        return self.status if self.direction == "outbound" else "received"
+
+    @property
     def is_final(self) -> bool:
         """True if its status will not change. For WhatsApp, a delivered message may still be read."""
-        return self.status in FINAL or (self.channel == "sms" and self.status == "delivered")
+        return self.shown_status in FINAL or (self.channel == "sms" and self.status == "delivered")
 
 
 class Filters(listing.Filters, frozen=True, kw_only=True):
@@ -169,7 +174,8 @@ async def list_page(
                 **shared,
                 template_name=filters.template,
                 billing_category=filters.category,
-                direction=filters.direction,
+                # A status is that of a sent message.
+                direction=filters.direction or ("outbound" if filters.statuses is not None else None),
             ),
             after=after,
             limit=limit,

@@ -12,6 +12,8 @@ import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.contacts import records
+from heliograph.contacts.records import Entry
 from heliograph.dashboard.conversations import inbox as screen
 from heliograph.overview import inbox
 from heliograph.pages.languages import speech
@@ -397,6 +399,30 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
     id = await pool.fetchval("SELECT id FROM whatsapp_messages ORDER BY id DESC LIMIT 1")
     for page in (await owner.get(f"/messages/{id}"), await owner.get("/messages")):
         assert "Tomorrow" in page.words
+
+
+async def test_a_message_that_was_received_is_not_called_delivered(
+    pool: Pool, owner: Browser, tenant: Tenant, made: Made
+) -> None:
+    """Nor is the time until its callback came the time that it took to arrive."""
+    async with pool.acquire() as conn:
+        contact = await records.create(conn, tenant.actor, entry=Entry(RUI, "Rui"))
+    await Meta(pool).say(made, callback(made, "Where is my order?", clock.now() - timedelta(hours=1), by=RUI))
+    id = await pool.fetchval("SELECT id FROM whatsapp_messages")
+    await choose(owner, await owner.get("/messages"), "status", "took", "delivered")
+    for address in ("/messages", f"/messages/{id}", f"/contacts/{contact.id}", "/"):
+        text = (await owner.get(address)).text
+        shown = re.findall(r'<span class="status[^"]*">.*?</span>([^<]*)</span>', text, re.S)
+        assert [one.strip() for one in shown if one.strip() in ("Received", "Delivered")] == ["Received"], address
+    listed = (await owner.get("/messages")).text
+    empty = re.findall(r'data-name="(?:Took|Delivered)"[^>]*><span>(?:<span[^>]*>)?–<', listed)
+    assert len(empty) == 2
+    page = await owner.get(f"/messages/{id}")
+    assert "data-final" in page.text
+    assert not [said for said in ("after it was accepted", "confirmed the delivery") if said in page.words]
+    # Who looks for what was delivered does not mean what was received.
+    for query, count in (("status=delivered", 0), ("status=delivered&direction=inbound", 1)):
+        assert (await owner.get(f"/messages?{query}")).text.count(f'id="m-{id}"') == count, query
 
 
 async def test_of_two_who_take_a_conversation_at_once_the_second_is_told(

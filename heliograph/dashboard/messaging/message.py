@@ -134,9 +134,9 @@ async def _values(
         "lines": timeline.lines(steps),
         "reports": words.REPORTS,
         "whole": whole,
-        "took": messages.took(
-            accepted_at=message.accepted_at, send_at=message.send_at, delivered_at=message.delivered_at
-        ),
+        "took": None
+        if message.direction == "inbound"
+        else messages.took(accepted_at=message.accepted_at, send_at=message.send_at, delivered_at=message.delivered_at),
         "may_cancel": request.may("sms:send") and await _may_cancel(conn, request, message),
         "may_send": request.may("sms:send") and (is_sms or request.may("whatsapp:send")),
         "may_develop": may_develop,
