@@ -298,6 +298,35 @@ async def test_a_late_notice_says_nothing_about_others_of_its_batch(pool: Pool, 
     assert [row["recipient"] for row in rows] == [NEW, here]
 
 
+@pytest.mark.parametrize("taken", [True, False])
+async def test_a_notice_older_than_a_known_change_links_no_two_people(
+    pool: Pool, acme: Made, meta: Meta, taken: bool
+) -> None:
+    """Two owners of one number, one after the other, told in the wrong order; or a number that was passed through."""
+    other, last = "+258847777777", "+258848888888"
+
+    def moved(old: str, new: str, hours: float) -> Change:
+        system = {"type": "user_changed_number", "body": "changed", "wa_id": new[1:]}
+        return message(acme, type="system", by=old, at=ago(hours=hours), system=system)
+
+    async def names(of: str) -> list[str]:
+        async with pool.acquire() as conn:
+            return sorted(await people.names(conn, acme.organization_id, of))
+
+    await meta.say(acme, message(acme, at=ago(hours=50), user_id="MZ.1"), moved(TO, NEW, 40))
+    await meta.say(acme, moved(TO, other, 60))
+    assert (await names(NEW), await names(other)) == (sorted([TO, NEW, "MZ.1"]), [other])
+    # Of two changes the later one is told first, and somebody else may have the number in between by now.
+    await meta.say(acme, message(acme, by=last, at=ago(hours=35)), moved(NEW, last, 30))
+    if taken:
+        await meta.say(acme, message(acme, by=NEW, at=ago(hours=20)))
+    await meta.say(acme, message(acme, by=other, at=ago(hours=45)), moved(other, NEW, 35))
+    assert other in await names(last)
+    await meta.say(acme, moved(other, NEW, 35))  # told again, for another number of ours
+    assert (await names(NEW) == [NEW]) is taken
+    assert set(await places(pool)) == ({last, NEW} if taken else {last})
+
+
 async def test_who_comes_back_to_their_old_number_is_known_by_the_user_id(pool: Pool, acme: Made, meta: Meta) -> None:
     await meta.say(acme, message(acme, at=ago(hours=60), user_id="MZ.1"), changed_number(acme, ago(hours=50)))
     last = ago(hours=1)

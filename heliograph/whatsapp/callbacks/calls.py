@@ -37,7 +37,8 @@ async def note(conn: Connection, calls: Sequence[Call]) -> None:
         Written(User(one.organization_id, one.number_id, one.item.sender, one.item.user_id), min(one.item.at, one.at))
         for one in sorted(calls, key=lambda one: one.item.at)
     ]
-    users, handovers = await number_changes.authors(conn, made)
+    authors, handovers = await number_changes.authors(conn, made)
+    users = [one.user for one in authors]
     places = await conversations.of_users(conn, users)
     heard = [
         Heard(place, user, one.at, opens=True, referred=False, is_call=True)

@@ -37,26 +37,39 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     moved_to: str | None = None
 
 
-async def authors(conn: Connection, written: Sequence[Written]) -> tuple[list[User], list[Handover]]:
-    """Who wrote each of these, given in order of time: the user as it says, or under the number of today; and what
-    `handing_on` has to do before any word of theirs takes effect.
+class Author(msgspec.Struct, frozen=True, gc=False):
+    """Who wrote a message."""
+
+    #: As the message says it, or under the number of today.
+    user: User
+    #: Of a notice: the user's new number, or the one of today if they have left that since.
+    moved_to: str | None = None
+
+
+async def authors(conn: Connection, written: Sequence[Written]) -> tuple[list[Author], list[Handover]]:
+    """Who wrote each of these, given in order of time; and what `handing_on` has to do before any word of theirs takes
+    effect.
 
     Runs in the caller's transaction, and before anything is linked or looked up by these names: it records changes, and
     separates numbers from people who have left them.
     """
     handovers: list[Handover] = []
     users = [one.user for one in written]
+    moved = [one.moved_to for one in written]
     for n, one in enumerate(written):
-        if one.moved_to is not None and one.user.digits is not None:
-            made = await _change(conn, one.user, one.moved_to, one.at)
+        if one.moved_to is None:
+            continue
+        moved[n] = to = await _today(conn, one.user.organization_id, one.moved_to, one.at)
+        if one.user.digits is not None:
+            made = await _change(conn, one.user, to, one.at)
             handovers += made
             if made and made[-1].is_separate:
-                users[n] = _under(one.moved_to, one.user)
+                users[n] = _under(to, one.user)
     numbers = {(user.organization_id, user.recipient) for user in users if user.digits is not None}
     left = await people.left(conn, numbers) if numbers else {}
     if left:
         users = [await _author(conn, one, user, left, handovers) for one, user in zip(written, users, strict=True)]
-    return users, handovers
+    return [Author(user, to) for user, to in zip(users, moved, strict=True)], handovers
 
 
 async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[Handover]:
@@ -65,7 +78,11 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
         return []  # another spelling
     known = (await people.left(conn, [(organization_id, number)])).get((organization_id, number))
     if known is not None and known.left_at >= at:
-        return []  # Meta tells each of our numbers
+        mover = await _today(conn, organization_id, known.moved_to, at)
+        if phones.person(to) in await people.names(conn, organization_id, mover):
+            return []  # Meta tells each of our numbers
+        # Whoever left it later is somebody else, who had it in between.
+        return [Handover(organization_id, number, to, at, is_separate=True)]
     taken = await _take(conn, user, known, at) if known is not None and not known.is_taken else []
     is_known = phones.person(to) in await people.names(conn, organization_id, number)
     if not is_known and await conversations.used_since(conn, organization_id, number, at):
@@ -74,6 +91,16 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
     await conversations.link(conn, [(organization_id, number, to)])
     await people.leave(conn, organization_id, number, to=to, at=at)
     return taken
+
+
+async def _today(conn: Connection, organization_id: UUID, number: str, at: datetime) -> str:
+    """The number of today of whoever had `number` at a point in time."""
+    for _ in range(_FOLLOWED):
+        known = (await people.left(conn, [(organization_id, number)])).get((organization_id, number))
+        if known is None or at > known.left_at:
+            break
+        number = known.moved_to
+    return number
 
 
 async def _author(
@@ -89,13 +116,7 @@ async def _author(
             left.pop((organization_id, number))
             left.update(await people.left(conn, [(organization_id, number)]))
         return user
-    for _ in range(_FOLLOWED):
-        number = known.moved_to
-        later = (await people.left(conn, [(organization_id, number)])).get((organization_id, number))
-        if later is None or one.at > later.left_at:
-            break
-        known = later
-    return _under(number, user)
+    return _under(await _today(conn, organization_id, known.moved_to, one.at), user)
 
 
 def _under(number: str, user: User) -> User:

@@ -30,7 +30,7 @@ from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.callbacks import conversations, number_changes, opt_out_words
 from heliograph.whatsapp.callbacks.conversations import Heard, Renamed, User
 from heliograph.whatsapp.callbacks.matching import LIFE
-from heliograph.whatsapp.callbacks.number_changes import Written
+from heliograph.whatsapp.callbacks.number_changes import Author, Written
 from heliograph.whatsapp.callbacks.opt_out_words import Said
 
 #: Maximum characters of a text in an event: even if all are escaped, its body stays below 20 kB.
@@ -60,6 +60,8 @@ class _Message(msgspec.Struct, gc=False):
     #: When it was written; not in the future.
     at: datetime
     conversation_id: UUID
+    #: As in `Author`.
+    moved_to: str | None = None
     keyword: str | None = None
     word: str = ""
 
@@ -122,13 +124,13 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
     fresh = [(id, one) for id, one in zip(ids, ordered, strict=True) if id in new]
     if not fresh:
         return 0, 0
-    users, handovers = await number_changes.authors(conn, [_written(one) for _, one in fresh])
-    await conversations.link(conn, [link for user, (_, one) in zip(users, fresh, strict=True)
-                                    for link in _changed(user, one.item)])  # fmt: skip
-    places = await conversations.of_users(conn, users)
+    authors, handovers = await number_changes.authors(conn, [_written(one) for _, one in fresh])
+    await conversations.link(conn, [link for author, (_, one) in zip(authors, fresh, strict=True)
+                                    for link in _changed(author, one.item)])  # fmt: skip
+    places = await conversations.of_users(conn, [one.user for one in authors])
     messages = [
-        _Message(id, one, user, min(one.item.at, one.at), place)
-        for (id, one), user, place in zip(fresh, users, places, strict=True)
+        _Message(id, one, author.user, min(one.item.at, one.at), place, author.moved_to)
+        for (id, one), author, place in zip(fresh, authors, places, strict=True)
     ]
     await _store(conn, messages, sealing)
     await conversations.open_windows(
@@ -162,9 +164,9 @@ def _was_referred(message: _Message) -> bool:
     return message.received.item.referral is not None
 
 
-def _changed(user: User, item: MessageItem) -> list[Link]:
+def _changed(author: Author, item: MessageItem) -> list[Link]:
     """Links between a user's old and new names."""
-    names = (f"+{item.new_sender}" if item.new_sender else None, item.new_user_id)
+    user, names = author.user, (author.moved_to, item.new_user_id)
     return [(user.organization_id, user.recipient, name) for name in names if name and name != user.recipient]
 
 
@@ -244,9 +246,10 @@ def _renamed(messages: Sequence[_Message]) -> list[Renamed]:
     """The notices among them that a user has other names, in order."""
     found = []
     for one in messages:
-        item, user = one.received.item, one.user
-        if item.new_sender or item.new_user_id:
-            names = User(user.organization_id, user.number_id, item.new_sender, item.new_user_id)
+        new_user_id, user = one.received.item.new_user_id, one.user
+        if one.moved_to or new_user_id:
+            digits = one.moved_to and one.moved_to.removeprefix("+")
+            names = User(user.organization_id, user.number_id, digits, new_user_id)
             found.append(Renamed(one.conversation_id, names, one.at))
     return found
 
