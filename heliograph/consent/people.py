@@ -202,3 +202,39 @@ NAMES = "SELECT name FROM names_of_person($1, $2)"
 async def names(conn: Connection, organization_id: UUID, address: str) -> list[str]:
     """All names of the person with this address, as keys; its own comes first."""
     return [row["name"] for row in await conn.fetch(NAMES, organization_id, address)]
+
+
+class Owned(msgspec.Struct, frozen=True):
+    """A name of a person, as a key, and from when until when it was theirs; None: always, or still."""
+
+    name: str
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+TAKEN = """
+SELECT item.name, known.taken_at FROM unnest($2::text[]) WITH ORDINALITY AS item (name, n)
+  LEFT JOIN person_names known ON known.organization_id = $1 AND known.name = item.name ORDER BY item.n
+"""
+# There is no index by the number moved to: for rare use.
+FORMER = """
+SELECT known.name, known.taken_at FROM unnest($2::text[], $3::timestamptz[], $4::timestamptz[])
+       AS item (name, since, until)
+  JOIN person_names known ON known.organization_id = $1 AND person_of(known.moved_to) = item.name
+ WHERE known.taken_at IS NOT NULL AND (item.since IS NULL OR known.left_at > item.since)
+   AND (item.until IS NULL OR known.left_at <= item.until)
+"""
+
+
+async def owned(conn: Connection, organization_id: UUID, address: str) -> list[Owned]:
+    """All names of the person with this address, and those that others have taken since they left them. A number
+    remembers the last change of its owner."""
+    rows = await conn.fetch(TAKEN, organization_id, await names(conn, organization_id, address))
+    found = {row["name"]: Owned(row["name"], since=row["taken_at"]) for row in rows}
+    fresh = list(found.values())
+    while fresh:
+        asked = [one.name for one in fresh], [one.since for one in fresh], [one.until for one in fresh]
+        rows = await conn.fetch(FORMER, organization_id, *asked)
+        fresh = [Owned(row["name"], until=row["taken_at"]) for row in rows if row["name"] not in found]
+        found |= {one.name: one for one in fresh}
+    return list(found.values())

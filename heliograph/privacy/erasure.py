@@ -1,6 +1,7 @@
 """Erasing a person: what they wrote, what was written to them, and what an organization recorded about them.
 
-By person, not by spelling: under every spelling of the number, and every number and user id linked to it. What was
+By person, not by spelling: under every spelling of the number, and every number and user id linked to it. Messages of a
+number that somebody else has taken belong to whoever had it at the time. What was
 still to be sent to them is withdrawn (`withdrawing`). Rows that bills refer to are kept, and so is an opt-out, without
 which the person would be written to again.
 
@@ -148,11 +149,11 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
-SENT = """
+SENT = f"""
 WITH looked_at AS MATERIALIZED (
     SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
 ), theirs AS MATERIALIZED (
-    SELECT id FROM looked_at WHERE recipient = ANY ($4)
+    SELECT id FROM looked_at WHERE {naming.stored_under("recipient", 4)}
 )
 SELECT (SELECT id FROM looked_at ORDER BY id DESC LIMIT 1) AS last, 0 AS gone,
        (SELECT count(*) FROM theirs)::int AS seen, 0 AS told, ARRAY(SELECT id FROM theirs) AS theirs
@@ -174,16 +175,16 @@ SELECT later.fingerprint, later.received_at
         WHERE message_id = past.id AND received_on >= $3::date AND organization_id = $1 OFFSET 0) later
 """
 # An event repeats the text.
-RECEIVED = """
+RECEIVED = f"""
 WITH looked_at AS MATERIALIZED (
     SELECT id, sender FROM received_messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
 ), theirs AS MATERIALIZED (
-    SELECT id FROM looked_at WHERE sender = ANY ($4)
+    SELECT id FROM looked_at WHERE {naming.stored_under("sender", 4)}
 ), gone AS (
     UPDATE received_messages SET body = NULL
      WHERE organization_id = $1 AND body IS NOT NULL AND id = ANY (ARRAY(SELECT id FROM theirs)) RETURNING 1
 ), told AS (
-    UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
+    UPDATE events SET data = jsonb_set(data::jsonb, '{{message,text}}', 'null')::text
      WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
        AND message_id = ANY (ARRAY(SELECT id FROM theirs))
     RETURNING 1
@@ -271,15 +272,16 @@ OPT_OUTS = """
 SELECT count(*)::int FROM opt_outs
  WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one))
 """
-WHATSAPP = """
+WHATSAPP = f"""
 WITH theirs AS MATERIALIZED (
-    SELECT id, direction FROM whatsapp_messages WHERE organization_id = $1 AND recipient = ANY ($2)
+    SELECT id, direction FROM whatsapp_messages
+     WHERE organization_id = $1 AND recipient = ANY ($2) AND {naming.stored_under("recipient", 2)}
 ), gone AS (
     UPDATE whatsapp_messages SET content = NULL
      WHERE organization_id = $1 AND content IS NOT NULL AND id = ANY (ARRAY(SELECT id FROM theirs))
     RETURNING id
 ), told AS (
-    UPDATE events SET data = jsonb_set(data::jsonb, '{message,text}', 'null')::text
+    UPDATE events SET data = jsonb_set(data::jsonb, '{{message,text}}', 'null')::text
      WHERE organization_id = $1 AND kind = 'message.received' AND data LIKE '%"text":"%'
        AND message_id = ANY (ARRAY(SELECT id FROM theirs WHERE direction = 'inbound'))
     RETURNING 1
@@ -299,6 +301,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     await plan_by_key(conn)
     organization_id, begun = actor.organization_id, clock.now()
     names = await naming.names(conn, actor, address)
+    periods = await naming.periods(conn, actor, address)
     # Committed with the first step: repeating an interrupted erasure records it again.
     await audit.record(conn, actor, "person.erasing", object_id=phones.masked(address))
     row = await conn.fetchrow(CONTACTS, organization_id, names)
@@ -308,8 +311,8 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
         pending = [one["id"] for one in await conn.fetch(CAMPAIGNS, organization_id, names)]
         erased["recipients_of_campaigns"] = await conn.fetchval(RECIPIENTS, organization_id, names, pending)
     erased["skipped_by_campaigns"] += (await _steps(conn, SKIPPED, actor, names))["gone"]
-    sent = await _steps(conn, SENT, actor, names, also=_sent)
-    received = await _steps(conn, RECEIVED, actor, names, also=_parts)
+    sent = await _steps(conn, SENT, actor, *periods, also=_sent)
+    received = await _steps(conn, RECEIVED, actor, *periods, also=_parts)
     erased["sms_sent"], erased["sms_received"] = sent["gone"], received["gone"]
     erased["receipts_as_written"] = sent["receipts"]
     erased["parts_as_delivered"], erased["texts_in_events"] = received["parts"], received["told"]
@@ -321,7 +324,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
         "sms": sent["withdrawn"],
         "whatsapp_messages": await withdrawing.whatsapp_of(conn, actor, names),
     }
-    row = await conn.fetchrow(WHATSAPP, organization_id, names)
+    row = await conn.fetchrow(WHATSAPP, organization_id, *periods)
     assert row is not None
     erased["whatsapp_messages"] = row["gone"]
     erased["texts_in_events"] += row["told"]
@@ -353,13 +356,13 @@ Also = Callable[[Connection, Actor, list[UUID]], Awaitable[dict[str, int]]]
 
 
 async def _steps(
-    conn: Connection, sql: str, actor: Actor, names: list[str], *, also: Also | None = None
+    conn: Connection, sql: str, actor: Actor, *names: list[str] | list[UUID], also: Also | None = None
 ) -> Counter[str]:
-    """`gone`, `seen` and `told` of all steps, and the counts returned by `also`."""
+    """`gone`, `seen` and `told` of all steps, and the counts returned by `also`. `names`: $4 and what follows it."""
     done: Counter[str] = Counter()
     after = _FIRST
     while True:
-        row = await conn.fetchrow(sql, actor.organization_id, after, STEP, names)
+        row = await conn.fetchrow(sql, actor.organization_id, after, STEP, *names)
         assert row is not None
         done.update({name: row[name] for name in ("gone", "seen", "told")})
         if also is not None and row["theirs"]:

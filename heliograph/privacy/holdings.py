@@ -25,7 +25,8 @@ from heliograph.sealing import text_keys
 STEP = 20_000
 _FIRST = UUID(int=0)
 
-#: $1: the organization; $2: the person's names. Each is bounded by how often a person can occur in it.
+#: $1: the organization; $2: the person's names; of `whatsapp_message` as from `naming.periods`. Each is bounded by how
+#: often a person can occur in it.
 LISTS = {
     "contact": """
 SELECT c.id, c.mode, c.phone, c.name, c.first_name, c.last_name, c.tags,
@@ -58,10 +59,11 @@ SELECT recipient, kind, message_id, replied_at
 SELECT id, channel, peer, heard_at, closed_at FROM inbox_threads WHERE organization_id = $1 AND peer = ANY ($2)
  ORDER BY id
 """,
-    "whatsapp_message": """
+    "whatsapp_message": f"""
 SELECT id, direction, mode, status, recipient, type, template_name, template_language, content, client_reference,
        campaign_id, accepted_at, sent_at, delivered_at, read_at, failed_at, canceled_at, failure_code
-  FROM whatsapp_messages WHERE organization_id = $1 AND recipient = ANY ($2) ORDER BY id
+  FROM whatsapp_messages
+ WHERE organization_id = $1 AND recipient = ANY ($2) AND {naming.stored_under("recipient", 2)} ORDER BY id
 """,
     "campaign": """
 SELECT c.id, c.name, c.mode, c.created_at, r.phone, r.name AS recipient_name, r.first_name, r.last_name
@@ -98,35 +100,35 @@ SELECT number, state, network, asked_at, answered_at FROM number_lookups
  ORDER BY asked_at
 """,
 }
-#: The same for tables without an index by recipient: $3: the id to begin after, $4: how many to scan. `LAST` says how
-#: far that goes.
+#: The same for tables without an index by recipient: $2: the id to begin after, $3: how many to scan, $4: the person's
+#: names, of messages as from `naming.periods`. `LAST` says how far that goes.
 SCANS = {
-    "message": """
+    "message": f"""
 WITH looked_at AS MATERIALIZED (
-    SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $3 ORDER BY id LIMIT $4
+    SELECT id, recipient FROM messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
 )
 SELECT id, mode, status, recipient, sender, country, class, segments, body, client_reference, campaign_id,
        accepted_at, sent_at, delivered_at, failed_at, failure_code
   FROM messages WHERE organization_id = $1
-   AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE recipient = ANY ($2))) ORDER BY id
+   AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE {naming.stored_under("recipient", 4)})) ORDER BY id
 """,
-    "message_received": """
+    "message_received": f"""
 WITH looked_at AS MATERIALIZED (
-    SELECT id, sender FROM received_messages WHERE organization_id = $1 AND id > $3 ORDER BY id LIMIT $4
+    SELECT id, sender FROM received_messages WHERE organization_id = $1 AND id > $2 ORDER BY id LIMIT $3
 )
 SELECT id, sender, recipient, segments, missing, keyword, body, received_at
   FROM received_messages WHERE organization_id = $1
-   AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE sender = ANY ($2))) ORDER BY id
+   AND id = ANY (ARRAY(SELECT id FROM looked_at WHERE {naming.stored_under("sender", 4)})) ORDER BY id
 """,
     # Numbers as they were typed.
     "skipped_by_campaign": f"""
 WITH looked_at AS MATERIALIZED (
     SELECT campaign_id, id, recipient, reason FROM campaign_skipped
-     WHERE organization_id = $1 AND reason = '{skipped.NO_NUMBER}' AND id > $3 ORDER BY id LIMIT $4
+     WHERE organization_id = $1 AND reason = '{skipped.NO_NUMBER}' AND id > $2 ORDER BY id LIMIT $3
 )
 SELECT s.campaign_id, c.name, s.recipient, s.reason FROM looked_at s CROSS JOIN LATERAL (
        SELECT name FROM campaigns WHERE organization_id = $1 AND id = s.campaign_id LIMIT 1) c
- WHERE {naming.typed_in("s.recipient")} ORDER BY s.id
+ WHERE {naming.typed_in("s.recipient", "$4")} ORDER BY s.id
 """,
 }
 #: The rows scanned.
@@ -148,9 +150,11 @@ async def held(conn: Connection, actor: Actor, *, address: str) -> AsyncIterator
     `address`: E.164, or a user id. The request is recorded in the audit log. `conn` plans by key from then on."""
     await plan_by_key(conn)
     names = await naming.names(conn, actor, address)
+    periods = await naming.periods(conn, actor, address)
     await audit.record(conn, actor, "person.exported", object_id=phones.masked(address))
     for what, sql in LISTS.items():
-        rows = await conn.fetch(sql, actor.organization_id, names)
+        values = periods if what == "whatsapp_message" else (names,)
+        rows = await conn.fetch(sql, actor.organization_id, *values)
         if what == "whatsapp_message":
             contents = await text_keys.opened_of(
                 conn, actor.organization_id, "whatsapp_messages", [(row["id"], row["content"]) for row in rows]
@@ -166,7 +170,8 @@ async def held(conn: Connection, actor: Actor, *, address: str) -> AsyncIterator
             last = await conn.fetchval(LAST.format(_SCANNED[what]), actor.organization_id, after, STEP)
             if last is None:
                 break
-            rows = await conn.fetch(sql, actor.organization_id, names, after, STEP)
+            values = periods if what in _SEALED else (names,)
+            rows = await conn.fetch(sql, actor.organization_id, after, STEP, *values)
             after = last
             if what not in _SEALED:
                 for row in rows:

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7_floor
 from heliograph.consent import people
 
 
 async def names(conn: Connection, actor: Actor, address: str) -> list[str]:
     """Every spelling of every number, and every user id, of the person behind `address` (E.164, or a user id)."""
     known = await people.names(conn, actor.organization_id, address)
-    return [one for name in known for one in (phones.spellings(name) if name.startswith("+") else [name])]
+    return [one for name in known for one in _spellings(name)]
+
+
+_FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
+
+
+async def periods(conn: Connection, actor: Actor, address: str) -> tuple[list[str], list[UUID], list[UUID]]:
+    """The same, with the numbers that they left and that others have taken, as values of `stored_under`: what a message
+    says belongs to whoever had its number at the time."""
+    rows = [
+        (spelling, uuid7_floor(one.since) if one.since else _FIRST, uuid7_floor(one.until) if one.until else _LAST)
+        for one in await people.owned(conn, actor.organization_id, address)
+        for spelling in _spellings(one.name)
+    ]
+    return [name for name, _, _ in rows], [since for _, since, _ in rows], [until for _, _, until in rows]
+
+
+def stored_under(column: str, first: int) -> str:
+    """An SQL condition: a message, whose id tells its time, has one of the names in `column`. `first`: the number of
+    the first of the three parameters from `periods`."""
+    values = f"${first}::text[], ${first + 1}::uuid[], ${first + 2}::uuid[]"
+    return f"""EXISTS (SELECT FROM unnest({values}) AS known (name, since, until)
+             WHERE known.name = {column} AND id >= known.since AND id < known.until)"""
+
+
+def _spellings(name: str) -> list[str]:
+    return phones.spellings(name) if name.startswith("+") else [name]
 
 
 def typed_in(column: str, names: str = "$2") -> str:

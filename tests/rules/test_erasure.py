@@ -12,6 +12,7 @@ import pytest
 
 from heliograph.accounts import idempotency
 from heliograph.base.actor import Actor
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import plan, record
@@ -30,7 +31,7 @@ from heliograph.sms.received import inbound, inbox
 from heliograph.suppliers.contract import Inbound
 from tests.rules import test_campaigns as campaigns
 from tests.rules import test_whatsapp_campaigns as whatsapp_campaigns
-from tests.rules.callback_factories import Meta, message
+from tests.rules.callback_factories import Change, Meta, ago, message
 from tests.rules.factories import check_books, check_ledger, key, organization, send, sender
 from tests.rules.factories import message as sms
 from tests.rules.whatsapp_factories import PRICES, Made, check_wallets, made
@@ -324,3 +325,44 @@ async def test_what_a_worker_is_handing_over_stays_with_it(pool: Pool, channel: 
         receipt = await erasure.erase(conn, known.actor, address=ANA)
     assert receipt.withdrawn == {}
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = $1", channel) == 3
+
+
+async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time(pool: Pool) -> None:
+    """Who moved is erased with what stands under the number that they left; who has it now gets none of that to see."""
+    acme, meta = await made(pool), Meta(pool)
+    there, last = "+258847777777", "+258849999999"
+    await sender(pool, acme.actor, "258800001234")
+
+    def moved(old: str, new: str, hours: float) -> Change:
+        system = {"type": "user_changed_number", "body": "changed", "wa_id": new[1:]}
+        return message(acme, type="system", by=old, at=ago(hours=hours), system=system)
+
+    async def held(address: str) -> dict[str, int]:
+        async with pool.acquire() as conn:
+            rows = [row async for row in holdings.held(conn, acme.actor, address=address)]
+        texts = [row["what"] for row in rows if row.get("body") or row.get("content")]
+        return dict(Counter(texts))
+
+    async def write(number: str) -> None:
+        await sms(pool, acme.actor, to=number)
+        async with pool.acquire() as conn, conn.transaction():
+            await timers.ensure(conn, inbox.TIMER)
+            said = Inbound(number[1:], "258800001234", f"hello {uuid7()}", uuid7().bytes)
+            await inbound.store(conn, UUID(int=1), [said])
+        async with pool.acquire() as conn:
+            await inbox.work_through(conn)
+
+    await meta.say(acme, message(acme, "mine", ago(hours=60), by=BIA))
+    await write(BIA)
+    await meta.say(acme, moved(BIA, there, 50), moved(there, last, 40))
+    since = clock.now()
+    for number in (BIA, there):
+        await meta.say(acme, message(acme, "a stranger's", by=number))
+        await write(number)
+    await pool.execute("UPDATE person_names SET taken_at = $1 WHERE taken_at IS NOT NULL", since)
+    own = {"message": 1, "message_received": 1, "whatsapp_message": 1}
+    assert [await held(one) for one in (BIA, there, last)] == [own, own, own | {"whatsapp_message": 3}]
+    async with pool.acquire() as conn:
+        done = await erasure.erase(conn, acme.actor, address=last)
+    assert (done.erased["whatsapp_messages"], done.erased["sms_sent"], done.erased["sms_received"]) == (3, 1, 1)
+    assert [await held(one) for one in (BIA, there, last)] == [own, own, {}]
