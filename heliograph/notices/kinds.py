@@ -56,6 +56,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "template.rejected": Kind("/templates", scope="whatsapp:read"),
         "template.paused": Kind("/templates", scope="whatsapp:read"),
         "template.disabled": Kind("/templates", scope="whatsapp:read"),
+        "template.marketing": Kind("/templates", scope="whatsapp:read"),
         # rating: yellow or red
         "number.quality": Kind("/numbers", scope="whatsapp:read"),
         # left, total: messages; the object is the percentage used

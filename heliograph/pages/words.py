@@ -60,6 +60,7 @@ NOTICES: Mapping[str, str] = {
     "template.rejected": "A template was rejected",
     "template.paused": "A template is paused",
     "template.disabled": "A template was disabled",
+    "template.marketing": "A template became marketing",
     "number.quality": "The quality of a number has fallen",
     "quota.used": "80, 95 or 100 % of the quota is used",
     "usage.day": "A day has more messages than its alert",

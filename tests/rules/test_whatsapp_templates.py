@@ -132,7 +132,7 @@ async def test_customers_hear_once_of_what_they_see(pool: Pool) -> None:
         ("rejected", "marketing"),
     ]
     kinds = await pool.fetch("SELECT kind, object FROM notices ORDER BY id")
-    assert kinds == [("template.paused", str(id)), ("template.rejected", str(id))]
+    assert kinds == [(f"template.{one}", str(id)) for one in ("paused", "marketing", "rejected")]
     last = told[-1][1]["template"]
     assert last.pop("updatedAt")
     assert last == {

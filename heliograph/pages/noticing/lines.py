@@ -98,6 +98,8 @@ def title(known: Speech, one: Noticed) -> str:
             return text("The template “%(name)s” is paused: people did not like what it said.", name=name)
         case "template.disabled":
             return text("The template “%(name)s” was disabled.", name=name)
+        case "template.marketing":
+            return text("WhatsApp now counts the template “%(name)s” as marketing, so it is not sent.", name=name)
         case "number.quality":
             return text("The quality of the number %(number)s has fallen.", number=name)
         case "key.ending":
@@ -163,6 +165,8 @@ def several(known: Speech, kind: str, number: int) -> str:
             return count("%(num)s template is paused.", "%(num)s templates are paused.", number)
         case "template.disabled":
             return count("%(num)s template was disabled.", "%(num)s templates were disabled.", number)
+        case "template.marketing":
+            return count("%(num)s template became marketing.", "%(num)s templates became marketing.", number)
         case "number.quality":
             return count(
                 "The quality of %(num)s number has fallen.", "The quality of %(num)s numbers has fallen.", number

@@ -464,6 +464,9 @@ async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair]
                 raised.append(_event(organization_id, row, at))
                 if row["status"] != old["status"] and row["status"] in TOLD:
                     told.append(Notice(organization_id, f"template.{row['status']}", str(row["id"]), row["name"]))
+                # What campaigns have staged waits, and single messages fail.
+                if row["category"] != old["category"] and row["category"] == "marketing":
+                    told.append(Notice(organization_id, "template.marketing", str(row["id"]), row["name"]))
         if row["quality"] != old["quality"]:
             noted.append(qualities.Noted(row["id"], row["quality"].lower()))
         stored.append((organization_id, row["id"], *(row[name] for name in _WRITTEN)))
