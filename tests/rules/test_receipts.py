@@ -663,6 +663,18 @@ async def test_a_part_that_expired_may_still_be_delivered(pool: Pool, together: 
     assert len(await events_of(pool, id)) == 1
 
 
+async def test_parts_whose_receipts_come_to_two_workers_at_once_decide_together(pool: Pool) -> None:
+    """Neither part decides alone, and neither transaction sees what the other has not committed."""
+    id = await sent(pool, await organization(pool), ONE, "1", "2")
+    async with pool.acquire() as conn, conn.transaction():
+        await receipts.store(conn, [ReceivedReceipt(ONE, receipt("1"))], policies={})
+        other = asyncio.create_task(receive(pool, receipt("2")))
+        await blocked(pool)
+    await other
+    assert await status_of(pool, id) == "delivered"
+    assert await events_of(pool, id) == ["message.delivered"]
+
+
 async def test_early_receipts_of_parts_are_adopted(pool: Pool) -> None:
     bench = Bench(pool)
     bench.only.script = lambda submission: None

@@ -56,6 +56,12 @@ def decide(policy: str, parts: int, states: Mapping[int, str], taken: int) -> st
     return "delivered" if len(states) >= wanted else None
 
 
+# Receipts for other parts of these messages may be being applied on another connection: neither would see the other's,
+# and none would decide. In one order, so that two batches cannot deadlock.
+LOCK_PARTS = """
+SELECT FROM sms_parts WHERE message_id = ANY ($1) AND parts > 1
+ ORDER BY message_id, attempt, part, id_key FOR NO KEY UPDATE
+"""
 # As with messages, the first state counts, except that `delivered` replaces `expired`.
 SET_PARTS = """
 UPDATE sms_parts SET state = v.state
@@ -84,6 +90,8 @@ async def apply(
         if overrides(words.setdefault(part, word), word):
             words[part] = word
     words = dict(sorted(words.items()))
+    messages = list({row["message_id"] for _, row in several})
+    await conn.execute(LOCK_PARTS, messages)
     await conn.execute(
         SET_PARTS,
         [message_id for message_id, _, _ in words],
@@ -93,7 +101,7 @@ async def apply(
     )
     blamed = {row["message_id"] for one, row in several if one.receipt.recipients}
     groups: dict[tuple[UUID, int], list[asyncpg.Record]] = {}
-    for row in await conn.fetch(PARTS, list({row["message_id"] for _, row in several})):
+    for row in await conn.fetch(PARTS, messages):
         groups.setdefault((row["message_id"], row["attempt"]), []).append(row)
     moves = []
     for rows in groups.values():
