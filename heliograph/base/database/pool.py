@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import asyncpg
 
 from heliograph.base.database import clock
-from heliograph.base.network.connecting import Connector, DatabaseAway
+from heliograph.base.network.connecting import ABANDONED, Connector, DatabaseAway
 from heliograph.base.process import measures
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ MEANING = {
 }
 
 #: Parameters of each session. A pooler in transaction mode accepts none, so behind one they are set on the role.
-ROLE = {"client_connection_check_interval": "1000", **MEANING, **KEYED}
+ROLE = {"client_connection_check_interval": "1000", **ABANDONED, **MEANING, **KEYED}
 PLANS = "SELECT current_setting('plan_cache_mode')"
 
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run
@@ -68,7 +68,6 @@ SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('ena
 STATEMENT_TIMEOUT = 30.0
 #: Seconds that this side waits for a statement beyond the server's limit: a timeout there costs no connection.
 ANSWER = 0.5
-
 
 MISTAKES = (asyncpg.InvalidAuthorizationSpecificationError, ssl.SSLCertVerificationError)
 
@@ -383,6 +382,7 @@ def is_down(error: BaseException) -> bool:
         | TimeoutError
         | asyncpg.InvalidAuthorizationSpecificationError
         | asyncpg.InvalidCatalogNameError
+        | asyncpg.IdleInTransactionSessionTimeoutError
         | asyncpg.ReadOnlySQLTransactionError
         | asyncpg.InternalClientError,
     )

@@ -42,6 +42,15 @@ NEXT = (
 )
 
 
+#: Parameters of a session: the server ends it if its other end is gone, which it would notice after two hours, or stops
+#: in the middle of a transaction. Until then others wait for its locks, and nobody else takes what it has picked.
+ABANDONED = {
+    "idle_in_transaction_session_timeout": "30s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "3",
+    "tcp_keepalives_count": "3",
+}
+
 #: Seconds after which the next host is tried in parallel with one that has not answered yet.
 BESIDE = 0.25
 
