@@ -277,11 +277,18 @@ async def list_replays(
 ANY_RUNNING = """
 EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND (cause = 'request' OR to_at <= now()))
 """
+# A transaction that recorded an event while the endpoint was stopped may last longer than SETTLING, and its event would
+# be passed over: a recovery replay waits for those that wrote before its end. Only sessions of roles that this one has
+# the rights of are ours.
 TAKE = """
 SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
   FROM webhook_replays r
        JOIN webhook_endpoints e ON e.organization_id = r.organization_id AND e.id = r.endpoint_id
- WHERE r.status = 'running' AND NOT r.held AND (r.cause = 'request' OR r.to_at <= now())
+ WHERE r.status = 'running' AND NOT r.held
+   AND (r.cause = 'request' OR r.to_at <= now() AND NOT EXISTS (
+        SELECT FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_xid IS NOT NULL
+           AND xact_start <= r.to_at AND pg_has_role(usesysid, 'USAGE')))
    AND (SELECT count(*) FROM (
            SELECT FROM queue WHERE kind = 'webhook' AND line = r.endpoint_id AND lane = 1
               AND organization_id = r.organization_id AND due_at <= now() LIMIT $1) waiting) < $1

@@ -13,17 +13,34 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
-from heliograph.base.ids import time_of
+from heliograph.base.ids import time_of, uuid7
 from heliograph.simulators.receiver import Options, Receiver
 from heliograph.webhooks import catcher, changing, endpoints, figures, replays
 from heliograph.webhooks.changing import Changes
 from heliograph.webhooks.endpoints import Endpoint, EndpointDisabled, EndpointPaused
 from heliograph.webhooks.recording import events
+from heliograph.webhooks.recording.events import Event
 from heliograph.webhooks.replays import Replay
-from tests.hooks import KIND, attempted, attempts, delivering, endpoint, organization, queued, record, settings, until
+from tests.hooks import (
+    DATA,
+    KIND,
+    attempted,
+    attempts,
+    delivering,
+    endpoint,
+    organization,
+    queued,
+    record,
+    settings,
+    until,
+)
 
 RULES = endpoints.rules(settings())
 URL = "http://127.0.0.1:9/"
+WRITING = """
+SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+                  AND backend_xid IS NOT NULL AND xact_start <= $1)
+"""
 
 
 async def change(pool: Pool, actor: Actor, id: UUID, **asked: Any) -> Endpoint:
@@ -38,7 +55,10 @@ async def advance(pool: Pool) -> int:
 
 async def settled(pool: Pool) -> None:
     """As if the time had passed after which a return is replayed."""
-    await pool.execute("UPDATE webhook_replays SET to_at = now()")
+    at = await pool.fetchval("WITH one AS (UPDATE webhook_replays SET to_at = now()) SELECT now()")
+    # Deliverers may just be recording something.
+    while await pool.fetchval(WRITING, at):
+        pass
 
 
 async def replays_of(pool: Pool, actor: Actor, id: UUID) -> list[Replay]:
@@ -47,9 +67,13 @@ async def replays_of(pool: Pool, actor: Actor, id: UUID) -> list[Replay]:
 
 
 async def recorded_before(pool: Pool, actor: Actor, count: int = 1) -> None:
-    """Record events, and wait for the end of the last one's millisecond: times of events are no more exact."""
-    last = UUID((await record(pool, actor, count))[-1])
-    while await pool.fetchval("SELECT clock_timestamp()") < time_of(last) + timedelta(milliseconds=1):
+    """Record events, and wait for the end of the last one's millisecond."""
+    await passed(pool, UUID((await record(pool, actor, count))[-1]))
+
+
+async def passed(pool: Pool, id: UUID) -> None:
+    """Wait for the end of an event's millisecond: times of events are no more exact."""
+    while await pool.fetchval("SELECT clock_timestamp()") < time_of(id) + timedelta(milliseconds=1):
         pass
 
 
@@ -82,6 +106,22 @@ async def test_nothing_goes_out_while_it_is_paused_and_everything_once_it_is_res
     assert len({event.id for event in receiver.events}) == 4
     (done,) = await replays_of(pool, actor, id)
     assert (done.cause, done.status, done.queued, done.only_failed) == ("return", "completed", 4, True)
+
+
+async def test_what_was_being_recorded_when_it_was_resumed_is_recovered_too(pool: Pool) -> None:
+    """Its transaction saw a paused endpoint, and lasts longer than a return waits: its worker stopped for a while."""
+    actor = await organization(pool)
+    id, _ = await endpoint(pool, actor, URL)
+    await change(pool, actor, id, paused=True)
+    event = Event(actor.organization_id, uuid7(), KIND, "req-1", DATA, clock.now())
+    async with pool.acquire() as conn, conn.transaction():
+        await events.record(conn, [event])
+        await change(pool, actor, id, paused=False)
+        await passed(pool, event.id)
+        await pool.execute("UPDATE webhook_replays SET to_at = now()")
+        assert await advance(pool) == 0
+    assert await advance(pool) == 1
+    assert await queued(pool) == 1
 
 
 async def test_what_was_taken_is_not_sent_again(pool: Pool) -> None:
