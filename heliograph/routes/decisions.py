@@ -60,6 +60,10 @@ class Decisions:
         """Recreate the wording of all decisions made from now on."""
         self._made.clear()
 
+    def begin(self) -> None:
+        """To be called before each transaction that may `store`: the last one may have failed."""
+        self._storing = {}
+
     async def store(self, conn: Connection, numbers: Iterable[int | None], *, at: datetime) -> None:
         """Store the sentences that are not stored yet, or were last stored on an earlier day, in the transaction that
         begins their attempts. `at`: now, by the database's clock."""
@@ -68,13 +72,11 @@ class Decisions:
         due = [one for one in due if one in self._words]
         if due:
             await conn.execute(STORE, due, [self._words[one] for one in due], today)
-            self._storing = dict.fromkeys(due, today)
+            self._storing |= dict.fromkeys(due, today)
 
     def committed(self) -> None:
-        """To be called once the transaction of the last `store` has committed."""
-        if self._storing:
-            self._stored |= self._storing
-            self._storing = {}
+        """To be called once the transaction has committed."""
+        self._stored |= self._storing
 
 
 # Ordered, so that two workers that store the same ones cannot deadlock.

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
+import asyncpg
+import pytest
+
 from heliograph.base.database import clock
-from heliograph.base.database.pool import Pool
+from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.networks import learned
 from heliograph.networks.learned import Known
@@ -15,8 +19,10 @@ from heliograph.overview import messages
 from heliograph.prices import rows, tariffs
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
+from heliograph.sending.attempts import Attempt
 from heliograph.sms import retention, timeline
 from heliograph.sms.dispatch import explaining
+from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.suppliers.contract import Outcome, Verdict
 from tests.rules.dispatching import Bench, attempts
 from tests.rules.factories import TO, message, organization, supplier
@@ -72,6 +78,27 @@ async def test_why_a_supplier_was_chosen_is_kept_in_the_words_of_that_moment(poo
     await bench.round()
     assert {tuple(await because(pool, one)) for one in more} <= {(said,), tuple(await because(pool, more[0]))}
     assert await pool.fetchval("SELECT count(*) FROM route_decisions") <= 4
+
+
+async def test_words_of_a_transaction_that_was_rolled_back_are_stored_by_the_next(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a round without any message comes between, whose commit says nothing about them."""
+    bench = Bench(pool, supplier("main", id=uuid7()))
+    id = await message(pool, await organization(pool))
+    begun = bench.channel.begun
+
+    async def lost(conn: Connection, begins: Sequence[Attempt[ClaimedMessage]]) -> None:
+        await begun(conn, begins)
+        raise asyncpg.DeadlockDetectedError
+
+    monkeypatch.setattr(bench.channel, "begun", lost)
+    await bench.round()
+    monkeypatch.undo()
+    for due in ("now() + interval '1 hour'", "now()"):
+        await pool.execute(f"UPDATE queue SET due_at = {due}")
+        await bench.round()
+    assert await because(pool, id) == ["no route: the suppliers' own prefixes, priorities and weights: main"]
 
 
 async def test_what_is_kept_names_price_and_quality_where_they_are_known(pool: Pool) -> None:

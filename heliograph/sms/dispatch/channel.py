@@ -101,6 +101,7 @@ class SmsChannel:
     # -- a round -------------------------------------------------------------------------------------------------------
 
     async def before_round(self) -> None:
+        self._selection.decisions.begin()
         self._room = self._selection.make_room()
 
     async def pick(self, conn: Connection, *, limit: int) -> list[Lease]:
