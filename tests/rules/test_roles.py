@@ -14,7 +14,8 @@ from heliograph.base.actor import SYSTEM
 from heliograph.base.database import roles
 from heliograph.base.database.migrate import make_days, make_partitions, migrate
 from heliograph.base.database.pool import Pool
-from heliograph.base.database.roles import RoleMissing
+from heliograph.base.database.roles import SEES, RoleMissing
+from heliograph.base.embedded.server import OWNER
 from tests.database import Cluster
 from tests.rules.factories import organization
 
@@ -129,6 +130,29 @@ async def test_migrating_makes_the_role_and_gives_it_what_is_new(
     finally:
         conn = await asyncpg.connect(database_server.as_administrator(database_url))
         await conn.execute('DROP OWNED BY "nobody-yet"; DROP ROLE "nobody-yet"')
+        await conn.close()
+
+
+@pytest.mark.parametrize(("inherited", "sees"), [("FALSE", False), ("TRUE", True)])
+async def test_the_right_to_see_all_is_left_out_if_the_owner_cannot_grant_it(
+    database_url: str, owner_url: str, database_server: Cluster, inherited: str, sees: bool
+) -> None:
+    """GRANT ignores groups whose rights the owner does not inherit, as of PostgreSQL 16. Migrations do not need it."""
+    stranger = database_url.replace("://heliograph:", "://newcomer:")
+    conn = await asyncpg.connect(database_server.as_administrator(database_url))
+    try:
+        if await conn.fetchval("SELECT current_setting('server_version_num')::int") < 160000:
+            pytest.skip("every member of a group inherits alike")
+        await conn.execute(f"CREATE ROLE newcomer; CREATE ROLE team; GRANT {SEES} TO team WITH ADMIN OPTION")
+        await conn.execute(f"GRANT team TO {OWNER} WITH INHERIT {inherited}")
+        try:
+            await migrate(owner_url, application=stranger)
+            assert await conn.fetchval("SELECT has_table_privilege('newcomer', 'messages', 'SELECT, DELETE')")
+            assert await conn.fetchval(f"SELECT pg_has_role('newcomer', '{SEES}', 'USAGE')") is sees
+        finally:
+            await conn.execute("DROP OWNED BY newcomer, team CASCADE; DROP ROLE IF EXISTS newcomer")
+            await conn.execute("DROP ROLE team")
+    finally:
         await conn.close()
 
 

@@ -26,6 +26,8 @@ SELF = "SELECT current_user::text"
 EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
 # PostgreSQL itself quotes names and passwords in the statement.
 CREATE = f"SELECT format('CREATE ROLE %I {LIMITS} PASSWORD %L', $1::text, $2::text)"
+# Who may grant the role that sees all: a superuser, and who inherits the right to. A right that is not inherited is
+# none for GRANT as of PostgreSQL 16.
 WANTED = f"""
 SELECT format('GRANT %s ON %I TO %I', wanted.what, relname, $1::text)
   FROM pg_class CROSS JOIN LATERAL (
@@ -48,7 +50,10 @@ SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), $1::text
  WHERE NOT has_database_privilege($1::text, current_database(), 'CONNECT')
 UNION ALL
 SELECT format('GRANT {SEES} TO %I', $1::text)
- WHERE pg_has_role(current_user, '{SEES}', 'USAGE WITH ADMIN OPTION') AND NOT pg_has_role($1::text, '{SEES}', 'USAGE')
+ WHERE NOT pg_has_role($1::text, '{SEES}', 'USAGE')
+   AND (EXISTS (SELECT FROM pg_auth_members
+                 WHERE roleid = '{SEES}'::regrole AND admin_option AND pg_has_role(current_user, member, 'USAGE'))
+        OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))
 """
 # The owner of the audit log may do anything with it.
 OWNS = """
