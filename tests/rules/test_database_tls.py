@@ -13,7 +13,7 @@ from heliograph.base.database.pool import open_pool
 from heliograph.base.database.url import UrlError
 from heliograph.base.embedded import copies, tunnel
 from heliograph.base.embedded.install import PostgresError
-from heliograph.base.network.connecting import connect
+from heliograph.base.network.connecting import TlsMissing, connect
 from tests.certificates import Authority
 from tests.processes import SECRET_KEY, Program, environment
 from tests.wire import wire
@@ -142,10 +142,13 @@ async def test_programs_reach_a_server_as_we_do_and_tell_nobody_how(database_url
         assert urllib.parse.urlsplit(url).hostname == urllib.parse.urlsplit(database_url).hostname
 
 
-async def test_a_server_without_tls_is_refused_where_it_is_wanted(database_url: str) -> None:
+async def test_a_server_without_tls_is_refused_at_once_where_it_is_wanted(
+    database_url: str, server: tuple[ssl.SSLContext, str]
+) -> None:
     assert await (await connect(f"{database_url}?sslmode=prefer")).fetchval("SELECT 1") == 1
-    with pytest.raises(ConnectionError, match="SSL"):
-        await connect(f"{database_url}?sslmode=require")
+    for mode in ("require", f"verify-full&sslrootcert={server[1]}"):
+        with pytest.raises(TlsMissing, match=r"^it offers no TLS, but `sslmode` requires it$"):
+            await open_pool(f"{database_url}?sslmode={mode}", size=1, wait=3600.0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import asyncpg
 
 from heliograph.base.database import clock
-from heliograph.base.network.connecting import ABANDONED, Connector, DatabaseAway
+from heliograph.base.network.connecting import ABANDONED, Connector, DatabaseAway, TlsMissing
 from heliograph.base.process import measures
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ STATEMENT_TIMEOUT = 30.0
 #: Seconds that this side waits for a statement beyond the server's limit: a timeout there costs no connection.
 ANSWER = 0.5
 
-MISTAKES = (asyncpg.InvalidAuthorizationSpecificationError, ssl.SSLCertVerificationError)
+MISTAKES = (asyncpg.InvalidAuthorizationSpecificationError, ssl.SSLCertVerificationError, TlsMissing)
 
 
 class RoleUnset(ValueError):

@@ -59,6 +59,14 @@ class DatabaseAway(ConnectionError):
     """The database does not answer, or cannot start a session; requests fail at once."""
 
 
+class TlsMissing(ConnectionError):
+    """The server does not offer the TLS that the URL requires."""
+
+
+#: Part of the text by which alone asyncpg says that the server has refused TLS.
+NO_TLS = "rejected SSL upgrade"
+
+
 class Connector:
     """Opens connections for a URL. Remembers which host answered last, and tries that one first."""
 
@@ -172,14 +180,19 @@ class Connector:
         raise failed
 
     async def _open(self, target: Target, host: Host, kind: str, options: dict[str, Any]) -> Raw:
-        connection: Raw = await asyncpg.connect(
-            target.url,
-            host=host.name or None,
-            port=host.port,
-            timeout=target.timeout,
-            target_session_attrs=SessionAttribute(kind),
-            **options,
-        )
+        try:
+            connection: Raw = await asyncpg.connect(
+                target.url,
+                host=host.name or None,
+                port=host.port,
+                timeout=target.timeout,
+                target_session_attrs=SessionAttribute(kind),
+                **options,
+            )
+        except ConnectionError as error:
+            if NO_TLS not in str(error):
+                raise
+            raise TlsMissing("it offers no TLS, but `sslmode` requires it") from error
         _watch_over(connection, target.keep_alive)
         arrays.use(connection)
         return connection
