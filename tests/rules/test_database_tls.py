@@ -71,7 +71,7 @@ async def test_a_certificate_that_is_not_to_be_trusted_is_said_at_once(database_
             with pytest.raises(ssl.SSLCertVerificationError, match=told):
                 await open_pool(url, size=1, wait=3600.0)
             up = ("up", "--port", "0", "--data-dir", str(tmp_path / "data"))
-            for number, command in enumerate((("worker",), up)):
+            for number, command in enumerate((("worker",), ("migrate",), up)):
                 program = await Program.start(
                     *command,
                     log=tmp_path / f"{name}-{number}",

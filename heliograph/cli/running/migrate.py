@@ -12,7 +12,7 @@ from heliograph import migration_plan
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Connection, set_role
 from heliograph.base.database.roles import RoleMissing
-from heliograph.cli.terminal.console import FAILED, UNREACHABLE, DataDir, Problem, on_database, settings_of
+from heliograph.cli.terminal.console import FAILED, UNREACHABLE, DataDir, Problem, on_database, reason, settings_of
 from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.migration_plan import Planned
 
@@ -54,7 +54,7 @@ def command(
             " HELIOGRAPH_OWNER_DATABASE_URL"
         ) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        raise Problem(f"the database cannot be migrated: {error}", UNREACHABLE) from None
+        raise Problem(f"the database cannot be migrated: {reason(error)}", UNREACHABLE) from None
     _show("applied", applied, json, "Nothing to do.")
 
 
