@@ -55,6 +55,8 @@ class Hold(msgspec.Struct, frozen=True):
     #: Name of the operator, or of the shell user; "": created by a restore.
     made_by: str
     created_at: datetime
+    #: It was restored from a backup: nothing of it expires while it is held.
+    restored: bool
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -105,7 +107,7 @@ async def ago(conn: Connection, age: timedelta) -> datetime:
     return at
 
 
-_HOLD = "id, kind, line, organization_id, before, reason, made_by, created_at"
+_HOLD = "id, kind, line, organization_id, before, reason, made_by, created_at, restored"
 PUT = """
 INSERT INTO queue_holds (id, kind, line, organization_id, before, before_id, reason, made_by, restored)
 SELECT item.id, item.kind, $2, $3, $4, $5, $6, $8, $9 FROM unnest($1::text[], $7::uuid[]) AS item (kind, id)
@@ -136,7 +138,7 @@ async def hold(
     values = (which.line, which.organization_id, which.before, which.before_id)
     async with conn.transaction():
         await conn.execute(PUT, list(which.kinds), *values, reason, [uuid7() for _ in which.kinds], by.name, restored)
-        await _record(conn, by, "queue.held", which, reason=reason)
+        await _record(conn, by, "queue.held", which, reason=reason, told={"restored": True} if restored else None)
     leased: int = await conn.fetchval(LEASED, list(which.kinds), which.line, which.organization_id, which.before_id)
     return await list_all(conn), leased
 
@@ -170,7 +172,7 @@ async def release(conn: Connection, which: Selection, *, id: UUID | None = None,
                 action="queue.released",
                 object_id=str(row["id"]),
                 organization_id=row["organization_id"],
-                before={name: row[name] for name in ("kind", "line", "before", "reason")},
+                before={name: row[name] for name in ("kind", "line", "before", "reason", "restored")},
             )
             for row in rows
         ]

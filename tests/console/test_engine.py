@@ -316,6 +316,19 @@ async def test_work_is_held_and_released(pool: Pool, tenant: Tenant, root: Brows
     assert (await root.post(f"/console/queue/holds/{one.id}/release", {"_token": token})).status == 404
 
 
+async def test_what_was_restored_is_held_without_expiring(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    page = await root.get("/console/queue/hold?look=yes&kind=webhook")
+    page = await root.submit(page, "/console/queue/hold", reason="looking")
+    assert "none of it expires" not in page.words
+    page = await root.get("/console/queue/hold?look=yes&kind=sms")
+    wrong = await root.submit(page, "/console/queue/hold", reason="", restored="yes")
+    assert (wrong.status, 'name="restored" value="yes" checked' in wrong.text) == (422, True)
+    page = await root.submit(page, "/console/queue/hold", reason="pgBackRest", restored="yes")
+    assert "pgBackRest It was restored from a backup: none of it expires." in page.words
+    async with pool.acquire() as conn:
+        assert [(one.kind, one.restored) for one in await holds.list_all(conn)] == [("webhook", False), ("sms", True)]
+
+
 def test_settings_in_force_blank_what_is_secret() -> None:
     listed = {
         one.name: one.value for one in in_force(Settings(database_url="postgresql://a:b@c/d", secret_key="s" * 40))

@@ -95,6 +95,8 @@ async def test_what_was_restored_by_other_tools_can_be_held_without_expiring(poo
     id = await message(pool, await organization(pool), age=timedelta(days=2))
     await cli("hold", "add", "--reason", "looking")
     await cli("hold", "add", "--restored", "--reason", "pgBackRest")
+    listed = (await cli("hold", "list", "--json")).data
+    assert [(one["reason"], one["restored"]) for one in listed] == [("looking", False)] * 3 + [("pgBackRest", True)] * 3
     async with pool.acquire() as conn:
         await timers.ensure(conn, held.TIMER)
         await held.expire_stalled(conn)

@@ -18,7 +18,7 @@ from heliograph.queue import holds
 
 app = group("List holds of outgoing work, add and release them.")
 
-COLUMNS = ("id", "kind", "supplier", "organization", "before", "reason", "made_by", "created_at")
+COLUMNS = ("id", "kind", "supplier", "organization", "before", "reason", "made_by", "created_at", "restored")
 
 
 @app.command("list")

@@ -71,21 +71,23 @@ async def hurry(request: Request) -> Answer:
 
 async def show_hold(request: Request) -> Answer:
     """What a hold would affect, before it is set."""
-    return await selecting.show(request, HOLD, {"reason": request.query.get("reason", "")})
+    given = {"reason": request.query.get("reason", ""), "restored": False}
+    return await selecting.show(request, HOLD, given)
 
 
 async def hold(request: Request) -> Answer:
     """Hold work until it is released; nothing is lost."""
     form = request.form
-    reason = reasons.given(form.get("reason", ""))
+    reason, restored = reasons.given(form.get("reason", "")), form.get("restored") == "yes"
     try:
         if reason is None:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: whoever finds the hold reads it."))
         async with request.writing() as conn:
             which = await selecting.selection(conn, form)
-            _, leased = await holds.hold(conn, which, reason=reason, by=request.who)
+            _, leased = await holds.hold(conn, which, reason=reason, restored=restored, by=request.who)
     except Invalid as refusal:
-        return await selecting.wrong(request, HOLD, refusal, {"reason": form.get("reason", "")})
+        given = {"reason": form.get("reason", ""), "restored": restored}
+        return await selecting.wrong(request, HOLD, refusal, given)
     said = request.text("It is held.")
     if leased:
         said += " " + request.speech.count(
