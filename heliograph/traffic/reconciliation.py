@@ -166,6 +166,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = 10_000
     #: The latest lines first, so that a limit leaves out the oldest ones.
     is_latest_first: bool = False
+    #: Count what happened this much earlier in its place, as if it had happened within the period.
+    earlier: timedelta = timedelta()
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,9 +254,10 @@ _READ = """
 SELECT supplier_id, at, country,
        jsonb_agg(jsonb_build_array(what, currency, count, segments, charged) ORDER BY what, currency)::text AS sums,
        histogram_sum(to_receipt) FILTER (WHERE to_receipt <> '{{}}') AS to_receipt
-  FROM (SELECT supplier_id, CASE WHEN 'hour' = ANY ($3) THEN hour
-                                 WHEN 'day' = ANY ($3) THEN date_trunc('day', hour, 'UTC')
-                                 WHEN 'month' = ANY ($3) THEN date_trunc('month', hour, 'UTC') END AS at,
+  FROM (SELECT supplier_id,
+               date_trunc(CASE WHEN 'hour' = ANY ($3) THEN 'hour' WHEN 'day' = ANY ($3) THEN 'day'
+                               WHEN 'month' = ANY ($3) THEN 'month' END,
+                          hour + make_interval(secs => $8), 'UTC') AS at,
                CASE WHEN 'country' = ANY ($3) THEN country END AS country, what, currency,
                sum(count)::bigint AS count, sum(segments)::bigint AS segments, sum(charged)::bigint AS charged,
                histogram_sum(to_receipt) FILTER (WHERE to_receipt <> '{{}}') AS to_receipt
@@ -287,17 +290,19 @@ READ_DAYS = _READ.format(
 
 async def read(conn: Connection, query: Query) -> list[Line]:
     """The lines of a period, oldest first unless asked otherwise; empty ones are left out."""
-    whole = all(at.astimezone(UTC).time() == time() for at in (query.date_from, query.date_to))
+    since, until = query.date_from - query.earlier, query.date_to - query.earlier
+    whole = all(at.astimezone(UTC).time() == time() for at in (since, until))
     statement = READ_DAYS if whole and "hour" not in query.by else READ
     rows = await conn.fetch(
         statement,
-        query.date_from,
-        query.date_to,
+        since,
+        until,
         list(query.by),
         query.supplier_id,
         query.country,
         query.limit,
         query.is_latest_first,
+        query.earlier.total_seconds(),
     )
     return [one for one in map(_line, rows) if one.counts]
 

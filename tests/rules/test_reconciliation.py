@@ -219,7 +219,7 @@ async def test_a_day_stands_beside_the_same_of_a_week_before(pool: Pool) -> None
         " - CASE WHEN hour < $1 - interval '3 days' THEN interval '7 days' ELSE interval '0' END",
         clock.now(),
     )
-    for by in ((), ("day",), ("hour", "country")):
+    for by in ((), ("day",), ("month",), ("hour", "country")):
         (found,) = await lines(pool, *by)
         shown = found.row()
         assert (shown["delivered_share"], shown["week_before_delivered_share"]) == (0.0, 1.0)
@@ -252,7 +252,7 @@ async def test_days_are_the_sums_of_their_hours(pool: Pool) -> None:
         first, last = start + timedelta(days=1), start + timedelta(days=3)
         for by in ((), ("day",), ("day", "country"), ("country",), ("month",), ("month", "country")):
             for supplier_id, country in ((None, None), (suppliers[0], None), (None, "PT")):
-                wanted = (first, last, list(by), supplier_id, country, 1000, False)
+                wanted = (first, last, list(by), supplier_id, country, 1000, False, 0.0)
                 hours = [tuple(row) for row in await pool.fetch(reconciliation.READ, *wanted)]
                 assert hours
                 assert hours == [tuple(row) for row in await pool.fetch(reconciliation.READ_DAYS, *wanted)]

@@ -73,13 +73,12 @@ class Reconciled(msgspec.Struct, frozen=True):
 
 
 async def report(conn: Connection, query: Query, *, compared: bool = True) -> list[Reconciled]:
-    """The lines of a period, each with that of the same hour, day or period a week before if `compared`."""
+    """The lines of a period, each with that of the same hour, day, month or period a week before if `compared`."""
     lines = await reconciliation.read(conn, query)
-    earlier = msgspec.structs.replace(query, date_from=query.date_from - WEEK, date_to=query.date_to - WEEK)
-    seen = await reconciliation.read(conn, earlier) if compared else []
-    before = {_key(one, one.at and one.at + WEEK): one for one in seen}
+    seen = await reconciliation.read(conn, msgspec.structs.replace(query, earlier=WEEK)) if compared else []
+    before = {_key(one): one for one in seen}
     names: dict[UUID, str] = {row["id"]: row["name"] for row in await conn.fetch(NAMES)}
-    return [Reconciled(names.get(one.supplier_id, ""), one, before.get(_key(one, one.at))) for one in lines]
+    return [Reconciled(names.get(one.supplier_id, ""), one, before.get(_key(one))) for one in lines]
 
 
 def pieces(query: Query) -> Iterator[Query]:
@@ -108,8 +107,8 @@ def as_csv(lines: Sequence[Reconciled], *, headed: bool = True) -> str:
     return out.getvalue()[begin:]
 
 
-def _key(one: Line, at: datetime | None) -> tuple[UUID, datetime | None, str | None]:
-    return one.supplier_id, at, one.country
+def _key(one: Line) -> tuple[UUID, datetime | None, str | None]:
+    return one.supplier_id, one.at, one.country
 
 
 def _money(amounts: Mapping[str, int]) -> str | None:
