@@ -11,7 +11,9 @@ from urllib.parse import quote
 import typer
 
 from heliograph.base.database import clock
+from heliograph.base.ids import uuid_in
 from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
+from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.printing import Json, group, line, say, show
 
 app = group("Requests that changed something or were refused, from the API's log. Uses the API with a key.")
@@ -84,6 +86,11 @@ def get(
       heliograph requests get 0198c1c7-7d5e-7cc3-98c9-5a1f7b0c2d3e
     """
     api, shown = client(key, url, profile, data_dir), (*COLUMNS, "body", "answer")
+    if uuid_in(request) is None:  # an `X-Request-Id` that the program made
+        named = latest(api, {"requestId": request}, 1)
+        if not named:
+            raise Problem(f"there is no request {request}")
+        request = named[0]["id"]
     show(api.ask("GET", f"/requests/{quote(request, safe='')}", has=("request",))["request"], json, shown)
 
 
