@@ -90,7 +90,8 @@ async def listens(host: str, port: int) -> None:
 
 
 async def answers(host: str, port: int, stop: asyncio.Event) -> None:
-    """Return once the API reports that it is healthy, including a worker, or once `stop` is set."""
+    """Return once the API reports that it has a worker, or once `stop` is set. Whatever else is degraded may stay so,
+    such as the queue for as long as a supplier is paused."""
     request = b"GET /v1/health HTTP/1.1\r\nhost: heliograph\r\nconnection: close\r\n\r\n"
     while not stop.is_set():
         try:
@@ -98,7 +99,7 @@ async def answers(host: str, port: int, stop: asyncio.Event) -> None:
             writer.write(request)
             answer = await asyncio.wait_for(reader.read(), 5.0)
             writer.close()
-            if b" 200 " in answer[:20] and b'"status":"ok"' in answer:
+            if b" 200 " in answer[:20] and b'"worker":"ok"' in answer:
                 return
         except (OSError, TimeoutError):
             await asyncio.sleep(0.05)

@@ -46,6 +46,25 @@ async def test_a_part_that_cannot_be_started_is_tried_again(monkeypatch: pytest.
     ]
 
 
+async def test_it_is_ready_although_a_message_is_overdue() -> None:
+    """As one is while its supplier is paused: the API can be used nevertheless, by whoever wants to find out."""
+    worker = "down"
+    asked: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal worker
+        await reader.readuntil(b"\r\n\r\n")
+        body = f'{{"status":"degraded","checks":{{"database":"ok","queue":"degraded","worker":"{worker}"}}}}'
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+        asked.append(worker)
+        worker = "ok"
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        await asyncio.wait_for(ports.answers(*server.sockets[0].getsockname(), asyncio.Event()), 60)
+    assert asked == ["down", "ok"]
+
+
 def test_what_drains_has_the_time_that_its_settings_promise() -> None:
     assert api_patience(Settings()) > 5 + 20
     assert worker_patience(Settings()) > 2 * 20
