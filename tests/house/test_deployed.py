@@ -125,6 +125,13 @@ def test_units_have_time_to_end() -> None:
     assert found == set(needed)
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_are_started_again_however_often_they_failed(unit: Path) -> None:
+    """By default, systemd leaves a unit down whose fifth start within 10 s has failed, even once the cause is gone."""
+    begin = unit.read_text().partition("[Service]")[0]
+    assert ("\nRestart=always\n" in unit.read_text()) == ("\nStartLimitIntervalSec=0\n" in begin)
+
+
 def test_credentials_of_units_are_secrets_that_are_read() -> None:
     named = {name for unit in UNITS for name in re.findall(r"LoadCredential=heliograph_(\w+):", unit.read_text())}
     assert named <= set(settings.SECRETS)
