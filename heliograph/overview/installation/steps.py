@@ -22,6 +22,7 @@ class Setup(msgspec.Struct, frozen=True):
     sender: bool
     #: A finished backup.
     backup: bool
+    #: Another operator who can sign in: with a second factor, which those who were only invited lack.
     second_operator: bool
 
     @property
@@ -54,7 +55,10 @@ SELECT EXISTS (SELECT FROM suppliers WHERE state <> 'removed' AND NOT simulated)
        EXISTS (SELECT FROM organizations) AS organization,
        EXISTS (SELECT FROM sender_ids WHERE status = 'approved') AS sender,
        EXISTS (SELECT FROM backups) AS backup,
-       (SELECT count(*) > 1 FROM (SELECT FROM operators LIMIT 2) few) AS second_operator
+       (SELECT count(*) > 1
+          FROM (SELECT FROM operators o JOIN users u ON u.id = o.user_id
+                 WHERE u.totp IS NOT NULL OR EXISTS (SELECT FROM passkeys WHERE user_id = u.id) LIMIT 2) few
+       ) AS second_operator
 """
 NEAR = """
 SELECT o.id, o.name, q.used, q.total
