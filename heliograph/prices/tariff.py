@@ -8,7 +8,7 @@ look-up has one answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -154,6 +154,15 @@ class Tariff:
         if self._default and (rate := _first(self._default, *asked)):
             return Found(rate, "default")
         return None
+
+    def parts(self, at: datetime, *, message_class: str = "") -> Iterator[Rate]:
+        """The rates that hold at a time for a network or a prefix, not for a whole country; without those that
+        reject. `message_class`: only those for it; empty: for any."""
+        for some in (*self._networks.values(), *self._prefixes.values()):
+            for one in some:
+                asked = (at, message_class or one.message_class, one.sender_type)
+                if not one.rejects and _holds(one, *asked):
+                    yield one
 
 
 def _ordered(rates: Iterable[Rate]) -> tuple[Rate, ...]:

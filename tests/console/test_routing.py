@@ -243,6 +243,41 @@ async def test_shares_now_stand_beside_those_configured(
     assert "main 0 % configured: 75 % avoided since" in (await root.get("/console/routes")).words
 
 
+async def test_who_has_no_rate_gets_nothing_of_a_route_that_requires_one(
+    pool: Pool, root: Browser, main: UUID, backup: UUID
+) -> None:
+    async def priced(card: str) -> None:
+        async with pool.acquire() as conn, conn.transaction():
+            given = rows.read([f"{line}\n" for line in card.splitlines()])
+            await tariffs.import_rates(conn, given, kind="cost", name="main", supplier_id=main)
+
+    await added(root, rated="yes", **at(main, 10, 3), **at(backup, 10, 1))
+    await bound(pool, main, backup)
+    page = await root.get("/console/routes/matrix")
+    assert page.words.count("has no rate there") == 2, page.words
+    await priced("country,price,currency\nMZ,0.01,USD")
+    one = f"/console/routes/{(await stored(pool)).route.id}"
+    for path, says in (
+        ("/console/routes", ("main 100 % configured: 75 %", "backup 0 % configured: 25 % has no rate there")),
+        ("/console/routes/matrix", ("0 % configured: 25 % has no rate there 10 · ×3 100 % configured: 75 %",)),
+        (one, ("main 10 3 75 % 100 % – ● can be asked backup 10 1 25 % 0 % – ◔ has no rate there",)),
+    ):
+        words = (await root.get(path)).words
+        assert all(text in words for text in says), words
+    # One for some of its numbers: these it does carry.
+    for card, times in (
+        ("country,prefix,price,currency\n,25884,0.01,USD", 1),
+        ("country,mcc,mnc,price,currency\n,643,04,0.01,USD", 1),
+        ("country,price,currency\nPT,0.01,USD", 2),
+        ("country,prefix,price,currency\n,35191,0.01,USD", 2),
+    ):
+        await pool.execute("DELETE FROM tariff_rates")
+        await pool.execute("DELETE FROM tariffs")
+        await priced(card)
+        words = (await root.get("/console/routes/matrix")).words
+        assert words.count("has no rate there") == times, card
+
+
 async def test_a_simulator_has_its_badge_wherever_routes_name_it(
     pool: Pool, root: Browser, tenant: Tenant, settings: Settings, main: UUID
 ) -> None:

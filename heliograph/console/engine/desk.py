@@ -32,6 +32,7 @@ from heliograph.overview.installation.now import Now, Watch
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVALS
 from heliograph.people.operators.sessions import Operator
+from heliograph.prices.book import Book
 from heliograph.sms import checks as sms
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
@@ -61,6 +62,8 @@ class Desk:
         #: All checks of the last refresh, including passing ones.
         self.checks: list[Check] = []
         self.waits = Waits(0, None, None)
+        #: Kept, so that a refresh loads only what has changed.
+        self.rates = Book()
         self.database = Safety([], None)
         self._since: dict[tuple[str, str], datetime] = {}
         self._turn = asyncio.Lock()

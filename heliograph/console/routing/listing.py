@@ -13,6 +13,7 @@ from heliograph.accounts import organizations
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.engine.desk import desk
 from heliograph.console.routing import told
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
@@ -63,7 +64,7 @@ async def show_one(request: Request) -> Answer:
     id = request.id()
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(id))
-        now = await standing.standings(conn)
+        now = await standing.standings(conn, [one], desk(request).rates)
         history = await rerouting.history(conn, route_id=id, limit=HISTORY)
         earned = await _earned(conn, one) if request.may(permission=MONEY) else []
     names = {supplier.id: supplier.name for supplier in now.suppliers}
@@ -101,7 +102,7 @@ async def _listed(request: Request, template: str) -> Answer:
                 refusal = Invalid(("organization", "unknown", "There is no organization with this name or id."))
         chosen = typed["class"] if typed["class"] in rules.CLASSES else ""
         found = _fitting(await _sorted(conn), organization_id, chosen)
-        now = await standing.standings(conn)
+        now = await standing.standings(conn, found, desk(request).rates)
     values = _page(request, found, now) | {
         "organization": typed["organization"],
         "chosen": chosen,

@@ -1,5 +1,5 @@
 """The current share of each supplier of a route, next to the configured one: takes into account adaptive shares,
-circuits, pauses, lost sessions and rates.
+circuits, pauses, lost sessions, rates, and prices on routes that require one.
 
 The rule nobody may break: shares are computed from the choices that workers compile, never from what was sent.
 """
@@ -12,12 +12,14 @@ from uuid import UUID
 import msgspec
 
 from heliograph.base import phones
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.prices.book import Book
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route, group_of
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.circuits import sharing
-from heliograph.sms.dispatch import explaining, routing
+from heliograph.sms.dispatch import adapting, explaining, routing
 from heliograph.sms.dispatch.explaining import Hindrance
 from heliograph.sms.dispatch.routing import Supplier
 
@@ -37,7 +39,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     configured: float
     now: float
     #: Why it is not used now: a `Hindrance`, with the additional codes "simulator" (there are others), "elsewhere" (it
-    #: does not carry there) and "removed"; None: it is used.
+    #: does not carry there), "unrated" (the route requires a price, and its rate card has none there) and "removed";
+    #: None: it is used.
     hindrance: Hindrance | None
     #: True if it throttled within the last minute.
     is_throttled: bool
@@ -51,6 +54,8 @@ class Standings(msgspec.Struct, frozen=True):
     suppliers: Sequence[Supplier]
     hindrances: Mapping[UUID, Hindrance]
     throttled: frozenset[UUID]
+    #: For routes that require a price.
+    book: Book
 
     def of(self, one: StoredRoute) -> list[Place]:
         """The suppliers of a route, in the order in which they are tried."""
@@ -72,6 +77,8 @@ class Standings(msgspec.Struct, frozen=True):
             return Hindrance("simulator")
         if route is not None and not _carries(one, route):
             return Hindrance("elsewhere")
+        if route is not None and route.rated and not adapting.has_rate(route, one.id, self.book, clock.now()):
+            return Hindrance("unrated")
         return self.hindrances.get(one.id)
 
     def _placed(
@@ -115,12 +122,15 @@ class Standings(msgspec.Struct, frozen=True):
         return found
 
 
-async def standings(conn: Connection) -> Standings:
-    """The current state of all suppliers."""
+async def standings(conn: Connection, routes: Iterable[StoredRoute], book: Book) -> Standings:
+    """The current state of all suppliers. `routes`: those whose shares are wanted; if one of them requires a price,
+    `book` is refreshed."""
     known = await routing.load(conn)
     avoided = await sharing.avoided(conn)
     throttled = frozenset(id for id, one in avoided.items() if one.throttled_at is not None)
-    return Standings(known, await explaining.hindered(conn, known), throttled)
+    if any(one.route.rated for one in routes):
+        await book.refresh(conn)
+    return Standings(known, await explaining.hindered(conn, known), throttled, book)
 
 
 def shares(choices: Iterable[Choice]) -> dict[UUID, float]:
