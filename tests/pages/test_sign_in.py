@@ -9,6 +9,7 @@ import time
 
 import pyotp
 import pytest
+from yarl import URL
 
 from heliograph.base.database.pool import Pool
 from heliograph.pages import cookies, forgery
@@ -420,6 +421,26 @@ async def test_the_first_paint_has_the_theme_and_language_that_were_chosen(brows
     assert page.form("/preferences")["density"] == "compact"
     page = await browser.submit(page, "/preferences", density="comfortable", theme="system")
     assert ('class="compact"' in page.text, "data-theme" in page.text) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("address", "page"),
+    [
+        ("/messages/marked?mode=test", "/messages?mode=test"),
+        ("/messages/0123/reveal", "/messages/0123"),
+        ("/messages/a%0d%0ab/reveal", "/messages/a%0D%0Ab"),
+        ("/settings/general", "/settings"),
+        ("/console/messages/0123/reveal", "/console/messages/0123"),
+        ("/console/lookups/0123/try", "/console/lookups/0123"),
+        ("/console/organizations/0123/quota", "/console/organizations/0123"),
+    ],
+)
+async def test_the_address_of_a_form_that_was_sent_leads_to_its_page(browser: Browser, address: str, page: str) -> None:
+    async with browser.session.get(URL(browser.base_url + address, encoded=True), allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["location"]) == (303, page)
+    async with browser.session.put(browser.base_url + address, allow_redirects=False) as answer:
+        assert answer.status == 405
+    assert (await browser.get("/preferences")).status == 405, "it belongs to no page"
 
 
 async def test_what_is_not_there_says_so_and_tells_nothing(owner: Browser, browser: Browser) -> None:

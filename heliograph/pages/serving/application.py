@@ -166,6 +166,9 @@ class Pages:
         request.mode = mode if mode in requests.MODES else "live"
         await self._identify(request)
         await self.services.installation.get()
+        if route is None and methods and request.method == "GET" and request.page != request.path:
+            # The address of a form that was answered with a page: reloaded, opened again by a browser, or sent on.
+            return Elsewhere(location=request.to(request.page))
         if route is None:
             raise WrongMethod if methods else NotFound
         if not route.is_public and request.session is None:
