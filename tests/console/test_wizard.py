@@ -109,6 +109,10 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
         found = {one.name: one for one in await routing.load(conn)}
         assert await drafts.list_all(conn) == []
     made = found["main"]
+    # Back, to a step of what is a supplier now, leads to it.
+    for step in ("", "/connection", "/place"):
+        page = await root.get(f"{path}{step}")
+        assert (page.status, page.path) == (200, f"/console/suppliers/{made.id}"), step
     assert found["toy"].state == "paused"
     assert found["toy"].id == toy
     assert (made.sessions, made.priority, made.state, made.simulated) == (2, 5, "active", False)

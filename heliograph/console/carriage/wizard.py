@@ -8,15 +8,18 @@ last step.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import wraps
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.carriage.suppliers import known
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
+from heliograph.pages.routes import Handler
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import changing, drafts, forms, options
@@ -99,11 +102,11 @@ async def save_connection(request: Request) -> Answer:
         before = draft.settings
         draft = msgspec.structs.replace(draft, settings=_read(draft, given))
         key = suppliers.seal_key(request.services.settings)
-        known = drafts.open_secret(key, draft) or None
+        kept_secret = drafts.open_secret(key, draft) or None
         async with request.writing() as conn, conn.transaction():
-            sealed = options.with_secrets(draft.kind, known, secrets)
-            await drafts.save(conn, key, draft, secret=None if sealed == known else sealed)
-            if draft.settings != before or sealed != known:
+            sealed = options.with_secrets(draft.kind, kept_secret, secrets)
+            await drafts.save(conn, key, draft, secret=None if sealed == kept_secret else sealed)
+            if draft.settings != before or sealed != kept_secret:
                 await drafts.forget_tests(conn, draft.id)
     except Invalid as refusal:
         return refused("carriage/wizard_fields.html", refusal, _connection(draft, given))
@@ -156,6 +159,23 @@ async def discard(request: Request) -> Answer:
         await drafts.get(conn, request.id())
         await drafts.drop(conn, request.id())
     return Elsewhere(location=LIST, notice=request.text("It is discarded."))
+
+
+def unless_added(handler: Handler) -> Handler:
+    """A step of a draft. Whoever goes back to one after the supplier was added is led to the supplier."""
+
+    @wraps(handler)
+    async def step(request: Request) -> Answer:
+        try:
+            return await handler(request)
+        except NotFound:
+            if request.is_fragment:
+                raise
+            async with request.reading() as conn:
+                made = await known(conn, request.id())
+            return Elsewhere(location=f"{LIST}/{made.id}")
+
+    return step
 
 
 async def read(request: Request) -> Draft:

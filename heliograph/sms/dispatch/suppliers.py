@@ -61,13 +61,15 @@ async def add(
     sessions: int = 1,
     parts: str = "all",
     simulated: bool = False,
+    id: UUID | None = None,
     by: Who = SYSTEM,
 ) -> UUID:
-    """Add an account; `settings` were validated by its connector. Raises SupplierExists, Invalid (prefixes)."""
+    """Add an account; `settings` were validated by its connector. `id`: that of its draft; None: a new one. Raises
+    SupplierExists, Invalid (prefixes)."""
     for prefix in prefixes:
         if not (prefix.isascii() and prefix.isdigit()):
             raise Invalid(("prefixes", "pattern", f"a prefix is digits without +, not {prefix!r}"))
-    id = uuid7()
+    id = id or uuid7()
     told = {"kind": kind, "prefixes": prefixes, "priority": priority, "weight": weight, "sessions": sessions}
     told |= {"parts": parts, "simulated": simulated, "settings": settings}
     try:

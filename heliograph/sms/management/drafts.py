@@ -209,8 +209,8 @@ async def drop(conn: Connection, id: UUID) -> None:
 
 
 async def finish(conn: Connection, key: Key, id: UUID, *, by: Who = SYSTEM) -> UUID:
-    """Turn a draft into a supplier, which carries messages from now on. Raises NotFound, Invalid (names the setting),
-    SupplierExists."""
+    """Turn a draft into a supplier of the same id, which carries messages from now on. Raises NotFound, Invalid (names
+    the setting), SupplierExists."""
     async with conn.transaction():
         row = await conn.fetchrow(LOCK, id)
         if row is None:
@@ -226,6 +226,7 @@ async def finish(conn: Connection, key: Key, id: UUID, *, by: Who = SYSTEM) -> U
             kind=draft.kind,
             settings=draft.settings,
             secret=open_secret(key, draft),
+            id=id,
             by=by,
             **draft.place | {"prefixes": tuple(draft.place["prefixes"])},
         )
