@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import time
 import urllib.parse
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
-from heliograph.base.sentences import Sentence, quoted, said
+from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account
 from heliograph.suppliers.smpp.codec import pdu as p
@@ -27,6 +28,25 @@ from heliograph.suppliers.smpp.tls import tls_context
 #: The steps, in order.
 RESOLVE, CONNECT, TLS, BIND, ENQUIRE, UNBIND = "resolve", "connect", "tls", "bind", "enquire", "unbind"
 READ = 4096
+#: What refusals of a bind mean to whoever sets the account up, by command_status.
+REFUSED: Mapping[int, Sentence] = {
+    0x05: said("the account has as many sessions as it may have: end another one, or ask the supplier for more"),
+    0x0D: said(
+        "the supplier refuses the session without a reason: a wrong system_id or password, an address that it does not "
+        "admit, or too many sessions; ask it which"
+    ),
+    0x0E: said("the password is wrong: enter the one that the supplier gave you"),
+    0x0F: said("the supplier knows no such system_id: enter the one that it gave you"),
+    0x53: said("the supplier wants another system_type: enter the one that it gave you"),
+}
+OTHER_REFUSED = said("the supplier refuses the session: ask it why")
+#: What to check if nothing answers, by step.
+SILENT: Mapping[str, Sentence] = {
+    CONNECT: said("check host and port, and whether the supplier admits this machine's address"),
+    BIND: said("check that the port is the one for SMPP, and whether the supplier wants TLS"),
+}
+#: What OpenSSL says of an answer that is not TLS.
+NO_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -40,6 +60,10 @@ class Step(msgspec.Struct, frozen=True):
 
 class _FailedError(Exception):
     """A step did not succeed; the message says why."""
+
+    def __init__(self, why: Sentence) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 class _Steps:
@@ -57,13 +81,26 @@ class _Steps:
                 yield
         except TimeoutError:
             why = said("no answer within %(seconds)s s", seconds=f"{limit:g}")
+            why = joined([why, SILENT[name]], ": ") if name in SILENT else why
+        except ssl.SSLCertVerificationError as error:
+            why = quoted(error.verify_message or error.reason or str(error))
         except ssl.SSLError as error:
             why = quoted(error.reason or str(error))
-            if isinstance(error, ssl.SSLCertVerificationError):
-                why = quoted(error.verify_message) if error.verify_message else why
-        except (OSError, _FailedError, PduError, asyncio.IncompleteReadError, UnicodeError) as error:
-            closed = isinstance(error, asyncio.IncompleteReadError)
-            why = said("the connection was closed") if closed else quoted(str(error) or type(error).__name__)
+            if error.reason in NO_TLS:
+                why = said("no TLS is spoken there: check the port, or choose a connection without TLS")
+        except socket.gaierror:
+            why = said("there is no such host: check its name, and this machine's DNS")
+        except ConnectionRefusedError:
+            why = said("nothing listens there: check host and port")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            why = said("the connection was closed")
+            why = joined([why, SILENT[BIND]], ": ") if name == BIND else why
+        except _FailedError as error:
+            why = error.why
+        except OSError as error:
+            why = quoted(error.strerror or str(error))
+        except (PduError, UnicodeError) as error:
+            why = quoted(str(error) or type(error).__name__)
         else:
             self.done.append(Step(name, True, time.monotonic() - began, self.said))
             return
@@ -136,7 +173,8 @@ async def _smpp(steps: _Steps, settings: SmppSettings, secret: str) -> None:
             )
             answer = await _asked(reader, writer, framer, bind)
             if answer.status:
-                raise _FailedError(f"{name_of(answer.status)} (0x{answer.status:08X})")
+                name = f"{name_of(answer.status)} (0x{answer.status:08X})"
+                raise _FailedError(joined([REFUSED.get(answer.status, OTHER_REFUSED), quoted(name)], ": "))
             steps.said = quoted(getattr(answer, "system_id", "") or "")
         async with steps.step(ENQUIRE, settings.silence_seconds):
             await _asked(reader, writer, framer, p.EnquireLink(2))

@@ -143,7 +143,14 @@ async def test_before_it_carries_it_is_said_that_it_was_not_reached(pool: Pool, 
     await root.submit(page, f"{path}/test")
     place = (await root.get(f"{path}/place")).words
     assert failed in place
-    assert "ESME_RINVPASWD" in place
+    assert "the password is wrong: enter the one that the supplier gave you: ESME_RINVPASWD (0x0000000E)" in place
+    # Nor is an error of this machine all that is said.
+    for typed, what in (
+        ({"option.tls": "true"}, "no TLS is spoken there: check the port, or choose a connection without TLS"),
+        ({"option.host": "nowhere.invalid"}, "there is no such host: check its name, and this machine's DNS"),
+    ):
+        page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", **typed)
+        assert what in (await root.submit(page, f"{path}/test")).words, what
 
 
 async def test_a_new_supplier_is_added_to_the_routes_that_are_ticked(
@@ -371,6 +378,7 @@ async def test_a_supplier_that_carries_is_connected_to_and_nothing_is_sent(
     await smsc.stop()
     page = await root.submit(page, here, session="more")
     assert (page.status, "wrong" in page.words, "Sign in (bind)" in page.words) == (200, True, False)
+    assert "nothing listens there: check host and port" in page.words
     rows = await pool.fetch("SELECT after FROM audit_log WHERE action = 'supplier.tested' ORDER BY id")
     assert [json.loads(row["after"]) for row in rows] == [
         {"verdict": "reached", "code": ""},
