@@ -23,9 +23,11 @@ def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
         if isinstance(error.__cause__, DemandedError):
             raise SettingError(error.__cause__.words) from None
         text = str(error)
+        if missing := re.match(r"Object missing required field `(\w+)`", text):
+            raise SettingError(said("%(name)s is required", name=missing[1])) from None
         at = re.search(r" - at `\$\.?(.*)`$", text)
         said_of = worded(text[: at.start()] if at else text)
-        raise SettingError(joined([at[1], said_of], ": ") if at and at[1] else said_of) from None
+        raise SettingError(joined([at[1], said_of], " ") if at and at[1] else said_of) from None
 
 
 class SettingError(SettingsError):
@@ -44,16 +46,35 @@ class DemandedError(ValueError):
         super().__init__(str(self.words))
 
 
+#: What a value must be, by the type that msgspec names.
+TYPES: Mapping[str, Sentence] = {
+    "int": said("must be a whole number"),
+    "float": said("must be a number"),
+    "bool": said("must be yes or no"),
+    "array": said("must be a list: values separated by commas"),
+    "object": said("must be entries: a name and a value each"),
+}
+
+
 def worded(text: str) -> Sentence:
-    """An error message of msgspec as a translatable sentence."""
-    if found := re.fullmatch(r"Expected `([^`]*)`, got `([^`]*)`", text):
-        return said("Expected `%(wanted)s`, got `%(got)s`", wanted=found[1], got=found[2])
-    if found := re.fullmatch(r"Expected `([^`]*)` >= (\S+)", text):
-        return said("Expected `%(wanted)s` >= %(least)s", wanted=found[1], least=found[2])
+    """An error message of msgspec as the rest of a sentence that begins with the field."""
+    if found := re.fullmatch(r"Expected `(\w+)[^`]*`(?:, got `[^`]*`)?", text):
+        return TYPES.get(found[1]) or said("must be %(wanted)s", wanted=found[1])
+    if found := re.fullmatch(r"Expected `[^`]*` of length >= (\S+)", text):
+        return said("must not be empty") if found[1] == "1" else said("must have %(least)s or more", least=found[1])
+    if found := re.fullmatch(r"Expected `[^`]*` of length <= (\S+)", text):
+        return said("must have at most %(most)s", most=found[1])
+    if found := re.fullmatch(r"Expected `[^`]*` >= (\S+)", text):
+        return said("must be %(least)s or more", least=found[1])
+    if found := re.fullmatch(r"Expected `[^`]*` > (\S+)", text):
+        return said("must be more than %(least)s", least=found[1])
+    if found := re.fullmatch(r"Expected `[^`]*` <= (\S+)", text):
+        return said("must be %(most)s or less", most=found[1])
+    if found := re.fullmatch(r"Expected `[^`]*` matching regex '(.*)'", text, re.S):
+        is_digits = found[1] == "^[0-9]+$"
+        return said("must be digits") if is_digits else said("must have the form %(form)s", form=found[1])
     if found := re.fullmatch(r"Invalid enum value (.*)", text, re.S):
-        return said("Invalid enum value %(value)s", value=found[1])
-    if found := re.fullmatch(r"Object missing required field `([^`]*)`", text):
-        return said("Object missing required field `%(name)s`", name=found[1])
+        return said("cannot be %(value)s", value=found[1])
     return quoted(text)
 
 

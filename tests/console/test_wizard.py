@@ -503,10 +503,10 @@ async def test_what_is_wrong_is_said_at_its_field(root: Browser, smsc: Smsc) -> 
         assert page.status == 422, (step, typed)
     # In the reader's language, too.
     for step, field, text, said in (
-        ("connection", "option.port", "many", "port: Esperado `int`, recebido `str`"),
+        ("connection", "option.port", "many", "port tem de ser um número inteiro"),
         ("connection", "option.port", "70000", "port tem de ser 65535 ou menos"),
         ("limits", "option.window", "0", "window tem de ser 1 ou mais"),
-        ("limits", "sessions", "many", "sessions: Esperado `int`, recebido `str`"),
+        ("limits", "sessions", "many", "sessions tem de ser um número inteiro"),
     ):
         form = (await root.get(f"{path}/{step}")).form(f"{path}/{step}") | {field: text}
         wrong = await root.post(f"{path}/{step}", form, accept_language="pt")

@@ -66,8 +66,23 @@ def test_a_wrong_setting_is_named(field: str, value: object) -> None:
         settings_from(LEAST | {field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("port", "smpp", "must be a whole number"),
+        ("pdu_seconds", "soon", "must be a number"),
+        ("tls", 2, "must be yes or no"),
+        ("locking_shift", 1, "must be a list"),
+        ("long_messages", "x", "cannot be 'x'"),
+    ],
+)
+def test_what_it_must_be_is_said_in_plain_words(field: str, value: object, what: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{field} {what}"):
+        settings_from(LEAST | {field: value})
+
+
 def test_a_missing_setting_is_named() -> None:
-    with pytest.raises(SettingsError, match="system_id"):
+    with pytest.raises(SettingsError, match=r"^system_id is required$"):
         settings_from({"host": "smsc.example", "port": 2775})
 
 

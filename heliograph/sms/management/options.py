@@ -144,7 +144,7 @@ def _row(row: dict[str, Any], pair: str) -> Routing:
     try:
         return msgspec.convert(row, Routing)
     except msgspec.ValidationError as error:
-        raise Invalid((key, "invalid", joined([key, worded(str(error).split(" - at ")[0])], ": "))) from None
+        raise Invalid((key, "invalid", joined([key, worded(str(error).split(" - at ")[0])], " "))) from None
 
 
 def check(kind: str, settings: dict[str, Any]) -> None:
@@ -154,14 +154,8 @@ def check(kind: str, settings: dict[str, Any]) -> None:
     except SettingsError as error:
         text = str(error)
         name = re.match(r"[a-z0-9_]+", text)
-        found = name[0] if name and name[0] in kinds.SETTINGS[kind].__struct_fields__ else _missing(text)
+        found = name[0] if name and name[0] in kinds.SETTINGS[kind].__struct_fields__ else "settings"
         raise Invalid((found, "invalid", error.words if isinstance(error, SettingError) else text)) from None
-
-
-def _missing(text: str) -> str:
-    """The field named in "Object missing required field `host`"."""
-    found = re.search(r"`(\w+)`", text)
-    return found[1] if found else "settings"
 
 
 def differences(before: Supplier, after: Supplier) -> list[dict[str, Any]]:
@@ -234,4 +228,4 @@ def _converted(key: str, text: str, kind: Any) -> Any:
         try:
             return msgspec.to_builtins(msgspec.convert([one.strip() for one in text.split(",")], kind))
         except msgspec.ValidationError:
-            raise Invalid((key, "format", joined([key, worded(str(error))], ": "))) from None
+            raise Invalid((key, "format", joined([key, worded(str(error).split(" - at ")[0])], " "))) from None
