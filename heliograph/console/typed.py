@@ -1,16 +1,34 @@
-"""Parses numbers and dates typed by operators."""
+"""Parses numbers and dates typed by operators, and puts rules' refusals into the words of their forms."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date
 
 from heliograph.base.errors import Invalid
+from heliograph.pages import words
 from heliograph.pages.forms import figures
+
+AMOUNT = "Write a number of messages, such as 50000."
+#: What is wrong with a form about an organization: by field, or by field and issue.
+WRONG: Mapping[str | tuple[str, str], str] = {
+    ("name", "length"): "A name has 1 to 200 characters.",
+    ("name", "taken"): "Another organization has this name.",
+    ("country", "enum"): "Write a country by its two letters, such as MZ.",
+    ("plan", "length"): "The name of a plan has 1 to 100 characters.",
+    ("months", "range"): "A period has 1 to 120 months.",
+    ("allowance", "range"): AMOUNT,
+    ("above", "range"): AMOUNT,
+    ("segments", "range"): "Enter a whole number of segments, 1 or more.",
+    ("amount", "range"): "Write a number of messages other than 0.",
+    ("reason", "length"): "Say why, in at most 500 characters: the organization reads it.",
+    "value": words.SENDER_FORM["value"],
+}
 
 
 def amount(text: str, field: str, *, is_signed: bool = False) -> int | None:
     """A number of messages; None if empty. Raises Invalid."""
-    wrong = Invalid((field, "format", "Write a number of messages, such as 50000."))
+    wrong = Invalid((field, "format", AMOUNT))
     return figures.whole(text, wrong, is_signed=is_signed)
 
 

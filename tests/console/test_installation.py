@@ -44,8 +44,11 @@ async def test_what_is_wrong_is_named_and_nothing_is_set(pool: Pool, root: Brows
     page = await root.get("/console/settings")
     page = await root.submit(page, "/console/settings", name="Acme", terms_url="javascript:alert(1)", new_quota="many")
     assert page.status == 422
-    assert "`terms_url` must be an http:// or https:// address" in page.words
-    assert "`new_quota` must be a number" in page.words
+    assert "Write an address that begins with http:// or https://, of at most 300 characters." in page.words
+    assert "Write a number of messages of at most 9 digits." in page.words
+    for name, longest in (("name", "A name has at most 40"), ("announcement", "An announcement has at most 300")):
+        wrong = await root.submit(page, "/console/settings", **{name: "x" * 301})
+        assert longest in wrong.words
     assert 'value="many"' in page.text
     assert await installation.load(pool) == installation.Installation()
 

@@ -43,6 +43,8 @@ async def test_a_plan_brings_its_quota_and_ends(pool: Pool, tenant: Tenant, root
     wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="many", months="3")
     assert (wrong.status, "Write a number of messages" in wrong.words) == (422, True)
     assert wrong.form(f"{here(tenant)}/plan")["allowance"] == "many"
+    wrong = await root.submit(page, f"{here(tenant)}/plan", plan="business", allowance="1", months="0")
+    assert "A period has 1 to 120 months." in wrong.words
     form = page.form(f"{here(tenant)}/plan") | {"act": "end"}
     page = await root.post(f"{here(tenant)}/plan", form)
     assert "None: its quota is granted by hand." in page.words
@@ -413,6 +415,8 @@ async def test_senders_are_asked_for_suspended_approved_and_made_the_default(
 ) -> None:
     page = await root.get(f"{here(tenant)}/keys")
     page = await root.submit(page, f"{here(tenant)}/senders", value="PADARIA", approved="yes")
+    wrong = await root.submit(page, f"{here(tenant)}/senders", value="x")
+    assert "Use 3 to 11 letters, digits, spaces" in wrong.words
     page = await root.submit(page, f"{here(tenant)}/senders", value="SOL")
     known = {row["value"]: row for row in await pool.fetch("SELECT value, id, status FROM sender_ids")}
     assert (known["PADARIA"]["status"], known["SOL"]["status"]) == ("approved", "pending")

@@ -70,10 +70,10 @@ async def test_wallets_add_up_and_are_topped_up(
     for typed, said in (
         ({"amount": "much", "reason": "x"}, "Write an amount"),
         ({"amount": "1.500", "reason": "x"}, "Write 1500 or 1.5000."),
-        ({"amount": "10", "reason": " "}, "1 to 500 printable characters"),
-        ({"amount": "10", "reason": "x", "currency": "dollars"}, "ISO 4217"),
+        ({"amount": "10", "reason": " "}, "Say why, in at most 500 characters"),
+        ({"amount": "10", "reason": "x", "currency": "dollars"}, "Write a currency by its three letters"),
         ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "takes away more than is left"),
-        ({"amount": "0", "reason": "x"}, "must be positive"),
+        ({"amount": "0", "reason": "x"}, "only an adjustment may be below 0"),
     ):
         wrong = await root.submit(await root.get(here), here, **typed)
         assert wrong.status == 422, typed

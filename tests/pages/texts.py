@@ -14,9 +14,12 @@ from heliograph.audit.actions import ACTIONS
 from heliograph.base.errors import MISSING as MISSING_ANYWHERE
 from heliograph.base.network import smtp
 from heliograph.console import places as console_places
+from heliograph.console import typed
 from heliograph.console.carriage import charts, editing, wizard
 from heliograph.console.credentials import keying
+from heliograph.console.house import installation
 from heliograph.console.messages import telling
+from heliograph.console.money import wallets
 from heliograph.console.organizations import configuring
 from heliograph.console.routing import editing as routing
 from heliograph.console.routing import ruling, told
@@ -109,6 +112,7 @@ def texts() -> set[str]:
     found |= {*telling.STEPS.values(), *telling.DETAILS.values(), *telling.STATES.values()}
     found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values(), *account.WRONG.values()}
     found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
+    found |= {*typed.WRONG.values(), *wallets.WRONG.values(), *installation.WRONG.values()}
     found |= {*keying.WRONG.values(), *ruling.WRONG.values(), *ruling.DONE.values(), *ruling.KINDS.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}

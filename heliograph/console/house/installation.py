@@ -11,7 +11,7 @@ from heliograph.accounts.installation import Installation
 from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import in_force
 from heliograph.mail import outbox
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.forms import leaving
 from heliograph.pages.lists import ranges
 from heliograph.pages.requests import Request
@@ -26,6 +26,16 @@ OF_ENVIRONMENT = (
     *("TEXT_RETENTION_DAYS", "METADATA_RETENTION_MONTHS", "AUDIT_RETENTION_MONTHS"),
     *("RATE_SMS_SEND", "RATE_CAMPAIGNS", "RATE_MUTATIONS", "RATE_READS"),
 )
+#: The rules' refusals in the form's wording.
+WRONG: Mapping[str, str] = {
+    "name": "A name has at most 40 characters.",
+    "announcement": "An announcement has at most 300 characters.",
+    **dict.fromkeys(
+        ("terms_url", "privacy_url"),
+        "Write an address that begins with http:// or https://, of at most 300 characters.",
+    ),
+    "new_quota": "Write a number of messages of at most 9 digits.",
+}
 
 
 async def show(request: Request) -> Answer:
@@ -43,7 +53,7 @@ async def save(request: Request) -> Answer:
             wanted = {name: text for name, text in given.items() if name not in as_shown}
             await installation.change(conn, request.who, wanted)
     except Invalid as refusal:
-        return refused("house/settings.html", refusal, await _values(request))
+        return refused("house/settings.html", worded(refusal, WRONG), await _values(request))
     request.services.installation.forget()
     return Elsewhere(location=HERE, notice=request.text("The settings are saved."))
 

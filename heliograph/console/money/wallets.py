@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from heliograph.accounts.organizations import Organization
@@ -10,7 +11,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import money
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.forms import figures
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
@@ -21,6 +22,12 @@ from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 HERE = "/console/wallets"
 #: Entries on a wallet's page.
 ENTRIES = 50
+#: The rules' refusals in the form's wording.
+WRONG: Mapping[str | tuple[str, str], str] = {
+    ("amount", "range"): "Write an amount up to 1,000,000,000, such as 12.50; only an adjustment may be below 0.",
+    ("reason", "length"): "Say why, in at most 500 characters: the organization reads it.",
+    ("currency", "pattern"): "Write a currency by its three letters, such as EUR.",
+}
 
 
 async def show(request: Request) -> Answer:
@@ -61,7 +68,7 @@ async def change(request: Request) -> Answer:
 
         await request.once(work, actor=acting_for(request, one))
     except (Invalid, WalletInsufficientFunds) as refusal:
-        problem = refusal if isinstance(refusal, Invalid) else _too_little()
+        problem = worded(refusal, WRONG) if isinstance(refusal, Invalid) else _too_little()
         async with request.reading() as conn:
             return refused("money/wallet.html", problem, await _values(conn, request, one))
     return Elsewhere(location=f"{HERE}/{one.id}", notice=request.text("It is booked."))

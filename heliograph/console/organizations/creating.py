@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.mail import outbox
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.answers import Answer, Shown, refused, worded
 from heliograph.pages.people import team
 from heliograph.pages.requests import Request
 from heliograph.people import invitations
@@ -19,6 +19,8 @@ from heliograph.sms.accepting import sender_ids
 
 #: Initial states of an organization.
 FIRST = ("active", "trial")
+#: Rules' fields that the form calls differently.
+NAMED = {"value": "sender", "allowance": "quota"}
 
 
 async def show(request: Request) -> Answer:
@@ -68,7 +70,7 @@ async def create(request: Request) -> Answer:
                     conn, actor, email=email, role="owner", box=box, language=request.speech.language
                 )
     except Invalid as refusal:
-        return refused("organizations/new.html", _at_fields(refusal), _typed(request))
+        return refused("organizations/new.html", worded(refusal, typed.WRONG, fields=NAMED), _typed(request))
     values = {
         "one": made,
         "waits": sender is not None and sender.status != "approved",
@@ -79,14 +81,6 @@ async def create(request: Request) -> Answer:
         "link": invitations.address(team.base(request), token) if token else "",
     }
     return Shown(template="organizations/made.html", values=values)
-
-
-def _at_fields(refusal: Invalid) -> Invalid:
-    """The rules' refusals, assigned to the fields of this form."""
-    fields = {"value": "sender", "allowance": "quota"}
-    return Invalid(
-        *((fields.get(one["field"], one["field"]), one["issue"], one["message"]) for one in refusal.details["fields"])
-    )
 
 
 def _typed(request: Request) -> dict[str, Any]:

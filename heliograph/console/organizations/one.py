@@ -17,7 +17,7 @@ from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import organizations as overview
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
@@ -81,7 +81,7 @@ async def rename(request: Request) -> Answer:
             one = await organization(conn, request, "id")
             await organizations.rename(conn, id=one.id, name=request.form.get("name", ""), by=request.who)
     except Invalid as refusal:
-        return refused("organizations/one.html", refusal, await _values(request))
+        return refused("organizations/one.html", worded(refusal, typed.WRONG), await _values(request))
     return Elsewhere(location=f"/console/organizations/{one.id}", notice=request.text("Saved."))
 
 
@@ -93,7 +93,7 @@ async def grant(request: Request) -> Answer:
     try:
         amount = typed.amount(form.get("amount", ""), "amount", is_signed=True)
         if amount is None:
-            raise Invalid(("amount", "format", "Write a number of messages, such as 50000."))
+            raise Invalid(("amount", "format", typed.AMOUNT))
 
         async def work(conn: Connection) -> int:
             change = quota.adjust if form.get("kind") == "adjustment" else quota.grant
@@ -102,7 +102,7 @@ async def grant(request: Request) -> Answer:
 
         left = await request.once(work, actor=acting_for(request, one))
     except Invalid as refusal:
-        return refused("organizations/one.html", refusal, await _values(request))
+        return refused("organizations/one.html", worded(refusal, typed.WRONG), await _values(request))
     except QuotaExceeded:
         wrong = Invalid(("amount", "range", "This takes away more than is left."))
         return refused("organizations/one.html", wrong, await _values(request))
