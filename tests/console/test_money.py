@@ -265,7 +265,7 @@ async def test_a_month_is_locked_and_fetched(pool: Pool, root: Browser, other_br
     assert "cannot be undone" in page.words
     assert (await root.get(f"{here}/file")).status == 404
     page = await root.get(f"{here}/lock")
-    assert "Its lines are stored permanently: 7 SMS" in page.words, page.words
+    assert "Its lines are stored permanently: SMS 7, segments " in page.words, page.words
     page = await root.submit(page, f"{here}/lock")
     assert "It is locked: " in page.words
     assert (await root.get(f"{here}/lock")).status == 404

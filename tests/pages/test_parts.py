@@ -78,7 +78,7 @@ async def test_a_part_of_usage_fails_alone(
     await as_owner("ALTER TABLE usage_counts RENAME TO elsewhere")
     page = await owner.get("/usage")
     assert (page.status, fallen(page)) == (200, ["Months"])
-    for said in ("Left 999", "1 SMS in 1 segments", "Mozambique 1 1 100 %", "Export for billing"):
+    for said in ("Left 999", "1 SMS in 1 segment,", "Mozambique 1 1 100 %", "Export for billing"):
         assert said in page.words, said
     # What answers a form stands at the form's address, and none of its links leads to one that only forms are sent to.
     refused = await owner.submit(page, "/usage/alert", above="many")
@@ -91,7 +91,7 @@ async def test_a_part_of_usage_fails_alone(
     await as_owner("ALTER TABLE quotas RENAME TO elsewhere")
     page = await owner.get("/usage")
     assert "This period" in fallen(page)
-    assert "1 SMS in 1 segments" in page.words
+    assert "1 SMS in 1 segment," in page.words
 
 
 async def test_a_part_of_a_campaign_fails_alone(pool: Pool, tenant: Tenant, owner: Browser, as_owner: Owner) -> None:

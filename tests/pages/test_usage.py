@@ -102,7 +102,7 @@ async def test_the_last_hours_are_all_utc_days_that_they_touch(
         return f"{speech('en').day(now - DAY)} – {speech('en').day(now)}"
 
     def seen(now: datetime) -> str:
-        return f"Day by day 1 SMS in 1 segments, 0 WhatsApp messages, 0 refunded. messages a day · {spell(now)} · UTC"
+        return f"Day by day 1 SMS in 1 segment, 0 WhatsApp messages, 0 refunded. messages a day · {spell(now)} · UTC"
 
     before = clock.now()
     page = await owner.get("/usage?range=24h")

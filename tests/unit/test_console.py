@@ -19,7 +19,7 @@ import pytest
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
 from heliograph.cli.terminal.console import no_database, reason, settings_of
-from heliograph.cli.terminal.printing import fitted, heading, record
+from heliograph.cli.terminal.printing import counted, fitted, heading, record
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET
 from heliograph.up.parts import part_environment
@@ -100,6 +100,15 @@ def test_a_wrong_data_directory_is_said_to_be_that(tmp_path: Path) -> None:
 
 ROWS = [["0199c0de-0000-7000-8000-000000000000", "a long name of something " * 3, "x" * 30], ["1", "short", "y"]]
 COLUMNS = ("id", "name", "reason")
+
+
+def test_what_is_counted_agrees_with_its_number() -> None:
+    assert [counted(count, "message") for count in (0, 1, 1200)] == [
+        "0 messages",
+        "1 message",
+        "1,200 messages",
+    ]
+    assert [counted(count, "row is", "rows are") for count in (1, 2)] == ["1 row is", "2 rows are"]
 
 
 def test_a_table_fits_its_terminal() -> None:

@@ -26,7 +26,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
 )
 from heliograph.cli.terminal.files import OutFile, writable, writing
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, counted, group, say, show
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import Contact, OnDuplicate
@@ -163,7 +163,7 @@ def export(
             )
 
     count = on_database(work, settings_of(data_dir))
-    say(f"{count:,} contacts.")
+    say(f"{counted(count, 'contact')}.")
 
 
 @app.command("list")

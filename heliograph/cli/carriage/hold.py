@@ -11,7 +11,7 @@ from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
 from heliograph.cli.carriage.queue import Age, Kind, SupplierName, selection
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, group, say, show
+from heliograph.cli.terminal.printing import Json, counted, group, say, show
 from heliograph.overview.installation import queued_work
 from heliograph.overview.installation.queued_work import Held
 from heliograph.queue import holds
@@ -73,7 +73,7 @@ def add(
     held, leased = on_database(work, settings_of(data_dir))
     show(held, json, COLUMNS)
     if leased:
-        say(f"{leased:,} rows are already claimed by workers, which will still send them.")
+        say(f"{counted(leased, 'row is', 'rows are')} already claimed by workers and still sent.")
 
 
 @app.command("release")

@@ -8,7 +8,7 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, counted, group, say, show
 from heliograph.sms.received import inbound
 from heliograph.sms.received import unassigned as unassigned_
 from heliograph.sms.received.inbound import Listed
@@ -95,7 +95,7 @@ def assign(
     if count is None:
         say("You approved the number for them. It is theirs once another operator does so too.")
     else:
-        say(f"{count} messages will be retried by the next free worker.")
+        say(f"{counted(count, 'message')} will be retried by the next free worker.")
 
 
 @app.command("retry")
@@ -109,4 +109,4 @@ def retry(json: Json = False, data_dir: DataDir = None) -> None:
     count = on_database(inbound.retry, settings_of(data_dir))
     if json:
         show({"count": count}, json)
-    say(f"{count} messages will be retried by the next free worker.")
+    say(f"{counted(count, 'message')} will be retried by the next free worker.")

@@ -11,7 +11,7 @@ import typer
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, counted, form, group, say, show
 from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection, Withdrawn
@@ -72,7 +72,7 @@ def list_(
     if not found.is_whole:
         say(f"There are more lines than were checked, {waiting.PLACES} of each kind.")
     if held:
-        say(f"{'1 hold is' if held == 1 else f'{held:,} holds are'} in force: `heliograph hold list`.")
+        say(f"{counted(held, 'hold is', 'holds are')} in force: `heliograph hold list`.")
 
 
 @app.command("hurry")
@@ -130,7 +130,7 @@ def withdraw(
 
     which, found = on_database(selected, settings)
     if found and not yes:
-        typer.confirm(f"Withdraw up to {found:,} rows permanently?", abort=True, err=True)
+        typer.confirm(f"Withdraw up to {counted(found, 'row')} permanently?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Withdrawn]:
         return await queued_work.withdraw(conn, which, tried=tried, by=shell(), on_progress=_told)

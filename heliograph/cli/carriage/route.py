@@ -21,7 +21,7 @@ from heliograph.base.money import decimal
 from heliograph.cli.carriage import route_history
 from heliograph.cli.terminal.console import DataDir, Org, on_database, only, settings_of
 from heliograph.cli.terminal.console import shell as who
-from heliograph.cli.terminal.printing import Json, as_plain, group, show
+from heliograph.cli.terminal.printing import Json, as_plain, counted, group, show
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute
@@ -387,7 +387,7 @@ def _change(
 
 
 def _asked(one: LookedUp) -> str:
-    cost = f"{one.numbers:,} numbers a day, {decimal(one.cost)} {one.currency}"
+    cost = f"{counted(one.numbers, 'number')} a day, {decimal(one.cost)} {one.currency}"
     return f"{one.country} by {one.by}: up to {cost}" if one.begins else f"{one.country} no longer by {one.by}"
 
 

@@ -23,7 +23,7 @@ from heliograph.cli.developer import profiles
 from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
 from heliograph.cli.terminal.console import WRONG, Problem, moment, reason
 from heliograph.cli.terminal.http import exchange, split
-from heliograph.cli.terminal.printing import Json, line, say
+from heliograph.cli.terminal.printing import Json, counted, line, say
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.recording.events import KINDS
 
@@ -145,7 +145,7 @@ def _pages(api: Client, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
             heard = time.monotonic()
         elif time.monotonic() - heard >= HEARTBEAT:
             heard = time.monotonic()
-            say(f"Still listening, {count} events so far.")
+            say(f"Still listening, {counted(count, 'event')} so far.")
         if not answer["hasMore"]:
             time.sleep(POLL)
 

@@ -15,7 +15,7 @@ from heliograph.backup.store import Backup, BackupError, Secrets
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.signals import run_in_order
 from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, reason, settings_of, shell
-from heliograph.cli.terminal.printing import Json, group, say, show
+from heliograph.cli.terminal.printing import Json, counted, group, say, show
 
 app = group("Take, list and verify backups.")
 COLUMNS = ("taken_at", "kind", "postgres", "bytes", "has_secrets", "path")
@@ -146,7 +146,8 @@ def verify(
     except BackupError as error:
         raise Problem(str(error)) from None
     if found.unbalanced:
-        raise Problem(f"{found.unbalanced} organizations have quotas or wallets that do not add up")
+        those = counted(found.unbalanced, "organization has", "organizations have")
+        raise Problem(f"{those} quotas or wallets that do not add up")
     known = _note(UUID(backup.manifest.id), data_dir)
     show({"backup": str(path), "taken_at": backup.manifest.taken_at, **found.rows, "noted": known}, json)
 

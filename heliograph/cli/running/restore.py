@@ -19,7 +19,7 @@ from heliograph.base.process.settings import from_environment
 from heliograph.base.process.signals import run_in_order
 from heliograph.cli.running.backup import PassphraseFile, passphrase_of
 from heliograph.cli.terminal.console import WRONG, Problem, moment, no_database, shell
-from heliograph.cli.terminal.printing import Json, say, show
+from heliograph.cli.terminal.printing import Json, counted, say, show
 from heliograph.up import secret_keys
 
 
@@ -81,7 +81,8 @@ def command(
     except BackupError as error:
         raise Problem(str(error)) from None
     if restored.unbalanced:
-        say(f"{restored.unbalanced} organizations have quotas or wallets that do not add up.")
+        those = counted(restored.unbalanced, "organization has", "organizations have")
+        say(f"{those} quotas or wallets that do not add up.")
     reached: dict[str, object] = {}
     if wal is not None:
         reached = {"restored_until": restored.until or found.manifest.finished_at, "missing_wal": restored.unreplayed}

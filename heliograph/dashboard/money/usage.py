@@ -192,15 +192,17 @@ def _in_words(refusal: Invalid) -> Invalid:
 
 
 def _chart(request: Request, shown: Days, listed: list[usage.Day]) -> Chart:
-    text, number = request.text, request.speech.number
+    text, number, count = request.text, request.speech.number, request.speech.count
     if not any(one.sms or one.whatsapp or one.refunds for one in listed):
         title = text("Nothing was sent in this month.") if shown.month else text("Nothing was sent in this period.")
     else:
         title = text(
-            "%(sms)s SMS in %(segments)s segments, %(whatsapp)s WhatsApp messages, %(refunds)s refunded.",
+            "%(sms)s SMS in %(segments)s, %(whatsapp)s, %(refunds)s refunded.",
             sms=number(sum(one.sms for one in listed)),
-            segments=number(sum(one.segments for one in listed)),
-            whatsapp=number(sum(one.whatsapp for one in listed)),
+            segments=count("%(num)s segment", "%(num)s segments", sum(one.segments for one in listed)),
+            whatsapp=count(
+                "%(num)s WhatsApp message", "%(num)s WhatsApp messages", sum(one.whatsapp for one in listed)
+            ),
             refunds=number(sum(one.refunds for one in listed)),
         )
     series = [Series(text("SMS"), "good", [one.sms for one in listed])]

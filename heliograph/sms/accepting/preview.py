@@ -240,6 +240,7 @@ def _shorter(encoded: encoding.Encoded) -> Warning | None:
         if kind == "gsm7":
             if segments == len(encoded.segments):
                 return None
-            said = f"{choice} it would take {segments} segments instead of {len(encoded.segments)}"
+            those = "1 segment" if segments == 1 else f"{segments} segments"
+            said = f"{choice} it would take {those} instead of {len(encoded.segments)}"
             return Warning("shorter", f"{said}; the operator can turn this on for the organization.")
     return None

@@ -90,7 +90,8 @@ class Moved(msgspec.Struct, frozen=True):
         """A one-sentence summary."""
         if not self.messages:
             return "there was no traffic yesterday"
-        return f"these rules move {self.share} of yesterday's traffic ({self.messages:,} messages)"
+        messages = "1 message" if self.messages == 1 else f"{self.messages:,} messages"
+        return f"these rules move {self.share} of yesterday's traffic ({messages})"
 
     @property
     def share(self) -> str:
