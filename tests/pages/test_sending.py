@@ -87,6 +87,11 @@ async def test_it_sends_once_and_says_what_becomes_of_it(pool: Pool, owner: Brow
     # Again, from the list.
     again = await owner.get("/send?again=" + first.path.partition("=")[2])
     assert (value(again, "message"), again.form("/send")["reference"]) == ("Olá\nAna", "order-7")
+    said = "Class, as that of the message it is copied from: "
+    assert f"{said}Transactional messages" in again.words
+    assert said not in (await owner.get("/send")).words
+    await pool.execute("UPDATE messages SET class = 'otp'")
+    assert f"{said}One-time codes" in (await owner.get("/send?again=" + first.path.partition("=")[2])).words
 
 
 async def test_a_preview_stores_nothing_and_shows_what_a_send_would_be(

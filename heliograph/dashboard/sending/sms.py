@@ -22,6 +22,7 @@ from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient, Typed
 from heliograph.guard.book import ChallengeRequired
 from heliograph.overview import messages
+from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
@@ -212,6 +213,7 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
         "others": [one for one in senders if one.status != "approved"][-5:],
         "validities": sms_form.VALIDITIES,
         "outcomes": sms_form.OUTCOMES,
+        "class_name": words.GUARD_CLASSES.get(given.traffic_class),
         "has_more": any((given.day, given.hour, given.validity, given.guarantee, given.reference)),
         "longest": MAX_TEXT,
         "texts": texts,
