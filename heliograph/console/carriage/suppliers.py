@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -64,8 +65,9 @@ async def show_one(request: Request) -> Answer:
     """One supplier, with its settings, its last hours, and who changed what."""
     id, known = request.id(), desk(request)
     async with known.reading(request) as conn:
-        values = await _state(request, conn, id)
-        name, troubles = values["row"].name, await known.beside(conn, request.services.settings)
+        loaded = await routing.load(conn)
+        values = await _state(request, conn, _of(loaded, id))
+        name, troubles = values["row"].name, await known.beside(conn, request.services.settings, loaded)
         values["findings"] = checks.of_suppliers([one.check for one in troubles], [name])[name]
         if request.is_fragment:
             return Shown(template="carriage/supplier_live.html", values=values)
@@ -100,9 +102,8 @@ async def show_one(request: Request) -> Answer:
     return Shown(template="carriage/supplier.html", values=values)
 
 
-async def _state(request: Request, conn: Connection, id: UUID) -> dict[str, Any]:
-    listed = await now.suppliers(conn)
-    row = await known(conn, id)
+async def _state(request: Request, conn: Connection, row: Supplier) -> dict[str, Any]:
+    id, listed = row.id, await now.suppliers(conn)
     sessions = await watching.sessions(conn, id)
     room = window(row) * sum(one.is_bound for one in sessions)
     return {
@@ -134,7 +135,11 @@ def fastest(one: Supplier) -> float:
 
 async def known(conn: Connection, id: UUID) -> Supplier:
     """A supplier that has not been removed. Raises NotFound."""
-    found = next((one for one in await routing.load(conn) if one.id == id), None)
+    return _of(await routing.load(conn), id)
+
+
+def _of(loaded: Sequence[Supplier], id: UUID) -> Supplier:
+    found = next((one for one in loaded if one.id == id), None)
     if found is None:
         raise NotFound("There is no such supplier.")
     return found
