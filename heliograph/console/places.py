@@ -27,7 +27,7 @@ GROUPS: Groups = (
         ),
     ),
     (
-        "Carriage",
+        "Traffic",
         (
             Place("/console/suppliers", "Suppliers", "send", permission=roles.CARRIAGE, key="s"),
             Place("/console/routes", "Routes", "filter", permission=roles.CARRIAGE, key="d"),
@@ -39,7 +39,7 @@ GROUPS: Groups = (
         ),
     ),
     (
-        "Engine",
+        "System",
         (
             Place("/console/queue", "Queue and workers", "clock", permission=roles.CARRIAGE, key="q"),
             Place("/console/health", "Health", "shield", permission=roles.CARRIAGE, key="e"),
@@ -55,7 +55,7 @@ GROUPS: Groups = (
         ),
     ),
     (
-        "House",
+        "Administration",
         (
             Place("/console/operators", "Operators", "users", permission=roles.OPERATORS, key="p"),
             Place("/console/settings", "Settings", "settings", permission=roles.SETTINGS, key="y"),

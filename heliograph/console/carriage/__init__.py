@@ -1,1 +1,1 @@
-"""Carriage: suppliers with all actions on them, and the wizard that adds one."""
+"""Suppliers with all actions on them, and the wizard that adds one."""

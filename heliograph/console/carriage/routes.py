@@ -1,4 +1,4 @@
-"""Routes of carriage."""
+"""Routes of suppliers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The house: the operators of the installation, its settings, and the audit log."""
+"""Administration: the operators of the installation, its settings, and the audit log."""

@@ -1,4 +1,4 @@
-"""Routes of the house."""
+"""Routes of administration."""
 
 from __future__ import annotations
 
