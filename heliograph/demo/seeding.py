@@ -54,7 +54,10 @@ async def ensure(
     `known`: the credentials of an earlier start. Returns (organization id, live key, test key).
     """
     async with conn.transaction():
-        listed = [one for one in await organizations.list_all(conn) if one.name == ORGANIZATION]
+        everyone = await organizations.list_all(conn)
+        # Its people may have renamed it.
+        listed = [one for one in everyone if known is not None and str(one.id) == known.organization_id]
+        listed = listed or [one for one in everyone if one.name == ORGANIZATION]
         organization = (
             listed[-1]
             if listed

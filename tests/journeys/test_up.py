@@ -169,6 +169,9 @@ async def test_from_the_first_start_to_the_second(place: Path, receiver: Receive
         assert {n: found[f"{n:04d}"] for n in expected} == expected
         assert {found["0004"], found["0005"]} == {"sent"}, "no receipt, and one after a minute"
         assert len(receiver.events) == 2 + len(expected)
+        connection = await asyncpg.connect(first.database)
+        await connection.execute("UPDATE organizations SET name = 'Padaria'")
+        await connection.close()
         await first.stopped(signal.SIGTERM)
 
     async with up(place) as second, Client(second.url, second.credentials["live_key"]) as client:
