@@ -108,6 +108,7 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser) -> None
         page = await added(root, **good | typed)
         assert page.status == 422, typed
         assert f'href="#{field}"' in page.text, (typed, page.words)
+    assert "ported must be a number" in (await added(root, **good | {"ported": "much"})).words
     assert (await added(root, **good)).status == 200
     assert "already a look-up supplier" in (await added(root, **good)).words
 

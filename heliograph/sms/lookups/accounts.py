@@ -17,9 +17,10 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import SettingsError
+from heliograph.base.sentences import joined
 from heliograph.suppliers.lookups import kinds
 from heliograph.suppliers.lookups.kind import LookupSettings
-from heliograph.suppliers.settings import SettingError
+from heliograph.suppliers.settings import SettingError, worded
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ def parsed(kind: str, pairs: Sequence[str]) -> dict[str, Any]:
             try:
                 values[name] = msgspec.convert(text, hints[name], strict=False)
             except msgspec.ValidationError as error:
-                raise Invalid((name, "format", f"{name}: {error}")) from None
+                raise Invalid((name, "format", joined([name, worded(str(error))], " "))) from None
     return values
 
 
