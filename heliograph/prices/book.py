@@ -75,12 +75,21 @@ class Book:
         return self._cards.get(supplier_id)
 
     def rate(
-        self, supplier_id: UUID, to: Destination, at: datetime, *, message_class: str, sender_type: str
+        self,
+        supplier_id: UUID,
+        to: Destination,
+        at: datetime,
+        *,
+        message_class: str,
+        sender_type: str,
+        segments: float = 1,
     ) -> Rate | None:
-        """What a supplier charges for a message at a given time; None if its rate card has no rate for it, or one that
-        rejects it."""
+        """What a supplier charges for a message of so many segments at a given time; None if its rate card has no rate
+        for it, or one that rejects it."""
         card = self._cards.get(supplier_id)
-        found = None if card is None else card.find(to, at, message_class=message_class, sender_type=sender_type)
+        if card is None:
+            return None
+        found = card.find(to, at, message_class=message_class, sender_type=sender_type, segments=segments)
         return None if found is None or found.rate.rejects else found.rate
 
     def price_list(self, organization_id: UUID) -> Tariff | None:

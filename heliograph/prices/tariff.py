@@ -136,8 +136,11 @@ class Tariff:
         self._default = _ordered(default)
         self._lengths = sorted({len(one) for one in prefixes}, reverse=True)
 
-    def find(self, to: Destination, at: datetime, *, message_class: str = "", sender_type: str = "") -> Found | None:
-        """The rate for a message at a given time; None if there is none. Rates that reject are found like any other."""
+    def find(
+        self, to: Destination, at: datetime, *, message_class: str = "", sender_type: str = "", segments: float = 1
+    ) -> Found | None:
+        """The rate for a message of so many segments at a given time; None if there is none. Rates that reject are
+        found like any other."""
         asked = (at, message_class, sender_type)
         network = self._networks.get(to.network) if to.network else None
         if network and to.is_exact and (rate := _first(network, *asked)):
@@ -149,7 +152,7 @@ class Tariff:
                 return Found(rate, "prefix")
         if network and (rate := _first(network, *asked)):
             return Found(rate, "range")
-        if (country := self._countries.get(to.country)) and (rate := _of_country(country, to, *asked)):
+        if (country := self._countries.get(to.country)) and (rate := _of_country(country, to, segments, *asked)):
             return Found(rate, "country")
         if self._default and (rate := _first(self._default, *asked)):
             return Found(rate, "default")
@@ -187,13 +190,19 @@ def _first(rates: Iterable[Rate], at: datetime, message_class: str, sender_type:
 
 
 def _of_country(
-    rates: Iterable[Rate], to: Destination, at: datetime, message_class: str, sender_type: str
+    rates: Iterable[Rate], to: Destination, segments: float, at: datetime, message_class: str, sender_type: str
 ) -> Rate | None:
-    """Some countries have several MCCs (310 to 316) with a rate each: if the network is unknown, the most expensive is
-    assumed."""
+    """Some countries have several MCCs (310 to 316) with a rate each: if the network is unknown, the one that makes
+    this message the most expensive is assumed."""
     holding = [one for one in rates if _holds(one, at, message_class, sender_type)]
     of_mcc = [one for one in holding if one.mcc and one.mcc == to.network[:3]]
     of_all = [one for one in holding if not one.mcc]
     if found := of_mcc or of_all:
         return found[0]
-    return max(holding, key=lambda one: (one.rejects, one.price), default=None)
+    # Of each MCC, the first is the one that applies to the class and the kind of sender.
+    each = {one.mcc: one for one in reversed(holding)}
+    return max(
+        each.values(),
+        key=lambda one: (one.rejects, one.price * (segments if one.unit == "segment" else 1)),
+        default=None,
+    )

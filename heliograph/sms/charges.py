@@ -51,11 +51,12 @@ class Charges:
         self._refreshed_at = at
 
     def rate(
-        self, tariff: Tariff, place: Place, recipient: str, sender: str, at: datetime, message_class: str
+        self, tariff: Tariff, place: Place, recipient: str, sender: str, segments: int, at: datetime, message_class: str
     ) -> Found | None:
-        """A tariff's rate for a message; None if it has none."""
+        """A tariff's rate for a message of this many segments; None if it has none."""
         to = Destination(recipient[1:], place.country, place.network, place.is_exact)
-        return tariff.find(to, at, message_class=message_class, sender_type=sender_type(sender))
+        kind = sender_type(sender)
+        return tariff.find(to, at, message_class=message_class, sender_type=kind, segments=segments)
 
     def cost(
         self, supplier_id: UUID, recipient: str, sender: str, segments: int, at: datetime, message_class: str
@@ -65,7 +66,7 @@ class Charges:
         card = self.book.card(supplier_id)
         if card is None:
             return place.network, None
-        return place.network, charge(self.rate(card, place, recipient, sender, at, message_class), segments)
+        return place.network, charge(self.rate(card, place, recipient, sender, segments, at, message_class), segments)
 
     def price(
         self, organization_id: UUID, recipient: str, sender: str, segments: int, at: datetime, message_class: str
@@ -76,7 +77,7 @@ class Charges:
         if tariff is None:
             return None
         place = self.directory.place(recipient)
-        found = self.rate(tariff, place, recipient, sender, at, message_class)
+        found = self.rate(tariff, place, recipient, sender, segments, at, message_class)
         if found is not None and found.rate.rejects:
             raise DestinationNotAllowed(country=place.country, reason="not_carried")
         return charge(found, segments)
@@ -112,8 +113,8 @@ def calendar(tariff: Tariff, rates: Sequence[Rate]) -> tuple[list[Row[Rate]], li
 
 
 def _is_found(tariff: Tariff, rate: Rate, at: datetime) -> bool:
-    asked = {"message_class": rate.message_class, "sender_type": rate.sender_type}
-    return tariff.find(_place(rate), at, **asked) is not None
+    kind = rate.sender_type
+    return tariff.find(_place(rate), at, message_class=rate.message_class, sender_type=kind) is not None
 
 
 def _place(rate: Rate) -> Destination:

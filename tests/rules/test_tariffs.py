@@ -42,7 +42,7 @@ def to(digits: str = "258841234567", network: str = "", *, exact: bool = False, 
 
 
 def price(found: Tariff, where: Destination, at: datetime = JUNE, segments: int = 1, **asked: str) -> str | None:
-    result = found.find(where, at, **asked)
+    result = found.find(where, at, segments=segments, **asked)
     return None if result is None else decimal(result.rate.amount(segments))
 
 
@@ -173,6 +173,17 @@ def test_what_is_rejected_is_found_whatever_its_price() -> None:
 def test_a_message_costs_by_its_unit() -> None:
     found = tariff("country,price,currency,unit\nMZ,0.03,USD,message\n")
     assert price(found, to(), segments=3) == "0.030000"
+
+
+def test_the_dearest_of_several_mccs_is_that_for_this_very_message() -> None:
+    """Of its length, its class and its kind of sender."""
+    found = tariff(
+        "country,mcc,class,price,currency,unit\n"
+        "US,310,,0.05,USD,message\nUS,311,,0.03,USD,segment\nUS,312,otp,0.01,USD,segment\nUS,312,,0.06,USD,message\n"
+    )
+    where = to("12025550123", country="US")
+    assert [price(found, where, segments=n) for n in (1, 2, 3)] == ["0.060000", "0.060000", "0.090000"]
+    assert price(found, where, segments=1, message_class="otp") == "0.050000"
 
 
 def test_network_codes_are_text() -> None:

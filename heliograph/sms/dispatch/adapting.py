@@ -204,9 +204,10 @@ def destination(route: Route) -> Destination:
 
 
 def comparable_rates(
-    route: Route, suppliers: Iterable[UUID], book: Book, at: datetime, *, message_class: str
+    route: Route, suppliers: Iterable[UUID], book: Book, at: datetime, *, message_class: str, segments: float = 1
 ) -> dict[UUID, Rate]:
-    """The rates of suppliers for a route's messages; those without one, or that reject it, are left out.
+    """The rates of suppliers for a route's messages, of so many segments on average; those without one, or that reject
+    it, are left out.
 
     All are for the same kind of sender: that of the route's sender; for a route of any sender, the first of
     SENDER_TYPES for which most of them have a rate.
@@ -215,7 +216,9 @@ def comparable_rates(
     kinds = SENDER_TYPES if route.sender is None else (sender_type(route.sender),)
     best: dict[UUID, Rate] = {}
     for kind in kinds:
-        found = {id: book.rate(id, to, at, message_class=message_class, sender_type=kind) for id in those}
+        found = {
+            id: book.rate(id, to, at, message_class=message_class, sender_type=kind, segments=segments) for id in those
+        }
         rates = {id: rate for id, rate in found.items() if rate is not None}
         if len(rates) > len(best):
             best = rates
@@ -377,7 +380,7 @@ def _prices(route: Route, message_class: str, book: Book, at: datetime, length: 
     """Suppliers' charges for a message of `length` segments, if all are in one currency: amounts in different ones
     cannot be compared."""
     suppliers = [choice.supplier_id for choice in route.choices]
-    rates = comparable_rates(route, suppliers, book, at, message_class=message_class)
+    rates = comparable_rates(route, suppliers, book, at, message_class=message_class, segments=length)
     if len({rate.currency for rate in rates.values()}) > 1:
         return {}
     return {id: round(rate.price * length) if rate.unit == "segment" else rate.price for id, rate in rates.items()}
