@@ -17,7 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import Sentence, joined, kept, quoted, said
 from heliograph.classes.quiet import QuietHours
-from heliograph.networks import asked, learned
+from heliograph.networks import asked, learned, plan
 from heliograph.networks.directory import Directory
 from heliograph.networks.learned import LOOKUP
 from heliograph.prices.book import Book
@@ -158,7 +158,8 @@ async def explain(
     }
     barred = [id for id, one in spoken.items() if one is None]
     skipped |= {id: _refusing(book, id, to, organization_id, sender, network) for id in barred}
-    there = Destination(to[1:], phones.country(to), network or "", is_certain)
+    # As rates have it: the countries that share +1 or +7 have prices of their own.
+    there = Destination(to[1:], plan.country(to), network or "", is_certain)
     told = {id: one or sender for id, one in spoken.items()}
     unrated = await _unrated(conn, found, there, traffic_class, told)
     skipped |= dict.fromkeys(unrated, said("it has no rate there"))
