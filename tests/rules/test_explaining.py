@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from random import Random
+from uuid import UUID
 
 import pytest
 
@@ -12,6 +13,8 @@ from heliograph.base.ids import uuid7
 from heliograph.networks import learned
 from heliograph.networks.learned import Known
 from heliograph.prices import rows, tariffs
+from heliograph.queue import holds
+from heliograph.queue.holds import Selection
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.senders import loading
@@ -34,8 +37,9 @@ RATES = ("MZ,1,USD\n", "US,1,USD\n", "CA,1,USD\n", "KZ,1,USD\n"), ("643,03,1,USD
 CLASSES = ("otp", "transactional")
 
 
-async def rule(conn: Connection, chance: Random) -> None:
-    """Suppliers, of which some carry to few numbers, are paused or refuse a sender; their cards; and routes."""
+async def rule(conn: Connection, chance: Random, organization_id: UUID) -> None:
+    """Suppliers, of which some carry to few numbers, are paused, held for an organization or refuse a sender; their
+    cards; and routes."""
     ids = [uuid7() for _ in NAMES]
     for name, id in zip(NAMES, ids, strict=True):
         await conn.execute(
@@ -68,6 +72,8 @@ async def rule(conn: Connection, chance: Random) -> None:
         await rules.add(conn, route)
     barring = SenderRule(id=uuid7(), supplier_id=ids[0], kind="alphanumeric", action="register")
     await sender_rules.put(conn, barring)
+    held = Selection(kinds=("sms",), line=ids[1], organization_id=organization_id)
+    await holds.hold(conn, held, reason="its bill is open")
 
 
 @pytest.mark.parametrize("seed", [3, 6])
@@ -75,7 +81,7 @@ async def test_who_is_named_beforehand_is_who_is_asked(pool: Pool, seed: int) ->
     chance = Random(seed)
     actor = await organization(pool)
     async with pool.acquire() as conn:
-        await rule(conn, chance)
+        await rule(conn, chance, actor.organization_id)
         await learned.learn(conn, [Known(int(NUMBERS[0][1:]), "643-03", learned.LOOKUP)])
         bench = Bench(pool, *await routing.load(conn), routes=await rules.active(conn))
         bench.book = await loading.load(conn)

@@ -15,6 +15,7 @@ from heliograph.accounts import send_defaults
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.ids import uuid7
 from heliograph.base.sentences import Sentence, joined, kept, quoted, said
 from heliograph.classes.quiet import QuietHours
 from heliograph.networks import asked, learned, plan
@@ -31,7 +32,7 @@ from heliograph.sms.circuits import sharing
 from heliograph.sms.circuits.sharing import Avoided
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.adapting import Facts
-from heliograph.sms.dispatch.routing import Supplier
+from heliograph.sms.dispatch.routing import Supplier, holds_back
 from heliograph.sms.lookups import accounts, asking
 
 KNOWN_BY_LOOKUP, KNOWN_BY_RECEIPT = said("known from a look-up"), said("known from a receipt")
@@ -151,7 +152,9 @@ async def explain(
         is_certain=is_certain,
     )
     held, avoided = await suppliers.sessions(conn), await sharing.avoided(conn)
-    skipped: dict[UUID, str] = {id: why.said for id, why in _hindered(known, held, avoided).items()}
+    # As a message that is accepted now would be, also where only its organization's are held.
+    skipped: dict[UUID, str] = {one.id: words.HELD for one in known if holds_back(one, organization_id, uuid7())}
+    skipped |= {id: why.said for id, why in _hindered(known, held, avoided).items()}
     spoken = {
         id: book.spoken(id, to, organization_id=organization_id, sender=sender, network=network or "")
         for id in found.suppliers
