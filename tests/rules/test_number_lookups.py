@@ -23,7 +23,7 @@ from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.lookups import accounts
-from heliograph.sms.lookups.asking import Lookups
+from heliograph.sms.lookups.asking import Lookups, countries
 from heliograph.suppliers.http.kind import SECRET, Answer
 from heliograph.suppliers.lookups import kinds
 from tests.rules.dispatching import Bench
@@ -260,6 +260,13 @@ async def test_nobody_is_asked_where_it_would_not_help(looking: Looking, pool: P
     assert not [row for row in await looking.rows() if row[0] == int(PORTED[1:])]
     if why != "suspended":
         assert await pool.fetchval("SELECT count(*) FROM queue WHERE id = $1 AND due_at > now()", id) == 0
+
+
+def test_a_route_to_any_network_of_a_country_has_its_numbers_looked_up() -> None:
+    """Also to a network that the numbering plan does not list, such as a virtual operator's: only look-ups and receipts
+    can tell of it."""
+    named = ("643-03", "234-33", "999-01", None)
+    assert countries([Route(id=uuid7(), name=f"{one}", network=one) for one in named]) == {"MZ", "GB"}
 
 
 async def test_what_a_paused_supplier_was_to_be_asked_makes_room_for_others(looking: Looking, pool: Pool) -> None:

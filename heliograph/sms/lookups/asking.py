@@ -32,8 +32,7 @@ STEP = 0.25
 
 def countries(routes: Collection[Route]) -> set[str]:
     """ISO regions in which a number's network affects its route."""
-    known = plan.networks()
-    return {known[one.network].country for one in routes if one.network in known}
+    return {country for one in routes if one.network and (country := plan.country_of(one.network))}
 
 
 async def try_once(key: Key, one: Account, number: str) -> str:
