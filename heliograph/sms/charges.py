@@ -97,7 +97,8 @@ def everywhere(*, country: str = "", network: str = "", prefix: str = "") -> Des
         code = next((one for one, region in phones.REGIONS.items() if region == country), "")
         return Destination(code, country, network, bool(network))
     code = next((one for one in phones.REGIONS if prefix.startswith(one)), "")
-    return Destination(prefix, country, plan.ranges(code).network(prefix))
+    # If it has fewer digits than a calling code, it covers several countries.
+    return Destination(prefix, plan.country(f"+{prefix}") if code else "", plan.ranges(code).network(prefix))
 
 
 def calendar(tariff: Tariff, rates: Sequence[Rate]) -> tuple[list[Row[Rate]], list[datetime]]:
@@ -120,9 +121,7 @@ def _is_found(tariff: Tariff, rate: Rate, at: datetime) -> bool:
 def _place(rate: Rate) -> Destination:
     """The destination of a rate."""
     if rate.prefix and not rate.mnc:
-        # If it has fewer digits than a calling code, it covers several countries.
-        is_whole = any(rate.prefix.startswith(code) for code in phones.REGIONS)
-        return everywhere(country=plan.country(f"+{rate.prefix}") if is_whole else "", prefix=rate.prefix)
+        return everywhere(prefix=rate.prefix)
     if rate.mcc:
         # Some countries have several MCCs: nothing more is known about the networks with this one.
         network = f"{rate.mcc}-{rate.mnc}"
