@@ -92,6 +92,18 @@ def is_region(text: str) -> bool:
     return text in phonenumbers.SUPPORTED_REGIONS or text in REGIONS.values()
 
 
+#: Calling codes whose countries are told apart by area.
+_BY_AREA = (1, 7)
+
+
+def is_told_apart(region: str) -> bool:
+    """Whether numbers are told to be of this country: by their calling code, or by their area if it is +1 or +7. Those
+    of a country that shares another one, such as GG, are not."""
+    return region in REGIONS.values() or any(
+        region in phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code] for code in _BY_AREA
+    )
+
+
 #: Types of number that cost the caller or the person called extra.
 _COSTLY = ("premium_rate", "shared_cost")
 

@@ -170,6 +170,8 @@ def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | str:
         return "a rate is for a network or for a prefix, not for both"
     if prefix and (not _prefix(prefix) or not _is_dialable(prefix)):
         return f"prefix {cells['prefix']!r} is not the first digits of numbers with their country code, such as 25887"
+    if country and not mnc and not prefix and not phones.is_told_apart(country):
+        return f"no number counts as one of country {cells['country']!r}: name that of its calling code, or a prefix"
     if mcc and not mnc and not country and not prefix:
         return "mcc is given without mnc: name the country, too"
     return country, mcc, mnc, prefix

@@ -201,6 +201,8 @@ def test_network_codes_are_text() -> None:
         ("price,currency,price\n", {1: "twice"}),
         ("mcc,mnc,price,currency\n643,4,1,USD\n64,04,1,USD\n,04,1,USD\n643,,1,USD\n",
          {2: "leading zero", 3: "three digits", 4: "without mcc", 5: "without mnc"}),
+        ("country,mcc,mnc,prefix,price,currency\nUK,,,,1,USD\nJE,,,,1,USD\nUK,234,,,1,USD\n",
+         {2: "'UK'", 3: "prefix", 4: "'UK'"}),
         ("prefix,mcc,mnc,price,currency\n25884,643,04,1,USD\n2x,,,1,USD\n210,,,1,USD\n",
          {2: "not for both", 3: "first digits", 4: "first digits"}),
         ("country,price,currency\nMZ,,USD\nMZ,0.0000001,USD\nMZ,-1,USD\nMZ,\"0,5\",USD\nMoz,1,USD\nMZ,1,dollar\n",
@@ -218,6 +220,12 @@ def test_all_that_is_wrong_with_a_file_is_named(text: str, named: dict[int, str]
         rates(text)
     errors = {error["line"]: error["message"] for error in refused.value.details["errors"]}
     assert all(words in errors.get(line, "") for line, words in named.items()), errors
+
+
+def test_countries_are_those_that_numbers_are_told_to_be_of() -> None:
+    """Those that share +1 or +7 are told apart by area. A network or a prefix needs no country."""
+    text = "country,mcc,mnc,prefix,price,currency\nCA,,,,1,USD\nKZ,,,,1,USD\nXK,,,,1,USD\nUK,234,30,,1,USD\n"
+    assert [one.country for one in rates(text + "JE,,,447797,1,USD\n")] == ["CA", "KZ", "XK", "UK", "JE"]
 
 
 def test_a_decimal_comma_is_read_if_it_is_declared() -> None:
