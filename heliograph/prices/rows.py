@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import cache
 from typing import TextIO
 
 from heliograph.base import csv_files, phones
@@ -168,7 +169,7 @@ def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | str:
         return "mnc is given without mcc"
     if mnc and prefix:
         return "a rate is for a network or for a prefix, not for both"
-    if prefix and (not _prefix(prefix) or not _is_dialable(prefix)):
+    if prefix and (not _prefix(prefix) or not _is_dialable(prefix[:3])):
         return f"prefix {cells['prefix']!r} is not the first digits of numbers with their country code, such as 25887"
     if country and not mnc and not prefix and not phones.is_told_apart(country):
         return f"no number counts as one of country {cells['country']!r}: name that of its calling code, or a prefix"
@@ -177,8 +178,10 @@ def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | str:
     return country, mcc, mnc, prefix
 
 
-def _is_dialable(prefix: str) -> bool:
-    return any(code.startswith(prefix[:3]) or prefix.startswith(code) for code in phones.REGIONS)
+@cache
+def _is_dialable(first: str) -> bool:
+    """Whether numbers begin with these digits, three at most: the longest calling code has as many."""
+    return any(code.startswith(first) or first.startswith(code) for code in phones.REGIONS)
 
 
 def _word(cells: Mapping[str, str], name: str) -> str:

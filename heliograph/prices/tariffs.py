@@ -6,6 +6,7 @@ destination that hold at the same time.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -120,7 +121,8 @@ async def import_rates(
         if known is not None and known["currency"] != currency:
             raise _invalid([(given[0][0], f"the currency is {known['currency']}; the file has {currency}")])
         old = [] if known is None else [Rate(**row) for row in await conn.fetch(RATES, known["id"], known["currency"])]
-        done, new, gone = _compare(old, given, whole=whole)
+        # In a thread, because a web process answers others meanwhile.
+        done, new, gone = await asyncio.to_thread(_compare, old, given, whole=whole)
         if known is None or dry_run or not (new or gone):
             return done
         await conn.execute(DELETE, known["id"], [one.id for one in gone])

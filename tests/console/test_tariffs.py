@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import aiohttp
+import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
-from heliograph.prices import tariffs
+from heliograph.prices import rows, tariffs
 from tests.api.conftest import Tenant
 from tests.processes import until_true
 
@@ -52,6 +56,26 @@ async def sent_again(browser: Browser, asked: Page, **typed: str) -> Page:
 async def listed(pool: Pool, kind: Any) -> list[tuple[str, int]]:
     async with pool.acquire() as conn:
         return [(one.name, one.rates) for one in await tariffs.list_tariffs(conn, kind)]
+
+
+async def test_a_file_is_read_and_compared_beside_the_event_loop(
+    root: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that others are answered meanwhile."""
+    on_loop = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def one(*given: Any, **options: Any) -> Any:
+            with suppress(RuntimeError):
+                on_loop.append(asyncio.get_running_loop())
+            return function(*given, **options)
+
+        return one
+
+    monkeypatch.setattr(rows, "read", noted(rows.read))
+    monkeypatch.setattr(tariffs, "_compare", noted(tariffs._compare))
+    assert "It would add 3, change 0, remove 0" in (await sent(root, CARD)).words
+    assert not on_loop
 
 
 async def test_a_field_beside_a_file_is_read_as_those_of_other_forms(root: Browser) -> None:

@@ -3,6 +3,7 @@ differences; price lists are also drafted from a card, and assigned."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Sequence
 from fractions import Fraction
@@ -110,7 +111,9 @@ async def import_(request: Request) -> Answer:
     is_dry = form.get("do") != "import"
     try:
         text = await pasted.text(request)
-        given = rows.read(io.StringIO(text, newline=""), decimal_comma=bool(form.get("decimal_comma")))
+        # In a thread, so that others are answered: a hundred thousand rows take a second or two.
+        file, has_commas = io.StringIO(text, newline=""), bool(form.get("decimal_comma"))
+        given = await asyncio.to_thread(rows.read, file, decimal_comma=has_commas)
         async with request.writing() as conn, conn.transaction():
             kind, name, supplier_id = await _target(conn, form.get("target", ""), form.get("name", "").strip())
             done = await tariffs.import_rates(
