@@ -6,6 +6,7 @@ import asyncio
 import csv
 import io
 import json
+import re
 from datetime import timedelta
 from uuid import UUID
 
@@ -28,6 +29,8 @@ from heliograph.suppliers.contract import ReceiptState
 from heliograph.why.words import why
 from tests.api.conftest import SECRET_KEY, Api, Tenant, make_tenant
 from tests.rules import factories, whatsapp_factories
+from tests.rules.callback_factories import Meta
+from tests.rules.callback_factories import message as callback
 
 from .conftest import Browser, signed_in
 
@@ -121,6 +124,24 @@ async def test_submits_stand_with_their_fields_and_behind_a_reason_with_their_oc
     assert octets in page.words
     assert "destination_addr=258841234567" in page.words
     assert "submissão, escrita de novo" in (await root.get(f"/console/messages/{id}", accept_language="pt")).words
+
+
+async def test_a_message_that_was_received_is_not_called_delivered(
+    pool: Pool, api: Api, tenant: Tenant, root: Browser
+) -> None:
+    await make_tenant(pool)
+    await sent(api, tenant)  # whoever sent something is searched
+    made, user = await whatsapp_factories.made(pool, organization_id=tenant.id), "+258842222222"
+    for text in ("Where is my order?", "Hello?"):
+        await Meta(pool).say(made, callback(made, text, clock.now() - timedelta(hours=1), by=user))
+    id = await pool.fetchval("SELECT id FROM whatsapp_messages LIMIT 1")
+    page = await root.get(f"/console/messages/{id}")
+    assert "data-final" in page.text
+    assert "after it was accepted" not in page.words
+    search = f"/console/messages?recipient=%2B{user[1:]}"
+    for found in (page, await root.get(search), await root.get(f"{search}&organization={tenant.id}")):
+        shown = re.findall(r'<span class="status[^"]*">.*?</span>([^<]*)</span>', found.text, re.S)
+        assert [one.strip() for one in shown] == ["Received", "Received"]
 
 
 async def test_a_message_is_found(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:

@@ -50,6 +50,8 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
     """The page's values for a message, as it is now."""
     shown = (lambda values: values) if whole else _masked
     message = found.message
+    is_inbound = _is_inbound(message)
+    status = "received" if is_inbound else message["status"]
     steps = [
         Step(one.at, telling.step(request, one.what), telling.state(one), telling.details(request, shown(one.detail)))
         for one in found.entries
@@ -58,9 +60,12 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
         "id": message["id"],
         "organization": message["organization_name"],
         "organization_id": message["organization_id"],
-        "status_now": message["status"],
-        "is_final": message["status"] in messages.FINAL or (message["status"] == "delivered" and not _is_read(found)),
-        "took": messages.took(
+        "status_now": status,
+        "is_final": status in messages.FINAL or (status == "delivered" and not _is_read(found)),
+        # The time that its callback took is not the time that it took to arrive.
+        "took": None
+        if is_inbound
+        else messages.took(
             accepted_at=message["accepted_at"], send_at=message.get("send_at"), delivered_at=message["delivered_at"]
         ),
         "due_at": message.get("send_at"),
@@ -106,6 +111,10 @@ def is_whatsapp(found: Timeline) -> bool:
     return "billing_category" in found.message
 
 
+def _is_inbound(message: Mapping[str, Any]) -> bool:
+    return message.get("direction") == "inbound"
+
+
 def _is_read(found: Timeline) -> bool:
     """Whether its channel reports reading, so that delivery is not the end."""
     return is_whatsapp(found)
@@ -125,7 +134,7 @@ def _facts(request: Request, found: Timeline, shown: Mapping[str, Any]) -> Itera
     organization = f"/console/organizations/{message['organization_id']}"
     may_see = request.may(permission=ORGANIZATIONS)
     yield Fact(text("Channel"), "WhatsApp" if is_here else "SMS")
-    is_inbound = message.get("direction") == "inbound"
+    is_inbound = _is_inbound(message)
     yield Fact(text("From") if is_inbound else text("To"), shown["recipient"])
     if sender := message.get("sender") or message.get("display_phone_number"):
         yield Fact(text("To") if is_inbound else text("From"), sender)

@@ -51,7 +51,8 @@ class Message(msgspec.Struct, frozen=True):
     organization: str
     channel: str
     mode: str
-    status: str
+    #: The status for people, as in `overview.messages`.
+    shown_status: str
     recipient: str
     client_reference: str | None
     accepted_at: datetime
@@ -118,23 +119,27 @@ SELECT false, hour, coalesce(array_agg(organization_id) FILTER (WHERE fits), '{}
 """
 
 
-def _scan(table: str, channel: str, under_way: str) -> str:
+def _scan(table: str, channel: str, under_way: str, direction: str) -> str:
     return bounded_scan.statement(
         f"{table} m",
-        "id, organization_id, mode, status, recipient, client_reference, request_id, accepted_at",
+        f"""id, organization_id, mode, status, {direction} AS direction, recipient, client_reference, request_id,
+            accepted_at""",
         fits="""($6::text IS NULL OR recipient = $6) AND ($7::text IS NULL OR client_reference = $7)
             AND ($8::text IS NULL OR request_id = $8)""",
         where=f"($9::text IS NULL OR $9 = '{channel}')",
         whose="organization_id = o.id",
         returned=f"""id, looked_at.organization_id, o.name AS organization, '{channel}' AS channel, mode,
-            {shown_status("looked_at", under_way)} AS status, recipient, client_reference, accepted_at""",
+            CASE WHEN direction = 'inbound' THEN 'received'
+                 ELSE {shown_status("looked_at", under_way)} END AS shown_status,
+            recipient, client_reference, accepted_at""",
     )
 
 
 # Each organization's messages by key, from the newest backward.
 SCAN = f"""
 SELECT found.* FROM organizations o CROSS JOIN LATERAL (
-    ({_scan("messages", "sms", SENDING)}) UNION ALL ({_scan("whatsapp_messages", "whatsapp", QUEUED)})) found
+    ({_scan("messages", "sms", SENDING, "'outbound'")})
+    UNION ALL ({_scan("whatsapp_messages", "whatsapp", QUEUED, "direction")})) found
  WHERE o.id = ANY ($1)
 """
 
