@@ -12,14 +12,15 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
-from heliograph.suppliers.whatsapp_cloud.credential import credential
+from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.dispatch.number_pool import NumberPool, live_workers
 from heliograph.whatsapp.dispatch.probing import DOUBLES, DOUBLINGS, FEW, Probe
+from heliograph.whatsapp.mirror.accounts import SendingNumber
 from tests.processes import until_true
 from tests.rules.callback_factories import Change, Meta, status
-from tests.rules.dispatching_whatsapp import Bench, attempts, fault, queued, status_of, taken
+from tests.rules.dispatching_whatsapp import Bench, Scripted, attempts, fault, queued, status_of, taken
 from tests.rules.whatsapp_factories import Made, check_wallets, made, message, number
 
 UNPAID = 131042
@@ -218,6 +219,38 @@ async def test_a_hold_that_is_shortened_is_shortened_for_connectors_too(pool: Po
     assert (slot.held, slot.capacity()) == (True, 1)
     await lines.stop(grace=1.0)
     await client.close()
+
+
+async def test_a_new_token_that_cannot_be_decrypted_stops_its_account_alone(pool: Pool) -> None:
+    """Another worker may have the key that it was sealed with."""
+    both = [await made(pool), await made(pool)]
+    made_of: dict[bytes, Scripted] = {}
+
+    def unseal(line: SendingNumber) -> Credential:
+        if line.token == b"broken":
+            raise ValueError("the secret key is another one")
+        return credential(line.token.hex(), line.app_secret)
+
+    lines = NumberPool(
+        pool,
+        factory=lambda line, shown, ended: made_of.setdefault(line.token, Scripted(ended)),
+        unseal=unseal,
+        on_outcome=lambda *_: None,
+        on_early=lambda _: asyncio.sleep(0),
+    )
+    for n, who in enumerate(both):
+        await pool.execute("UPDATE whatsapp_accounts SET token = $2 WHERE id = $1", who.account_id, b"old%d" % n)
+    await lines.refresh(grace=1.0)
+    await pool.execute("UPDATE whatsapp_accounts SET token = 'broken'")
+    await pool.execute("UPDATE whatsapp_accounts SET token = 'new' WHERE id = $1", both[1].account_id)
+    await lines.refresh(grace=1.0)
+    assert set(lines.slots()) == {both[1].number_id}
+    assert made_of[b"old1"].token == b"new".hex()
+    await pool.execute("UPDATE whatsapp_accounts SET token = 'mended' WHERE id = $1", both[0].account_id)
+    await lines.refresh(grace=1.0)
+    assert set(lines.slots()) == {who.number_id for who in both}
+    assert not made_of[b"mended"].stopped
+    await lines.stop(grace=1.0)
 
 
 async def test_a_worker_that_was_told_to_drain_or_is_gone_has_no_share_of_a_numbers_rate(pool: Pool) -> None:

@@ -142,7 +142,7 @@ class NumberPool:
             self._leave(id, grace)
         for id, line in wanted.items():
             slot = self._slots.get(id)
-            if slot is not None and _opens_anew(slot.line, line):
+            if slot is not None and (_opens_anew(slot.line, line) or not self._pass_on(slot, line)):
                 self._leave(id, grace)
                 slot = None
             if slot is None:
@@ -175,10 +175,20 @@ class NumberPool:
         await slot.connector.start()
         self._slots[id] = slot
 
+    def _pass_on(self, slot: PooledNumber, line: SendingNumber) -> bool:
+        """Give its connector a changed credential. False: it cannot be decrypted, and with the old one Meta's refusal
+        would hold the account for all workers."""
+        if slot.line is None or (slot.line.token, slot.line.app_secret) == (line.token, line.app_secret):
+            return True
+        try:
+            credential = self._unseal(line)
+        except Exception:  # `_open` logs it
+            return False
+        slot.connector.set_credential(credential)  # type: ignore[attr-defined]
+        return True
+
     def _follow(self, slot: PooledNumber, line: SendingNumber, workers: int) -> None:
         connector = slot.connector
-        if slot.line is not None and (slot.line.token, slot.line.app_secret) != (line.token, line.app_secret):
-            connector.set_credential(self._unseal(line))  # type: ignore[attr-defined]
         if slot.line is not None and slot.line.released_at != line.released_at:
             connector.release()  # also ends holds that only the connector knew of
         slot.line, slot.workers, slot.denied = line, workers, False
