@@ -25,7 +25,8 @@ from heliograph.whatsapp.callbacks.inbox import Inbox, retry, retry_awaited
 from heliograph.whatsapp.callbacks.intake import KIND
 from heliograph.whatsapp.money.rates import RateBook
 from tests.rules.callback_factories import Change, Meta, ago, batch, message, status, wamid
-from tests.rules.dispatching_whatsapp import Bench, row_of, status_of
+from tests.rules.dispatching_whatsapp import Bench, row_of, status_of, taken
+from tests.rules.dispatching_whatsapp import wamid as wamid_of
 from tests.rules.factories import TO, endpoint, sender
 from tests.rules.whatsapp_factories import KEY, Made, account, check_wallets, conversation, made, make_app
 from tests.rules.whatsapp_factories import message as outbound
@@ -387,6 +388,20 @@ async def test_a_number_that_moved_to_another_account_still_hears_of_what_it_sen
     await pool.execute("UPDATE whatsapp_numbers SET state = 'active' WHERE id = $1", acme.number_id)
     await meta.say(acme, status(acme, theirs, "read", **ours))
     assert (await status_of(pool, id))[0] == "read"
+
+
+async def test_a_number_that_moved_before_its_send_was_answered_hears_of_it_without_our_id(pool: Pool) -> None:
+    acme, meta = await made(pool), Meta(pool)
+    bench = await Bench(pool).start()
+    bench.only.script = lambda submission: None
+    id = await outbound(pool, acme)
+    await bench.round()
+    new = await moved(pool, acme, graph_id=acme.graph_id)
+    await meta.say(new, status(new, wamid_of(id), "delivered"))
+    assert (await status_of(pool, id))[0] == "queued"
+    bench.answer(bench.only.submitted[0], taken(bench.only.submitted[0]))
+    await bench.settle()
+    assert await status_of(pool, id) == ("delivered", None, "consumed")
 
 
 async def test_a_number_that_went_to_another_organization_says_nothing_of_what_it_sent_before(pool: Pool) -> None:

@@ -116,8 +116,10 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     keys = [_Key(one.organization_id, one.number_id, one.item.wamid, one.item.opaque) for one in said]
     asked = dict.fromkeys(keys)
     rows = await _look_up(conn, list(asked), at)
-    if len(rows) < len(asked):
-        rows |= await _look_elsewhere(conn, [key for key in asked if key not in rows], at)
+    others: dict[UUID, list[UUID]] = {}
+    if unknown := [key for key in asked if key not in rows]:
+        others = await _other_rows(conn, unknown)
+        rows |= await _look_elsewhere(conn, unknown, others, at)
     moves: list[Move] = []
     early: list[tuple[object, ...]] = []
     bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
@@ -132,7 +134,9 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
         pricing = _pricing(item)
         if found is None:
             text = pricing.text if pricing else None
-            early.append((one.number_id, item.wamid, status, when, failure, evidence, text))
+            # The answer looks under the row that sent it, whichever that was.
+            known = (one.number_id, *others.get(one.number_id, ()))
+            early += [(id, item.wamid, status, when, failure, evidence, text) for id in known]
             continue
         organization_id, id, recipient, is_known = found.message
         moves.append(Move(organization_id, id, status, when, failure, evidence, pricing))
@@ -182,13 +186,20 @@ async def _look_up(conn: Connection, keys: Sequence[_Key], at: datetime) -> dict
     return {key: _Message(key.number_id, row) for key, row in found if row[1] is not None}
 
 
-async def _look_elsewhere(conn: Connection, keys: Sequence[_Key], at: datetime) -> dict[_Key, _Message]:
-    """The same, of messages that the number sent while it was in another account."""
+async def _other_rows(conn: Connection, keys: Sequence[_Key]) -> dict[UUID, list[UUID]]:
+    """The rows of the keys' numbers in other accounts."""
     numbers = list({(key.organization_id, key.number_id) for key in keys})
     rows = await conn.fetch(ELSEWHERE, [organization_id for organization_id, _ in numbers], [id for _, id in numbers])
     others: dict[UUID, list[UUID]] = {}
     for number_id, other in rows:
         others.setdefault(number_id, []).append(other)
+    return others
+
+
+async def _look_elsewhere(
+    conn: Connection, keys: Sequence[_Key], others: Mapping[UUID, Sequence[UUID]], at: datetime
+) -> dict[_Key, _Message]:
+    """The same as `_look_up`, of messages that the number sent while it was in another account."""
     asked = {key._replace(number_id=other): key for key in keys for other in others.get(key.number_id, ())}
     if not asked:
         return {}
