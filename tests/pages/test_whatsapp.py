@@ -42,6 +42,9 @@ async def test_a_template_is_chosen_filled_in_and_sent_once(pool: Pool, owner: B
     )
     assert '"parameters": ["Ana", "7"]' in preview.words
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_messages") == 0
+    # A value's braces are text, as they are at Meta.
+    typed = await owner.post("/send/template/preview", form | {"p1": "{{2}}", "p2": "7"}, HX_Request="true")
+    assert "Hello {{2}}, your order 7" in typed.words, typed.words
     page = await owner.post("/send/template", form | {"p1": "Ana", "p2": ""})
     assert (page.status, "Enter a value." in page.words, '<a href="#p2">' in page.text) == (422, True, True)
     for _ in range(2):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -109,12 +111,7 @@ def filled(entry: Entry, values: tuple[str, ...]) -> list[tuple[str, str]]:
         if part.type == "buttons":
             shown += [("button", one.text or "") for one in part.buttons]
         elif part.text:
-            kind = part.type
-            text = part.text
-            for name in _VARIABLE.findall(part.text):
-                if (kind, name) in known:
-                    text = _put(text, name, known[kind, name])
-            shown.append((kind, text))
+            shown.append((part.type, _VARIABLE.sub(partial(_put, known, part.type), part.text)))
         elif part.type == "header":
             shown.append(("header", f"[{part.format}]"))
     if entry.layout.authentication and not any(kind == "body" for kind, _ in shown):
@@ -122,9 +119,9 @@ def filled(entry: Entry, values: tuple[str, ...]) -> list[tuple[str, str]]:
     return shown
 
 
-def _put(text: str, name: str, value: str) -> str:
-    """A text with one variable filled in."""
-    return re.sub(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", lambda _: value, text)
+def _put(known: Mapping[tuple[str, str], str], kind: str, variable: re.Match[str]) -> str:
+    """A variable's value, if there is one. A value's own braces are text."""
+    return known.get((kind, variable[1]), variable[0])
 
 
 def _typed(request: Request) -> Typed:
