@@ -64,6 +64,19 @@ def written(stored: str) -> list[str]:
     ]
 
 
+def places(stored: str) -> tuple[str, ...]:
+    """The values of stored fillings for everybody at once: fixed texts, and columns as SMS campaigns write them, such
+    as `{{first_name|customer}}`."""
+    return tuple(
+        one.text or ""
+        if one.column is None
+        else f"{{{{{one.column}|{one.default}}}}}"
+        if one.default
+        else f"{{{{{one.column}}}}}"
+        for one in read(stored)
+    )
+
+
 def check(template: TemplateLayout, parameters: Sequence[Filling]) -> None:
     """Check fillings. Raises Invalid for a text or default that the template would refuse for every recipient."""
     if len(parameters) > MOST:

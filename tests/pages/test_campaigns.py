@@ -479,6 +479,8 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(pool: Pool, te
     page = await owner.post("/campaigns", page.form("/campaigns") | typed | {"do": "create"})
     assert "The campaign is created." in page.words, page.words
     where = page.path
+    # Whoever approves it, or reads it later, sees more than the name of a template.
+    assert "Hello {{first_name|customer}}, your order 4471 was shipped." in page.words
     await stage(pool)
     rows = await pool.fetch("SELECT content::jsonb ->> 'parameters' AS said FROM whatsapp_messages ORDER BY recipient")
     assert [row["said"] for row in rows] == ['["customer", "4471"]', '["Ana", "4471"]', '["customer", "4471"]']
@@ -504,6 +506,8 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(pool: Pool, te
     await pool.execute("UPDATE whatsapp_templates SET status = 'paused'")
     page = await owner.post("/campaigns", form | {"t2": "4471"})
     assert (page.status, "not currently approved" in page.words) == (422, True), page.words
+    await pool.execute("UPDATE whatsapp_templates SET status = 'removed'")
+    assert "order_shipped (" in (await owner.get(where)).words
 
 
 async def test_a_campaign_is_copied_and_a_wrong_sender_is_told(pool: Pool, tenant: Tenant, owner: Browser) -> None:

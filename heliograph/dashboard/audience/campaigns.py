@@ -12,9 +12,9 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.errors import Invalid
+from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import time_of
-from heliograph.campaigns import plan, record
+from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.approval import approving
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
@@ -28,6 +28,7 @@ from heliograph.dashboard.audience import campaign_recipients as table
 from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing import drafts as campaign_drafts
 from heliograph.dashboard.audience.composing.form import found
+from heliograph.dashboard.sending import template
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.forms import figures
 from heliograph.pages.lists import leafing, ranges
@@ -37,6 +38,7 @@ from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.pages.words import GUARD_CLASSES
 from heliograph.people.roles import CONTENT, SETTINGS, USAGE
+from heliograph.whatsapp import library
 
 WRITE = "campaigns:write"
 HERE = "/campaigns"
@@ -225,6 +227,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "line": _line(campaign, rates.get(campaign.id)),
         "missing": "" if course is None else _missing(request, campaign, course),
         "campaign": campaign,
+        "shown": await _shown(conn, actor, campaign),
         "class_name": GUARD_CLASSES[campaign.content.get("class", sms.USUAL_CLASS)]
         if campaign.channel == sms.SmsChannel.name
         else None,
@@ -250,6 +253,17 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         and counts.failed > 0
         and campaign.status in ("completed", "canceled", "failed"),
     }
+
+
+async def _shown(conn: Connection, actor: Actor, campaign: Campaign) -> list[tuple[str, str]]:
+    """What its template says as it is now, with where each value comes from; empty for SMS, or if it is gone."""
+    if campaign.channel == sms.SmsChannel.name:
+        return []
+    try:
+        entry = await library.get(conn, actor, id=campaign.content["template_id"])
+    except NotFound:
+        return []
+    return template.filled(entry, filling.places(campaign.content["parameters"]))
 
 
 def _cure(request: Request, campaign: Campaign) -> tuple[str, str] | None:
