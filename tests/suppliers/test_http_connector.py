@@ -115,6 +115,33 @@ async def test_nobody_there_is_unreachable_and_no_answer_is_unknown(supplier: Ag
     await other.connector.stop(grace=0.0)
 
 
+async def test_the_body_of_an_answer_may_take_as_long_as_the_answer() -> None:
+    """Some send the status at once and the rest when they are done: what was cut off after two seconds was unknown."""
+    may_go_on = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 70\r\n\r\n")
+        await may_go_on.wait()
+        writer.write(b'{"SMSMessageData":{"Recipients":[{"statusCode":101,"messageId":"a"}]}}')
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    line = Line(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    one = submission()
+    line.connector.submit(one)
+    await until(lambda: any(busy._in_body for busy in line.connector._client._busy))
+    (busy,) = line.connector._client._busy
+    assert busy.deadline - asyncio.get_running_loop().time() > 3
+    may_go_on.set()
+    await until(lambda: one.message_id in line.outcomes)
+    assert line.outcomes[one.message_id].verdict is Verdict.ACCEPTED
+    await line.connector.stop(grace=1.0)
+    server.close()
+
+
 async def test_an_answer_that_is_not_understood_is_logged_with_its_message(supplier: Aggregator) -> None:
     def stumble(*_: Any) -> Outcome:
         raise KeyError("status")

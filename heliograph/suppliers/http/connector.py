@@ -117,6 +117,8 @@ class HttpConnector:
             kept=READ_BYTES,
             decodes=True,
             headers=frozenset(name.encode("latin-1", "replace") for name in self._kind.headers(settings)),
+            # Unlike a receiver's, a supplier's status says little: its body has the id, and may follow long after.
+            body_seconds=settings.response_seconds,
         )
         self._client = HttpClient(rules)
         self._running = True
