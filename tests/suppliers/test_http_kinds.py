@@ -399,6 +399,25 @@ def test_a_gateway_may_hand_over_long_texts_in_parts() -> None:
         settings("http", inbound_total_at="query:total")
 
 
+def test_a_plus_that_was_not_escaped_is_none_the_less_one() -> None:
+    """It arrives as a space: a STOP from a number with a space in front opted nobody out."""
+    url = "https://us.example/?from=+258841234567&to=+25882000&text=+STOP+&ref=r-1"
+    query = Callback("GET", url, {}, b"")
+    places = {f"inbound_{name}_at": f"query:{name}" for name in ("from", "to", "text")}
+    (one,) = generic.inbound(settings("http", **places), query)
+    assert (one.sender, one.sender_ton, one.recipient, one.text) == ("258841234567", 1, "25882000", " STOP ")
+    (receipt,) = generic.receipts(settings("http", receipt_recipient_at="query:from"), query)
+    assert receipt.recipient == "258841234567"
+    for name, body in (("africastalking", b"from=+258841234567&text=a&to=1"), ("vonage", b"msisdn=+258841234567&text=a")):
+        (one,) = kinds.HTTP[name].inbound(settings(name), Callback("POST", "https://us.example/", {}, body))
+        assert (one.sender, one.sender_ton) == ("258841234567", 1)
+    # A number that only has spaces around it is as it was.
+    for written in (b'"841234567 "', b'"  841234567"', b"841234567"):
+        callback = Callback("POST", "https://us.example/", {}, b'{"from":%s,"text":"a"}' % written)
+        (one,) = generic.inbound(settings("http", inbound_from_at="/from", inbound_text_at="/text"), callback)
+        assert (one.sender, one.sender_ton) == ("841234567", 0)
+
+
 #: HMAC-SHA256 of "hello" under "k", by openssl.
 SIGNED = "406e4b43f87095aa86ca6299d25e875921fefa180f02043bb29bec5681c0c2d0"
 

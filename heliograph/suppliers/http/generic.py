@@ -269,7 +269,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
             Receipt(
                 keys=(id,),
                 state=state or ReceiptState.UNKNOWN,
-                recipient=one.text(settings.receipt_recipient_at).removeprefix("+"),
+                recipient=one.text(settings.receipt_recipient_at).lstrip("+ "),
                 sender="",
                 raw=one.body or callback.url.encode(),
                 error=one.text(settings.receipt_error_at)[:64],

@@ -291,6 +291,7 @@ def inbound_of(
 ) -> Inbound:
     """A message from a handset, or a part of one. `key`: the supplier's id for it, by which a repeat is recognized.
     `concatenation`: (reference, total, number) of a part."""
+    sender, recipient = _number(sender), _number(recipient)
     return Inbound(
         sender=sender.removeprefix("+"),
         recipient=recipient.removeprefix("+"),
@@ -300,6 +301,11 @@ def inbound_of(
         sender_ton=INTERNATIONAL if sender.startswith("+") else 0,
         key=key,
     )
+
+
+def _number(text: str) -> str:
+    """An address without spaces around it. In a query or a form a plus that was not escaped arrives as a space."""
+    return f"+{text[1:]}" if text.startswith(" ") and text[1:].isdecimal() else text.strip()
 
 
 def text_of(value: Any) -> str:

@@ -88,8 +88,8 @@ def receipts_from(items: Items, places: ReceiptPlaces, states: States) -> Callab
         return Receipt(
             keys=keys,
             state=state or ReceiptState.UNKNOWN,
-            recipient=_text(item, places.recipient).removeprefix("+"),
-            sender=_text(item, places.sender),
+            recipient=_text(item, places.recipient).lstrip("+ "),
+            sender=_text(item, places.sender).strip(),
             raw=raw,
             error="" if error == "0" else error,
             unknown_word="" if state else _text(item, places.word or places.state)[:_WORD],
@@ -107,7 +107,7 @@ def messages_from(items: Items, places: MessagePlaces) -> Callable[[Any, Callbac
         if not sender or _at(item, places.text) is None:
             return None
         return inbound_of(
-            sender=f"+{sender.removeprefix('+')}" if places.international else sender,
+            sender=f"+{sender.lstrip('+ ')}" if places.international else sender,
             recipient=_text(item, places.recipient),
             text=_text(item, places.text),
             raw=raw,
