@@ -317,7 +317,7 @@ def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool
         given = callback.headers.get(settings.signature_header.lower(), "")
         # Some put the algorithm in front: sha256=5f3e…
         given = given.removeprefix(f"{settings.signature_method}=")
-        return is_same(given, wanted)
+        return is_same(given.lower() if settings.signature_encoding == "hex" else given, wanted)
     return True
 
 
