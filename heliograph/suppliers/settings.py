@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.parse
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
@@ -82,6 +83,18 @@ def demand(holds: bool, field: str, what: Sentence) -> None:
     """Raise DemandedError, which names the field, unless `holds`."""
     if not holds:
         raise DemandedError(field, what)
+
+
+def demand_address(base_url: str) -> str:
+    """Check where an API is; without slashes at its end, since paths begin with one. Raises DemandedError."""
+    try:
+        url = urllib.parse.urlsplit(base_url)
+        is_plain = not (url.query or url.fragment or url.username or url.password)
+        is_url = url.scheme in ("https", "http") and bool(url.hostname) and url.port != 0 and is_plain
+    except ValueError:  # its port is no number, or too large
+        is_url = False
+    demand(is_url, "base_url", said("must be a URL such as https://api.example.net"))
+    return base_url.rstrip("/")
 
 
 #: Settings of every account, whatever its protocol, for receipts and for messages from handsets.

@@ -20,6 +20,7 @@ from heliograph.suppliers.http import generic, references, templates
 from heliograph.suppliers.http.by_name import africastalking, infobip, twilio, vonage
 from heliograph.suppliers.http.kind import FORM, JSON, Answer, Callback, Message
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
+from heliograph.suppliers.lookups import kinds as look_ups
 
 MESSAGE = Message(
     to="258841234567",
@@ -99,6 +100,23 @@ def test_least_settings_are_enough_and_others_are_named(name: str) -> None:
     for wrong in ({"window": 0}, {"base_url": "gateway"}, {"country": "XX"}, {"callback_networks": "here"}, {"x": 1}):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             settings(name, **wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["https://h:99999", "https://h:x", "https://h:0", "https://u:p@h", "h.example", "https://h?a"]
+)
+def test_an_address_that_nobody_can_be_asked_at_is_refused(wrong: str) -> None:
+    with pytest.raises(SettingsError, match="base_url"):
+        settings("infobip", base_url=wrong)
+    with pytest.raises(SettingsError, match="base_url"):
+        look_ups.settings_from("infobip", {"base_url": wrong, "price": "1", "currency": "USD"})
+
+
+@pytest.mark.parametrize("name", kinds.HTTP)
+def test_a_slash_at_the_end_of_the_address_is_not_doubled(name: str) -> None:
+    plain, pasted = (settings(name, base_url=f"https://gateway.example/v2{end}") for end in ("", "/"))
+    asked = [kinds.HTTP[name].request(one, {"secret": "s"}, MESSAGE).url for one in (plain, pasted)]
+    assert asked[0] == asked[1]
 
 
 def test_what_each_asks_for() -> None:
@@ -411,7 +429,10 @@ def test_a_plus_that_was_not_escaped_is_none_the_less_one() -> None:
     assert (one.sender, one.sender_ton, one.recipient, one.text) == ("258841234567", 1, "25882000", " STOP ")
     (receipt,) = generic.receipts(settings("http", receipt_recipient_at="query:from"), query)
     assert receipt.recipient == "258841234567"
-    for name, body in (("africastalking", b"from=+258841234567&text=a&to=1"), ("vonage", b"msisdn=+258841234567&text=a")):
+    for name, body in (
+        ("africastalking", b"from=+258841234567&text=a&to=1"),
+        ("vonage", b"msisdn=+258841234567&text=a"),
+    ):
         (one,) = kinds.HTTP[name].inbound(settings(name), Callback("POST", "https://us.example/", {}, body))
         assert (one.sender, one.sender_ton) == ("258841234567", 1)
     # A number that only has spaces around it is as it was.

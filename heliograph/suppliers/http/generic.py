@@ -191,7 +191,7 @@ def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Mes
         body = items.join(templates.fill(part, values, media) for part in templates.apart(settings.body, "items"))
     else:
         body = templates.fill(settings.body, values, media)
-    url = settings.base_url.rstrip("/") + templates.fill_url(settings.path, values)
+    url = settings.base_url + templates.fill_url(settings.path, values)
     return Request(url, body.encode(), headers, settings.method)
 
 

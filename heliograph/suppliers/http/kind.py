@@ -27,6 +27,7 @@ from heliograph.suppliers.settings import (
     InboundStrip,
     RecipientErrors,
     demand,
+    demand_address,
     demand_numbering,
 )
 
@@ -62,9 +63,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         for field in ("connect_seconds", "response_seconds", "queue_seconds"):
             demand(getattr(self, field) > 0, field, said("must be more than 0"))
         demand_numbering(self.country, self.inbound_prepend)
-        url = urllib.parse.urlsplit(self.base_url)
-        is_url = url.scheme in ("https", "http") and bool(url.hostname) and not url.query and not url.fragment
-        demand(not self.base_url or is_url, "base_url", said("must be a URL such as https://api.example.net"))
+        if self.base_url:
+            msgspec.structs.force_setattr(self, "base_url", demand_address(self.base_url))
         try:
             parse_networks(self.callback_networks)
         except ValueError:

@@ -4,7 +4,6 @@ off. Pure.
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ from heliograph.base.money import is_currency, micros
 from heliograph.base.phones import REGIONS
 from heliograph.base.sentences import said
 from heliograph.suppliers.http.kind import SECRET, Answer, Request, Secrets
-from heliograph.suppliers.settings import demand
+from heliograph.suppliers.settings import demand, demand_address
 
 #: The longest that a message may be made to wait, seconds: a third of what one-time codes can bear.
 LONGEST = 10.0
@@ -38,9 +37,7 @@ class LookupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     batch: Annotated[int, "Maximum numbers per request, where the supplier takes several"] = 50
 
     def __post_init__(self) -> None:
-        url = urllib.parse.urlsplit(self.base_url)
-        is_url = url.scheme in ("https", "http") and bool(url.hostname) and not url.query and not url.fragment
-        demand(is_url, "base_url", said("must be a URL such as https://api.example.net"))
+        msgspec.structs.force_setattr(self, "base_url", demand_address(self.base_url))
         for field in ("price", "loss"):
             amount = micros(getattr(self, field))
             demand(amount is not None and amount >= 0, field, said("must be an amount such as 0.003"))
