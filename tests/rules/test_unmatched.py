@@ -334,6 +334,28 @@ async def test_words_that_were_stored_make_room_for_new_ones(pool: Pool) -> None
         assert [one.count for one in (await words.error_codes(conn))[id] if one.word == "011"] == [1]
 
 
+async def test_words_that_are_no_longer_listed_make_room_and_what_somebody_explained_stays(pool: Pool) -> None:
+    """A supplier that had once made up a hundred states never had an unknown one again, whatever it changed."""
+    id = await added(pool)
+    counter = words.Words()
+    async with pool.acquire() as conn:
+        for number in range(words.WORDS):
+            counter.add(id, saying(f"WORD{number:03d}", f"code {number}", of=ReceiptState.UNKNOWN))
+        await counter.store(conn)
+        await words.say_error(conn, supplier="main", word="code 7", meaning="absent subscriber")
+        counter.add(id, saying("LATE"))
+        await counter.store(conn)
+        assert "LATE" not in {one.word for one in (await words.unknown_states(conn))[id]}
+        await conn.execute("UPDATE receipt_words SET last_at = now() - make_interval(days => $1)", words.DAYS)
+        for error in ("code 7", "code 8", "code new"):
+            counter.add(id, saying("LATE", error))
+        await counter.store(conn)
+        assert {one.word for one in (await words.unknown_states(conn))[id]} == {"LATE"}
+        found = {one.word: (one.count, one.meaning) for one in (await words.error_codes(conn))[id]}
+        assert found == {"code 7": (2, "absent subscriber"), "code 8": (1, ""), "code new": (1, "")}
+        assert await conn.fetchval("SELECT count(*) FROM receipt_words") == 4
+
+
 async def test_a_state_that_cannot_be_stored_as_it_is_keeps_no_other_from_being_counted(pool: Pool) -> None:
     id = await added(pool)
     counter = words.Words()

@@ -34,6 +34,8 @@ log = structlog.get_logger()
 
 #: Maximum number of distinct words of each kind stored per supplier, and held in memory before they are stored.
 WORDS, PENDING = 100, 1000
+#: Days for which a word is listed. Then it makes room for others, unless somebody has explained it.
+DAYS = 7
 #: Maximum length of a code, and of its meaning, in characters.
 LONGEST, LONGEST_MEANING = 100, 500
 #: Settings that define the meaning of states, for SMPP accounts and for HTTP accounts that are pure configuration.
@@ -53,20 +55,28 @@ class Word(msgspec.Struct, frozen=True):
     meaning: str = ""
 
 
+RECENT = f"last_at > now() - interval '{DAYS} days'"
+# Another worker may be counting some of these right now.
+FORGET = f"""
+DELETE FROM receipt_words WHERE (supplier_id, kind, word) IN (
+    SELECT supplier_id, kind, word FROM receipt_words
+     WHERE supplier_id = ANY ($1) AND NOT {RECENT} AND meaning = '' FOR UPDATE SKIP LOCKED)
+"""
 COUNT = f"""
 INSERT INTO receipt_words AS known (supplier_id, kind, word, count, first_at, last_at)
 SELECT supplier_id, kind, word, seen, now(), now()
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[]) AS item (supplier_id, kind, word, seen)
  WHERE EXISTS (SELECT FROM suppliers WHERE id = item.supplier_id)
-   AND ((SELECT count(*) FROM receipt_words WHERE supplier_id = item.supplier_id AND kind = item.kind) < {WORDS}
+   AND ((SELECT count(*) FROM receipt_words
+          WHERE supplier_id = item.supplier_id AND kind = item.kind AND {RECENT}) < {WORDS}
         OR EXISTS (SELECT FROM receipt_words
                     WHERE supplier_id = item.supplier_id AND kind = item.kind AND word = item.word))
  ORDER BY supplier_id, kind, word
 ON CONFLICT (supplier_id, kind, word) DO UPDATE SET count = known.count + excluded.count, last_at = excluded.last_at
 """
-LISTED = """
+LISTED = f"""
 SELECT supplier_id, kind, word, count, first_at, last_at, meaning FROM receipt_words
- WHERE last_at > now() - interval '7 days' ORDER BY supplier_id, count DESC, word
+ WHERE {RECENT} ORDER BY supplier_id, count DESC, word
 """
 
 
@@ -103,7 +113,7 @@ class Words:
         self._counts[key] += 1
 
     async def store(self, conn: Connection) -> None:
-        """Store what has been counted since the last time."""
+        """Store what has been counted since the last time, in place of what is no longer listed."""
         counts, self._counts = self._counts, Counter()
         self._pending.clear()
         if not counts:
@@ -113,6 +123,7 @@ class Words:
             # Some suppliers include the phone number in the error: these are one code.
             kept[supplier_id, kind, word if kind == "state" else _ENDS.sub("…", cleaned(storable(word)))] += number
         try:
+            await conn.execute(FORGET, list({supplier_id for supplier_id, _, _ in kept}))
             await conn.execute(COUNT, *(list(column) for column in zip(*kept, strict=True)), list(kept.values()))
         except Exception:
             self._counts += counts
