@@ -348,6 +348,22 @@ def test_a_template_names_what_there_is() -> None:
         settings("http", headers={"X": "a\nb"})
 
 
+@pytest.mark.parametrize("name", ["content-type", "Content-Type", "Host", "content-length"])
+def test_no_header_is_written_twice(name: str) -> None:
+    with pytest.raises(SettingsError, match="headers"):
+        settings("http", headers={name: "application/json"}, body='{"text":"{{text}}"}')
+    known = settings("http", method="GET", path="/?text={{text}}", headers={"content-type": "text/plain"})
+    assert generic.KIND.request(known, {"secret": "s"}, MESSAGE).headers == {"content-type": "text/plain"}
+
+
+@pytest.mark.parametrize("charset", ["ISO-8859-1", ' "windows-1252"'])
+def test_a_body_says_no_charset_that_it_is_not_in(charset: str) -> None:
+    """Accents would arrive garbled on handsets, and be charged."""
+    with pytest.raises(SettingsError, match="content_type"):
+        settings("http", content_type=f"{FORM}; charset={charset}", body="text={{text}}")
+    settings("http", content_type=f"{FORM};charset=utf-8", body="text={{text}}")
+
+
 def test_a_body_is_json_also_for_a_message_without_a_validity() -> None:
     body = '{"to":{{to}},"text":"{{text}}","ttl":{{validity_minutes}}}'
     for wrong in ({"body": body}, {"body": '{"text":{{text}}}'}, {"body": "to={{to}}&text={{text}}"}):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -45,6 +46,9 @@ NAMES = frozenset(
     }
 )
 Place = str
+#: Headers that a request has anyway, besides that of its body's media type. A second one contradicts the first.
+_OURS = frozenset({"host", "content-length", "transfer-encoding"})
+_CHARSET = re.compile(r'charset\s*=\s*"?([^\s;"]*)', re.IGNORECASE)
 
 
 class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +146,15 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         demand(self.batch == 1 or bool(self.item), "batch", said("above 1 requires an item"))
         breaks = any("\n" in text or "\r" in text for pair in self.headers.items() for text in pair)
         demand(not breaks, "headers", said("must not contain line breaks"))
+        ours = [name for name in self.headers if name.lower() in (_OURS | {"content-type"} if self.body else _OURS)]
+        demand(
+            not ours,
+            "headers",
+            said("must not contain %(names)s, which is written anyway", names=", ".join(ours)),
+        )
+        charset = _CHARSET.search(self.content_type)
+        is_utf8 = charset is None or charset[1].lower() in ("utf-8", "utf8")
+        demand(is_utf8, "content_type", said("must not name another charset than UTF-8, in which bodies are written"))
         part = (self.inbound_reference_at, self.inbound_total_at, self.inbound_part_at)
         together = said("requires inbound_total_at and inbound_part_at, and vice versa")
         demand(all(part) or not any(part), "inbound_reference_at", together)
@@ -183,7 +196,7 @@ def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Mes
     if settings.basic_user:
         headers["Authorization"] = basic(settings.basic_user, secrets[SECRET])
     if settings.body:
-        headers.setdefault("Content-Type", settings.content_type)
+        headers["Content-Type"] = settings.content_type
     media = _media(settings)
     if settings.item:
         items = settings.item_separator.join(templates.fill(settings.item, one, media) for one in each)
