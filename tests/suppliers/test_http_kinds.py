@@ -390,6 +390,23 @@ def test_a_generic_answer_without_its_id_may_have_been_taken() -> None:
         assert generic.answer(known, MESSAGE, Answer(status, body)).verdict is verdict, body
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "code", "detail"),
+    [
+        (200, b'{"code":99,"id":"a"}', "99", "`codes` does not have this code"),
+        (200, b"<html>", "200", "no code in the answer"),
+        (200, b'{"code":99,"why":"closed"}', "99", "closed"),
+        (400, b'{"code":"E17","why":"bad"}', "HTTP 400 E17", "bad"),
+        (400, b"<html>", "HTTP 400", ""),
+    ],
+)
+def test_operators_see_the_code_that_the_settings_do_not_have(status: int, body: bytes, code: str, detail: str) -> None:
+    """With the status alone nobody could write it into `codes`."""
+    known = settings("http", id_at="/id", code_at="/code", detail_at="/why", codes={"0": "accepted"})
+    found = generic.answer(known, MESSAGE, Answer(status, body))
+    assert (found.code, found.detail) == (code, detail)
+
+
 def test_generic_callbacks_by_password_and_by_signature() -> None:
     callback = Callback("POST", "https://us.example/", {"x-sig": "sha256=" + SIGNED}, b"hello")
     known = settings("http", signature_header="X-Sig")

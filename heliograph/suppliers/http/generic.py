@@ -259,8 +259,10 @@ def _meant(settings: Settings, found: Found, answer: Answer) -> Outcome:
     if ruling is None:
         is_by_status = settings.code_at in ("", "status")
         if not (200 <= answer.status < 300):
-            return by_status(answer, detail=detail)
+            return by_status(answer, detail=detail, code="" if is_by_status else said_so)
         ruling = Ruling.ACCEPTED if is_by_status else Ruling.UNKNOWN
+        if not is_by_status:
+            detail = detail or (said("`codes` does not have this code") if said_so else said("no code in the answer"))
     if ruling is Ruling.ACCEPTED and settings.code_at and not said_so:
         # A proxy's page has the same status, but says nothing about the message.
         return outcome(Ruling.UNKNOWN, code=code, detail=detail or said("no code in the answer"))

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-import msgspec
-
 from heliograph.base.sentences import said
 from heliograph.suppliers.contract import Outcome, Part, Scope, Verdict
 from heliograph.suppliers.http.kind import Answer, Message
@@ -77,9 +75,10 @@ def outcome(
     )
 
 
-def by_status(answer: Answer, *, detail: str = "") -> Outcome:
-    """By the HTTP status alone, if the body has nothing that the supplier's table knows (RFC 9110 §15)."""
-    status, code = answer.status, f"HTTP {answer.status}"
+def by_status(answer: Answer, *, detail: str = "", code: str = "") -> Outcome:
+    """By the HTTP status alone, if the body has nothing that the supplier's table knows (RFC 9110 §15). `code`: what
+    the body has instead, for operators."""
+    status, code = answer.status, f"HTTP {answer.status} {code}".rstrip()
     if status == 429:
         return outcome(Ruling.THROTTLED, code=code, detail=detail, retry_after=answer.retry_after)
     if status == 503:
@@ -112,8 +111,7 @@ def ruled(rulings: Mapping[Any, Ruling], code: Any, answer: Answer, *, id: str =
         code = None
     ruling = ruling_of(rulings, code)
     if ruling is None:
-        found = by_status(answer, detail=detail)
-        return found if code in (None, "") else msgspec.structs.replace(found, code=f"{found.code} {code}"[:64])
+        return by_status(answer, detail=detail, code="" if code is None else str(code))
     return outcome(ruling, id=id, code=str(code), detail=detail, retry_after=answer.retry_after)
 
 
