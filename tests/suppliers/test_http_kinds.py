@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.base.process.settings import SettingsError
+from heliograph.base.sentences import english
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Receipt, ReceiptState, Scope, Submission, Verdict
 from heliograph.suppliers.http import generic, references, templates
@@ -405,6 +406,16 @@ def test_operators_see_the_code_that_the_settings_do_not_have(status: int, body:
     known = settings("http", id_at="/id", code_at="/code", detail_at="/why", codes={"0": "accepted"})
     found = generic.answer(known, MESSAGE, Answer(status, body))
     assert (found.code, found.detail) == (code, detail)
+
+
+def test_what_is_said_of_an_answer_is_said_in_the_operators_language() -> None:
+    body = b'{"messages":[{"status":"0","message-id":"a"},{"status":"5","error-text":"%s"}]}' % (b"x" * 300)
+    for found, words in (
+        (generic.answer(settings("http", id_at="/id"), MESSAGE, Answer(200, b"{}")), "no id in the answer"),
+        (vonage.answer(settings("vonage"), MESSAGE, Answer(200, body)), "part %(part)s of %(parts)s: %(why)s"),
+    ):
+        assert english(found.detail) == words
+        assert len(found.detail) < 250
 
 
 def test_generic_callbacks_by_password_and_by_signature() -> None:

@@ -11,12 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from heliograph.base.sentences import said
+from heliograph.base.sentences import said, sentence
 from heliograph.suppliers.contract import Outcome, Part, Scope, Verdict
 from heliograph.suppliers.http.kind import Answer, Message
-
-#: Characters of a supplier's own words that are kept for operators.
-DETAIL = 200
 
 
 class Ruling(StrEnum):
@@ -52,7 +49,8 @@ def outcome(
     ruling: Ruling, *, id: str = "", code: str = "", detail: str = "", retry_after: float | None = None
 ) -> Outcome:
     """The end of an attempt. `id`: the supplier's id for an accepted message."""
-    code, detail = code[:64], detail[:DETAIL]
+    # Cut as a sentence, which stays one for operators in other languages.
+    code, detail = code[:64], sentence(detail).short() if detail else ""
     match ruling:
         case Ruling.ACCEPTED:
             return Outcome(Verdict.ACCEPTED, (Part(1, id or None, code),), code, total=1)
