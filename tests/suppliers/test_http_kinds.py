@@ -288,6 +288,18 @@ def test_every_json_is_escaped_and_nothing_else_is_mixed_with_a_text(kind: str) 
     assert generic.KIND.request(alone, {"secret": "s"}, message).body == message.text.encode()
 
 
+def test_old_gateways_take_what_is_not_gsm_in_hex() -> None:
+    path = "/bulksms/bulksms?type={{coding}}&destination={{to}}&message={{text}}"
+    known = settings("http", method="GET", path=path, ucs2_text="hex")
+    for encoding, text, written in (
+        ("gsm7", "Olá", "type=0&destination=258841234567&message=Ol%C3%A1"),
+        ("ucs2", "Ж😀", "type=2&destination=258841234567&message=0416D83DDE00"),
+    ):
+        message = msgspec.structs.replace(MESSAGE, encoding=encoding, text=text)
+        asked = generic.KIND.request(known, {"secret": "s"}, message)
+        assert asked.url == f"https://gateway.example/bulksms/bulksms?{written}"
+
+
 def test_a_page_without_a_code_is_no_yes() -> None:
     known = settings("http", code_at="/code", codes={"200": "accepted", "503": "later"})
     for status, body, verdict in (

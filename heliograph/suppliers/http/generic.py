@@ -65,6 +65,9 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     basic_user: Annotated[str, "User name of HTTP authentication, with the secret as password; empty: none"] = ""
     gsm7_coding: Annotated[str, "What {{coding}} is for a text in GSM-7"] = "0"
     ucs2_coding: Annotated[str, "What {{coding}} is for any other"] = "2"
+    ucs2_text: Annotated[
+        Literal["plain", "hex"], "How such a text is written: as it is, or as the hex digits of its UTF-16 octets"
+    ] = "plain"
     max_characters: Annotated[int, "Longest text the supplier takes; 0: no limit"] = 0
     validity_seconds: Annotated[
         int, "Validity of messages that specify none; 0: {{validity_seconds}} and the like are empty for them"
@@ -213,6 +216,7 @@ def _values(settings: Settings, secrets: Secrets, message: Message) -> dict[str,
     if settings.max_characters and len(message.text) > settings.max_characters:
         raise ValueError(f"more than {settings.max_characters} characters")
     seconds = message.validity_seconds or settings.validity_seconds
+    is_hex = settings.ucs2_text == "hex" and message.encoding != "gsm7"
     sender = message.sender
     return {
         "to": message.to,
@@ -220,7 +224,7 @@ def _values(settings: Settings, secrets: Secrets, message: Message) -> dict[str,
         "to_zeros": f"00{message.to}",
         "from": sender.removeprefix("+"),
         "from_plus": sender,
-        "text": message.text,
+        "text": message.text.encode("utf-16-be").hex().upper() if is_hex else message.text,
         "reference": message.reference,
         "callback": message.callback,
         "secret": secrets[SECRET],
