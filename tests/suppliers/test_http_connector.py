@@ -112,6 +112,8 @@ async def test_nobody_there_is_unreachable_and_no_answer_is_unknown(supplier: Ag
         Verdict.UNKNOWN,
         Verdict.ACCEPTED,
     ]
+    assert await other.send(submission("258841230103")) == [Verdict.UNKNOWN]
+    assert other.connector.health().last_error == "the connection ended before an answer"
     await other.connector.stop(grace=0.0)
 
 

@@ -425,7 +425,9 @@ def _answer(found: http.Answer) -> Answer:
 
 def _failed(found: Failure) -> Outcome:
     """No answer: the message may be on its way, unless nothing was sent."""
-    why = joined([FAILURES[found.kind], found.detail], ": ")
+    why = FAILURES[found.kind]
+    if found.detail != why:
+        why = joined([why, found.detail], ": ")
     if not found.is_sent:
         return _unreachable(why)
     return Outcome(Verdict.UNKNOWN, detail=why, total=1, doubtful=(1,))
