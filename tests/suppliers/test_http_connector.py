@@ -175,6 +175,28 @@ async def test_what_is_still_open_at_the_end_is_unknown_and_what_has_not_begun_i
     assert verdicts == [Verdict.UNKNOWN, Verdict.UNREACHABLE]
 
 
+async def test_what_still_connects_at_the_end_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had no outcome at all, so it counted as one that might have been sent."""
+    monkeypatch.setattr(http, "_LAST", 0.01)
+    arrived = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        arrived.set()
+        await reader.read()  # and no TLS handshake
+        writer.close()
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    line = Line(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    one = submission()
+    line.connector.submit(one)
+    await arrived.wait()
+    await line.connector.stop(grace=0.0)
+    assert line.outcomes[one.message_id].verdict is Verdict.UNREACHABLE
+    server.close()
+
+
 async def test_a_throttle_slows_the_account_and_costs_no_try(supplier: Aggregator) -> None:
     supplier.options = msgspec.structs.replace(supplier.options, always="throttled")
     line = Line(supplier.base_url)

@@ -193,7 +193,7 @@ class HttpConnector:
         return self._tap.take() if self._tap is not None else []
 
     async def stop(self, *, grace: float) -> None:
-        """Return what has not begun, wait for outstanding answers, close. Requests still open then end as UNKNOWN."""
+        """Return what has not begun, wait for outstanding answers, close. Requests sent until then end as UNKNOWN."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -204,6 +204,11 @@ class HttpConnector:
         await self._until_ended(grace)
         await self._client.close()  # ends open requests, each with its outcome
         await self._until_ended(_LAST)
+        # The client let go of every request that was sent; what is left still tries to connect.
+        for task in self._tasks:
+            task.cancel()
+        for number, some in list(self._open.items()):
+            self._end(number, *[_unreachable(said("stopped"))] * len(some))
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
