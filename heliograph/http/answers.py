@@ -144,9 +144,12 @@ class AnswerReader:
         self._most = max(kept, READ_BYTES)
         self._wanted = wanted
         self._parser = httptools.HttpResponseParser(self)
-        # Old programs end their lines with LF alone, and put spaces after a chunk's length. As a client that reads
-        # one answer and drops the connection when more comes, we are fooled by neither.
-        self._parser.set_dangerous_leniencies(lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True)
+        # Old programs end their lines with LF alone, put spaces after a chunk's length, and continue a header in a line
+        # that begins with a space (RFC 9112 §5.2). As a client that reads one answer and drops the connection when more
+        # comes, we are fooled by none of it.
+        self._parser.set_dangerous_leniencies(
+            lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True, lenient_headers=True
+        )
         self.reset()
 
     def reset(self) -> None:
@@ -225,6 +228,8 @@ class AnswerReader:
         self._told += len(name) + len(value) + 4
         if self._told > HEAD_BYTES:
             raise self._stop("the head is too large")
+        if b"\0" in value:  # the parser lets it pass along with continued lines
+            raise self._stop("a header contains a NUL")
         if self.status:
             return  # a trailer
         if len(name) == 11 and self.retry_after is None and name.lower() == b"retry-after":

@@ -77,6 +77,7 @@ ANSWERS = [
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n",
     b"HTTP/1.1 100 Continue\r\nRetry-After: 9\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     b"HTTP/1.0 500 Oh\nContent-Length: 2\n\nno",
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain;\r\n\tcharset=utf-8\r\nContent-Length: 2\r\n\r\nok",
 ]
 
 
@@ -94,8 +95,9 @@ def test_what_answers_say() -> None:
         (200, b"abcde", None, True),
         (200, b"ok", None, True),
         (500, b"no", None, True),
+        (200, b"ok", None, True),
     ]
-    assert [read(data).reusable for data in ANSWERS] == [True, True, True, True, True, False]
+    assert [read(data).reusable for data in ANSWERS] == [True, True, True, True, True, False, True]
 
 
 @pytest.mark.parametrize("more", [b"H", b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", b"x", b"\0"])
