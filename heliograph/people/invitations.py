@@ -153,10 +153,23 @@ async def _mail(conn: Connection, actor: Actor, box: Outbox, *, id: UUID, token:
 
 
 async def admit(conn: Connection, actor: Actor, *, email: str, name: str, role: str) -> tuple[User, str | None]:
-    """For operators: make somebody a member at once. Returns the user, and the token of a sign-in link if they had no
-    account before. Raises Invalid."""
+    """For operators: make somebody a member at once, with a new account. Returns the user, and the token of a sign-in
+    link; without one for a member, who stays as they are. Raises Invalid.
+
+    An existing account is refused: an organization can invite any address and read the link, so whoever created the
+    account need not be the owner of the address. An invitation reaches its owner.
+    """
     async with conn.transaction():
         user, is_new = await users.ensure(conn, actor, email=email, name=name)
+        if not is_new and await memberships.role_of(conn, actor, user_id=user.id) is None:
+            raise Invalid(
+                (
+                    "email",
+                    "taken",
+                    f"{user.email} has an account already, which somebody else may have created: invite them"
+                    " (`heliograph user invite`), and give the link to the owner of the address",
+                )
+            )
         await memberships.add(conn, actor, user_id=user.id, role=role)
         return user, await links.make(conn, actor, user_id=user.id) if is_new else None
 

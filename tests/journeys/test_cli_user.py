@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
-from heliograph.base.actor import SYSTEM
+from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Pool
 from heliograph.cli import app
 from heliograph.demo import credentials
@@ -81,3 +81,23 @@ async def test_a_member_is_admitted_and_gets_another_role(database_url: str, poo
     await run(environment, "remove", "ana@example.com", "--revoke-keys", *org)
     async with pool.acquire() as conn:
         assert await memberships.role_of(conn, actor, user_id=ana.id) is None
+
+
+async def test_an_account_that_others_may_have_made_is_invited_and_not_admitted(database_url: str, pool: Pool) -> None:
+    """Whoever invites an address reads the link, and may have chosen the password of its account."""
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+    actor, elsewhere = await organization(pool), await organization(pool)
+    org = ("--org", str(actor.organization_id))
+    async with pool.acquire() as conn:
+        _, token, _ = await invitations.invite(conn, elsewhere, email="ana@example.com", role="viewer")
+        ana, _ = await users.ensure(conn, SYSTEM, email="ana@example.com")
+        await invitations.accept(conn, Who("person", ana.id), token=token, user_id=ana.id)
+    await run(environment, "create", "ana@example.com", *org, status=1)
+    async with pool.acquire() as conn:
+        assert await memberships.role_of(conn, actor, user_id=ana.id) is None
+    # Who has the link of an invitation joins; and whoever is a member stays one.
+    made = await run(environment, "invite", "ana@example.com", "--role", "admin", *org)
+    async with pool.acquire() as conn:
+        token = made["link"].partition("#")[2]
+        await invitations.accept(conn, Who("person", ana.id), token=token, user_id=ana.id)
+    assert (await run(environment, "create", "ana@example.com", *org))["role"] == "admin"

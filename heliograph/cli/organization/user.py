@@ -69,8 +69,9 @@ def create(
 ) -> None:
     """Make a person a member of an organization or an operator, and print a one-time sign-in link.
 
-    Somebody who already has an account becomes a member and gets no link: they sign in as before. An operator always
-    gets one: it leads to the setup of password and second factor, which the console requires.
+    Somebody who already has an account is not made a member: `heliograph user invite` invites them, since another
+    organization may have had the account created. An operator always gets a link: it leads to the setup of password
+    and second factor, which the console requires.
 
     \b
     Examples:
