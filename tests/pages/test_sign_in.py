@@ -11,10 +11,13 @@ import pyotp
 import pytest
 from yarl import URL
 
+from heliograph.base.actor import SYSTEM
 from heliograph.base.database.pool import Pool
 from heliograph.pages import cookies, forgery
 from heliograph.people import memberships, passwords, sessions, tries, users
 from heliograph.people.noticing.guessing import Guesses, Step
+from heliograph.people.passkeys import keeping
+from heliograph.people.passkeys.challenges import Registered
 from heliograph.people.sessions import Known
 from tests.hooks import until
 
@@ -515,6 +518,19 @@ async def test_another_password_ends_the_link_that_was_made(
     token = await link_for(pool, ana, tenant)
     await owner.submit(await owner.get("/account/password"), "/account/password", password="a new long passphrase")
     assert (await other_browser.enter(token)).status == 422
+
+
+async def test_another_password_leaves_passkeys_and_says_so(pool: Pool, owner: Browser) -> None:
+    """Whoever knew the old password may have added one, and would still be able to sign in."""
+    said = "Passkeys stay valid: remove any below that is not yours."
+    page = await owner.submit(await owner.get("/account/password"), "/account/password", password=f"{PASSWORD} 1")
+    assert ("The password is changed." in page.words, said in page.words) == (True, False)
+    async with pool.acquire() as conn:
+        ana = await users.find(conn, email="ana@example.com")
+        made = Registered(b"1", b"key", 0)
+        await keeping.add(conn, SYSTEM, user_id=ana.id, made=made, asked=b"once", name="Mallory's")
+    page = await owner.submit(await owner.get("/account/password"), "/account/password", password=f"{PASSWORD} 2")
+    assert (said in page.words, "Mallory's" in page.words) == (True, True)
 
 
 async def test_who_is_signed_in_is_asked_before_a_link_takes_their_place(browser: Browser, owner: Browser) -> None:

@@ -34,7 +34,7 @@ async def show_password(request: Request) -> Answer:
 
 
 async def change_password(request: Request) -> Answer:
-    """Change the password; all other sessions end."""
+    """Change the password; all other sessions end, and passkeys stay."""
     person = request.person
     try:
         if request.form.get("password", "") != request.form.get("again", request.form.get("password", "")):
@@ -50,14 +50,17 @@ async def change_password(request: Request) -> Answer:
         )
         async with request.writing() as conn:
             await sessions.prove(conn, id=person.id, user_id=person.user_id)
+            stay = await keeping.known(conn, user_id=person.user_id)
     except Invalid as refusal:
         return refused("door/account_password.html", refusal, {})
     except TooManyTries as refusal:
         return refused("door/account_password.html", Invalid(("password", "refused", said(request, refusal))), {})
     request.services.sessions.forget(request.token)
-    return Elsewhere(
-        location="/account", notice=request.text("The password is changed. Your other sessions were ended.")
-    )
+    notice = request.text("The password is changed. Your other sessions were ended.")
+    if stay:
+        # Whoever knew the old password may have added one.
+        notice += " " + request.text("Passkeys stay valid: remove any below that is not yours.")
+    return Elsewhere(location="/account", notice=notice)
 
 
 async def show_factor(request: Request) -> Answer:
