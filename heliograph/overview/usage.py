@@ -83,7 +83,8 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True):
-    """What a number of days, and as many days before them, took from the quota. `messages`: SMS minus refunds."""
+    """What a number of days, and as many days before them, took from the quota. `messages`, `segments` and `before`
+    (messages) are those of SMS minus refunds."""
 
     messages: int
     segments: int
@@ -167,7 +168,7 @@ async def days(conn: Connection, actor: Actor, *, since: date, until: date) -> l
 
 SPENT = f"""
 SELECT coalesce(sum(messages - refunds) FILTER (WHERE day >= $5), 0)::bigint AS messages,
-       coalesce(sum(segments) FILTER (WHERE day >= $5), 0)::bigint AS segments,
+       coalesce(sum(segments - refunded) FILTER (WHERE day >= $5), 0)::bigint AS segments,
        coalesce(sum(refunds) FILTER (WHERE day >= $5), 0)::bigint AS refunds,
        coalesce(sum(messages - refunds) FILTER (WHERE day < $5), 0)::bigint AS before
   FROM ({_USED}) one WHERE channel = 'sms'

@@ -51,7 +51,7 @@ async def test_what_was_spent_is_that_of_the_pages_it_leads_to(
     async def used(day: str, messages: int, refunds: int, charged: int) -> None:
         await pool.execute(
             "INSERT INTO usage_days VALUES"
-            " ($1, $2::text::date, 'sms', 'MZ', 'ACME', $3, $3, $4, 2 * $4::bigint, $5, $5)",
+            " ($1, $2::text::date, 'sms', 'MZ', 'ACME', $3, $3, $4, 2 * $4::bigint, $5, 2 * $5::bigint)",
             *(tenant.id, day, UUID(int=0), messages, refunds),
         )
         await pool.execute(
@@ -62,13 +62,13 @@ async def test_what_was_spent_is_that_of_the_pages_it_leads_to(
     await used("2026-03-09", 50, 0, 4_000_000)
     await used("2026-03-01", 70, 0, 8_000_000)
     day = await owner.get("/?from=2026-03-10&to=2026-03-10")
-    assert "SMS spent 28 60 segments · 2 refunded · 10 Mar 2026 · 50 on the day before" in day.words
+    assert "SMS spent 28 56 segments · after 2 refunds · 10 Mar 2026 · 50 on the day before" in day.words
     assert "Wallet spent" not in day.words  # it never had money
     async with pool.acquire() as conn:
         await wallet.top_up(conn, tenant.id, amount=20_000_000, currency="EUR", reason="paid")
     week = await owner.get("/?from=2026-03-04&to=2026-03-10")
     stretch = "4 Mar 2026 – 10 Mar 2026"
-    assert f"SMS spent 78 160 segments · 2 refunded · {stretch} · 70 in the 7 days before" in week.words
+    assert f"SMS spent 78 156 segments · after 2 refunds · {stretch} · 70 in the 7 days before" in week.words
     assert f"Wallet spent €5.50 {stretch} · €8.00 in the 7 days before" in week.words
     links = {
         path: html.unescape(link) for link, path in re.findall(r'href="((/usage|/wallet)[?]from=[^"]*)"', week.text)

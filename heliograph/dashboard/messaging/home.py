@@ -198,7 +198,7 @@ async def _spent(conn: Connection, request: Request, picture: Picture) -> list[t
     used = await usage.spent(conn, actor, since=since, until=until)
     said = [speech.count("%(num)s segment", "%(num)s segments", used.segments)]
     if used.refunds:
-        said.append(request.text("%(refunds)s refunded", refunds=speech.number(used.refunds)))
+        said.append(speech.count("after %(num)s refund", "after %(num)s refunds", used.refunds))
     said.append(_compared(request, since, until, speech.number(used.before)))
     cards = [
         (request.text("SMS spent"), speech.number(used.messages), " · ".join(said), request.to("/usage", **stretch))
