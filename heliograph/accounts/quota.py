@@ -39,6 +39,14 @@ class Quota(msgspec.Struct, frozen=True):
     def remaining(self) -> int:
         return self.total - self.used
 
+    @property
+    def percent_used(self) -> int:
+        """Whole percentage used: 0 only if nothing is, 100 only if everything is, also of no quota. The rest is what is
+        left, so that two pages never contradict each other."""
+        if self.total <= 0:
+            return 100
+        return max(100 * self.used // self.total, 1 if self.used else 0)
+
 
 #: Maximum number of messages in a grant or allowance.
 MOST = 10**15

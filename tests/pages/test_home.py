@@ -39,10 +39,22 @@ async def test_figures_are_those_of_the_roll_ups(api: Api, pool: Pool, tenant: T
     page = await owner.get("/")
     assert "12 accepted, 0 delivered, 0 failed." in page.words
     assert "Mozambique 12" in page.words
-    assert "Quota left 988 98 % of 1,000" in page.words
+    assert "Quota left 988 99 % of 1,000" in page.words
     assert len(re.findall(r'<tr id="m-', page.text)) == LATEST
     assert "Nothing happened in this period." in (await owner.get("/?mode=test")).words
     assert "12 accepted" in (await owner.get("/?range=7d")).words
+
+
+async def test_what_is_used_and_what_is_left_are_the_whole_quota(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    """Both were rounded down, so that 99 % were left of a quota of which 0 % was used."""
+    million = 10**6
+    for used, total, percent in (
+        *((0, 1000, 0), (12, 1000, 1), (0, 0, 100)),
+        *((1, million, 1), (million - 1, million, 99), (million, million, 100)),
+    ):
+        await pool.execute("UPDATE quotas SET used = $2, total = $3 WHERE organization_id = $1", tenant.id, used, total)
+        assert f"Quota left {total - used:,} {100 - percent} % of {total:,}" in (await owner.get("/")).words
+        assert f"Left {total - used:,} {percent} % used" in (await owner.get("/usage")).words
 
 
 async def test_what_was_spent_is_that_of_the_pages_it_leads_to(

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from heliograph.accounts import quota
-from heliograph.accounts.quota import Quota
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -103,7 +102,6 @@ async def front(request: Request) -> Answer:
         "countries": [] if picture is None else picture.countries[:COUNTRIES],
         "reasons": [] if shown is None or not sees_messages else shown.reasons,
         "quota": balance,
-        "quota_left": _left(balance),
         "notices": notices,
         "campaigns": running,
         "latest": latest,
@@ -255,10 +253,6 @@ def _reasons(request: Request, picture: Picture) -> list[tuple[Failed, Kind, str
         )
         for one in picture.reasons[:REASONS]
     ]
-
-
-def _left(balance: Quota | None) -> int:
-    return 0 if balance is None or balance.total <= 0 else 100 * balance.remaining // balance.total
 
 
 def _steps(request: Request, done: checklist.Steps) -> list[Step]:

@@ -51,10 +51,9 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Period(msgspec.Struct, frozen=True):
-    """The quota's current period. `percent`: used; `level`: the alert threshold that this has passed."""
+    """The quota's current period. `level`: the alert threshold that this has passed."""
 
     quota: Quota
-    percent: int
     level: int | None
     pace: Pace
     subscription: Subscription | None
@@ -179,7 +178,6 @@ async def _period(conn: Connection, actor: Actor) -> Period:
     organization = await organizations.get(conn, id=actor.organization_id)
     return Period(
         quota=balance,
-        percent=100 * balance.used // balance.total if balance.total > 0 else 0,
         level=usage.level(balance),
         pace=await usage.pace(conn, actor, balance),
         subscription=plans.subscription(organization),
