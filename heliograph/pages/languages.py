@@ -109,9 +109,9 @@ class Speech:
         # English and Portuguese alike: one thing is singular, everything else plural.
         return forms[0 if number == 1 else -1]
 
-    def count(self, one: str, many: str, number: int) -> str:
-        """Like `form`, with the number filled in."""
-        return self.form(one, many, number) % {"num": self.number(number)}
+    def count(self, one: str, many: str, number: int, **values: object) -> str:
+        """Like `form`, with the number and `values` filled in."""
+        return self.form(one, many, number) % {"num": self.number(number), **values}
 
     def number(self, value: float, digits: int = 0) -> str:
         """A number with the separators of the language."""

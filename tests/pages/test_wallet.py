@@ -50,7 +50,7 @@ async def test_what_is_shown_adds_up(pool: Pool, browser: Browser) -> None:
     ):
         assert said in page.words.replace("+ ", "").replace("= ", ""), said
     assert "1 message reserves its price since" in page.words
-    assert f"{sign}12.345678 charged for 1 messages." in page.words
+    assert f"{sign}12.345678 charged for 1 message." in page.words
     ledger = await browser.get("/wallet/ledger")
     assert f"/messages/{paid}" in ledger.text
     assert f"/messages/{waits}" in ledger.text
@@ -60,7 +60,7 @@ async def test_what_is_shown_adds_up(pool: Pool, browser: Browser) -> None:
     assert ("All other countries" in prices.words, f"{sign}0.03125" in prices.words) == (True, True)
     assert "0.099" not in prices.words
     assert "Nothing was charged" in (await browser.get("/wallet?month=2020-01")).words
-    assert f"Day by day {sign}12.345678 charged for 1 messages." in (await browser.get("/wallet?range=7d")).words
+    assert f"Day by day {sign}12.345678 charged for 1 message." in (await browser.get("/wallet?range=7d")).words
     before = await browser.get("/wallet?from=2020-01-30&to=2020-02-02")
     assert before.words.count("Nothing was charged in this period.") == 2
 

@@ -135,9 +135,10 @@ def drawn(
     return [
         Chart(
             id="submits",
-            title=text(
-                "%(submitted)s submits, %(accepted)s of them accepted.",
-                submitted=speech.number(submitted),
+            title=speech.count(
+                "%(num)s submit, %(accepted)s accepted.",
+                "%(num)s submits, %(accepted)s of them accepted.",
+                submitted,
                 accepted=speech.number(totals["accepted"]),
             ),
             unit=text("submits"),

@@ -50,9 +50,10 @@ def drawn(request: Request, course: Course) -> list[Chart]:
     return [
         Chart(
             id="attempts",
-            title=text(
-                "%(delivered)s attempts delivered, %(failed)s failed.",
-                delivered=speech.number(course.results.get(DELIVERED, 0)),
+            title=speech.count(
+                "%(num)s attempt delivered, %(failed)s failed.",
+                "%(num)s attempts delivered, %(failed)s failed.",
+                course.results.get(DELIVERED, 0),
                 failed=speech.number(failed),
             ),
             unit=text("attempts"),

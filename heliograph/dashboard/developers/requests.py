@@ -195,9 +195,10 @@ def _chart(request: Request, course: Sequence[Hour], since: datetime, until: dat
     hours = [by_hour.get(at, none) for at in times]
     return Chart(
         id="requests",
-        title=text(
-            "%(all)s requests, %(refused)s refused, %(failed)s failed on our side.",
-            all=number(sum(one.fine + one.refused + one.failed for one in hours)),
+        title=request.speech.count(
+            "%(num)s request, %(refused)s refused, %(failed)s failed on our side.",
+            "%(num)s requests, %(refused)s refused, %(failed)s failed on our side.",
+            sum(one.fine + one.refused + one.failed for one in hours),
             refused=number(sum(one.refused for one in hours)),
             failed=number(sum(one.failed for one in hours)),
         ),

@@ -133,10 +133,11 @@ def _chart(request: Request, currency: str, listed: list[wallet.Day], shown: Day
     for one in listed:
         sums[one.day] += one.consumed
     if listed:
-        title = text(
-            "%(amount)s charged for %(messages)s messages.",
+        title = request.speech.count(
+            "%(amount)s charged for %(num)s message.",
+            "%(amount)s charged for %(num)s messages.",
+            sum(one.messages for one in listed),
             amount=request.speech.money(sum(sums.values()), currency),
-            messages=request.speech.number(sum(one.messages for one in listed)),
         )
     else:
         title = (
