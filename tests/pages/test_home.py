@@ -23,6 +23,7 @@ from tests.rules.factories import SUM_DAYS
 
 from .conftest import Api, Browser, Tenant, make_person
 from .test_messages import send
+from .test_sending import clock_session
 
 
 def open_steps(text: str) -> int:
@@ -181,6 +182,26 @@ async def test_the_pace_of_the_quota_is_said(pool: Pool, tenant: Tenant, owner: 
         *(tenant.id, UUID(int=0)),
     )
     assert "At the pace of the last week the quota is used up on" in (await owner.get("/")).words
+
+
+async def test_days_are_named_as_those_of_utc_wherever_the_reader_is(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    """West of Greenwich, each day's figures stood under the name of the day before."""
+    await pool.execute(
+        "INSERT INTO traffic VALUES ($1, '2026-03-10 15:00Z', 'sms', 'live', 'MZ', 'ACME', $2, 'delivered', 7, 7,"
+        " '{}', '{}')",
+        *(tenant.id, UUID(int=1)),
+    )
+    await pool.execute(SUM_DAYS)
+    for zone in ("America/Sao_Paulo", "Africa/Maputo"):
+        await pool.execute("UPDATE users SET time_zone = $1", zone)
+        await clock_session(owner)
+        page = await owner.get("/?from=2026-03-01T12:00&to=2026-03-20T12:00")
+        table = page.words.partition("As a table")[2]
+        assert "10 Mar 2026 7 7 0" in table, (zone, table[:300])
+        assert "messages · 1 Mar 2026 – 20 Mar 2026 · UTC" in page.words
+        assert f"· {zone}" in (await owner.get("/?from=2026-03-10&to=2026-03-10")).words
 
 
 async def test_a_country_that_receives_worse_than_in_its_week_is_named(

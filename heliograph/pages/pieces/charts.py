@@ -17,6 +17,7 @@ from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.campaigns.views.happenings import Happening
 from heliograph.overview.figures import Picture
+from heliograph.pages import languages
 from heliograph.pages.answers import Download
 from heliograph.pages.languages import Speech
 from heliograph.pages.requests import Request
@@ -123,12 +124,13 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 def pictured(request: Request, picture: Picture, links: Sequence[str] = (), marks: Sequence[Mark] = ()) -> list[Chart]:
     """Charts of the outcome of messages, and of delivery times, by hour or day. `links`: the address of each
     interval."""
-    text, speech = request.text, request.speech
+    text, speech, step = request.text, request.speech, int(picture.step.total_seconds())
     figures = [one for _, one in picture.intervals]
     common: dict[str, Any] = {
-        "speech": speech,
+        # Days are UTC for everybody: in a zone west of it, each would be named after the one before.
+        "speech": speech if step < DAY else languages.speech(speech.language),
         "times": [at for at, _ in picture.intervals],
-        "step": int(picture.step.total_seconds()),
+        "step": step,
         "links": links,
         "marks": marks,
     }
