@@ -6,6 +6,7 @@ import csv
 import re
 import uuid
 from datetime import datetime, timedelta
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -110,6 +111,21 @@ async def test_the_last_hours_are_all_utc_days_that_they_touch(
     # A day that somebody chose is that day of UTC, as on bills.
     page = await owner.get(f"/usage?from={before - DAY:%Y-%m-%d}&to={before:%Y-%m-%d}")
     assert seen(before) in page.words, page.words
+
+
+@pytest.mark.parametrize(("zone", "day"), [("Africa/Cairo", "2026-04-24"), ("America/Santiago", "2026-09-05")])
+async def test_a_day_is_itself_where_clocks_skip_midnight(
+    pool: Pool, tenant: Tenant, owner: Browser, zone: str, day: str
+) -> None:
+    """The day that begins at one o'clock, and the one before it: each came with its neighbour."""
+    await pool.execute(
+        "INSERT INTO usage_days SELECT $1, $2::text::date + n, 'sms', 'MZ', 'ACME', $3, $3, 10 ^ (n + 1),"
+        " 10 ^ (n + 1), 0, 0 FROM generate_series(-1, 1) n",
+        *(tenant.id, day, UUID(int=0)),
+    )
+    await pool.execute("UPDATE users SET time_zone = $1", zone)
+    await clock_session(owner)
+    assert "10 SMS in 10 segments" in (await owner.get(f"/usage?from={day}&to={day}")).words
 
 
 async def test_a_month_is_split_by_what_its_references_begin_with(

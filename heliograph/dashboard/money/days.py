@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -13,6 +13,8 @@ from heliograph.overview import usage
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
+
+INSTANT = timedelta(microseconds=1)
 
 
 class Days(msgspec.Struct, frozen=True):
@@ -55,11 +57,12 @@ def read(request: Request) -> tuple[Days, Invalid | None]:
 def _day(at: datetime, zone: ZoneInfo, *, is_end: bool = False) -> date:
     """The day that begins with `at` in the reader's zone, or else its UTC day; `is_end`: the day after the last one
     before `at`."""
-    local = at.astimezone(zone)
-    if local.time() == time():
-        return local.date()
+    day = at.astimezone(zone).date()
+    # Where clocks skip midnight, the day begins at one o'clock.
+    if (at - INSTANT).astimezone(zone).date() < day:
+        return day
     if is_end:
-        return (clock.in_utc(at) - timedelta(microseconds=1)).date() + timedelta(days=1)
+        return (clock.in_utc(at) - INSTANT).date() + timedelta(days=1)
     return clock.in_utc(at).date()
 
 
