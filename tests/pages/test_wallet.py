@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.whatsapp.money import rates, wallet
 from heliograph.whatsapp.money.rates import Rate
@@ -51,6 +52,8 @@ async def test_what_is_shown_adds_up(pool: Pool, browser: Browser) -> None:
         assert said in page.words.replace("+ ", "").replace("= ", ""), said
     assert "1 message reserves its price since" in page.words
     assert f"{sign}12.345678 charged for 1 message." in page.words
+    file = await browser.get(f"/wallet?csv=wallet-{clock.now():%Y-%m}")
+    assert ",12.345678" in file.text  # its lines add up to what is charged
     ledger = await browser.get("/wallet/ledger")
     assert f"/messages/{paid}" in ledger.text
     assert f"/messages/{waits}" in ledger.text

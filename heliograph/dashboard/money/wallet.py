@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.base.money import UNIT
+from heliograph.base.money import UNIT, half_up
 from heliograph.dashboard.money import days
 from heliograph.dashboard.money.days import Days
 from heliograph.pages import languages, words
@@ -143,6 +143,8 @@ def _chart(request: Request, currency: str, listed: list[wallet.Day], shown: Day
         title = (
             text("Nothing was charged in this month.") if shown.month else text("Nothing was charged in this period.")
         )
+    # No day is rounded: those of a file add up to the amount above them, as a message may cost less than a cent.
+    digits = next(places for places in range(2, 7) if all(half_up(sum_, places) == sum_ for sum_ in sums.values()))
     named = [shown.since + timedelta(days=n) for n in range((shown.shown_until - shown.since).days)]
     return Chart(
         id=f"wallet-{shown.id}",
@@ -154,7 +156,7 @@ def _chart(request: Request, currency: str, listed: list[wallet.Day], shown: Day
         times=[clock.midnight(day) for day in named],
         step=DAY,
         series=[Series(text("Charged"), "good", [sums[day] / UNIT for day in named])],
-        digits=2,
+        digits=digits,
     )
 
 
