@@ -193,13 +193,12 @@ def download(request: Request, charts: Iterable[Chart]) -> Download | None:
     if found is None:
         return None
     file = io.StringIO()
-    writer = Writer(
-        file,
-        [request.text("Time"), *(one.name for one in found.series)],
-        delimiter=SEPARATORS.get(request.speech.language, ","),
-    )
+    delimiter = SEPARATORS.get(request.speech.language, ",")
+    point = "." if delimiter == "," else ","
+    writer = Writer(file, [request.text("Time"), *(one.name for one in found.series)], delimiter=delimiter)
     for number, at in enumerate(found.times):
         values = (one.values[number] for one in found.series)
-        writer.row([iso(at), *("" if value is None else f"{value:.{found.digits}f}" for value in values)])
+        cells = ("" if value is None else f"{value:.{found.digits}f}".replace(".", point) for value in values)
+        writer.row([iso(at), *cells])
     body = (MARK + file.getvalue()).encode()
     return Download(name=f"{found.id}.csv", kind="text/csv; charset=utf-8", body=body)
