@@ -330,7 +330,7 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
         assert said in page.words, (said, page.words)
     page = await owner.get(where + "?status=undelivered")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000003"]
-    for said in ("The audience 4", "Handed over 4", "Delivered 3"):
+    for said in ("The audience 4", "Sent or failed 4", "Delivered 3"):
         assert said in page.words, (said, page.words)
     file = await fetch(pool, owner, page, where + "/export", format="csv")
     rows = list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))
@@ -694,7 +694,7 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     await pool.execute("UPDATE campaign_minutes SET minute = minute - interval '3 minutes'")
     await count(pool)
     page = await owner.get(where)
-    assert "6 handed over, 5 delivered." in page.words, page.words
+    assert "6 sent or failed, 5 delivered." in page.words, page.words
     # One says nothing yet; by when it has to is known, in the reader's words.
     assert "All are handed over; 1 report is missing. What is not reported by " in page.words
     first = await pool.fetchval("SELECT min(minute) FROM campaign_minutes WHERE sent > 0")

@@ -308,7 +308,7 @@ def _chart(request: Request, course: Progress) -> Chart:
     return Chart(
         id="course",
         title=text(
-            "%(sent)s handed over, %(delivered)s delivered.",
+            "%(sent)s sent or failed, %(delivered)s delivered.",
             sent=speech.number(sent),
             delivered=speech.number(delivered),
         ),
@@ -320,7 +320,7 @@ def _chart(request: Request, course: Progress) -> Chart:
         times=[one[0] for one in course.intervals],
         step=course.step * 60,
         series=[
-            Series(text("Handed over"), "way", [one[1] for one in course.intervals]),
+            Series(text("Sent or failed"), "way", [one[1] for one in course.intervals]),
             Series(text("Delivered"), "good", [one[2] for one in course.intervals]),
         ],
         marks=marks,
@@ -328,8 +328,8 @@ def _chart(request: Request, course: Progress) -> Chart:
 
 
 def _funnel(counts: Counts) -> list[tuple[str, int]]:
-    """From everybody found down to those who read it: (step, how many reached it). Failed messages count as handed
-    over, whether they were or not, since a supplier or the engine tried them."""
+    """From everybody found down to those who read it: (step, how many reached it). Those that failed are not told
+    apart by whether a supplier had them."""
     tried = counts.sent + counts.reached + counts.missed
     return [
         ("audience", counts.total),

@@ -95,7 +95,7 @@ CAMPAIGN_STEPS: Mapping[str, str] = {
     "audience": "The audience",
     "allowed": "Can be messaged",
     "queued": "In the queue, or further",
-    "tried": "Handed over",
+    "tried": "Sent or failed",
     "delivered": "Delivered",
     "read": "Read",
 }
