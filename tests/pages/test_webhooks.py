@@ -33,6 +33,7 @@ from tests.rules.whatsapp_factories import SECRET_KEY
 
 from .conftest import PASSWORD, Api, Browser, Page, Tenant, make_person, make_tenant, running
 from .test_messages import send
+from .test_sending import clock_session
 
 UNDER = impatient(secret_key=SECRET_KEY)
 
@@ -513,6 +514,11 @@ async def test_charts_of_an_endpoint_and_times_of_ones_own(pool: Pool, owner: Br
     page = await owner.get(f"/webhooks/{id}")
     assert "0 attempts delivered, 3 failed." in page.words
     assert "Nothing was answered with a 2xx." in page.words
+    # Intervals of 24 hours that begin at the hour are not named as if they were days.
+    await pool.execute("UPDATE users SET time_zone = 'Asia/Kolkata'")
+    await clock_session(owner)
+    month = await owner.get(f"/webhooks/{id}?range=30d")
+    assert re.search(r"attempts · \d+ \w+ \d{4}, \d\d:30 – \d+ \w+ \d{4}, \d\d:30 · Asia/Kolkata", month.words)
     file = await owner.get(f"/webhooks/{id}?csv=attempts")
     assert file.text.lstrip("\ufeff").startswith("Time,Delivered,Refused")
     page = await owner.get(f"/webhooks/{id}/replay")

@@ -115,7 +115,9 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def _label(self, at: datetime) -> str:
-        return self.speech.day(at) if self.step >= DAY else self.speech.moment(at)
+        # A day is named only where the interval is one: 24 hours may begin at any time.
+        is_day = self.step >= DAY and self.speech.hour(at) == "00:00"
+        return self.speech.day(at) if is_day else self.speech.moment(at)
 
     def _figure(self, value: float | None) -> str:
         return "–" if value is None else self.speech.number(value, self.digits)
