@@ -127,7 +127,8 @@ async def test_the_list_says_how_messages_fare(pool: Pool, tenant: Tenant, root:
                 INSERT INTO traffic_organizations (organization_id, day, status, count)
                 SELECT $1, (now() AT TIME ZONE 'UTC')::date - ago, status, count
                   FROM (VALUES (0, 'accepted', 40), (0, 'sent', 2), (3, 'read', 300), (3, 'delivered', 630),
-                               (3, 'expired', 28), (30, 'failed', 9999)) AS known (ago, status, count)
+                               (3, 'expired', 28), (0, 'canceled', 500), (30, 'failed', 9999))
+                       AS known (ago, status, count)
                 """,
                 tenant.id,
             )

@@ -34,7 +34,8 @@ class Listed(msgspec.Struct, frozen=True):
     resets_at: datetime | None
     members: int
     keys: int
-    #: Live messages accepted today (UTC) and in the last DAYS, and the outcome of the latter so far.
+    #: Live messages accepted today (UTC) and in the last DAYS, without canceled ones, and the outcome of the latter so
+    #: far.
     today: int
     accepted: int
     delivered: int
@@ -92,7 +93,8 @@ SELECT o.id, o.name, o.state, o.plan, o.country, o.created_at, q.total, q.used, 
            SELECT sum(count) FILTER (WHERE day >= {TODAY}) AS today, sum(count) AS accepted,
                   sum(count) FILTER (WHERE status IN ('delivered', 'read')) AS delivered,
                   sum(count) FILTER (WHERE status = ANY ($5)) AS failed
-             FROM traffic_organizations WHERE organization_id = o.id AND day >= {SINCE}) sums
+             FROM traffic_organizations
+            WHERE organization_id = o.id AND day >= {SINCE} AND status <> 'canceled') sums
  ORDER BY o.id DESC
 """
 
