@@ -5,14 +5,15 @@ The next version is a migration of every kind that there is: columns, a table, a
 concurrently, and a function whose text has changed; the programs on both sides of it are of this version.
 
 Before the first release there is one migration, which is written anew, and no last version to run beside. The nearest
-to that is a commit of this repository: the last one before a table was added to the schema. Its programs run on their
-own schema, get today's by a migration, and work on it beside today's programs.
+to that is a commit of this repository: the last one before the schema was changed. Its programs run on their own
+schema, get today's by a migration, and work on it beside today's programs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
+import re
 import shutil
 import subprocess
 import sys
@@ -34,9 +35,7 @@ from tests.processes import LONG, WINDOW, environment, installation
 ROUNDS = 10 if LONG else 1
 SESSIONS = 8
 HERE = Path(__file__).parents[2]
-#: The last commit before a migration. Where the schema is changed in place, which no released migration ever is, the
-#: next one takes its place: after a release, the commit that was released.
-BEFORE = "e51abcd3952fc0f8e583c1edf027b86e7a408949"
+FIRST = "heliograph/migrations/0001_schema.sql"
 LATER = """
 ALTER TABLE messages ADD COLUMN later text;
 ALTER TABLE queue ADD COLUMN later integer NOT NULL DEFAULT 7;
@@ -47,6 +46,7 @@ COMMENT ON TABLE later IS 'tenant: of the next version';
 VALID = "ALTER TABLE events VALIDATE CONSTRAINT events_later;"
 INDEX = "CREATE INDEX CONCURRENTLY messages_later ON messages (organization_id, later);"
 FUNCTION = "sms/accepting/accept.sql"
+_CONSTRAINT = re.compile(r"(CONSTRAINT|CHECK|UNIQUE|PRIMARY KEY|FOREIGN KEY|EXCLUDE)\b")
 
 
 def next_version(place: Path) -> Path:
@@ -118,27 +118,64 @@ async def test_the_next_version_comes_beside_this_one(database_url: str, owner_u
 
 
 def programs(place: Path) -> tuple[Path, Path]:
-    """Two versions of the program, each a folder to import it from: the commit before a migration, and the present one
-    with what the schema has more than then as a migration of its own."""
+    """Two versions of the program, each a folder to import it from: the last commit before the schema was changed, and
+    the present one with what the schema has more than then as a migration of its own."""
     try:
-        archive = subprocess.run(
-            ["git", "-C", str(HERE), "archive", BEFORE, "heliograph"], check=True, capture_output=True
-        ).stdout
+        changed = _git("log", "-1", "--format=%H", "--", FIRST).decode().strip()
+        archive = _git("archive", f"{changed}^", "heliograph")
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the commit before a migration cannot be read here: {error}")
+        pytest.skip(f"there is no repository here with the commit before the schema was changed: {error}")
     before, after = place / "before", place / "after"
     with tarfile.open(fileobj=io.BytesIO(archive)) as files:
         # Of our own repository; Python 3.11.2 knows no filter.
         files.extractall(before)  # noqa: S202
     shutil.copytree(HERE / "heliograph", after / "heliograph", ignore=shutil.ignore_patterns("__pycache__"))
-    first = Path("heliograph/migrations/0001_schema.sql")
-    older, newer = ((tree / first).read_text().split(";\n") for tree in (before, after))
-    added = [one for one in newer if one not in set(older)]
-    if [one for one in newer if one in set(older)] != older:
-        pytest.skip(f"since {BEFORE[:8]} a statement of 0001 was changed in place, as no released migration ever is")
-    (after / first).write_text(";\n".join(older))
-    (after / first).with_name("0002_added.sql").write_text(";\n".join([*added, ""]))
+    older, newer = ((tree / FIRST).read_text() for tree in (before, after))
+    added = what_was_added(older, newer)
+    if added is None:
+        pytest.skip(f"{changed[:8]} changed the schema as no released migration does: more was done than adding to it")
+    (after / FIRST).write_text(older)
+    (after / FIRST).with_name("0002_added.sql").write_text(";\n".join([*added, ""]))
     return before, after
+
+
+def _git(*words: str) -> bytes:
+    return subprocess.run(["git", "-C", str(HERE), *words], check=True, capture_output=True).stdout
+
+
+def what_was_added(older: str, newer: str) -> list[str] | None:
+    """The statements that make the newer schema of the older one; None if something was taken away or altered."""
+    had, has = older.split(";\n"), newer.split(";\n")
+    tables = {name: parts for one in had for name, parts in _table(one)}
+    added: list[str] = []
+    kept = set()
+    for one in (one for one in has if one not in set(had)):
+        found = [(name, parts) for name, parts in _table(one) if name in tables]
+        if not found:
+            added.append(one)
+        for name, parts in found:
+            if not set(tables[name]) <= set(parts):
+                return None
+            kept.add(name)
+            more = (part for part in parts if part not in tables[name])
+            added += [f"ALTER TABLE {name} ADD {'' if _CONSTRAINT.match(part) else 'COLUMN '}{part}" for part in more]
+    gone = [one for one in had if one not in set(has) and "COMMENT ON" not in one]
+    return added if all(any(name in kept for name, _ in _table(one)) for one in gone) else None
+
+
+def _table(statement: str) -> list[tuple[str, list[str]]]:
+    """The table that a statement creates, with its columns and constraints; nothing if it creates none."""
+    found = re.search(r"^CREATE TABLE (\w+) \((.*)\)", statement, re.DOTALL | re.MULTILINE)
+    if found is None:
+        return []
+    parts, depth = [""], 0
+    for sign in found[2]:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += sign
+    return [(found[1], [" ".join(part.split()) for part in parts])]
 
 
 async def applied_by(tree: Path, settings: Mapping[str, str]) -> str:
@@ -162,7 +199,7 @@ async def applied_by(tree: Path, settings: Mapping[str, str]) -> str:
 async def test_two_versions_run_beside_each_other(
     database_server: Cluster, empty_database_url: str, tmp_path: Path
 ) -> None:
-    """Programs of the last commit before a migration, on its schema, then beside those of now, on that of now."""
+    """Programs of the last commit before a change to the schema, on its schema, then beside those of now on theirs."""
     before, after = await asyncio.to_thread(programs, tmp_path)
     url = database_server.url_of(urllib.parse.urlsplit(empty_database_url).path[1:])
     urls = {"HELIOGRAPH_DATABASE_URL": url, "HELIOGRAPH_OWNER_DATABASE_URL": empty_database_url}
