@@ -33,6 +33,7 @@ from heliograph.base.database.migrate import (
 )
 from heliograph.base.database.pool import MEANING, Connection, Pool, open_pool
 from heliograph.base.ids import uuid7, uuid7_floor
+from heliograph.migration_plan import plan
 from tests.database import Cluster
 from tests.rules.factories import organization
 
@@ -145,26 +146,28 @@ async def test_many_at_once_apply_each_file_once(empty_database_url: str, databa
     assert await shape(empty_database_url) == await shape(database_url)
 
 
-async def test_an_applied_migration_that_was_changed_is_refused(pool: Pool, database_url: str) -> None:
+async def test_an_applied_migration_that_was_changed_is_refused(pool: Pool, database_url: str, tmp_path: Path) -> None:
     before = await shape(database_url)
-    await pool.execute("UPDATE schema_migrations SET digest = 'another' WHERE name = '0001_schema.sql'")
-    with pytest.raises(MigrationChanged, match="0001_schema"):
-        await migrate(database_url)
-    await pool.execute(
-        "UPDATE schema_migrations SET digest = $1 WHERE name = '0001_schema.sql'",
-        next(text.split()[1] for kind, text in before if kind == "migration" and text.startswith("0001")),
-    )
+    await pool.execute("INSERT INTO schema_migrations (name, digest, version) VALUES ('0002_later.sql', 'another', 1)")
+    with pytest.raises(MigrationChanged, match="0002_later"):
+        await migrate(database_url, root=with_migration(tmp_path, "0002_later.sql", "SELECT 1;"))
+    await pool.execute("DELETE FROM schema_migrations WHERE name = '0002_later.sql'")
     assert await shape(database_url) == before
 
 
-async def test_a_schema_that_is_not_ours_is_refused_and_left_alone(pool: Pool, database_url: str) -> None:
-    await pool.execute("DELETE FROM schema_migrations WHERE name = '0001_schema.sql'")
+@pytest.mark.parametrize(
+    "made", ["DELETE FROM schema_migrations", "UPDATE schema_migrations SET digest = 'of another text'"]
+)
+async def test_a_schema_that_is_not_ours_is_refused_and_left_alone(pool: Pool, database_url: str, made: str) -> None:
+    await pool.execute(f"{made} WHERE name = '0001_schema.sql'")
     before = await shape(database_url)
     with pytest.raises(ForeignSchema, match="cannot be upgraded"):
         await migrate(database_url)
     async with pool.acquire() as conn:
         with pytest.raises(ForeignSchema, match="cannot be upgraded"):
             await pending(conn)
+        with pytest.raises(ForeignSchema, match="cannot be upgraded"):
+            await plan(conn)
     assert await shape(database_url) == before
 
 

@@ -63,7 +63,6 @@ INSERT INTO schema_migrations (name, digest, version) VALUES ($1, $2, $3)
 ON CONFLICT (name) DO UPDATE SET digest = $2, version = $3, applied_at = now()
 """
 
-NAMES = "SELECT name FROM schema_migrations"
 KNOWN = "SELECT name, digest, version FROM schema_migrations"
 # The partitions of a table that lack their part of an index; partitions created later have it.
 LEAVES = """
@@ -159,7 +158,7 @@ async def migrate(
         encoding = await connection.fetchval("SHOW server_encoding")
         if encoding != "UTF8":  # texts contain any character, and are cut by characters
             raise MigrationError(f"the database's encoding is {encoding}: create one with ENCODING 'UTF8'")
-        if not await _patiently(connection, "schema_migrations", partial(_is_ours, connection), on_wait):
+        if not await _patiently(connection, "schema_migrations", partial(_is_ours, connection, root), on_wait):
             await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)
         applied = []
         for script in await _wanted(connection, root):
@@ -187,7 +186,7 @@ async def pending(connection: Connection, *, root: Traversable = ROOT) -> list[s
 
 async def unapplied(connection: Connection, *, root: Traversable = ROOT) -> Sequence[Script]:
     """The files that `migrate` would apply, in order. Raises ForeignSchema."""
-    if not await _is_ours(connection):
+    if not await _is_ours(connection, root):
         return _read(root)
     return await _wanted(connection, root, judged=False)
 
@@ -274,12 +273,13 @@ async def _wanted(connection: Connection, root: Traversable, *, judged: bool = T
     return wanted
 
 
-async def _is_ours(connection: Connection) -> bool:
-    """Whether our migrations are recorded in the database. Raises ForeignSchema if others are."""
+async def _is_ours(connection: Connection, root: Traversable) -> bool:
+    """Whether our migrations are recorded in the database. Raises ForeignSchema if others are, or another first one."""
     if not await connection.fetchval("SELECT to_regclass('schema_migrations') IS NOT NULL"):
         return False
-    names = {row["name"] for row in await connection.fetch(NAMES)}
-    if names and FIRST not in names:
+    known = {row["name"]: row["digest"] for row in await connection.fetch(KNOWN)}
+    first = next(one for one in (_ours() if root is ROOT else _read(root)) if one.name == FIRST)
+    if known and known.get(FIRST) != first.digest:
         raise ForeignSchema(
             "the database was made by a development version from before the first release, whose schema cannot be"
             " upgraded: use a new, empty database (of `heliograph up`: another --data-dir, or move the old one away)"
