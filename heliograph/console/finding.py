@@ -9,14 +9,14 @@ from heliograph.base.ids import just_above
 from heliograph.overview.searching import finding
 from heliograph.pages.answers import Answer, Elsewhere
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE, LOOK, MONEY, OPERATORS, ORGANIZATIONS
+from heliograph.people.operators.roles import LOOK, MONEY, OPERATORS, ORGANIZATIONS, TRAFFIC
 from heliograph.why.words import entries
 
 #: Pages of objects, and the permission to see them.
 THINGS = {
     "organization": ("/console/organizations/{id}", ORGANIZATIONS),
-    "supplier": ("/console/suppliers/{id}", CARRIAGE),
-    "route": ("/console/routes/{id}", CARRIAGE),
+    "supplier": ("/console/suppliers/{id}", TRAFFIC),
+    "route": ("/console/routes/{id}", TRAFFIC),
     "operator": ("/console/operators/{id}", OPERATORS),
     "message": ("/console/messages/{id}", LOOK),
 }
@@ -30,14 +30,14 @@ OWNED = {
     "endpoint": (f"{_ONE}/webhooks", ORGANIZATIONS),
     "event": ("/console/messages/{id}", LOOK),
     "told": (f"{_ONE}/webhooks", ORGANIZATIONS),
-    "account": ("/console/whatsapp/accounts/{organization}/{id}", CARRIAGE),
+    "account": ("/console/whatsapp/accounts/{organization}/{id}", TRAFFIC),
     "contact": (_ONE, ORGANIZATIONS),
     "import": (_ONE, ORGANIZATIONS),
-    "received": ("/console/inbound?after={above}#latest", CARRIAGE),
+    "received": ("/console/inbound?after={above}#latest", TRAFFIC),
     "person": (_ONE, ORGANIZATIONS),
-    "lookup": ("/console/lookups/{id}", CARRIAGE),
+    "lookup": ("/console/lookups/{id}", TRAFFIC),
     "tariff": ("/console/rates/cards/{id}", MONEY),
-    "letter": ("/console/whatsapp/callbacks/{id}", CARRIAGE),
+    "letter": ("/console/whatsapp/callbacks/{id}", TRAFFIC),
 }
 #: Maximum characters of a search.
 LONGEST = 200

@@ -29,20 +29,20 @@ GROUPS: Groups = (
     (
         "Traffic",
         (
-            Place("/console/suppliers", "Suppliers", "send", permission=roles.CARRIAGE, key="s"),
-            Place("/console/routes", "Routes", "filter", permission=roles.CARRIAGE, key="d"),
-            Place("/console/lookups", "Look-ups", "search", permission=roles.CARRIAGE, key="k"),
-            Place("/console/receipts", "Receipts", "check", permission=roles.CARRIAGE, key="r"),
-            Place("/console/inbound", "Inbound", "mail", permission=roles.CARRIAGE, key="i"),
-            Place("/console/guard", "Guard", "lock", permission=roles.CARRIAGE, key="v"),
-            Place("/console/whatsapp", "WhatsApp", "contact", permission=roles.CARRIAGE, key="c"),
+            Place("/console/suppliers", "Suppliers", "send", permission=roles.TRAFFIC, key="s"),
+            Place("/console/routes", "Routes", "filter", permission=roles.TRAFFIC, key="d"),
+            Place("/console/lookups", "Look-ups", "search", permission=roles.TRAFFIC, key="k"),
+            Place("/console/receipts", "Receipts", "check", permission=roles.TRAFFIC, key="r"),
+            Place("/console/inbound", "Inbound", "mail", permission=roles.TRAFFIC, key="i"),
+            Place("/console/guard", "Guard", "lock", permission=roles.TRAFFIC, key="v"),
+            Place("/console/whatsapp", "WhatsApp", "contact", permission=roles.TRAFFIC, key="c"),
         ),
     ),
     (
         "System",
         (
-            Place("/console/queue", "Queue and workers", "clock", permission=roles.CARRIAGE, key="q"),
-            Place("/console/health", "Health", "shield", permission=roles.CARRIAGE, key="e"),
+            Place("/console/queue", "Queue and workers", "clock", permission=roles.TRAFFIC, key="q"),
+            Place("/console/health", "Health", "shield", permission=roles.TRAFFIC, key="e"),
         ),
     ),
     (
@@ -68,8 +68,8 @@ GROUPS: Groups = (
 #: What the palette offers in addition to the places.
 ACTIONS = (
     Action("New organization", "/console/organizations/new", permission=roles.ORGANIZATIONS_CHANGE),
-    Action("Add a route", "/console/routes/new", permission=roles.CARRIAGE_CHANGE),
-    Action("Where would this go?", "/console/routes/explain", permission=roles.CARRIAGE),
+    Action("Add a route", "/console/routes/new", permission=roles.TRAFFIC_CHANGE),
+    Action("Where would this go?", "/console/routes/explain", permission=roles.TRAFFIC),
     Action("Add an operator", "/console/operators/new", permission=roles.OPERATORS),
     Action("My account", "/console/account"),
 )

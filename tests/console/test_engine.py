@@ -20,7 +20,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import SECRETS, SOURCES, Settings, from_environment, in_force
 from heliograph.base.sentences import Check, quoted
-from heliograph.cli.carriage.queue import COLUMNS
+from heliograph.cli.traffic.queue import COLUMNS
 from heliograph.console.engine import now, selecting
 from heliograph.console.engine.desk import SHARED, Desk
 from heliograph.health import database, findings

@@ -11,7 +11,7 @@ import pytest
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
-from heliograph.cli.carriage import route as command
+from heliograph.cli.traffic import route as command
 from heliograph.console.routing import editing
 from heliograph.prices import margins, rows, tariffs
 from heliograph.routes import rules

@@ -107,7 +107,7 @@ def test_the_words_of_smpp_stay_in_its_rooms() -> None:
         for match in words.finditer(path.read_text())
     ]
     # The wizard asks for options of an account by their names.
-    assert {one.partition(":")[0] for one in found} == {"heliograph/console/carriage/wizard.py"}
+    assert {one.partition(":")[0] for one in found} == {"heliograph/console/suppliers/wizard.py"}
 
 
 def test_every_crash_point_is_one_place() -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
-from heliograph.cli.carriage.receipts import _write
+from heliograph.cli.traffic.receipts import _write
 from heliograph.sms.reports import receipts, words
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Receipt, ReceiptState

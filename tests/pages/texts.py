@@ -15,14 +15,14 @@ from heliograph.base.errors import MISSING as MISSING_ANYWHERE
 from heliograph.base.network import smtp
 from heliograph.console import places as console_places
 from heliograph.console import typed
-from heliograph.console.carriage import charts, editing, wizard
+from heliograph.console.administration import installation
 from heliograph.console.credentials import keying
-from heliograph.console.house import installation
 from heliograph.console.messages import telling
 from heliograph.console.money import wallets
 from heliograph.console.organizations import configuring
 from heliograph.console.routing import editing as routing
 from heliograph.console.routing import ruling, told
+from heliograph.console.suppliers import charts, editing, wizard
 from heliograph.console.whatsapp import editing as account
 from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience

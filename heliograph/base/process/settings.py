@@ -60,7 +60,7 @@ OTHERS = frozenset(
         "WHATSAPP_TOKEN",
     )
 )
-#: Suppliers' secrets other than the password, as named in their modules (`cli/carriage/supplier_kinds.py`).
+#: Suppliers' secrets other than the password, as named in their modules (`cli/traffic/supplier_kinds.py`).
 _is_suppliers_secret = re.compile(r"HELIOGRAPH_SUPPLIER_[A-Z_]+_(?:KEY|PASSWORD|SECRET|TOKEN)").fullmatch
 
 

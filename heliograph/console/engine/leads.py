@@ -17,7 +17,7 @@ from heliograph.base.sentences import Check, english
 from heliograph.console.engine import runbook
 from heliograph.overview.installation.now import Now
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, SETTINGS
+from heliograph.people.operators.roles import SETTINGS, TRAFFIC, TRAFFIC_CHANGE
 from heliograph.queue import waiting
 from heliograph.queue.holds import Selection
 from heliograph.queue.leases import GUARDED
@@ -108,11 +108,11 @@ async def _waiting(conn: Connection, which: Selection) -> Sequence[Waiting]:
 def lead(request: Request, check: Check, known: Known) -> Lead:
     """Where this operator can investigate this check."""
     path, acts = _whither(request, check, known)
-    permission = SETTINGS if path == PLACES["mail"] else CARRIAGE
+    permission = SETTINGS if path == PLACES["mail"] else TRAFFIC
     return Lead(
         path if request.may(permission=permission) else "",
         runbook.address(check.check),
-        acts if request.may(permission=CARRIAGE_CHANGE) else (),
+        acts if request.may(permission=TRAFFIC_CHANGE) else (),
         _hit(check, known),
     )
 

@@ -16,11 +16,11 @@ from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import (
     APPROVALS,
-    CARRIAGE,
-    CARRIAGE_CHANGE,
     OPERATORS,
     ORGANIZATIONS_CHANGE,
     SETTINGS,
+    TRAFFIC,
+    TRAFFIC_CHANGE,
 )
 from heliograph.sms.management import watching
 from heliograph.traffic import percentile
@@ -78,10 +78,10 @@ async def show(request: Request) -> Answer:
         "troubles": [(one, leads.lead(request, one.check, named)) for one in troubles[:CARDS]],
         "more": len(more),
         "alike": _alike(request, more, named),
-        "health": leads.HEALTH if request.may(permission=CARRIAGE) else "",
+        "health": leads.HEALTH if request.may(permission=TRAFFIC) else "",
         "steps": _steps(request, seen),
         "said": _said(request, seen, troubles),
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
         "holds_shown": HOLDS,
         "counted": COUNTED,
     }
@@ -121,10 +121,10 @@ def _steps(request: Request, seen: Now) -> list[Step]:
         return Step(said, is_done, path if request.may(permission=permission) else "")
 
     listed = [
-        step(text("Connect a supplier"), setup.supplier, CARRIAGE_CHANGE, "/console/suppliers/new"),
+        step(text("Connect a supplier"), setup.supplier, TRAFFIC_CHANGE, "/console/suppliers/new"),
         step(text("Create an organization"), setup.organization, ORGANIZATIONS_CHANGE, "/console/organizations/new"),
         step(text("Approve a sender ID"), setup.sender, APPROVALS, "/console/approvals"),
-        step(text("Take a backup"), setup.backup, CARRIAGE, "/console/health"),
+        step(text("Take a backup"), setup.backup, TRAFFIC, "/console/health"),
         step(text("Use https for the public address"), https, SETTINGS, "/console/settings"),
         step(text("Add a second operator"), setup.second_operator, OPERATORS, "/console/operators/new"),
     ]

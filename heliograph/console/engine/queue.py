@@ -10,7 +10,7 @@ from heliograph.console.engine import selecting
 from heliograph.overview.installation import now, queued_work
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.queue import holds, waiting, workers
 from heliograph.queue.holds import Selection, Withdrawn
 
@@ -153,5 +153,5 @@ async def _values(request: Request, which: Selection) -> dict[str, Any]:
         "retrying": retrying,
         "first": first,
         "now": seen,
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }

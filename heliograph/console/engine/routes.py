@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.console.engine import health, notice_choices, notices, now, queue, state
 from heliograph.pages.routes import Route, get, post, wall
-from heliograph.people.operators.roles import CARRIAGE, CARRIAGE_CHANGE, NOW
+from heliograph.people.operators.roles import NOW, TRAFFIC, TRAFFIC_CHANGE
 
 ROUTES: tuple[Route, ...] = (
     wall("/console/now", now.show, NOW),
@@ -13,15 +13,15 @@ ROUTES: tuple[Route, ...] = (
     get("/console/notices/choices", notice_choices.show, permission=NOW),
     post("/console/notices/choices", notice_choices.choose, permission=NOW),
     get("/console/state", state.show, permission=NOW),
-    get("/console/health", health.show, permission=CARRIAGE),
-    get("/console/queue", queue.show, permission=CARRIAGE),
-    get("/console/queue/hold", queue.show_hold, permission=CARRIAGE_CHANGE),
-    post("/console/queue/hold", queue.hold, permission=CARRIAGE_CHANGE),
-    get("/console/queue/withdraw", queue.show_withdraw, permission=CARRIAGE_CHANGE),
-    post("/console/queue/withdraw", queue.withdraw, permission=CARRIAGE_CHANGE),
-    get("/console/queue/workers/{id}/drain", queue.show_drain, permission=CARRIAGE_CHANGE),
-    post("/console/queue/workers/{id}/drain", queue.drain, permission=CARRIAGE_CHANGE),
-    post("/console/queue/workers/{id}/resume", queue.resume, permission=CARRIAGE_CHANGE),
-    post("/console/queue/{id}/hurry", queue.hurry, permission=CARRIAGE_CHANGE),
-    post("/console/queue/holds/{id}/release", queue.release, permission=CARRIAGE_CHANGE),
+    get("/console/health", health.show, permission=TRAFFIC),
+    get("/console/queue", queue.show, permission=TRAFFIC),
+    get("/console/queue/hold", queue.show_hold, permission=TRAFFIC_CHANGE),
+    post("/console/queue/hold", queue.hold, permission=TRAFFIC_CHANGE),
+    get("/console/queue/withdraw", queue.show_withdraw, permission=TRAFFIC_CHANGE),
+    post("/console/queue/withdraw", queue.withdraw, permission=TRAFFIC_CHANGE),
+    get("/console/queue/workers/{id}/drain", queue.show_drain, permission=TRAFFIC_CHANGE),
+    post("/console/queue/workers/{id}/drain", queue.drain, permission=TRAFFIC_CHANGE),
+    post("/console/queue/workers/{id}/resume", queue.resume, permission=TRAFFIC_CHANGE),
+    post("/console/queue/{id}/hurry", queue.hurry, permission=TRAFFIC_CHANGE),
+    post("/console/queue/holds/{id}/release", queue.release, permission=TRAFFIC_CHANGE),
 )

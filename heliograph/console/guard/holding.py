@@ -14,7 +14,7 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE, ORGANIZATIONS_CHANGE
+from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE, TRAFFIC_CHANGE
 from heliograph.sms.dispatch import held
 
 HERE = "/console/guard"
@@ -42,7 +42,7 @@ async def show(request: Request) -> Answer:
         "rules": [kept(said) for said in RULES.values()],
         "listed": sorted(request.speech.country(one) for one in LISTED),
         "stands": stands,
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
         "may_settle": request.may(permission=ORGANIZATIONS_CHANGE),
     }
     return Shown(template="guard/guard_live.html" if request.is_fragment else "guard/guard.html", values=values)

@@ -14,7 +14,7 @@ from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import APPROVE, CARRIAGE_CHANGE, LOOK
+from heliograph.people.operators.roles import APPROVE, LOOK, TRAFFIC_CHANGE
 from heliograph.sms.received import inbound, newest, unassigned
 from heliograph.sms.received.unassigned import Words
 
@@ -88,7 +88,7 @@ async def _page(request: Request, problem: Invalid | None = None, words: list[Wo
         "often": unassigned.OFTEN,
         "may_look": request.may(permission=LOOK),
         "may_assign": request.may(permission=APPROVE),
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     template = "inbound/inbound_live.html" if request.is_fragment else "inbound/inbound.html"
     return Shown(template=template, values=values, status=422 if problem else 200, refusal=problem)

@@ -15,7 +15,7 @@ from heliograph.networks.asked import Spent
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.lists.changes import told
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.routes import rules
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.lookups import accounts, asking, forms
@@ -39,7 +39,7 @@ async def show(request: Request) -> Answer:
         "accounts": known,
         "months": [(names.get(one.supplier_id, ""), one) for one in spent],
         "where": [(country, accounts.serving(known, country)) for country in sorted(where)],
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Shown(template="lookups/lookups.html", values=values)
 
@@ -84,5 +84,5 @@ async def _values(request: Request, conn: Connection, one: Account) -> dict[str,
         ),
         "tried": None,
         "to_try": "",
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }

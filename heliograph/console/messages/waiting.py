@@ -20,7 +20,7 @@ from heliograph.base.sentences import Sentence, kept
 from heliograph.campaigns import pausing
 from heliograph.console.acting import acting_for
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE
+from heliograph.people.operators.roles import TRAFFIC
 from heliograph.queue import holds
 from heliograph.sending.timeline import Timeline
 from heliograph.sms import messages as sms
@@ -133,4 +133,4 @@ def _is_after(at: datetime | None, now: datetime) -> bool:
 
 
 def _linked(request: Request, said: str, link: str) -> Waits:
-    return Waits(said, link if request.may(permission=CARRIAGE) else "")
+    return Waits(said, link if request.may(permission=TRAFFIC) else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.house import audit
+from heliograph.console.administration import audit
 from heliograph.console.organizations import (
     campaigning,
     configuring,

@@ -13,7 +13,7 @@ from heliograph.console.messages.looking import HERE as MESSAGES
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import diagnosis, unmatched
 from heliograph.sms.reports.receipts import Applied
@@ -48,7 +48,7 @@ async def show(request: Request) -> Answer:
         "chosen": None if chosen is None else chosen.name,
         "only_orphans": only_orphans,
         "pages": leafing.pages(request, _written(rows[-1]) if len(found) > size else None),
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     template = "receipts/unmatched_live.html" if request.is_fragment else "receipts/unmatched.html"
     return Shown(template=template, values=values)

@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.base.errors import Invalid
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import words
 
@@ -66,6 +66,6 @@ async def _page(request: Request, problem: Invalid | None = None) -> Shown:
         "codes": [(one.name, codes[one.id]) for one in known if one.id in codes],
         "meanings": words.MEANINGS,
         "longest": words.LONGEST_MEANING,
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Shown(template="receipts/words.html", values=values, status=422 if problem else 200, refusal=problem)

@@ -14,7 +14,7 @@ from heliograph.console.routing.listing import HERE
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import routing
@@ -33,7 +33,7 @@ async def show_history(request: Request) -> Answer:
     values = {
         "history": [told.entry(request, one, names) for one in entries],
         "there": there,
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Shown(template="routing/history.html", values=values)
 

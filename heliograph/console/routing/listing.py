@@ -17,7 +17,7 @@ from heliograph.console.engine.desk import desk
 from heliograph.console.routing import told
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE, MONEY
+from heliograph.people.operators.roles import MONEY, TRAFFIC_CHANGE
 from heliograph.prices import margins
 from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
@@ -74,7 +74,7 @@ async def show_one(request: Request) -> Answer:
         "earned": earned,
         "days": EARNED,
         "history": [told.entry(request, entry, names) for entry in history],
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Shown(template="routing/route.html", values=values)
 
@@ -110,7 +110,7 @@ async def _listed(request: Request, template: str) -> Answer:
         "is_filtered": bool(organization_id or chosen),
         "without": (without := now.without_route),
         "beside": {one.supplier_id: one for one in without},
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Shown(template=template, values=values, status=422 if refusal else 200, refusal=refusal)
 

@@ -12,7 +12,7 @@ from heliograph.console.acting import acting_for
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.senders import registrations
 from heliograph.senders.book import STATES
 from heliograph.sms.accepting import sender_ids
@@ -103,5 +103,5 @@ async def _values(request: Request, given: Mapping[str, str]) -> dict[str, Any]:
         "said": {name: request.text(words.REGISTRATIONS[name]) for name in STATES},
         "suppliers": suppliers,
         "ids": {name: id for id, name in suppliers},
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }

@@ -12,7 +12,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.senders import numbers, rules
 from heliograph.senders.book import ACTIONS, Action, Kind, NumberRule, SenderRule
 from heliograph.sms.dispatch import routing
@@ -64,7 +64,7 @@ async def show(request: Request) -> Answer:
         "numbers": sorted(written, key=lambda one: names[one.supplier_id]),
         "done": {name: request.text(said) for name, said in DONE.items()},
         "kinds": {name: request.text(said) for name, said in KINDS.items()},
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Shown(template="routing/rules.html", values=values)
 

@@ -11,7 +11,7 @@ from heliograph.console.acting import organization
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
 from heliograph.whatsapp import checks, reads
 from heliograph.whatsapp.dispatch import holds
@@ -30,7 +30,7 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         standing = await onboarding.standing(conn)
     rows = [(one, _worst(checks.of_account(one, key))) for one in standing[:MOST]]
-    values = {"rows": rows, "is_cut": len(standing) > MOST, "may_change": request.may(permission=CARRIAGE_CHANGE)}
+    values = {"rows": rows, "is_cut": len(standing) > MOST, "may_change": request.may(permission=TRAFFIC_CHANGE)}
     return Shown(template="whatsapp/accounts.html", values=values)
 
 
@@ -204,7 +204,7 @@ async def _values(request: Request) -> dict[str, Any]:
         numbers = await onboarding.numbers_of(conn, of.id)
         templates = await onboarding.templates_of(conn, of.id)
         app = await apps.get_app(conn, key, row["app"])
-    may_change = request.may(permission=CARRIAGE_CHANGE)
+    may_change = request.may(permission=TRAFFIC_CHANGE)
     return {
         "of": of,
         "one": row,

@@ -8,7 +8,7 @@ from heliograph.base.errors import NotFound
 from heliograph.overview.installation import whatsapp
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
-from heliograph.people.operators.roles import CARRIAGE_CHANGE
+from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.whatsapp.callbacks import dead_letters, inbox
 from heliograph.whatsapp.mirror import apps
 
@@ -25,7 +25,7 @@ async def show(request: Request) -> Answer:
         "letters": letters,
         "counted": whatsapp.COUNTED,
         "most": whatsapp.LETTERS,
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     template = "whatsapp/callbacks_live.html" if request.is_fragment else "whatsapp/callbacks.html"
     return Shown(template=template, values=values)
@@ -48,7 +48,7 @@ async def show_one(request: Request) -> Answer:
     values: dict[str, Any] = {
         "open": found,
         "one": found.letter,
-        "may_change": request.may(permission=CARRIAGE_CHANGE),
+        "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Shown(template="whatsapp/callback.html", values=values)
 

@@ -18,7 +18,7 @@ ORGANIZATIONS, ORGANIZATIONS_CHANGE = "organizations", "organizations_change"
 #: Look into an organization's messages, reveal text or number with a reason, view as an organization.
 LOOK = "look"
 #: See suppliers, routes, queue and settings; change them.
-CARRIAGE, CARRIAGE_CHANGE = "carriage", "carriage_change"
+TRAFFIC, TRAFFIC_CHANGE = "traffic", "traffic_change"
 #: See quotas, plans, wallets and rates; change them.
 MONEY, MONEY_CHANGE = "money", "money_change"
 #: See the installation's settings; change them.
@@ -36,8 +36,8 @@ PERMISSIONS = frozenset(
         ORGANIZATIONS,
         ORGANIZATIONS_CHANGE,
         LOOK,
-        CARRIAGE,
-        CARRIAGE_CHANGE,
+        TRAFFIC,
+        TRAFFIC_CHANGE,
         MONEY,
         MONEY_CHANGE,
         SETTINGS,
@@ -66,12 +66,12 @@ ROLES: dict[str, Role] = {
         Role(
             "operator",
             _SEEN
-            | {APPROVALS, APPROVE, ORGANIZATIONS_CHANGE, LOOK, CARRIAGE, CARRIAGE_CHANGE, MONEY, MONEY_CHANGE, AUDIT}
+            | {APPROVALS, APPROVE, ORGANIZATIONS_CHANGE, LOOK, TRAFFIC, TRAFFIC_CHANGE, MONEY, MONEY_CHANGE, AUDIT}
             | {SETTINGS},
         ),
-        Role("support", _SEEN | {LOOK, CARRIAGE}),
+        Role("support", _SEEN | {LOOK, TRAFFIC}),
         Role("finance", _SEEN | {MONEY, MONEY_CHANGE}),
-        Role("auditor", _SEEN | {APPROVALS, CARRIAGE, MONEY, SETTINGS, AUDIT}),
+        Role("auditor", _SEEN | {APPROVALS, TRAFFIC, MONEY, SETTINGS, AUDIT}),
     )
 }
 

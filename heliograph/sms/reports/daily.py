@@ -60,7 +60,7 @@ async def tell(conn: Connection, *, box: Outbox | None, writes: Writes, at: date
     if not known.receipts_mail:
         return 0
     today = clock.midnight(at)
-    readers = {uuid5(row["id"], KIND): row for row in await conn.fetch(READERS, roles.holders(roles.CARRIAGE))}
+    readers = {uuid5(row["id"], KIND): row for row in await conn.fetch(READERS, roles.holders(roles.TRAFFIC))}
     told = {row["subject_id"] for row in await conn.fetch(TOLD, list(readers), today)}
     wanted = {subject: row for subject, row in readers.items() if subject not in told}
     if not wanted:

@@ -1,0 +1,78 @@
+"""Routes of suppliers."""
+
+from __future__ import annotations
+
+from heliograph.console.suppliers import (
+    editing,
+    listing,
+    stopping,
+    trying,
+    trying_long,
+    watching,
+    wizard,
+    wizard_long,
+    wizard_message,
+    wizard_place,
+)
+from heliograph.console.suppliers.wizard import unless_added
+from heliograph.pages.routes import Route, get, post
+from heliograph.people.operators.roles import TRAFFIC, TRAFFIC_CHANGE
+
+ROUTES: tuple[Route, ...] = (
+    get("/console/suppliers", listing.show, permission=TRAFFIC),
+    get("/console/suppliers/new", wizard.show_new, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/new", wizard.begin, permission=TRAFFIC_CHANGE),
+    get("/console/drafts/{id}", unless_added(wizard.go_on), permission=TRAFFIC_CHANGE),
+    get(
+        "/console/drafts/{id}/connection",
+        unless_added(wizard.show_connection),
+        permission=TRAFFIC_CHANGE,
+        is_proved=True,
+    ),
+    post(
+        "/console/drafts/{id}/connection",
+        unless_added(wizard.save_connection),
+        permission=TRAFFIC_CHANGE,
+        is_proved=True,
+    ),
+    get("/console/drafts/{id}/test", unless_added(wizard.show_test), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/test", unless_added(wizard.test), permission=TRAFFIC_CHANGE),
+    get("/console/drafts/{id}/limits", unless_added(wizard.show_limits), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/limits", unless_added(wizard.save_limits), permission=TRAFFIC_CHANGE),
+    get("/console/drafts/{id}/dialect", unless_added(wizard.show_dialect), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/dialect", unless_added(wizard.save_dialect), permission=TRAFFIC_CHANGE),
+    get("/console/drafts/{id}/message", unless_added(wizard_message.show), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/message", unless_added(wizard_message.send), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/cure", unless_added(wizard_message.cure), permission=TRAFFIC_CHANGE),
+    get("/console/drafts/{id}/long", unless_added(wizard_long.show), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/long", unless_added(wizard_long.send), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/long/arrived", unless_added(wizard_long.arrived), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/long/parts", unless_added(wizard_long.decide), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/long/joining", unless_added(wizard_long.join), permission=TRAFFIC_CHANGE),
+    get("/console/drafts/{id}/place", unless_added(wizard_place.show), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/place", unless_added(wizard_place.finish), permission=TRAFFIC_CHANGE),
+    post("/console/drafts/{id}/discard", unless_added(wizard.discard), permission=TRAFFIC_CHANGE),
+    get("/console/suppliers/{id}", listing.show_one, permission=TRAFFIC),
+    get("/console/suppliers/{id}/edit", editing.show, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/edit", editing.change, permission=TRAFFIC_CHANGE, is_proved=True),
+    get("/console/suppliers/{id}/test", trying.show, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/test", trying.send, permission=TRAFFIC_CHANGE),
+    get("/console/suppliers/{id}/reach", trying.show_reach, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/reach", trying.reach, permission=TRAFFIC_CHANGE),
+    get("/console/suppliers/{id}/long", trying_long.show, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/long", trying_long.send, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/long/arrived", trying_long.arrived, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/long/parts", trying_long.decide, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/long/joining", trying_long.join, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/cure", trying.cure, permission=TRAFFIC_CHANGE),
+    get("/console/suppliers/{id}/password", editing.show_password, permission=TRAFFIC_CHANGE, is_proved=True),
+    post("/console/suppliers/{id}/password", editing.replace_password, permission=TRAFFIC_CHANGE, is_proved=True),
+    get("/console/suppliers/{id}/pause", stopping.show_pause, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/pause", stopping.pause, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/drain", stopping.drain, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/resume", stopping.resume, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/reset-circuit", stopping.reset_circuit, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/watch", watching.watch, permission=TRAFFIC_CHANGE),
+    get("/console/suppliers/{id}/remove", stopping.show_remove, permission=TRAFFIC_CHANGE),
+    post("/console/suppliers/{id}/remove", stopping.remove, permission=TRAFFIC_CHANGE),
+)
