@@ -322,7 +322,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     await asked.forget(conn, numbers)
     withdrawn = {
         "sms": sent["withdrawn"],
-        "whatsapp_messages": await withdrawing.whatsapp_of(conn, actor, names),
+        "whatsapp_messages": await withdrawing.whatsapp_of(conn, actor, periods),
     }
     row = await conn.fetchrow(WHATSAPP, organization_id, *periods)
     assert row is not None

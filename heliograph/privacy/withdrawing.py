@@ -14,6 +14,7 @@ import asyncpg
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.privacy import naming
 from heliograph.queue.holds import Overtaken
 from heliograph.sms.accepting import withdrawal as sms
 from heliograph.sms.accepting.withdrawal import Unsent
@@ -39,18 +40,19 @@ async def sms_of(conn: Connection, actor: Actor, ids: Sequence[UUID]) -> int:
     return await _tried(conn, step)
 
 
-WAITING_WHATSAPP = """
+WAITING_WHATSAPP = f"""
 SELECT id FROM whatsapp_messages
  WHERE organization_id = $1 AND recipient = ANY ($2) AND direction = 'outbound' AND status = 'accepted'
+   AND {naming.stored_under("recipient", 2)}
 """
 
 
-async def whatsapp_of(conn: Connection, actor: Actor, names: Sequence[str]) -> int:
+async def whatsapp_of(conn: Connection, actor: Actor, periods: tuple[list[str], list[UUID], list[UUID]]) -> int:
     """Cancel the WhatsApp messages that wait for a person and that Meta cannot have, and release the amounts reserved
-    for them; returns how many."""
+    for them; returns how many. `periods`: the person's names, from `naming.periods`."""
 
     async def step() -> int:
-        rows = await conn.fetch(WAITING_WHATSAPP, actor.organization_id, names)
+        rows = await conn.fetch(WAITING_WHATSAPP, actor.organization_id, *periods)
         unsent = [(actor.organization_id, row["id"]) for row in rows]
         return len(await whatsapp.withdraw(conn, unsent, at=clock.now())) if unsent else 0
 

@@ -35,6 +35,7 @@ from tests.rules.callback_factories import Change, Meta, ago, message
 from tests.rules.factories import check_books, check_ledger, key, organization, send, sender
 from tests.rules.factories import message as sms
 from tests.rules.whatsapp_factories import PRICES, Made, check_wallets, made
+from tests.rules.whatsapp_factories import message as whatsapp
 
 ANA, ANA_8, BIA = "+5511987654321", "+551187654321", "+258841234568"
 CLEO = "+61412345678"
@@ -345,6 +346,7 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
 
     async def write(number: str) -> None:
         await sms(pool, acme.actor, to=number)
+        await whatsapp(pool, acme, to=number)
         async with pool.acquire() as conn, conn.transaction():
             await timers.ensure(conn, inbox.TIMER)
             said = Inbound(number[1:], "258800001234", f"hello {uuid7()}", uuid7().bytes)
@@ -360,9 +362,14 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
         await meta.say(acme, message(acme, "a stranger's", by=number))
         await write(number)
     await pool.execute("UPDATE person_names SET taken_at = $1 WHERE taken_at IS NOT NULL", since)
-    own = {"message": 1, "message_received": 1, "whatsapp_message": 1}
-    assert [await held(one) for one in (BIA, there, last)] == [own, own, own | {"whatsapp_message": 3}]
+    own = {"message": 1, "message_received": 1, "whatsapp_message": 2}
+    theirs = own | {"whatsapp_message": 4}
+    assert [await held(one) for one in (BIA, there, last)] == [own, own, theirs]
+    waiting = {"sms": 1, "whatsapp_messages": 1}
     async with pool.acquire() as conn:
+        assert (await erasure.erase(conn, acme.actor, address=BIA)).withdrawn == waiting
+        assert [await held(one) for one in (BIA, there, last)] == [{}, own, theirs]
         done = await erasure.erase(conn, acme.actor, address=last)
-    assert (done.erased["whatsapp_messages"], done.erased["sms_sent"], done.erased["sms_received"]) == (3, 1, 1)
-    assert [await held(one) for one in (BIA, there, last)] == [own, own, {}]
+    assert done.withdrawn == waiting
+    assert (done.erased["whatsapp_messages"], done.erased["sms_sent"], done.erased["sms_received"]) == (4, 1, 1)
+    assert [await held(one) for one in (BIA, there, last)] == [{}, own, {}]
