@@ -44,9 +44,9 @@ AROUND = timedelta(days=2)
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What an erasure did, as stored in the audit log: nothing in it identifies the person.
 
-    `names`: how many spellings, numbers and user ids it covered. `erased`: rows or texts by kind. `withdrawn`:
-    messages that waited, by channel, which were canceled and refunded. `kept`: what remains, without any text: messages
-    that bills refer to, and the opt-out.
+    `names`: how many spellings, numbers and user ids it covered, with numbers that they left and others have taken.
+    `erased`: rows or texts by kind. `withdrawn`: messages that waited, by channel, which were canceled and refunded.
+    `kept`: what remains, without any text: messages that bills refer to, and the opt-out.
     """
 
     id: UUID
@@ -328,8 +328,10 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
     assert row is not None
     erased["whatsapp_messages"] = row["gone"]
     erased["texts_in_events"] += row["told"]
-    erased["answers_of_receivers"] = await _answers_of_receivers(conn, actor, names)
-    erased["stored_answers"] = (await _steps(conn, ANSWERED, actor, names))["gone"]
+    # Answers are not divided by time: a late one may repeat what the former owner of a number wrote.
+    ever = sorted({*periods[0]})
+    erased["answers_of_receivers"] = await _answers_of_receivers(conn, actor, ever)
+    erased["stored_answers"] = (await _steps(conn, ANSWERED, actor, ever))["gone"]
     # Last, because exports requested from here on find nothing about the person.
     erased["files_exported"] = await conn.fetchval(EXPORTS, organization_id)
     while (await conn.execute(PIECES, organization_id, PIECES_AT_ONCE)).endswith(f" {PIECES_AT_ONCE}"):
@@ -342,7 +344,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
         id=uuid7(),
         begun_at=clock.iso(begun),
         ended_at=clock.iso(clock.now()),
-        names=len(names),
+        names=len(ever),
         erased={kind: count for kind, count in erased.items() if count},
         withdrawn={kind: count for kind, count in withdrawn.items() if count},
         kept=kept,

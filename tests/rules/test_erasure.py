@@ -137,22 +137,25 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
     await check_books(pool, [other.organization_id])
 
 
+async def answer(pool: Pool, who: Actor, name: str, body: str) -> None:
+    """Store the answer to a request under the key `name`."""
+
+    async def run() -> tuple[int, bytes]:
+        return 200, body.encode()
+
+    async with pool.acquire() as conn:
+        await idempotency.once(conn, who, key=key(name), request=bytes(32), hours=72, wait_seconds=1, run=run)
+
+
 async def test_stored_answers_that_name_a_person_go(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that is used again would answer with the name and the number."""
     monkeypatch.setattr(erasure, "STEP", 2)
     actor, other = await organization(pool), await organization(pool)
 
-    async def answer(who: Actor, name: str, body: str) -> None:
-        async def run() -> tuple[int, bytes]:
-            return 200, body.encode()
-
-        async with pool.acquire() as conn:
-            await idempotency.once(conn, who, key=key(name), request=bytes(32), hours=72, wait_seconds=1, run=run)
-
     for n, (who, phone) in enumerate(
         [(actor, ANA), (actor, BIA), (actor, ANA_8), (actor, ANA + "0"), (actor, BIA), (other, ANA)]
     ):
-        await answer(who, f"c{n}", f'{{"contact":{{"name":"Somebody","phone":"{phone}"}}}}')
+        await answer(pool, who, f"c{n}", f'{{"contact":{{"name":"Somebody","phone":"{phone}"}}}}')
     async with pool.acquire() as conn:
         done = await erasure.erase(conn, actor, address=ANA)
     assert done.erased == {"stored_answers": 2}
@@ -366,10 +369,15 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
     theirs = own | {"whatsapp_message": 4}
     assert [await held(one) for one in (BIA, there, last)] == [own, own, theirs]
     waiting = {"sms": 1, "whatsapp_messages": 1}
+    # What repeats the number that they left is not only the new owner's.
+    await answer(pool, acme.actor, "c1", f'{{"contact":{{"phone":"{BIA}"}}}}')
+    await pool.execute(ANSWERED, acme.organization_id, uuid7(), uuid7(), f"debug: to={BIA}".encode())
     async with pool.acquire() as conn:
-        assert (await erasure.erase(conn, acme.actor, address=BIA)).withdrawn == waiting
-        assert [await held(one) for one in (BIA, there, last)] == [{}, own, theirs]
         done = await erasure.erase(conn, acme.actor, address=last)
+        assert [await held(one) for one in (BIA, there, last)] == [own, own, {}]
+        assert (await erasure.erase(conn, acme.actor, address=BIA)).withdrawn == waiting
     assert done.withdrawn == waiting
     assert (done.erased["whatsapp_messages"], done.erased["sms_sent"], done.erased["sms_received"]) == (4, 1, 1)
+    assert (done.erased["stored_answers"], done.erased["answers_of_receivers"]) == (1, 1)
+    assert done.names == 3
     assert [await held(one) for one in (BIA, there, last)] == [{}, own, {}]
