@@ -402,6 +402,7 @@ async def test_a_number_that_moved_before_its_send_was_answered_hears_of_it_with
     bench.answer(bench.only.submitted[0], taken(bench.only.submitted[0]))
     await bench.settle()
     assert await status_of(pool, id) == ("delivered", None, "consumed")
+    assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
 
 
 async def test_a_number_that_went_to_another_organization_says_nothing_of_what_it_sent_before(pool: Pool) -> None:

@@ -254,6 +254,15 @@ DELETE FROM whatsapp_early_statuses e
  WHERE e.number_id = answer.number_id AND e.wamid = answer.wamid
 RETURNING e.number_id, e.wamid, e.status, e.at, e.failure_code, e.failure_evidence, e.pricing
 """
+# What was kept under the number's rows in other accounts.
+COPIES = """
+DELETE FROM whatsapp_early_statuses e
+ USING unnest($1::uuid[], $2::uuid[], $3::text[]) AS answer (organization_id, number_id, wamid)
+  JOIN whatsapp_numbers known ON known.organization_id = answer.organization_id AND known.id = answer.number_id
+  JOIN whatsapp_numbers other ON other.organization_id = known.organization_id AND other.digits = known.digits
+                             AND other.id <> known.id
+ WHERE e.number_id = other.id AND e.wamid = answer.wamid
+"""
 ANY_EARLY = "SELECT EXISTS (SELECT FROM whatsapp_early_statuses)"
 
 
@@ -263,6 +272,9 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
     if not known or not await conn.fetchval(ANY_EARLY):
         return Found([], set(), [])
     rows = await conn.fetch(FOUND, [number for number, _ in known], [wamid for _, wamid in known])
+    if rows:
+        adopted = dict.fromkeys((row["number_id"], row["wamid"]) for row in rows)
+        await conn.execute(COPIES, *_columns([(known[place][0], *place) for place in adopted]))
     moves: list[Move] = []
     blames: list[Blame] = []
     for row in rows:
