@@ -11,7 +11,7 @@ import msgspec
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
-from heliograph.suppliers.whatsapp_cloud.tolerant_json import UNREADABLE
+from heliograph.suppliers.whatsapp_cloud.tolerant_json import UNREADABLE, decoded
 from heliograph.whatsapp.messages import Message
 
 #: Keys of a content that may contain text; the first one present counts.
@@ -87,7 +87,8 @@ def _item(item: dict[str, Any]) -> str:
 def _answers(response: Any) -> list[str]:
     """The answers in a form, by the names of its fields; `response`: JSON, as the form's author shaped it."""
     try:
-        answers = msgspec.json.decode(response) if isinstance(response, str) else None
+        # JSON within JSON: the callback's reader saw its escapes as text.
+        answers = decoded(response.encode(), msgspec.json.decode) if isinstance(response, str) else None
     except UNREADABLE:
         return []
     if not isinstance(answers, dict):

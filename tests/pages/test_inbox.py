@@ -390,6 +390,10 @@ async def test_what_is_no_text_shows_what_it_consists_of(pool: Pool, owner: Brow
     form = {"name": "flow", "body": "Sent", "response_json": json.dumps(given)}
     answers = 'Choice Sent\nday: Friday\nseats: 2\nmeals: fish, rice\nby: {"car":true}'
     assert await bubble("interactive", interactive={"type": "nfm_reply", "nfm_reply": form}) == answers
+    # Half an emoji costs neither the other answers nor the rest of its own.
+    broken = form | {"response_json": json.dumps({"note": "a\0b\ud83d", "n\0": "c", "day": "Friday"})}
+    readable = "Choice Sent\nnote: ab?\nn: c\nday: Friday"
+    assert await bubble("interactive", interactive={"type": "nfm_reply", "nfm_reply": broken}) == readable
     for unreadable in ("[1]", "{", "[" * 5_000, r'"\ud83d"'):
         reply = {"type": "nfm_reply", "nfm_reply": form | {"response_json": unreadable}}
         assert await bubble("interactive", interactive=reply) == "Choice Sent"
