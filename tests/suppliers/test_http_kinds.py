@@ -361,10 +361,18 @@ def test_a_template_names_what_there_is() -> None:
         settings("http", headers={"X": "a\nb"})
 
 
-@pytest.mark.parametrize("name", ["content-type", "Content-Type", "Host", "content-length"])
-def test_no_header_is_written_twice(name: str) -> None:
-    with pytest.raises(SettingsError, match="headers"):
-        settings("http", headers={name: "application/json"}, body='{"text":"{{text}}"}')
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(["content-type"], ["Content-Type"], ["Host", "content-length"], ["user-agent"], ["Accept-Encoding"]),
+        ["authorization"],
+    ],
+)
+def test_no_header_is_written_twice(names: list[str]) -> None:
+    verb = "is" if len(names) == 1 else "are"
+    with pytest.raises(SettingsError, match=f"^headers must not contain {', '.join(names)}, which {verb} written"):
+        settings("http", headers=dict.fromkeys(names, "x"), body='{"text":"{{text}}"}', basic_user="us")
+    settings("http", headers={"Authorization": "Bearer {{secret}}"}, body='{"text":"{{text}}"}')
     known = settings("http", method="GET", path="/?text={{text}}", headers={"content-type": "text/plain"})
     assert generic.KIND.request(known, {"secret": "s"}, MESSAGE).headers == {"content-type": "text/plain"}
 

@@ -46,8 +46,8 @@ NAMES = frozenset(
     }
 )
 Place = str
-#: Headers that a request has anyway, besides that of its body's media type. A second one contradicts the first.
-_OURS = frozenset({"host", "content-length", "transfer-encoding"})
+#: Headers that every request has anyway. A second one contradicts the first.
+_OURS = frozenset({"host", "content-length", "transfer-encoding", "user-agent", "accept-encoding"})
 _CHARSET = re.compile(r'charset\s*=\s*"?([^\s;"]*)', re.IGNORECASE)
 
 
@@ -149,12 +149,12 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         demand(self.batch == 1 or bool(self.item), "batch", said("above 1 requires an item"))
         breaks = any("\n" in text or "\r" in text for pair in self.headers.items() for text in pair)
         demand(not breaks, "headers", said("must not contain line breaks"))
-        ours = [name for name in self.headers if name.lower() in (_OURS | {"content-type"} if self.body else _OURS)]
-        demand(
-            not ours,
-            "headers",
-            said("must not contain %(names)s, which is written anyway", names=", ".join(ours)),
-        )
+        written = {*_OURS, "content-type" if self.body else "", "authorization" if self.basic_user else ""}
+        ours = [name for name in self.headers if name.lower() in written]
+        names = ", ".join(ours)
+        one = said("must not contain %(names)s, which is written anyway", names=names)
+        several = said("must not contain %(names)s, which are written anyway", names=names)
+        demand(not ours, "headers", one if len(ours) == 1 else several)
         charset = _CHARSET.search(self.content_type)
         is_utf8 = charset is None or charset[1].lower() in ("utf-8", "utf8")
         demand(is_utf8, "content_type", said("must not name another charset than UTF-8, in which bodies are written"))
@@ -163,9 +163,9 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         demand(all(part) or not any(part), "inbound_reference_at", together)
         demand(self.validity_seconds >= 0, "validity_seconds", said("must not be negative"))
         is_alone = templates.apart(self.body.strip(), "text") == ["", ""]
-        names = templates.names_in(self.body) | templates.names_in(self.item)
+        used = templates.names_in(self.body) | templates.names_in(self.item)
         demand(
-            is_alone or "text" not in names or templates.escapes(_media(self)),
+            is_alone or "text" not in used or templates.escapes(_media(self)),
             "content_type",
             said("must be JSON, XML or a form if the body is more than the text: nothing else is escaped"),
         )
