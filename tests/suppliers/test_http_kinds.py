@@ -499,6 +499,14 @@ def test_a_plus_that_was_not_escaped_is_none_the_less_one() -> None:
     ):
         (one,) = kinds.HTTP[name].inbound(settings(name), Callback("POST", "https://us.example/", {}, body))
         assert (one.sender, one.sender_ton) == ("258841234567", 1)
+    # And with a space after it, too.
+    query = Callback("GET", url.replace("258841234567", "258841234567%20").replace("25882000", "25882000+"), {}, b"")
+    (one,) = generic.inbound(settings("http", **places), query)
+    assert (one.sender, one.sender_ton, one.recipient) == ("258841234567", 1, "25882000")
+    (receipt,) = generic.receipts(settings("http", receipt_recipient_at="query:from"), query)
+    form = Callback("POST", "https://us.example/", {}, b"id=a&phoneNumber=+258841234567+&status=Success")
+    (other,) = kinds.HTTP["africastalking"].receipts(settings("africastalking"), form)
+    assert (receipt.recipient, other.recipient) == ("258841234567", "258841234567")
     # A number that only has spaces around it is as it was.
     for written in (b'"841234567 "', b'"  841234567"', b"841234567"):
         callback = Callback("POST", "https://us.example/", {}, b'{"from":%s,"text":"a"}' % written)

@@ -31,6 +31,7 @@ from heliograph.suppliers.http.kind import (
     by_password,
     inbound_of,
     is_same,
+    number_of,
 )
 from heliograph.suppliers.http.reading import part_of
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome
@@ -288,7 +289,7 @@ def receipts(settings: Settings, callback: Callback) -> list[Receipt]:
             Receipt(
                 keys=(id,),
                 state=state or ReceiptState.UNKNOWN,
-                recipient=one.text(settings.receipt_recipient_at).lstrip("+ "),
+                recipient=number_of(one.text(settings.receipt_recipient_at)).lstrip("+ "),
                 sender="",
                 raw=one.body or callback.url.encode(),
                 error=one.text(settings.receipt_error_at)[:64],

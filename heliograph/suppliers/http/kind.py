@@ -291,7 +291,7 @@ def inbound_of(
 ) -> Inbound:
     """A message from a handset, or a part of one. `key`: the supplier's id for it, by which a repeat is recognized.
     `concatenation`: (reference, total, number) of a part."""
-    sender, recipient = _number(sender), _number(recipient)
+    sender, recipient = number_of(sender), number_of(recipient)
     return Inbound(
         sender=sender.removeprefix("+"),
         recipient=recipient.removeprefix("+"),
@@ -303,9 +303,10 @@ def inbound_of(
     )
 
 
-def _number(text: str) -> str:
+def number_of(text: str) -> str:
     """An address without spaces around it. In a query or a form a plus that was not escaped arrives as a space."""
-    return f"+{text[1:]}" if text.startswith(" ") and text[1:].isdecimal() else text.strip()
+    text = text.rstrip()
+    return f"+{text[1:]}" if text.startswith(" ") and text[1:].isdecimal() else text.lstrip()
 
 
 def text_of(value: Any) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
-from heliograph.suppliers.http.kind import Callback, at, inbound_of, listed, text_of
+from heliograph.suppliers.http.kind import Callback, at, inbound_of, listed, number_of, text_of
 
 #: A field of an item, or the steps to one inside it.
 Place = str | tuple[str | int, ...]
@@ -88,7 +88,7 @@ def receipts_from(items: Items, places: ReceiptPlaces, states: States) -> Callab
         return Receipt(
             keys=keys,
             state=state or ReceiptState.UNKNOWN,
-            recipient=_text(item, places.recipient).lstrip("+ "),
+            recipient=number_of(_text(item, places.recipient)).lstrip("+ "),
             sender=_text(item, places.sender).strip(),
             raw=raw,
             error="" if error == "0" else error,
