@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import string
 from typing import Any
@@ -445,8 +446,15 @@ def test_generic_callbacks_by_password_and_by_signature() -> None:
     assert not generic.is_genuine(known, {"secret": "s", "signature_secret": "other"}, callback)
     assert not generic.is_genuine(known, {"secret": "s"}, callback)
     # .NET writes capitals unless it is told otherwise.
-    capitals = msgspec.structs.replace(callback, headers={"x-sig": SIGNED.upper()})
-    assert generic.is_genuine(known, {"secret": "s", "signature_secret": "k"}, capitals)
+    for prefix in ("", "SHA256="):
+        capitals = msgspec.structs.replace(callback, headers={"x-sig": prefix + SIGNED.upper()})
+        assert generic.is_genuine(known, {"secret": "s", "signature_secret": "k"}, capitals)
+    # Digits of Base64 are not the same in capitals; what names the algorithm is.
+    packed = msgspec.structs.replace(known, signature_encoding="base64")
+    digits = base64.b64encode(bytes.fromhex(SIGNED)).decode()
+    for written, is_taken in ((f"SHA256={digits}", True), (digits.upper(), False)):
+        signed = msgspec.structs.replace(callback, headers={"x-sig": written})
+        assert generic.is_genuine(packed, {"secret": "s", "signature_secret": "k"}, signed) is is_taken
     named = settings("http", callback_user="us")
     assert not generic.is_genuine(named, {"secret": "s", "callback_password": "p"}, callback)
     right = msgspec.structs.replace(callback, headers={"authorization": "Basic dXM6cA=="})

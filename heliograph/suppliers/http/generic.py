@@ -335,8 +335,9 @@ def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool
         digest = hmac.digest(key.encode(), callback.body, getattr(hashlib, settings.signature_method))
         wanted = digest.hex() if settings.signature_encoding == "hex" else base64.b64encode(digest).decode()
         given = callback.headers.get(settings.signature_header.lower(), "")
-        # Some put the algorithm in front: sha256=5f3e…
-        given = given.removeprefix(f"{settings.signature_method}=")
+        # Some put the algorithm in front: sha256=5f3e…, or SHA256=5F3E…
+        prefix = f"{settings.signature_method}="
+        given = given[len(prefix) :] if given.lower().startswith(prefix) else given
         return is_same(given.lower() if settings.signature_encoding == "hex" else given, wanted)
     return True
 
