@@ -183,17 +183,21 @@ async def test_one_is_matched_by_hand_for_a_reason(pool: Pool) -> None:
     assert [tuple(row) for row in told] == [(None, "the bill says so"), (None, "x")]
 
 
-async def test_a_receipt_that_ends_nothing_shows_that_the_supplier_has_the_message(pool: Pool) -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_receipt_that_ends_nothing_shows_that_the_supplier_has_the_message(pool: Pool, is_late: bool) -> None:
     id, actor = await added(pool), await organization(pool)
     bench = Bench(pool, supplier("main", id=id))
     bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
     message_id = await message(pool, actor)
     await bench.round()
+    if is_late:  # nothing was heard of it until its time was up
+        await pool.execute("UPDATE messages SET status = 'unknown', failure_code = 'outcome_unknown', ended_at = now()")
+        await pool.execute("DELETE FROM queue")
     await receive(pool, id, "rewritten", state=ReceiptState.PENDING)
     (place,) = [one.place for one in await listed(pool)]
     async with pool.acquire() as conn:
-        assert await unmatched.match_by_hand(conn, place, message_id=message_id, reason="its log says so")
-    assert await status_of(pool, message_id) == "sent"
+        moved = await unmatched.match_by_hand(conn, place, message_id=message_id, reason="its log says so")
+    assert (moved, await status_of(pool, message_id)) == (not is_late, "unknown" if is_late else "sent")
     await bench.later(seconds=3600)
     await bench.round()
     assert len(bench.only.submitted) == 1

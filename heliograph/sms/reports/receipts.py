@@ -165,10 +165,10 @@ async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, 
     place = to["organization_id"], to["message_id"], to["attempt"]
     is_taken = moves or to["parts"] == 1
     sent = await after_all(conn, *place, at=one.at or at, detail=SAID) if is_taken else None
+    if to["parts"] == 1 and one.receipt.keys:
+        await conn.execute(NAME, *place, one.receipt.keys[0], suffix(one.receipt.recipient))
     wanting: Wanting = frozenset()
     if sent is not None:
-        if to["parts"] == 1 and one.receipt.keys:
-            await conn.execute(NAME, *place, one.receipt.keys[0], suffix(one.receipt.recipient))
         moves.insert(0, sent)
         wanting = await wanted(conn, place[:1], "message.sent")
     return bool((await move_many(conn, moves, announce_sent=wanting)).ids)
