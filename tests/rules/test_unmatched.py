@@ -4,10 +4,12 @@ that nobody knows, explained."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 from uuid import UUID
 
 import pytest
+from asyncpg import DeadlockDetectedError
 
 from heliograph.base.actor import SYSTEM
 from heliograph.base.crypto import derive_key
@@ -221,6 +223,30 @@ async def test_a_match_by_hand_waits_for_the_timer_that_is_checking_the_receipt(
             await blocked(pool)
         assert await matching
     assert await status_of(pool, wanted) == "delivered"
+
+
+async def test_a_match_by_hand_is_made_again_if_a_late_answer_is_in_its_way(pool: Pool) -> None:
+    """The answer has the attempt and wants the receipt: the other way round than matching does."""
+    id, actor = await added(pool), await organization(pool)
+    bench = Bench(pool, supplier("main", id=id))
+    bench.only.script = lambda one: Outcome(Verdict.UNKNOWN)
+    message_id = await message(pool, actor)
+    await bench.round()
+    await receive(pool, id, "rewritten")
+    (place,) = [one.place for one in await listed(pool)]
+    # Who waits first is ended, unless the machine is so slow that nobody waits for it yet.
+    async with pool.acquire() as conn, pool.acquire() as answering:
+        with contextlib.suppress(DeadlockDetectedError):
+            async with answering.transaction():
+                await answering.execute("UPDATE attempts SET detail = 'late' WHERE message_id = $1", message_id)
+                matching = asyncio.create_task(
+                    unmatched.match_by_hand(conn, place, message_id=message_id, reason="its log says so")
+                )
+                await blocked(pool)
+                await answering.execute("UPDATE receipts SET next_try_at = now()")
+        assert await matching
+    assert await status_of(pool, message_id) == "delivered"
+    assert await pool.fetchval("SELECT count(*) FROM audit_log WHERE action = 'receipt.matched'") == 1
 
 
 async def test_a_message_of_several_parts_is_matched_part_by_part(pool: Pool) -> None:

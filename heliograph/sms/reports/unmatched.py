@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date, datetime
+from functools import partial
 from typing import Literal
 from uuid import UUID
 
@@ -17,7 +18,7 @@ import msgspec
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
-from heliograph.base.database.pool import Connection
+from heliograph.base.database.pool import Connection, despite_deadlocks
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
@@ -199,6 +200,11 @@ async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, rea
     why = reasons.given(reason)
     if why is None:
         raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
+    # A late answer has the attempt before it wants the receipt (docs/locks.md).
+    return await despite_deadlocks(partial(_matched, conn, place, message_id, why, by))
+
+
+async def _matched(conn: Connection, place: Place, message_id: UUID, reason: str, by: Who) -> bool:
     async with conn.transaction():
         taken = await conn.fetch(TAKE, *_columns_of([place]))
         if not taken:
@@ -220,7 +226,7 @@ async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, rea
             object_id=place.fingerprint,
             name=str(message_id),
             after={"message": message_id, "supplier": place.supplier_id, "state": taken[0]["state"]},
-            reason=why,
+            reason=reason,
         )
     return moved
 
