@@ -26,6 +26,8 @@ def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
         text = str(error)
         if missing := re.match(r"Object missing required field `(\w+)`", text):
             raise SettingError(said("%(name)s is required", name=missing[1])) from None
+        if unknown := re.match(r"Object contains unknown field `(.*)`", text):
+            raise SettingError(said("%(name)s is not a setting", name=unknown[1])) from None
         at = re.search(r" - at `\$\.?(.*)`$", text)
         said_of = worded(text[: at.start()] if at else text)
         raise SettingError(joined([at[1], said_of], " ") if at and at[1] else said_of) from None
@@ -49,6 +51,7 @@ class DemandedError(ValueError):
 
 #: What a value must be, by the type that msgspec names.
 TYPES: Mapping[str, Sentence] = {
+    "str": said("must be text"),
     "int": said("must be a whole number"),
     "float": said("must be a number"),
     "bool": said("must be yes or no"),
@@ -61,6 +64,8 @@ def worded(text: str) -> Sentence:
     """An error message of msgspec as the rest of a sentence that begins with the field."""
     if found := re.fullmatch(r"Expected `(\w+)[^`]*`(?:, got `[^`]*`)?", text):
         return TYPES.get(found[1]) or said("must be %(wanted)s", wanted=found[1])
+    if found := re.fullmatch(r"Expected `array` of length (\d+), got \d+", text):
+        return said("must have %(count)s values", count=found[1])
     if found := re.fullmatch(r"Expected `[^`]*` of length >= (\S+)", text):
         return said("must not be empty") if found[1] == "1" else said("must have %(least)s or more", least=found[1])
     if found := re.fullmatch(r"Expected `[^`]*` of length <= (\S+)", text):
@@ -72,6 +77,8 @@ def worded(text: str) -> Sentence:
     if found := re.fullmatch(r"Expected `[^`]*` <= (\S+)", text):
         return said("must be %(most)s or less", most=found[1])
     if found := re.fullmatch(r"Expected `[^`]*` matching regex '(.*)'", text, re.S):
+        if words := re.fullmatch(r"\^\(([a-z|]+)\)\$", found[1]):
+            return said("must be one of %(words)s", words=words[1].replace("|", ", "))
         is_digits = found[1] == "^[0-9]+$"
         return said("must be digits") if is_digits else said("must have the form %(form)s", form=found[1])
     if found := re.fullmatch(r"Invalid enum value (.*)", text, re.S):

@@ -74,6 +74,9 @@ def test_a_wrong_setting_is_named(field: str, value: object) -> None:
         ("tls", 2, "must be yes or no"),
         ("locking_shift", 1, "must be a list"),
         ("long_messages", "x", "cannot be 'x'"),
+        ("system_type", 1, "must be text$"),
+        ("destination", [1], "must have 2 values$"),
+        ("bogus", 1, "is not a setting$"),
     ],
 )
 def test_what_it_must_be_is_said_in_plain_words(field: str, value: object, what: str) -> None:

@@ -85,3 +85,8 @@ def test_what_is_wrong_is_named(pair: str, word: str) -> None:
     with pytest.raises(Invalid, match=word) as refused:
         change(pair)
     assert refused.value.details["fields"][0]["field"] == word
+
+
+def test_a_choice_is_answered_with_the_choices() -> None:
+    with pytest.raises(Invalid, match="parts must be one of all, any, first, last"):
+        change("parts=some")
