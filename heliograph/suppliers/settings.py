@@ -96,7 +96,8 @@ def demand_address(base_url: str) -> str:
     """Check where an API is; without slashes at its end, since paths begin with one. Raises DemandedError."""
     try:
         url = urllib.parse.urlsplit(base_url)
-        is_plain = not (url.query or url.fragment or url.username or url.password)
+        # The text itself: the parser drops a tab, and says nothing of an empty query. Paths are written behind it.
+        is_plain = "@" not in url.netloc and not re.search(r"[?#\s]", base_url)
         is_url = url.scheme in ("https", "http") and bool(url.hostname) and url.port != 0 and is_plain
     except ValueError:  # its port is no number, or too large
         is_url = False

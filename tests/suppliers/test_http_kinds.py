@@ -105,7 +105,11 @@ def test_least_settings_are_enough_and_others_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["https://h:99999", "https://h:x", "https://h:0", "https://u:p@h", "h.example", "https://h?a"]
+    "wrong",
+    [
+        *("https://h:99999", "https://h:x", "https://h:0", "https://u:p@h", "https://@h", "h.example", "https://h?a"),
+        *("https://h/v1?", "https://h/#", "https://h /", "https://h/v 1", "https://h\t/"),
+    ],
 )
 def test_an_address_that_nobody_can_be_asked_at_is_refused(wrong: str) -> None:
     with pytest.raises(SettingsError, match="base_url"):
