@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import phonenumbers
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +40,9 @@ def test_a_range_is_what_the_library_says_it_is(prefix: str, rest: str) -> None:
 
 
 def test_networks_are_of_known_countries() -> None:
+    assert set(plan._countries().values()) | set(plan.ELSEWHERE.values()) <= phonenumbers.SUPPORTED_REGIONS
     for one in plan.networks().values():
+        assert plan.country_of(one.key) == one.country
         assert phones.REGIONS[one.code] == one.country
         assert learned.network_of(one.key) == one.key
 

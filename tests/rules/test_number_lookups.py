@@ -263,10 +263,11 @@ async def test_nobody_is_asked_where_it_would_not_help(looking: Looking, pool: P
 
 
 def test_a_route_to_any_network_of_a_country_has_its_numbers_looked_up() -> None:
-    """Also to a network that the numbering plan does not list, such as a virtual operator's: only look-ups and receipts
-    can tell of it."""
-    named = ("643-03", "234-33", "999-01", None)
-    assert countries([Route(id=uuid7(), name=f"{one}", network=one) for one in named]) == {"MZ", "GB"}
+    """Also to a network that the numbering plan does not list, such as a virtual operator's, or one of a country
+    of which it lists none: only look-ups and receipts can tell of it."""
+    named = ("643-03", "234-33", "310-260", "404-10", "425-05", "999-01", None)
+    found = countries([Route(id=uuid7(), name=f"{one}", network=one) for one in named])
+    assert found == {"MZ", "GB", "US", "IN", "PS"}
 
 
 async def test_what_a_paused_supplier_was_to_be_asked_makes_room_for_others(looking: Looking, pool: Pool) -> None:
