@@ -21,7 +21,7 @@ from heliograph.base import phones
 
 _HERE = files("heliograph.networks")
 #: Calling codes that several countries share, and how many digits after the + distinguish them.
-SHARED = {"1": 4, "7": 3}
+SHARED = {"1": 4, "7": 2}
 # Mobile country code : ISO region, as assigned by the ITU (Recommendation E.212), from the same public list. Of regions
 # with one calling code, the main one. Left out is 340, since the French regions in the Caribbean have a code each.
 _MOBILE_COUNTRY_CODES = """

@@ -92,13 +92,15 @@ class CurrentCharges(Current[Charges]):
 
 def everywhere(*, country: str = "", network: str = "", prefix: str = "") -> Destination:
     """Stands for all numbers of a country, a network or a prefix: only what they have in common is set, so a rate found
-    for it applies to each of them."""
+    for it applies to each of them. `country`, beside a prefix that several countries share: the one to be assumed."""
     if network or not prefix:
         code = next((one for one, region in phones.REGIONS.items() if region == country), "")
         return Destination(code, country, network, bool(network))
     code = next((one for one in phones.REGIONS if prefix.startswith(one)), "")
-    # If it has fewer digits than a calling code, it covers several countries.
-    return Destination(prefix, plan.country(f"+{prefix}") if code else "", plan.ranges(code).network(prefix))
+    # If it has fewer digits than a calling code, or than an area code where countries share one, it is of several.
+    if code and len(prefix) >= plan.SHARED.get(code, 0):
+        country = plan.country(f"+{prefix}")
+    return Destination(prefix, country, plan.ranges(code).network(prefix))
 
 
 def calendar(tariff: Tariff, rates: Sequence[Rate]) -> tuple[list[Row[Rate]], list[datetime]]:

@@ -105,8 +105,12 @@ def test_a_calendar_says_of_each_boundary_what_the_look_up_of_messages_finds() -
         # Of the codes of one country, any stands in for another.
         ({"country": "US", "mcc": "310", "effective_to": march}, Destination("12025550123", "US", "310-260", True)),
         ({"country": "US", "mcc": "311", "effective_from": march}, Destination("12025550123", "US", "311-480", True)),
-        # Such a prefix is of no one country.
+        # Such a prefix is of no one country, also of a calling code that countries share.
         ({"prefix": "3", "effective_from": may}, Destination("33612345678", "FR")),
+        ({"prefix": "14", "effective_from": may}, Destination("14165550123", "CA")),
+        ({"country": "RU"}, Destination("79161234567", "RU")),
+        ({"prefix": "7", "effective_from": may}, Destination("77012345678", "KZ")),
+        ({"prefix": "79", "effective_from": may}, Destination("79161234567", "RU")),
         ({"message_class": "otp", "effective_from": july}, Destination("6591234567", "SG")),
     ]  # fmt: skip
     rates = [Rate(price=1, currency="EUR", **values) for values, _ in cases]
