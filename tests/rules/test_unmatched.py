@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.prices import rows, tariffs
-from heliograph.sms.dispatch import suppliers
+from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import receipts, unmatched, waiting, words
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.suppliers.contract import Outcome, Receipt, ReceiptState, Verdict
@@ -336,6 +336,22 @@ async def test_error_codes_are_counted_explained_and_name_nobody(pool: Pool) -> 
         await counter.store(conn)
         first, *_ = (await words.error_codes(conn))[id]
         assert (first.count, first.meaning) == (3, "absent subscriber")
+
+
+async def test_codes_that_are_long_numbers_are_told_apart(pool: Pool) -> None:
+    """They may be phone numbers, too, so only their ends are kept."""
+    id = await added(pool)
+    counter = words.Words()
+    for code in ("400012345", "400012345", "400012346", TO):
+        counter.add(id, saying(error=code, of=ReceiptState.FAILED))
+        counter.answer(id, Outcome(Verdict.REFUSED, code=f"HTTP 400 {code}"))
+    async with pool.acquire() as conn:
+        await counter.store(conn)
+        found = {one.word: one.count for one in (await words.error_codes(conn))[id]}
+        (account,) = await routing.load(conn)
+        answers = {one.code: one.count for one in await words.answer_codes(conn, account)}
+    assert found == {"…2345": 2, "…2346": 1, "…": 1}
+    assert answers == {f"HTTP 400 {code}": count for code, count in found.items()}
 
 
 async def test_a_supplier_that_makes_words_up_fills_no_table(pool: Pool) -> None:

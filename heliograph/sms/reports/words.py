@@ -27,7 +27,7 @@ from heliograph.base.process.settings import SettingsError
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Outcome, Receipt, ReceiptState
+from heliograph.suppliers.contract import Outcome, Receipt, ReceiptState, Verdict
 from heliograph.suppliers.smpp.codec.statuses import STATUSES
 
 log = structlog.get_logger()
@@ -120,8 +120,7 @@ class Words:
             return
         kept: Counter[tuple[UUID, str, str]] = Counter()
         for (supplier_id, kind, word), number in counts.items():
-            # Some suppliers include the phone number in the error: these are one code.
-            kept[supplier_id, kind, word if kind == "state" else _ENDS.sub("…", cleaned(storable(word)))] += number
+            kept[supplier_id, kind, word if kind == "state" else _short(word)] += number
         try:
             await conn.execute(FORGET, list({supplier_id for supplier_id, _, _ in kept}))
             await conn.execute(COUNT, *(list(column) for column in zip(*kept, strict=True)), list(kept.values()))
@@ -131,8 +130,17 @@ class Words:
             raise
 
 
-#: What `cleaned` leaves of a phone number.
+def _short(word: str) -> str:
+    """A code without phone numbers. Some suppliers include them in the error: these are one code. Of a long number that
+    is the code itself, its end is kept, since there may be several."""
+    short = cleaned(storable(word))
+    return short if _IS_CODE(short) and "+" not in word else _ENDS.sub("…", short)
+
+
+#: What `cleaned` leaves of a phone number, and of a code that looks like one; before the latter are a verdict and the
+#: HTTP status.
 _ENDS = re.compile(r"…[0-9]{4}")
+_IS_CODE = re.compile(rf"(?:(?:{'|'.join(Verdict)}) )?(?:HTTP [0-9]{{3}} )?…[0-9]{{4}}").fullmatch
 #: States whose receipts carry no error.
 _FINE = (ReceiptState.DELIVERED, ReceiptState.PENDING)
 
