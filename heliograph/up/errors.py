@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
+from heliograph.base.network.failures import reason
 
 
 class UpError(Exception):
@@ -10,7 +10,5 @@ class UpError(Exception):
 
 
 def unusable(error: Exception) -> UpError:
-    """That the database cannot be used, and why, without the words of OpenSSL's source."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return UpError(f"the database cannot be used: its certificate cannot be verified: {error.verify_message}")
-    return UpError(f"the database cannot be used: {error}")
+    """That the database cannot be used, and why."""
+    return UpError(f"the database cannot be used: {reason(error)}")

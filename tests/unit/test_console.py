@@ -17,11 +17,13 @@ import msgspec
 import pytest
 
 from heliograph.base.embedded.install import PostgresError
+from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
-from heliograph.cli.terminal.console import no_database, reason, settings_of
+from heliograph.cli.terminal.console import no_database, settings_of
 from heliograph.cli.terminal.printing import counted, fitted, heading, record
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET
+from heliograph.up.errors import unusable
 from heliograph.up.parts import part_environment
 from tests.house.project import ROOT, files
 
@@ -153,6 +155,7 @@ def test_a_failure_is_told_in_the_systems_words(tmp_path: Path) -> None:
     refused = OSError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)")
     assert reason(refused) == "Connection refused"
     assert str(no_database("postgresql://x@127.0.0.1:1/x", refused)).endswith("cannot be reached: Connection refused")
+    assert str(unusable(refused)) == "the database cannot be used: Connection refused"
     assert reason(raised(lambda: (tmp_path / "none").read_text())) == "No such file or directory"
     assert reason(raised(lambda: (tmp_path / "file").read_text("utf-8"))) == "it is not UTF-8 text"
     assert reason(socket.gaierror(socket.EAI_NONAME, "Name or service not known")) == "Name or service not known"

@@ -14,8 +14,9 @@ import msgspec
 import typer
 
 from heliograph.api.routes import OPERATIONS, PREFIX
+from heliograph.base.network.failures import reason
 from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
-from heliograph.cli.terminal.console import WRONG, Problem, reason
+from heliograph.cli.terminal.console import WRONG, Problem
 from heliograph.cli.terminal.printing import JsonOnly, line, show
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -10,10 +10,11 @@ import msgspec
 import typer
 
 from heliograph.accounts.api_keys.scopes import ScopeRequired
+from heliograph.base.network.failures import reason
 from heliograph.cli.developer import profiles
 from heliograph.cli.developer.client import Client, UpDir, refusal
 from heliograph.cli.developer.profiles import DEFAULT, Profile
-from heliograph.cli.terminal.console import WRONG, Problem, demand_directory, reason
+from heliograph.cli.terminal.console import WRONG, Problem, demand_directory
 from heliograph.cli.terminal.http import address, foreign
 from heliograph.cli.terminal.printing import Json, say, show
 

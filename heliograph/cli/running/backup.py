@@ -13,8 +13,9 @@ import typer
 from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
 from heliograph.base.database.pool import Connection
+from heliograph.base.network.failures import reason
 from heliograph.base.process.signals import run_in_order
-from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, reason, settings_of, shell
+from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, settings_of, shell
 from heliograph.cli.terminal.printing import Json, counted, group, say, show
 
 app = group("Take, list and verify backups.")

@@ -12,7 +12,8 @@ from heliograph import migration_plan
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Connection, set_role
 from heliograph.base.database.roles import RoleMissing
-from heliograph.cli.terminal.console import FAILED, UNREACHABLE, DataDir, Problem, on_database, reason, settings_of
+from heliograph.base.network.failures import reason
+from heliograph.cli.terminal.console import FAILED, UNREACHABLE, DataDir, Problem, on_database, settings_of
 from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.migration_plan import Planned
 

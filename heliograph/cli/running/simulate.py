@@ -9,8 +9,9 @@ import msgspec
 import typer
 import uvloop
 
+from heliograph.base.network.failures import reason
 from heliograph.base.process.signals import stopping
-from heliograph.cli.terminal.console import Problem, reason
+from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.files import writable
 from heliograph.cli.terminal.options import options_of
 from heliograph.cli.terminal.printing import JsonOnly, as_plain, group, say, show

@@ -13,8 +13,6 @@ import getpass
 import io
 import os
 import re
-import socket
-import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -37,6 +35,7 @@ from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import default_data_dir, owner_url_of, url_of
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.network.connecting import connect
+from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key, from_environment, unknown_names
 from heliograph.cli.terminal.printing import as_plain, cell, say, say_as_log
 from heliograph.demo.credentials import LOOPBACK, read_credentials
@@ -183,22 +182,6 @@ def no_database(url: str, error: BaseException) -> Problem:
     """The message about a database that cannot be reached."""
     why = reason(error) if str(error) else "it does not answer"
     return Problem(f"the database at {database_url.shown(url)} cannot be reached: {why}", UNREACHABLE)
-
-
-def reason(error: BaseException) -> str:
-    """Why something failed, in the system's words: without error number, path, or details of the failed call."""
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8 text"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate cannot be verified: {error.verify_message}"
-    if isinstance(error, socket.gaierror):
-        return error.strerror or str(error)
-    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
-        return "it can only be read: it is a standby, so use the primary's address, or it was set read-only"
-    # The number of a TLS error is OpenSSL's, not the system's.
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno and error.errno > 0:
-        return os.strerror(error.errno)
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 async def organization(conn: Connection, reference: str | None) -> Organization:

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from heliograph.base.embedded.server import default_data_dir
+from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import Settings
-from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem, reason
+from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem
 from heliograph.demo.credentials import Credentials, read_credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"

@@ -13,9 +13,10 @@ import structlog
 from heliograph.base.database import migrate
 from heliograph.base.database import url as database_url
 from heliograph.base.database.pool import RoleUnset, is_down, open_pool
+from heliograph.base.network.failures import reason
 from heliograph.base.process import logs, spans
 from heliograph.base.process.settings import Settings
-from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, reason, settings_of
+from heliograph.cli.terminal.console import UNREACHABLE, Problem, no_database, settings_of
 
 log = structlog.get_logger()
 
