@@ -5,8 +5,8 @@ to one; and numbers and user ids that, according to Meta, belong to the same per
 in each organization, since user ids are scoped to one. Consent, windows and conversations are looked up by all names of
 a person (people.sql).
 
-A number that its person has moved away from (`leave`) stays linked until somebody writes from it: then it is another
-person's (`take`).
+A number that its person has moved away from (`leave`) stays linked until somebody else writes from it or changes to it:
+then it is another person's (`take`).
 
 The rule nobody may break: nothing else removes a link, and whoever removes one hands on the opt-outs
 (`consent.handing_on`). A reassigned number keeps its old owner's opt-out, which costs a message; a lost link would send
@@ -146,7 +146,7 @@ class Left(msgspec.Struct, frozen=True):
     left_at: datetime
     #: E.164.
     moved_to: str
-    #: Somebody else has written from it since.
+    #: Somebody else has used it since.
     is_taken: bool
 
 
@@ -190,7 +190,7 @@ TAKE = "UPDATE person_names SET person = $3, taken_at = $4 WHERE organization_id
 
 
 async def take(conn: Connection, organization_id: UUID, number: str, *, at: datetime) -> None:
-    """Record that somebody else writes from a number that its person had left: it is another person's now. The caller
+    """Record that somebody else uses a number that its person had left: it is another person's now. The caller
     hands on opt-outs and conversations, in the same transaction."""
     await conn.execute(TURN, [str(organization_id)])
     await conn.execute(TAKE, organization_id, phones.person(number), uuid7(), at)

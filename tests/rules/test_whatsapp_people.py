@@ -219,6 +219,29 @@ async def test_whoever_writes_from_a_number_that_was_left_is_somebody_else(
     assert await places(pool) == {NEW: (first, 1), last: (later, 2)}
 
 
+@pytest.mark.parametrize("late", [True, False])
+async def test_whoever_changes_to_a_number_that_somebody_left_is_not_joined_to_them(
+    pool: Pool, acme: Made, meta: Meta, late: bool
+) -> None:
+    """`late`: somebody else writes from their old number by the time that the change is told."""
+    old = "+258847777777"
+    first, wrote, last = ago(hours=60), ago(hours=30), ago(hours=10)
+    await meta.say(acme, message(acme, "STOP", first, user_id="MZ.1"), changed_number(acme, ago(hours=50)),
+                   message(acme, by=old, at=wrote, user_id="MZ.2"))  # fmt: skip
+    if late:
+        await meta.say(acme, message(acme, by=old, at=last))
+    system = {"type": "user_changed_number", "body": "changed", "wa_id": TO[1:]}
+    await meta.say(acme, message(acme, type="system", by=old, at=ago(hours=20), system=system))
+    async with pool.acquire() as conn:
+        assert sorted(await people.names(conn, acme.organization_id, NEW)) == [NEW, "MZ.1"]
+        theirs = [TO] if late else [TO, old, "MZ.2"]
+        assert sorted(await people.names(conn, acme.organization_id, TO)) == theirs
+    assert (await places(pool))[NEW] == (first, 1)
+    assert await out(pool, acme, TO, NEW, old) == [True, True, not late]
+    await meta.say(acme, message(acme, "START", by=TO))
+    assert await out(pool, acme, TO, NEW, old) == [False, True, False]
+
+
 @pytest.mark.parametrize(("stopped", "wrote", "silent"), [(55, TO, True), (55, "MZ.1", True), (45, NEW, False)])
 async def test_an_opt_out_goes_along_and_the_number_keeps_what_was_said_before_the_move(
     pool: Pool, acme: Made, meta: Meta, stopped: int, wrote: str, silent: bool

@@ -85,12 +85,23 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
         return [Handover(organization_id, number, to, at, is_separate=True)]
     taken = await _take(conn, user, known, at) if known is not None and not known.is_taken else []
     is_known = phones.person(to) in await people.names(conn, organization_id, number)
+    if not is_known:
+        taken += await _take_over(conn, _under(to, user), at)
     if not is_known and await conversations.used_since(conn, organization_id, number, at):
         # The notice is late, and the number is somebody else's already.
         return [*taken, Handover(organization_id, number, to, at, is_separate=True)]
     await conversations.link(conn, [(organization_id, number, to)])
     await people.leave(conn, organization_id, number, to=to, at=at)
     return taken
+
+
+async def _take_over(conn: Connection, user: User, at: datetime) -> list[Handover]:
+    """A user changed to this number, which somebody else may have left without anybody having written from it since."""
+    place = (user.organization_id, user.recipient)
+    known = (await people.left(conn, [place])).get(place)
+    if known is None or known.is_taken or at <= known.left_at:
+        return []
+    return await _take(conn, user, known, at)
 
 
 async def _today(conn: Connection, organization_id: UUID, number: str, at: datetime) -> str:
@@ -124,7 +135,7 @@ def _under(number: str, user: User) -> User:
 
 
 async def _take(conn: Connection, user: User, known: Left, at: datetime) -> list[Handover]:
-    """Somebody writes from a number that its person had left."""
+    """Somebody writes from, or changed to, a number that its person had left."""
     organization_id, number = user.organization_id, user.recipient
     if user.user_id is not None and user.user_id in await people.names(conn, organization_id, number):
         await people.come_back(conn, organization_id, number, at=at)
