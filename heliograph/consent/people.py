@@ -6,7 +6,8 @@ in each organization, since user ids are scoped to one. Consent, windows and con
 a person (people.sql).
 
 A number that its person has moved away from (`leave`) stays linked until somebody else writes from it or changes to it:
-then it is another person's (`take`).
+then it is another person's (`take`). Its former owners stay known, with their times (former_names): a message is stored
+under a number, and belongs to whoever had it then (`owned`).
 
 The rule nobody may break: nothing else removes a link, and whoever removes one hands on the opt-outs
 (`consent.handing_on`). A reassigned number keeps its old owner's opt-out, which costs a message; a lost link would send
@@ -33,9 +34,9 @@ Link = tuple[UUID, str, str]
 # before somebody writes from it.
 UNKNOWN = """
 SELECT item.n FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS item (organization_id, one, other, n)
-  LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AND taken_at IS NULL AS is_left FROM person_names
+  LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AS is_left FROM person_names
                       WHERE organization_id = item.organization_id AND name = item.one LIMIT 1) one ON true
-  LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AND taken_at IS NULL AS is_left FROM person_names
+  LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AS is_left FROM person_names
                       WHERE organization_id = item.organization_id AND name = item.other LIMIT 1) other ON true
  WHERE (one.person = other.person) IS NOT TRUE AND one.is_left IS NOT TRUE AND other.is_left IS NOT TRUE
 """
@@ -47,9 +48,14 @@ SELECT known.organization_id, known.name, known.person
        SELECT * FROM person_names WHERE organization_id = item.organization_id AND name = item.name LIMIT 1) known
 """
 JOIN = """
-UPDATE person_names SET person = v.person
-  FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS v (organization_id, old, person)
- WHERE person_names.organization_id = v.organization_id AND person_names.person = v.old
+WITH joined AS (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[]) AS item (organization_id, old, person)
+), former AS (
+    UPDATE former_names SET person = joined.person FROM joined
+     WHERE former_names.organization_id = joined.organization_id AND former_names.person = joined.old
+)
+UPDATE person_names SET person = joined.person FROM joined
+ WHERE person_names.organization_id = joined.organization_id AND person_names.person = joined.old
 """
 NAME = """
 INSERT INTO person_names (organization_id, name, person)
@@ -151,26 +157,33 @@ class Left(msgspec.Struct, frozen=True):
 
 
 LEFT = """
-SELECT item.n, known.left_at, known.moved_to, known.taken_at IS NOT NULL AS is_taken
+SELECT item.n, known.left_at, known.moved_to, known.is_taken
   FROM unnest($1::uuid[], $2::text[]) WITH ORDINALITY AS item (organization_id, name, n) CROSS JOIN LATERAL (
-       SELECT left_at, moved_to, taken_at FROM person_names
-        WHERE organization_id = item.organization_id AND name = item.name LIMIT 1) known
- WHERE known.left_at IS NOT NULL
+       (SELECT left_at, moved_to, true AS is_taken FROM former_names
+         WHERE organization_id = item.organization_id AND name = item.name ORDER BY left_at DESC LIMIT 100)
+        UNION ALL
+       (SELECT left_at, moved_to, false FROM person_names
+         WHERE organization_id = item.organization_id AND name = item.name AND left_at IS NOT NULL LIMIT 1)) known
+ ORDER BY item.n, known.left_at
 """
 
 
-async def left(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict[tuple[UUID, str], Left]:
-    """Those of the names, as (organization, address), that their person has left."""
+async def left(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict[tuple[UUID, str], list[Left]]:
+    """Those of the names, as (organization, address), that people have left: each time, in order. Only the last one may
+    not have been taken."""
     asked = list(names)
     rows = await conn.fetch(LEFT, [one for one, _ in asked], [phones.person(address) for _, address in asked])
-    return {asked[row["n"] - 1]: Left(row["left_at"], row["moved_to"], row["is_taken"]) for row in rows}
+    found: dict[tuple[UUID, str], list[Left]] = {}
+    for row in rows:
+        found.setdefault(asked[row["n"] - 1], []).append(Left(row["left_at"], row["moved_to"], row["is_taken"]))
+    return found
 
 
 LEAVE = """
-UPDATE person_names SET left_at = $3, moved_to = $4, taken_at = NULL WHERE organization_id = $1 AND name = $2
+UPDATE person_names SET left_at = $3, moved_to = $4 WHERE organization_id = $1 AND name = $2
 """
 RETURN = """
-UPDATE person_names SET left_at = NULL, moved_to = NULL, taken_at = NULL
+UPDATE person_names SET left_at = NULL, moved_to = NULL
  WHERE organization_id = $1 AND name = $2 AND left_at < $3
 """
 
@@ -186,7 +199,17 @@ async def come_back(conn: Connection, organization_id: UUID, number: str, *, at:
     await conn.execute(RETURN, organization_id, phones.person(number), at)
 
 
-TAKE = "UPDATE person_names SET person = $3, taken_at = $4 WHERE organization_id = $1 AND name = $2"
+# Nobody leaves a number in the second in which somebody else did: should Meta say so, the one learnt last counts.
+TAKE = """
+WITH former AS (
+    INSERT INTO former_names (organization_id, name, person, left_at, moved_to, taken_at)
+    SELECT organization_id, name, person, left_at, moved_to, $4 FROM person_names
+     WHERE organization_id = $1 AND name = $2 AND left_at IS NOT NULL
+    ON CONFLICT (organization_id, name, left_at)
+    DO UPDATE SET person = excluded.person, moved_to = excluded.moved_to, taken_at = excluded.taken_at
+)
+UPDATE person_names SET person = $3, left_at = NULL, moved_to = NULL WHERE organization_id = $1 AND name = $2
+"""
 
 
 async def take(conn: Connection, organization_id: UUID, number: str, *, at: datetime) -> None:
@@ -194,6 +217,26 @@ async def take(conn: Connection, organization_id: UUID, number: str, *, at: date
     hands on opt-outs and conversations, in the same transaction."""
     await conn.execute(TURN, [str(organization_id)])
     await conn.execute(TAKE, organization_id, phones.person(number), uuid7(), at)
+
+
+HAD = """
+WITH known AS (
+    INSERT INTO person_names (organization_id, name, person) VALUES ($1, $3, $4)
+    ON CONFLICT (organization_id, name) DO UPDATE SET person = person_names.person
+    RETURNING person
+)
+INSERT INTO former_names (organization_id, name, person, left_at, moved_to, taken_at)
+SELECT $1, $2, known.person, $5, $6, $5 FROM known
+ON CONFLICT (organization_id, name, left_at) DO NOTHING
+"""
+
+
+async def had(conn: Connection, organization_id: UUID, number: str, *, until: datetime, moved_to: str) -> None:
+    """Record that whoever has another number now had this one until they moved, although it is somebody else's and was
+    never linked to theirs. Runs in the caller's transaction."""
+    await conn.execute(TURN, [str(organization_id)])
+    keys = phones.person(number), phones.person(moved_to)
+    await conn.execute(HAD, organization_id, *keys, uuid7(), until, moved_to)
 
 
 NAMES = "SELECT name FROM names_of_person($1, $2)"
@@ -212,29 +255,22 @@ class Owned(msgspec.Struct, frozen=True):
     until: datetime | None = None
 
 
-TAKEN = """
-SELECT item.name, known.taken_at FROM unnest($2::text[]) WITH ORDINALITY AS item (name, n)
-  LEFT JOIN person_names known ON known.organization_id = $1 AND known.name = item.name ORDER BY item.n
-"""
-# There is no index by the number moved to: for rare use.
-FORMER = """
-SELECT known.name, known.taken_at FROM unnest($2::text[], $3::timestamptz[], $4::timestamptz[])
-       AS item (name, since, until)
-  JOIN person_names known ON known.organization_id = $1 AND person_of(known.moved_to) = item.name
- WHERE known.taken_at IS NOT NULL AND (item.since IS NULL OR known.left_at > item.since)
-   AND (item.until IS NULL OR known.left_at <= item.until)
+OWNED = """
+SELECT item.name, (SELECT max(taken_at) FROM former_names before
+                    WHERE before.organization_id = $1 AND before.name = item.name) AS since, NULL AS until
+  FROM unnest($2::text[]) AS item (name)
+ UNION ALL
+SELECT mine.name, (SELECT max(taken_at) FROM former_names before
+                    WHERE before.organization_id = $1 AND before.name = mine.name AND before.left_at < mine.left_at),
+       mine.taken_at
+  FROM person_names known JOIN former_names mine ON mine.organization_id = $1 AND mine.person = known.person
+ WHERE known.organization_id = $1 AND known.name = $3
 """
 
 
 async def owned(conn: Connection, organization_id: UUID, address: str) -> list[Owned]:
-    """All names of the person with this address, and those that others have taken since they left them. A number
-    remembers the last change of its owner."""
-    rows = await conn.fetch(TAKEN, organization_id, await names(conn, organization_id, address))
-    found = {row["name"]: Owned(row["name"], since=row["taken_at"]) for row in rows}
-    fresh = list(found.values())
-    while fresh:
-        asked = [one.name for one in fresh], [one.since for one in fresh], [one.until for one in fresh]
-        rows = await conn.fetch(FORMER, organization_id, *asked)
-        fresh = [Owned(row["name"], until=row["taken_at"]) for row in rows if row["name"] not in found]
-        found |= {one.name: one for one in fresh}
-    return list(found.values())
+    """All names of the person with this address, and the numbers that they had before somebody else did. A number that
+    they had twice is listed twice."""
+    mine = await names(conn, organization_id, address)
+    rows = await conn.fetch(OWNED, organization_id, mine, phones.person(address))
+    return [Owned(row["name"], row["since"], row["until"]) for row in rows]

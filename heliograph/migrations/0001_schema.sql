@@ -875,14 +875,26 @@ CREATE TABLE person_names (
     linked_at       timestamptz NOT NULL DEFAULT now(),
     left_at         timestamptz,
     moved_to        text,
-    taken_at        timestamptz CHECK (taken_at > left_at),
     PRIMARY KEY (organization_id, name),
     CHECK ((left_at IS NULL) = (moved_to IS NULL))
 );
 CREATE INDEX person_names_by_person ON person_names (organization_id, person) WHERE person IS NOT NULL;
-COMMENT ON TABLE person_names IS 'tenant: names (keys of numbers, user ids) that Meta attributes to one person; people with a single name are not listed';
-COMMENT ON COLUMN person_names.left_at IS 'when, according to Meta, the person moved from this number to the one in moved_to; NULL: it is theirs';
-COMMENT ON COLUMN person_names.taken_at IS 'since when somebody else has written from it, who is another person from then on; NULL: nobody has';
+COMMENT ON TABLE person_names IS 'tenant: names (keys of numbers, user ids) that Meta attributes to one person; people with a single name are not listed, unless a number changed hands';
+COMMENT ON COLUMN person_names.left_at IS 'when, according to Meta, the person moved from this number to the one in moved_to; nobody else has used it since. NULL: it is theirs';
+
+CREATE TABLE former_names (
+    organization_id uuid NOT NULL,
+    name            text NOT NULL,
+    person          uuid NOT NULL,
+    left_at         timestamptz NOT NULL,
+    moved_to        text NOT NULL,
+    taken_at        timestamptz NOT NULL CHECK (taken_at >= left_at),
+    PRIMARY KEY (organization_id, name, left_at)
+);
+CREATE INDEX former_names_by_person ON former_names (organization_id, person);
+COMMENT ON TABLE former_names IS 'tenant: numbers that people had before somebody else did, one row for each owner but the present one; person is that of person_names';
+COMMENT ON COLUMN former_names.left_at IS 'when, according to Meta, the person moved from it to the number in moved_to';
+COMMENT ON COLUMN former_names.taken_at IS 'since when it is somebody else''s: from their first message, as far as is known';
 
 
 -- -- Campaigns --------------------------------------------------------------------------------------------------------

@@ -364,7 +364,7 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
     for number in (BIA, there):
         await meta.say(acme, message(acme, "a stranger's", by=number))
         await write(number)
-    await pool.execute("UPDATE person_names SET taken_at = $1 WHERE taken_at IS NOT NULL", since)
+    await pool.execute("UPDATE former_names SET taken_at = $1", since)
     own = {"message": 1, "message_received": 1, "whatsapp_message": 2}
     theirs = own | {"whatsapp_message": 4}
     assert [await held(one) for one in (BIA, there, last)] == [own, own, theirs]

@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import audience
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
-from heliograph.consent import history, optouts, skipped
+from heliograph.consent import history, optouts, people, skipped
 from heliograph.contacts import importing, marked, recency, records, undoing
 from heliograph.guard import holds as guard_holds
 from heliograph.overview.exports import references
@@ -119,6 +119,10 @@ STATEMENTS = {
         {"messages": "organization_id id", "attempts": "organization_id message_id"},
     ),
     "contacts that were written to": (recency.READ, {"contacts": "organization_id phone mode"}),
+    "numbers that people left": (
+        people.LEFT,
+        {"person_names": "organization_id name", "former_names": "organization_id name"},
+    ),
     "opt-outs that end": (history.END, {"consent_history": "organization_id person"}),
     "a page of opt-outs": (optouts.PAGE, {"opt_outs": r"organization_id ROW\(since,\sperson\)"}),
     "whether anybody listed would get it": (

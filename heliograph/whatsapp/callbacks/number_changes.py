@@ -76,58 +76,72 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
     organization_id, number = user.organization_id, user.recipient
     if phones.person(number) == phones.person(to):
         return []  # another spelling
-    known = (await people.left(conn, [(organization_id, number)])).get((organization_id, number))
-    if known is not None and known.left_at >= at:
-        mover = await _today(conn, organization_id, known.moved_to, at)
+    departures = await _departures(conn, organization_id, number)
+    known = _first_since(departures, at)
+    if known is not None:
+        mover = await _today(conn, organization_id, known.moved_to, known.left_at)
         if phones.person(to) in await people.names(conn, organization_id, mover):
             return []  # Meta tells each of our numbers
         # Whoever left it later is somebody else, who had it in between.
-        return [Handover(organization_id, number, to, at, is_separate=True)]
-    taken = await _take(conn, user, known, at) if known is not None and not known.is_taken else []
-    is_known = phones.person(to) in await people.names(conn, organization_id, number)
-    if not is_known:
+        return await _separate(conn, user, to, at)
+    taken = await _take(conn, user, departures[-1], at) if departures and not departures[-1].is_taken else []
+    if phones.person(to) not in await people.names(conn, organization_id, number):
+        if await conversations.used_since(conn, organization_id, number, at):
+            # The notice is late, and the number is somebody else's already.
+            return taken + await _separate(conn, user, to, at)
         taken += await _take_over(conn, _under(to, user), at)
-    if not is_known and await conversations.used_since(conn, organization_id, number, at):
-        # The notice is late, and the number is somebody else's already.
-        return [*taken, Handover(organization_id, number, to, at, is_separate=True)]
     await conversations.link(conn, [(organization_id, number, to)])
     await people.leave(conn, organization_id, number, to=to, at=at)
     return taken
 
 
+async def _separate(conn: Connection, user: User, to: str, at: datetime) -> list[Handover]:
+    """A user changed from a number that was somebody else's before we learnt of it."""
+    taken = await _take_over(conn, _under(to, user), at)
+    await people.had(conn, user.organization_id, user.recipient, until=at, moved_to=to)
+    return [*taken, Handover(user.organization_id, user.recipient, to, at, is_separate=True)]
+
+
 async def _take_over(conn: Connection, user: User, at: datetime) -> list[Handover]:
     """A user changed to this number, which somebody else may have left without anybody having written from it since."""
-    place = (user.organization_id, user.recipient)
-    known = (await people.left(conn, [place])).get(place)
-    if known is None or known.is_taken or at <= known.left_at:
+    departures = await _departures(conn, user.organization_id, user.recipient)
+    if not departures or departures[-1].is_taken or at <= departures[-1].left_at:
         return []
-    return await _take(conn, user, known, at)
+    return await _take(conn, user, departures[-1], at)
+
+
+async def _departures(conn: Connection, organization_id: UUID, number: str) -> list[Left]:
+    return (await people.left(conn, [(organization_id, number)])).get((organization_id, number), [])
+
+
+def _first_since(departures: Sequence[Left], at: datetime) -> Left | None:
+    """How whoever had a number at a point in time left it; None: whoever has it now had it then, or nobody did."""
+    return next((one for one in departures if one.left_at >= at), None)
 
 
 async def _today(conn: Connection, organization_id: UUID, number: str, at: datetime) -> str:
     """The number of today of whoever had `number` at a point in time."""
     for _ in range(_FOLLOWED):
-        known = (await people.left(conn, [(organization_id, number)])).get((organization_id, number))
-        if known is None or at > known.left_at:
+        known = _first_since(await _departures(conn, organization_id, number), at)
+        if known is None:
             break
-        number = known.moved_to
+        number, at = known.moved_to, known.left_at
     return number
 
 
 async def _author(
-    conn: Connection, one: Written, user: User, left: dict[tuple[UUID, str], Left], handovers: list[Handover]
+    conn: Connection, one: Written, user: User, left: dict[tuple[UUID, str], list[Left]], handovers: list[Handover]
 ) -> User:
-    organization_id, number = user.organization_id, user.recipient
-    known = left.get((organization_id, number)) if user.digits is not None else None
-    if known is None:
-        return user
-    if one.at > known.left_at:
-        if not known.is_taken:
-            handovers += await _take(conn, user, known, one.at)
-            left.pop((organization_id, number))
-            left.update(await people.left(conn, [(organization_id, number)]))
-        return user
-    return _under(await _today(conn, organization_id, known.moved_to, one.at), user)
+    place = user.organization_id, user.recipient
+    departures = left.get(place, []) if user.digits is not None else []
+    known = _first_since(departures, one.at)
+    if known is not None:
+        return _under(await _today(conn, user.organization_id, known.moved_to, known.left_at), user)
+    if departures and not departures[-1].is_taken:
+        handovers += await _take(conn, user, departures[-1], one.at)
+        left.pop(place)
+        left.update(await people.left(conn, [place]))
+    return user
 
 
 def _under(number: str, user: User) -> User:
