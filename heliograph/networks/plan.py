@@ -86,6 +86,12 @@ def _countries() -> dict[str, str]:
 
 
 @cache
+def listed() -> frozenset[str]:
+    """ISO regions with networks in the list."""
+    return frozenset(_countries().values())
+
+
+@cache
 def unportable() -> frozenset[str]:
     """ISO regions whose numbers cannot be ported."""
     return frozenset(one.country for one in networks().values() if one.portable == "no")
@@ -125,6 +131,23 @@ def country(number: str) -> str:
     """ISO region of a number: by area code for +1 and +7, otherwise as in `phones.country`."""
     code = phones.calling_code(number)
     return _area(number[1 : 1 + SHARED[code]]) if code in SHARED else phones.REGIONS[code]
+
+
+@cache
+def countries(prefix: str) -> frozenset[str]:
+    """ISO regions of the numbers that begin with these digits, which may be fewer than a calling code has. The first
+    call for a whole shared code takes 25 ms."""
+    found: set[str] = set()
+    for code, region in phones.REGIONS.items():
+        if not prefix.startswith(code) and not code.startswith(prefix):
+            continue
+        head = max(prefix, code, key=len)
+        missing = SHARED.get(code, 0) - len(head)
+        if missing > 0:
+            found |= {country(f"+{head}{rest:0{missing}}") for rest in range(10**missing)}
+        else:
+            found.add(country(f"+{head}") if code in SHARED else region)
+    return frozenset(found)
 
 
 @cache

@@ -159,9 +159,9 @@ class Tariff:
         return None
 
     def parts(self, at: datetime, *, message_class: str = "") -> Iterator[Rate]:
-        """The rates that hold at a time for a network or a prefix, not for a whole country; without those that
-        reject. `message_class`: only those for it; empty: for any."""
-        for some in (*self._networks.values(), *self._prefixes.values()):
+        """The rates that hold at a time for a network, a prefix or a country; without those that reject.
+        `message_class`: only those for it; empty: for any."""
+        for some in (*self._networks.values(), *self._prefixes.values(), *self._countries.values()):
             for one in some:
                 asked = (at, message_class or one.message_class, one.sender_type)
                 if not one.rejects and _holds(one, *asked):

@@ -276,6 +276,36 @@ async def test_who_has_no_rate_gets_nothing_of_a_route_that_requires_one(
         await priced(card)
         words = (await root.get("/console/routes/matrix")).words
         assert words.count("has no rate there") == times, card
+    # Countries that share a calling code have rates of their own, by which workers send to their numbers.
+    for route, card, times in (
+        ({"country": "US"}, "country,price,currency\nCA,0.01,USD", 1),
+        ({"country": "RU"}, "country,price,currency\nKZ,0.01,USD", 1),
+        ({"country": "US"}, "country,price,currency\nKZ,0.01,USD", 2),
+        ({"country": "US"}, "country,mcc,mnc,price,currency\n,302,720,0.01,USD", 1),
+        ({"prefix": "1416"}, "country,mcc,mnc,price,currency\n,302,720,0.01,USD", 1),
+        ({"prefix": "77"}, "country,mcc,mnc,price,currency\n,401,02,0.01,USD", 1),
+        ({"prefix": "77"}, "country,price,currency\nRU,0.01,USD", 2),
+        ({"prefix": "1"}, "country,price,currency\nCA,0.01,USD", 1),
+        ({"prefix": "1416"}, "country,price,currency\nUS,0.01,USD", 2),
+        ({"network": "302-720"}, "country,prefix,price,currency\n,1416,0.01,USD", 1),
+        ({"country": "MZ"}, "country,mcc,mnc,price,currency\n,302,720,0.01,USD", 2),
+        ({}, "country,price,currency\nPT,0.01,USD", 1),
+        # What its country costs says nothing of a network that is not carried.
+        (
+            {"network": "643-04"},
+            "country,mcc,mnc,price,currency,reject\nMZ,,,0.01,USD,\nMZ,643,04,0,USD,yes",
+            2,
+        ),
+    ):
+        await pool.execute("DELETE FROM tariff_rates")
+        await pool.execute("DELETE FROM tariffs")
+        await priced(card)
+        async with pool.acquire() as conn, conn.transaction():
+            before = await rules.lock(conn, route="moz")
+            where = {"country": None, "prefix": None, "network": None} | route
+            await rules.change(conn, before, rules.msgspec.structs.replace(before.route, **where))
+        words = (await root.get("/console/routes/matrix")).words
+        assert words.count("has no rate there") == times, (route, card)
 
 
 async def test_a_simulator_has_its_badge_wherever_routes_name_it(

@@ -51,6 +51,10 @@ def test_numbers_of_shared_codes_have_their_own_countries() -> None:
     known = {"+12025550123": "US", "+14165550123": "CA", "+18765550123": "JM", "+77012345678": "KZ"}
     known |= {"+79161234567": "RU", PORTED: "MZ", "+10000000": "US"}
     assert {number: plan.country(number) for number in known} == known
+    assert [plan.countries(prefix) for prefix in ("1416", "77", "79", "2588")] == [{"CA"}, {"KZ"}, {"RU"}, {"MZ"}]
+    assert {"US", "CA", "JM"} < plan.countries("1")
+    assert {"KZ", "RU"} == plan.countries("7")
+    assert {"MZ", "EG"} < plan.countries("2")
 
 
 def test_a_range_is_exact_only_where_numbers_cannot_be_ported() -> None:

@@ -25,7 +25,7 @@ from heliograph.base.money import decimal
 from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.networks import plan
 from heliograph.prices.book import Book
-from heliograph.prices.tariff import CLASSES, SENDER_TYPES, Destination, Rate, sender_type
+from heliograph.prices.tariff import SENDER_TYPES, Destination, Rate, sender_type
 from heliograph.routes import adaptive, rules
 from heliograph.routes.adaptive import BOUNDS, Bounds, Judged, Measured
 from heliograph.routes.lookup import Candidates, Route
@@ -223,27 +223,6 @@ def comparable_rates(
         if len(rates) > len(best):
             best = rates
     return best
-
-
-def has_rate(route: Route, supplier_id: UUID, book: Book, at: datetime) -> bool:
-    """Whether a supplier has a rate for some of a route's messages: their numbers, networks, senders and classes may
-    differ, so that it need not have one for all of them."""
-    card = book.card(supplier_id)
-    if card is None:
-        return False
-    names = CLASSES if route.traffic_class is None else (route.traffic_class,)
-    if any(comparable_rates(route, (supplier_id,), book, at, message_class=name) for name in names):
-        return True
-    return any(_lies_within(one, route) for one in card.parts(at, message_class=route.traffic_class or ""))
-
-
-def _lies_within(rate: Rate, route: Route) -> bool:
-    country = country_of(route)
-    if rate.mnc:
-        return country in (None, plan.country_of(rate.network))
-    if route.prefix is not None:
-        return rate.prefix.startswith(route.prefix)
-    return country in (None, _region(rate.prefix))
 
 
 def _evaluated(

@@ -7,6 +7,7 @@ The rule nobody may break: shares are computed from the choices that workers com
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -14,7 +15,9 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.networks import plan
 from heliograph.prices.book import Book
+from heliograph.prices.tariff import CLASSES, Rate
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route, group_of
 from heliograph.routes.rules import StoredRoute
@@ -77,7 +80,7 @@ class Standings(msgspec.Struct, frozen=True):
             return Hindrance("simulator")
         if route is not None and not _carries(one, route):
             return Hindrance("elsewhere")
-        if route is not None and route.rated and not adapting.has_rate(route, one.id, self.book, clock.now()):
+        if route is not None and route.rated and not _has_rate(route, one.id, self.book, clock.now()):
             return Hindrance("unrated")
         return self.hindrances.get(one.id)
 
@@ -159,3 +162,38 @@ def _carries(one: Supplier, route: Route) -> bool:
     else:
         return True
     return any(head.startswith(mine) or mine.startswith(head) for head in heads for mine in one.prefixes)
+
+
+def _has_rate(route: Route, supplier_id: UUID, book: Book, at: datetime) -> bool:
+    """Whether a supplier has a rate for some of a route's messages: their numbers, networks, senders and classes may
+    differ, so that it need not have one for all of them."""
+    card = book.card(supplier_id)
+    if card is None:
+        return False
+    names = CLASSES if route.traffic_class is None else (route.traffic_class,)
+    if any(adapting.comparable_rates(route, (supplier_id,), book, at, message_class=name) for name in names):
+        return True
+    return any(_lies_within(one, route) for one in card.parts(at, message_class=route.traffic_class or ""))
+
+
+def _lies_within(rate: Rate, route: Route) -> bool:
+    """Whether a rate is for some of a route's numbers. One for the country that they have in common is not: whether it
+    applies to them depends on the card's other rates."""
+    heads = _heads(route)
+    if rate.prefix and not rate.mnc:
+        return rate.prefix.startswith(heads)
+    if not rate.mnc and rate.country == adapting.destination(route).country:
+        return False
+    there = {country for head in heads for country in plan.countries(head)}
+    country = rate.country or plan.country_of(rate.network)
+    # If unknown, the network is in some country of which none is listed.
+    return not there <= plan.listed() if country is None else country in there
+
+
+def _heads(route: Route) -> tuple[str, ...]:
+    """First digits of a route's numbers. Where countries share a calling code, the route to the largest of them is for
+    the whole code."""
+    if route.prefix is not None:
+        return (route.prefix,)
+    country = adapting.country_of(route)
+    return ("",) if country is None else tuple(code for code, region in phones.REGIONS.items() if region == country)
