@@ -86,11 +86,12 @@ def get(
       heliograph requests get 0198c1c7-7d5e-7cc3-98c9-5a1f7b0c2d3e
     """
     api, shown = client(key, url, profile, data_dir), (*COLUMNS, "body", "answer")
-    if uuid_in(request) is None:  # an `X-Request-Id` that the program made
+    id = uuid_in(request)
+    if str(id) != request:  # an `X-Request-Id` that the program made, perhaps a UUID in another spelling
         named = latest(api, {"requestId": request}, 1)
-        if not named:
+        if not named and id is None:
             raise Problem(f"there is no request {request}")
-        request = named[0]["id"]
+        request = named[0]["id"] if named else request
     show(api.ask("GET", f"/requests/{quote(request, safe='')}", has=("request",))["request"], json, shown)
 
 
