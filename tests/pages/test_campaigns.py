@@ -739,6 +739,13 @@ async def test_its_pace_is_that_of_the_last_minutes(pool: Pool, tenant: Tenant, 
     page = await owner.get(where)
     assert "Running No route is open at present." in page.words
     assert "handed over by" not in page.words
+    assert "currently" not in page.words
+    # At night in one country, it goes on in others.
+    await pool.execute("UPDATE campaigns SET status_reason = 'quiet_hours'")
+    page = await owner.get(where)
+    assert re.search(r"1[456] a minute currently", page.words), page.words
+    assert "handed over by" not in page.words
+    await pool.execute("UPDATE campaigns SET status_reason = NULL")
     await pool.execute("UPDATE campaigns SET queued = 0, pending = 840")
     # Since it went on, if that was later; right after it nothing can be said.
     await owner.submit(await owner.get(where), where + "/pause")

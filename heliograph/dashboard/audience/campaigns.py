@@ -342,11 +342,12 @@ def _funnel(counts: Counts) -> list[tuple[str, int]]:
 
 
 def _line(campaign: Campaign, rate: float | None) -> Line:
-    counts = campaign.counts
-    if campaign.status_reason is not None:  # the rate is that of the minutes before it stalled
+    counts, reason = campaign.counts, campaign.status_reason
+    # The rate is that of the minutes before it stalled; but where it is day, messages still leave.
+    if reason not in (None, "quiet_hours"):
         rate = None
     waiting = counts.pending + counts.queued
-    ends_at = clock.now() + timedelta(minutes=waiting / rate) if waiting and rate else None
+    ends_at = clock.now() + timedelta(minutes=waiting / rate) if waiting and rate and reason is None else None
     return Line(
         campaign=campaign,
         acts=plan.acts(campaign),
