@@ -73,7 +73,10 @@ async def test_wallets_add_up_and_are_topped_up(
         ({"amount": "10", "reason": " "}, "Say why, in at most 500 characters"),
         ({"amount": "10", "reason": "x", "currency": "dollars"}, "Write a currency by its three letters"),
         ({"amount": "-10", "reason": "x", "kind": "adjustment"}, "takes away more than is left"),
-        ({"amount": "0", "reason": "x"}, "only an adjustment may be below 0"),
+        (
+            {"amount": "0", "reason": "x"},
+            "Write an amount other than 0, of at most 1,000,000,000, such as 12.50; only an adjustment may be below 0",
+        ),
     ):
         wrong = await root.submit(await root.get(here), here, **typed)
         assert wrong.status == 422, typed

@@ -24,7 +24,9 @@ HERE = "/console/wallets"
 ENTRIES = 50
 #: The rules' refusals in the form's wording.
 WRONG: Mapping[str | tuple[str, str], str] = {
-    ("amount", "range"): "Write an amount up to 1,000,000,000, such as 12.50; only an adjustment may be below 0.",
+    ("amount", "range"): (
+        "Write an amount other than 0, of at most 1,000,000,000, such as 12.50; only an adjustment may be below 0."
+    ),
     ("reason", "length"): "Say why, in at most 500 characters: the organization reads it.",
     ("currency", "pattern"): "Write a currency by its three letters, such as EUR.",
 }
