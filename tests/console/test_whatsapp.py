@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from uuid import UUID
 
 import aiohttp
@@ -22,6 +24,7 @@ from heliograph.whatsapp.callbacks.inbox import Inbox
 from heliograph.whatsapp.dispatch import holds
 from heliograph.whatsapp.mirror import apps
 from heliograph.whatsapp.money import rates
+from heliograph.whatsapp.money.rates import Rate
 from tests.api.conftest import SECRET_KEY, Tenant, make_tenant
 from tests.rules import whatsapp_factories
 
@@ -390,7 +393,7 @@ async def send_file(root: Browser, text: bytes, do: str, *, as_file: bool = True
         return Page(answer, await answer.text())
 
 
-async def test_rates_are_checked_and_imported(pool: Pool, root: Browser) -> None:
+async def test_rates_are_checked_and_imported(pool: Pool, root: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     good = (
         b"currency,category,country,valid_from,price\nEUR,utility,MZ,2026-01-01,0.02\nEUR,utility,*,2026-01-01,0.03\n"
     )
@@ -412,6 +415,17 @@ async def test_rates_are_checked_and_imported(pool: Pool, root: Browser) -> None
     assert "would add 0, change 1 and leave 1" in page.words
     async with pool.acquire() as conn:
         assert [one.price for one in await rates.list_rates(conn)] == [30_000, 20_000]
+    # It is read beside the event loop, so that others are answered meanwhile.
+    read, on_loop = rates.read_rates, []
+
+    def noted(lines: Iterable[str]) -> list[Rate]:
+        with suppress(RuntimeError):
+            on_loop.append(asyncio.get_running_loop())
+        return read(lines)
+
+    monkeypatch.setattr(rates, "read_rates", noted)
+    assert "would add 0, change 0 and leave 2" in (await send_file(root, good, "check")).words
+    assert not on_loop
     for text, said in ((b"", "Choose a file"), (b"\xff\xfe\x00", "UTF-8"), (b"a" * 2_000_001, "2 MB")):
         wrong = await send_file(root, text, "check")
         assert (wrong.status, said in wrong.words) == (422, True), said
