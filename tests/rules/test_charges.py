@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -17,7 +19,8 @@ from heliograph.base.ids import uuid7
 from heliograph.base.money import UNIT, Charge
 from heliograph.networks import learned
 from heliograph.networks.learned import RECEIPT, Known
-from heliograph.prices import margins, rows, tariffs
+from heliograph.prices import book, margins, rows, tariffs
+from heliograph.prices.tariff import Tariff
 from heliograph.routes.lookup import Choice, Route
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import Acceptor
@@ -225,6 +228,23 @@ async def carried(pool: Pool, *, prices: str = LIST, card: str = CARD, route: st
     made.bench, made.acceptor = Bench(pool, row, routes=routes), Acceptor(pool)
     await made.bench.charges.refresh(pool)
     return made
+
+
+async def test_rates_are_compiled_beside_the_event_loop(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that others are answered meanwhile. Who compares suppliers does not load price lists."""
+    await carried(pool)
+    compiled, on_loop = [], []
+
+    def noted(id: UUID, name: str, *given: Any) -> Tariff:
+        compiled.append(name)
+        with suppress(RuntimeError):
+            on_loop.append(asyncio.get_running_loop())
+        return Tariff(id, name, *given)
+
+    monkeypatch.setattr(book, "Tariff", noted)
+    found = book.Book(kinds=("cost",))
+    await found.refresh(pool)
+    assert (compiled, on_loop, found.has_cards, found.has_lists) == (["one"], [], True, False)
 
 
 async def test_a_long_text_costs_its_segments_also_where_it_is_handed_over_whole(

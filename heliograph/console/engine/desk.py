@@ -62,8 +62,8 @@ class Desk:
         #: All checks of the last refresh, including passing ones.
         self.checks: list[Check] = []
         self.waits = Waits(0, None, None)
-        #: Kept, so that a refresh loads only what has changed.
-        self.rates = Book()
+        #: Suppliers' rate cards, kept, so that a refresh loads only what has changed.
+        self.rates = Book(kinds=("cost",))
         self.database = Safety([], None)
         self._since: dict[tuple[str, str], datetime] = {}
         self._turn = asyncio.Lock()
