@@ -220,6 +220,9 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
     approval = await approving.standing(conn, actor, campaign=campaign)
     rates = await parts.look("rate", progress.rates(conn, actor, campaigns=[campaign]), otherwise={})
     course = await parts.look("course", progress.read(conn, actor, campaign_id=campaign.id), otherwise=None)
+    shown: list[tuple[str, str]] = []
+    if not request.is_fragment:  # it is beside what is renewed
+        shown = await parts.look("template", _shown(conn, actor, campaign), otherwise=shown)
     return {
         "parts": parts,
         "chart": None if course is None else _chart(request, course),
@@ -227,7 +230,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "line": _line(campaign, rates.get(campaign.id)),
         "missing": "" if course is None else _missing(request, campaign, course),
         "campaign": campaign,
-        "shown": await _shown(conn, actor, campaign),
+        "shown": shown,
         "class_name": GUARD_CLASSES[campaign.content.get("class", sms.USUAL_CLASS)]
         if campaign.channel == sms.SmsChannel.name
         else None,
