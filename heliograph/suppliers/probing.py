@@ -88,8 +88,10 @@ class _Steps:
             why = quoted(error.reason or str(error))
             if error.reason in NO_TLS:
                 why = said("no TLS is spoken there: check the port, or choose a connection without TLS")
-        except socket.gaierror:
+        except socket.gaierror as error:
             why = said("there is no such host: check its name, and this machine's DNS")
+            if error.errno == socket.EAI_AGAIN:
+                why = said("its name cannot be looked up now: check this machine's DNS, and try again")
         except ConnectionRefusedError:
             why = said("nothing listens there: check host and port")
         except (asyncio.IncompleteReadError, ConnectionError):

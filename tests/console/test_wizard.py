@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID
 
 import pytest
+from uvloop import Loop
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -131,7 +133,9 @@ async def test_a_supplier_is_added_and_its_ids_are_mended(
     assert {"supplier.tested", "supplier.added", "supplier.state_changed"} <= set(actions)
 
 
-async def test_before_it_carries_it_is_said_that_it_was_not_reached(pool: Pool, root: Browser, smsc: Smsc) -> None:
+async def test_before_it_carries_it_is_said_that_it_was_not_reached(
+    pool: Pool, root: Browser, smsc: Smsc, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, page = await begun(root, smsc)
     untried, failed = "It has not been tried yet.", "Its test failed: its messages wait"
     assert untried in (await root.get(f"{path}/place")).words
@@ -145,9 +149,21 @@ async def test_before_it_carries_it_is_said_that_it_was_not_reached(pool: Pool, 
     assert failed in place
     assert "the password is wrong: enter the one that the supplier gave you: ESME_RINVPASWD (0x0000000E)" in place
     # Nor is an error of this machine all that is said.
+    found, errors = Loop.getaddrinfo, {"nowhere.invalid": socket.EAI_NONAME, "later.invalid": socket.EAI_AGAIN}
+
+    async def getaddrinfo(loop: Loop, host: str, *given: Any, **options: Any) -> Any:
+        if host in errors:
+            raise socket.gaierror(errors[host], "nobody is asked")
+        return await found(loop, host, *given, **options)
+
+    monkeypatch.setattr(Loop, "getaddrinfo", getaddrinfo)
     for typed, what in (
         ({"option.tls": "true"}, "no TLS is spoken there: check the port, or choose a connection without TLS"),
         ({"option.host": "nowhere.invalid"}, "there is no such host: check its name, and this machine's DNS"),
+        (
+            {"option.host": "later.invalid"},
+            "its name cannot be looked up now: check this machine's DNS, and try again",
+        ),
     ):
         page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", **typed)
         assert what in (await root.submit(page, f"{path}/test")).words, what
