@@ -117,11 +117,19 @@ async def test_refusals_stand_at_their_fields_with_what_was_typed(
     assert 'value="kept"' in page.text
 
 
-async def test_a_change_is_shown_saved_and_undone(pool: Pool, root: Browser, main: UUID, backup: UUID) -> None:
+async def test_a_change_is_shown_saved_and_undone(
+    pool: Pool, root: Browser, tenant: Tenant, main: UUID, backup: UUID
+) -> None:
+    await yesterday(pool, tenant, "MZ", 1)
     await added(root, **at(main, 10))
     one = await stored(pool)
     path = f"/console/routes/{one.route.id}"
+    page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit", **at(backup, 5))
+    assert "It moves yesterday's message." in page.words
+    page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit", **at(backup, 10))
+    assert "It moves 50 % of yesterday's message." in page.words
     page = await root.submit(await root.get(f"{path}/edit"), f"{path}/edit", note="new", **at(backup, 20, 3))
+    assert "It does not move yesterday's message." in page.words
     assert "main:10:1, backup:20:3" in page.words
     again = await root.submit(page, f"{path}/edit", do="again")
     assert 'value="new"' in again.text

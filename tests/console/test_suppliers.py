@@ -212,7 +212,8 @@ async def test_a_pause_says_what_goes_where_instead(pool: Pool, root: Browser, s
     assert "Nothing was sent yesterday" in (await root.get(path)).words
     await pool.execute(TRAFFIC, tenant.id, id)
     await pool.execute(SUM_DAYS)
-    assert "900 by nobody" in (await root.get(path)).words
+    said = "Of yesterday's 900 messages, 900 were offered to it first. They would go: 900 by nobody"
+    assert said in (await root.get(path)).words
     await add(pool, settings, "backup", priority=20)
     assert "900 by backup" in (await root.get(path)).words
     # A simulator takes nothing over while another supplier is there, paused or not; once it is removed, it does.
@@ -222,6 +223,9 @@ async def test_a_pause_says_what_goes_where_instead(pool: Pool, root: Browser, s
         await suppliers.set_state(conn, supplier="backup", state="removed")
     assert "900 by nobody" in (await root.get(path)).words
     assert "900 by toy" in (await root.get(f"/console/suppliers/{id}/remove")).words
+    await pool.execute("UPDATE traffic_days SET count = 1")
+    said = "Yesterday's message was offered to it first. It would go: 1 by toy"
+    assert said in (await root.get(f"/console/suppliers/{id}/remove")).words
 
 
 async def test_a_simulator_is_never_mistaken_for_a_supplier(pool: Pool, root: Browser, settings: Settings) -> None:

@@ -73,7 +73,7 @@ def add(
     held, leased = on_database(work, settings_of(data_dir))
     show(held, json, COLUMNS)
     if leased:
-        say(f"{counted(leased, 'row is', 'rows are')} already claimed by workers and still sent.")
+        say(f"{counted(leased, 'row is', 'rows are')} already claimed by workers and will still be sent.")
 
 
 @app.command("release")
