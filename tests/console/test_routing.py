@@ -441,6 +441,17 @@ async def test_a_preview_says_what_would_be_refused_and_looked_up(
     assert "It moves nothing of yesterday's 100 messages." in page.words
     assert "Nothing would be refused that" in page.words
     assert "looked up" not in page.words
+    # Rates are those of the country that a prefix is in, as when messages are sent.
+    await pool.execute("UPDATE suppliers SET priority = 20 WHERE name = 'backup'")
+    for name, id, country in (("main", main, "CA"), ("backup", backup, "US")):
+        async with pool.acquire() as conn:
+            given = rows.read(["country,price,currency\n", f"{country},0.01,USD\n"])
+            await tariffs.import_rates(conn, given, kind="cost", name=name, supplier_id=id)
+    await yesterday(pool, tenant, "US", 40)
+    page = await root.submit(form, NEW, name="toronto", prefix="1416", rated="yes", **at(main, 10), **at(backup, 20))
+    assert "It moves nothing of yesterday's 140 messages." in page.words
+    await pool.execute("DELETE FROM traffic_days WHERE country = 'US'")
+    await pool.execute("UPDATE suppliers SET priority = 10 WHERE name = 'backup'")
     # A route that asks for a price asks nobody who has none.
     page = await root.submit(form, NEW, name="za", country="ZA", rated="yes", **at(main, 10))
     assert "20 from ACME to South Africa" in page.words

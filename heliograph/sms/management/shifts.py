@@ -37,8 +37,8 @@ SELECT organization_id, country, sender, sum(count)::bigint AS messages
  GROUP BY 1, 2, 3 HAVING sum(count) > 0
 """
 
-#: Stands for all organizations that no rule names.
-NOBODY = UUID(int=0)
+#: Stands for all organizations that no rule names, and for the numbers of what is no country with a calling code.
+NOBODY, NOWHERE = UUID(int=0), "+0"
 
 
 class Flow(msgspec.Struct, frozen=True):
@@ -216,7 +216,7 @@ def _grouped(
 def cases(old: Table, new: Table, country: str) -> list[tuple[str, str, str | None, bool]]:
     """Numbers, classes and networks of a country that either table may distinguish, and whether the network is certain;
     the simplest case first."""
-    codes = [code for code, region in phones.REGIONS.items() if region == country] or ["0"]
+    codes = [code for code, region in phones.REGIONS.items() if region == country] or [NOWHERE[1:]]
     heads = {head for code in codes for head in {code, *old.under(code), *new.under(code)}}
     plans = plan.networks()
     named = [one for one in {*old.networks, *new.networks} if one not in plans or plans[one].country == country]
@@ -290,7 +290,9 @@ class _Judge:
             if known is None:
                 known = self._known[id(found)] = found, _Asked(_first(found, frozenset()), False)
             return known[1]
-        place = Destination(number[1:], country, network or "", is_certain)
+        # As rates have it: the countries that share +1 or +7 have prices of their own.
+        there = country if number == NOWHERE else plan.country(number)
+        place = Destination(number[1:], there, network or "", is_certain)
         spoken = self._book.spoken
         told = {
             id: spoken(id, number, organization_id=organization_id, sender=sender, network=network or "")
