@@ -168,7 +168,7 @@ def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]
         (
             text("Delivered"),
             "–" if rate is None else f"{speech.number(rate, 1)} %",
-            change(rate, earlier, 1, " %"),
+            change(rate, earlier, 1, f" {text('points')}"),
             "" if rate is None else arrived,
         ),
         (
