@@ -87,7 +87,7 @@ def _countries() -> dict[str, str]:
 
 @cache
 def listed() -> frozenset[str]:
-    """ISO regions with networks in the list."""
+    """ISO regions with an MCC."""
     return frozenset(_countries().values())
 
 

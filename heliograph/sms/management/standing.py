@@ -191,9 +191,9 @@ def _lies_within(rate: Rate, route: Route) -> bool:
 
 
 def _heads(route: Route) -> tuple[str, ...]:
-    """First digits of a route's numbers. Where countries share a calling code, the route to the largest of them is for
-    the whole code."""
+    """First digits of a route's numbers. Where countries share a calling code, a route to any of them is for the whole
+    code."""
     if route.prefix is not None:
         return (route.prefix,)
     country = adapting.country_of(route)
-    return ("",) if country is None else tuple(code for code, region in phones.REGIONS.items() if region == country)
+    return ("",) if country is None else tuple(code for code in phones.REGIONS if country in plan.countries(code))
