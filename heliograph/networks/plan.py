@@ -158,3 +158,10 @@ def _area(digits: str) -> str:
     except phonenumbers.NumberParseException:
         return phones.REGIONS[digits[0]]
     return phonenumbers.region_code_for_number(parsed) or phones.REGIONS[digits[0]]
+
+
+@cache
+def counted_as(region: str) -> str:
+    """The ISO region under which messages to a region are counted: where countries share a calling code, the largest of
+    them (`phones.country`)."""
+    return next((largest for code, largest in phones.REGIONS.items() if region in countries(code)), region)

@@ -151,16 +151,19 @@ async def test_prices_for_a_kind_of_sender_are_found(pool: Pool, sender: str | N
     assert [one[CHEAP] for one in await evaluated(pool, 3)] == [5, 5, 15]
 
 
-async def test_a_route_to_a_prefix_of_a_shared_code_is_judged_by_the_rates_of_its_own_country(pool: Pool) -> None:
-    """As its messages are charged: +1 416 is in Canada, though messages to it count as the United States'."""
+@pytest.mark.parametrize("to", [{"prefix": "1416"}, {"network": "302-720"}])
+async def test_a_route_within_a_shared_code_is_judged_by_the_rates_of_its_own_country(
+    pool: Pool, to: dict[str, str]
+) -> None:
+    """As its messages are charged: +1 416 and 302-720 are in Canada, though messages count as the United States'."""
     for id, price in ((DEAR, "0.05"), (CHEAP, "0.03")):
         await supplied(pool, id, "1")
         given = rows.read(["country,price,currency\n", "US,0.01,EUR\n", f"CA,{price},EUR\n"])
         async with pool.acquire() as conn:
             await tariffs.import_rates(conn, given, kind="cost", name=str(id), supplier_id=id)
         for hours in (1, 2):
-            await handed(pool, id, 500, 480, hours=hours, country="US")
-    await routed(pool, prefix="1416")
+            await handed(pool, id, 500, 480, hours=hours, country="US", network=to.get("network", ""))
+    await routed(pool, **to)
     assert [one[CHEAP] for one in await evaluated(pool, 3)] == [5, 5, 15]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -15,6 +15,7 @@ from heliograph.privacy import erasure, holdings
 from heliograph.queue import timers
 from heliograph.sms.received import inbound, inbox
 from heliograph.suppliers.contract import Inbound
+from tests.processes import until
 from tests.rules.callback_factories import Meta, ago, message
 from tests.rules.factories import message as sms
 from tests.rules.factories import sender
@@ -67,6 +68,13 @@ class Owners:
         return [dict(Counter(row["what"] for row in rows if row.get("body") or row.get("content"))) for rows in found]
 
 
+async def between() -> datetime:
+    """A time after all ids that were made, and before all that will be: they count milliseconds."""
+    last = clock.now()
+    await until(lambda: clock.now() >= last + timedelta(milliseconds=2))
+    return last + timedelta(milliseconds=1)
+
+
 @pytest.fixture
 async def owners(pool: Pool) -> Owners:
     acme = await made(pool)
@@ -82,7 +90,7 @@ async def test_each_of_several_owners_has_what_was_said_in_their_time(pool: Pool
         await owners.talk(hours=hours + 5)
         if not late:
             await owners.move(to, hours=hours)
-        since.append(clock.now())
+        since.append(await between())
     await owners.talk(hours=1)
     if late:
         for to, hours in reversed(moves):
@@ -100,10 +108,10 @@ async def test_each_of_several_owners_has_what_was_said_in_their_time(pool: Pool
 async def test_who_had_a_number_twice_has_what_was_said_in_both_times(owners: Owners) -> None:
     await owners.talk(hours=60)
     await owners.move(SECOND, hours=50)
-    since = [clock.now()]
+    since = [await between()]
     await owners.talk(hours=45)
     await owners.move(THIRD, hours=40)
-    since.append(clock.now())
+    since.append(await between())
     await owners.move(NUMBER, hours=30, by=SECOND)
     await owners.talk(hours=20)
     await owners.divide(*since)
@@ -115,7 +123,7 @@ async def test_a_number_that_was_left_goes_along_when_two_names_turn_out_to_be_o
     await owners.write(hours=70, by=THIRD, user_id="MZ.1")
     await owners.talk(hours=60)
     await owners.move(SECOND, hours=50)
-    since = clock.now()
+    since = await between()
     await owners.talk(hours=45)
     await owners.divide(since)
     await owners.write(hours=40, by=SECOND, user_id="MZ.1")

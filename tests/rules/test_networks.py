@@ -55,6 +55,7 @@ def test_numbers_of_shared_codes_have_their_own_countries() -> None:
     assert {"US", "CA", "JM"} < plan.countries("1")
     assert {"KZ", "RU"} == plan.countries("7")
     assert {"MZ", "EG"} < plan.countries("2")
+    assert [plan.counted_as(one) for one in ("CA", "US", "KZ", "MZ")] == ["US", "US", "RU", "MZ"]
 
 
 def test_a_range_is_exact_only_where_numbers_cannot_be_ported() -> None:

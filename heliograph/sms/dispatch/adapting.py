@@ -125,7 +125,7 @@ class Facts:
         route = found.route
         if route is None:
             return {}
-        country, found_of = country_of(route) or "", {}
+        country, found_of = _counted_in(route) or "", {}
         rates = comparable_rates(
             route, found.suppliers, self._book, clock.now(), message_class=route.traffic_class or ""
         )
@@ -192,6 +192,12 @@ def country_of(route: Route) -> str | None:
     return None
 
 
+def _counted_in(route: Route) -> str | None:
+    """The ISO region under which a route's messages are measured; None if it covers several."""
+    country = country_of(route)
+    return None if country is None else plan.counted_as(country)
+
+
 def _region(prefix: str) -> str | None:
     """The ISO region of numbers that begin so; None if it covers several."""
     return next((region for code, region in phones.REGIONS.items() if prefix.startswith(code)), None)
@@ -229,7 +235,7 @@ def _evaluated(
     one: StoredRoute, measured: Mapping[UUID, list[asyncpg.Record]], book: Book, at: datetime
 ) -> list[Share]:
     """The new shares of a route's suppliers, in its country and in those networks where they differ."""
-    country = country_of(one.route)
+    country = _counted_in(one.route)
     rows = {
         choice.supplier_id: [row for row in measured.get(choice.supplier_id, ()) if country in (None, row["country"])]
         for choice in one.route.choices

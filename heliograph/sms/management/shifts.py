@@ -272,8 +272,10 @@ class _Judge:
     ) -> _Asked:
         """The suppliers tried first for such messages."""
         number, traffic_class, network, is_certain = case
+        # As look-ups and rates have it: the countries that share +1 or +7 have their own.
+        there = country if number == NOWHERE else plan.country(number)
         # A network looked up before sending is certain.
-        is_certain = is_certain or country in self._lookups
+        is_certain = is_certain or there in self._lookups
         found = self.table.candidates(
             number,
             organization_id=organization_id,
@@ -290,8 +292,6 @@ class _Judge:
             if known is None:
                 known = self._known[id(found)] = found, _Asked(_first(found, frozenset()), False)
             return known[1]
-        # As rates have it: the countries that share +1 or +7 have prices of their own.
-        there = country if number == NOWHERE else plan.country(number)
         place = Destination(number[1:], there, network or "", is_certain)
         spoken = self._book.spoken
         told = {
@@ -325,7 +325,8 @@ def _looked_up(
 ) -> list[LookedUp]:
     found = []
     for country in sorted(before.keys() ^ after.keys()):
-        one, numbers = after.get(country) or before[country], messages.get(country, 0)
+        # Of a shared calling code, all messages: an upper bound.
+        one, numbers = after.get(country) or before[country], messages.get(plan.counted_as(country), 0)
         cost = numbers * one.settings.cost
         found.append(LookedUp(country, country in after, one.name, numbers, cost, one.settings.currency))
     return found
