@@ -161,7 +161,12 @@ def _area(digits: str) -> str:
 
 
 @cache
+def calling_codes(region: str) -> tuple[str, ...]:
+    """The calling codes of a region's numbers, shared ones included; empty if numbers do not show the region."""
+    return tuple(code for code in phones.REGIONS if region in countries(code))
+
+
 def counted_as(region: str) -> str:
     """The ISO region under which messages to a region are counted: where countries share a calling code, the largest of
     them (`phones.country`)."""
-    return next((largest for code, largest in phones.REGIONS.items() if region in countries(code)), region)
+    return next((phones.REGIONS[code] for code in calling_codes(region)), region)

@@ -15,6 +15,9 @@ from heliograph.base.sentences import Sentence, joined, quoted, said
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
+#: Where msgspec says that a value stands.
+_AT = re.compile(r" - at `\$\.?(.*)`$")
+
 
 def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
     """The settings as stored with a supplier. Raises SettingsError, which names the field."""
@@ -28,9 +31,8 @@ def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
             raise SettingError(said("%(name)s is required", name=missing[1])) from None
         if unknown := re.match(r"Object contains unknown field `(.*)`", text):
             raise SettingError(said("%(name)s is not a setting", name=unknown[1])) from None
-        at = re.search(r" - at `\$\.?(.*)`$", text)
-        said_of = worded(text[: at.start()] if at else text)
-        raise SettingError(joined([at[1], said_of], " ") if at and at[1] else said_of) from None
+        at = _AT.search(text)
+        raise SettingError(joined([at[1], worded(text)], " ") if at and at[1] else worded(text)) from None
 
 
 class SettingError(SettingsError):
@@ -61,7 +63,8 @@ TYPES: Mapping[str, Sentence] = {
 
 
 def worded(text: str) -> Sentence:
-    """An error message of msgspec as the rest of a sentence that begins with the field."""
+    """An error message of msgspec as the rest of a sentence that begins with the field, wherever it stands."""
+    text = _AT.sub("", text)
     if found := re.fullmatch(r"Expected `(\w+)[^`]*`(?:, got `[^`]*`)?", text):
         return TYPES.get(found[1]) or said("must be %(wanted)s", wanted=found[1])
     if found := re.fullmatch(r"Expected `array` of length (\d+), got \d+", text):

@@ -19,8 +19,9 @@ import pytest
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
+from heliograph.base.sentences import counted
 from heliograph.cli.terminal.console import no_database, settings_of
-from heliograph.cli.terminal.printing import counted, fitted, heading, record
+from heliograph.cli.terminal.printing import fitted, heading, record
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET
 from heliograph.up.errors import unusable

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import counted
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -26,7 +27,7 @@ from heliograph.cli.terminal.console import (
     settings_of,
 )
 from heliograph.cli.terminal.files import OutFile, writable, writing
-from heliograph.cli.terminal.printing import Json, as_plain, counted, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.contacts import exporting, importing, records, sheets, undoing
 from heliograph.contacts.importing import Options, Summary
 from heliograph.contacts.records import Contact, OnDuplicate

@@ -20,11 +20,12 @@ import typer
 from heliograph.base.database import clock
 from heliograph.base.network.failures import reason
 from heliograph.base.process import private_files
+from heliograph.base.sentences import counted
 from heliograph.cli.developer import profiles
 from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
 from heliograph.cli.terminal.console import WRONG, Problem, moment
 from heliograph.cli.terminal.http import exchange, split
-from heliograph.cli.terminal.printing import Json, counted, line, say
+from heliograph.cli.terminal.printing import Json, line, say
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.recording.events import KINDS
 

@@ -15,8 +15,9 @@ from heliograph.backup.store import Backup, BackupError, Secrets
 from heliograph.base.database.pool import Connection
 from heliograph.base.network.failures import reason
 from heliograph.base.process.signals import run_in_order
+from heliograph.base.sentences import counted
 from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, settings_of, shell
-from heliograph.cli.terminal.printing import Json, counted, group, say, show
+from heliograph.cli.terminal.printing import Json, group, say, show
 
 app = group("Take, list and verify backups.")
 COLUMNS = ("taken_at", "kind", "postgres", "bytes", "has_secrets", "path")

@@ -17,9 +17,10 @@ from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import from_environment
 from heliograph.base.process.signals import run_in_order
+from heliograph.base.sentences import counted
 from heliograph.cli.running.backup import PassphraseFile, passphrase_of
 from heliograph.cli.terminal.console import WRONG, Problem, moment, no_database, shell
-from heliograph.cli.terminal.printing import Json, counted, say, show
+from heliograph.cli.terminal.printing import Json, say, show
 from heliograph.up import secret_keys
 
 

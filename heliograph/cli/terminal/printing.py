@@ -126,11 +126,6 @@ def say(line: str, *, level: Literal["info", "error"] = "info") -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """A number with its noun: "1 message", "1,200 messages". `many`: the plural, if it is not `one` with an s."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def say_as_log() -> None:
     """From now on, what is said is JSON like the log's lines on the same stderr, of which each has to be."""
     _is_log.set(True)

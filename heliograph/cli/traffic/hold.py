@@ -9,8 +9,9 @@ import typer
 
 from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import counted
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, settings_of, shell
-from heliograph.cli.terminal.printing import Json, counted, group, say, show
+from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.cli.traffic.queue import Age, Kind, SupplierName, selection
 from heliograph.overview.installation import queued_work
 from heliograph.overview.installation.queued_work import Held

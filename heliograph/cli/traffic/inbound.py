@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import counted
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, counted, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.received import inbound
 from heliograph.sms.received import unassigned as unassigned_
 from heliograph.sms.received.inbound import Listed

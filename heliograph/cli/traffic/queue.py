@@ -10,8 +10,9 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.base.sentences import counted
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
-from heliograph.cli.terminal.printing import Json, as_plain, counted, form, group, say, show
+from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
 from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection, Withdrawn

@@ -18,9 +18,10 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.money import decimal
+from heliograph.base.sentences import counted
 from heliograph.cli.terminal.console import DataDir, Org, on_database, only, settings_of
 from heliograph.cli.terminal.console import shell as who
-from heliograph.cli.terminal.printing import Json, as_plain, counted, group, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, show
 from heliograph.cli.traffic import route_history
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route

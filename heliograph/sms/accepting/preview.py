@@ -16,6 +16,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
+from heliograph.base.sentences import counted
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard import book
@@ -240,7 +241,6 @@ def _shorter(encoded: encoding.Encoded) -> Warning | None:
         if kind == "gsm7":
             if segments == len(encoded.segments):
                 return None
-            those = "1 segment" if segments == 1 else f"{segments} segments"
-            said = f"{choice} it would take {those} instead of {len(encoded.segments)}"
+            said = f"{choice} it would take {counted(segments, 'segment')} instead of {len(encoded.segments)}"
             return Warning("shorter", f"{said}; the operator can turn this on for the organization.")
     return None

@@ -188,7 +188,7 @@ def country_of(route: Route) -> str | None:
     if route.network is not None:
         return plan.country_of(route.network)
     if route.prefix is not None:
-        return _region(route.prefix)
+        return next((region for code, region in phones.REGIONS.items() if route.prefix.startswith(code)), None)
     return None
 
 
@@ -196,11 +196,6 @@ def _counted_in(route: Route) -> str | None:
     """The ISO region under which a route's messages are measured; None if it covers several."""
     country = country_of(route)
     return None if country is None else plan.counted_as(country)
-
-
-def _region(prefix: str) -> str | None:
-    """The ISO region of numbers that begin so; None if it covers several."""
-    return next((region for code, region in phones.REGIONS.items() if prefix.startswith(code)), None)
 
 
 def destination(route: Route) -> Destination:

@@ -16,6 +16,7 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
+from heliograph.base.sentences import counted
 from heliograph.networks import plan
 from heliograph.prices.book import Book as Prices
 from heliograph.prices.tariff import Destination, sender_type
@@ -90,8 +91,7 @@ class Moved(msgspec.Struct, frozen=True):
         """A one-sentence summary."""
         if not self.messages:
             return "there was no traffic yesterday"
-        messages = "1 message" if self.messages == 1 else f"{self.messages:,} messages"
-        return f"these rules move {self.share} of yesterday's traffic ({messages})"
+        return f"these rules move {self.share} of yesterday's traffic ({counted(self.messages, 'message')})"
 
     @property
     def share(self) -> str:

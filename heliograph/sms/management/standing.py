@@ -173,18 +173,20 @@ def _has_rate(route: Route, supplier_id: UUID, book: Book, at: datetime) -> bool
     names = CLASSES if route.traffic_class is None else (route.traffic_class,)
     if any(adapting.comparable_rates(route, (supplier_id,), book, at, message_class=name) for name in names):
         return True
-    return any(_lies_within(one, route) for one in card.parts(at, message_class=route.traffic_class or ""))
+    heads, common = _heads(route), adapting.destination(route).country
+    there = frozenset(country for head in heads for country in plan.countries(head))
+    parts = card.parts(at, message_class=route.traffic_class or "")
+    return any(_lies_within(one, heads, there, common) for one in parts)
 
 
-def _lies_within(rate: Rate, route: Route) -> bool:
-    """Whether a rate is for some of a route's numbers. One for the country that they have in common is not: whether it
-    applies to them depends on the card's other rates."""
-    heads = _heads(route)
+def _lies_within(rate: Rate, heads: tuple[str, ...], there: frozenset[str], common: str) -> bool:
+    """Whether a rate is for some of a route's numbers, which have these first digits and are in the countries `there`.
+    One for the country that they have in common is not: whether it applies to them depends on the card's other
+    rates."""
     if rate.prefix and not rate.mnc:
         return rate.prefix.startswith(heads)
-    if not rate.mnc and rate.country == adapting.destination(route).country:
+    if not rate.mnc and rate.country == common:
         return False
-    there = {country for head in heads for country in plan.countries(head)}
     country = rate.country or plan.country_of(rate.network)
     # If unknown, the network is in some country of which none is listed.
     return not there <= plan.listed() if country is None else country in there
@@ -196,4 +198,4 @@ def _heads(route: Route) -> tuple[str, ...]:
     if route.prefix is not None:
         return (route.prefix,)
     country = adapting.country_of(route)
-    return ("",) if country is None else tuple(code for code in phones.REGIONS if country in plan.countries(code))
+    return ("",) if country is None else plan.calling_codes(country)
