@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
+from heliograph.base.network.tls import client_context
 from heliograph.base.sentences import Sentence, joined, quoted, said
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account
@@ -124,7 +125,7 @@ async def probe(kind: str, account: Account) -> list[Step]:
         else:
             url = urllib.parse.urlsplit(settings.base_url)
             port = url.port or (443 if url.scheme == "https" else 80)
-            tls = ssl.create_default_context() if url.scheme == "https" else None
+            tls = client_context() if url.scheme == "https" else None
             host = url.hostname or ""
             _, writer = await _connected(steps, host, port, settings.connect_seconds, tls=tls, server_name=host)
             writer.close()

@@ -16,6 +16,7 @@ import smpplib.consts
 import smpplib.exceptions
 import uvloop
 
+from heliograph.base.network.tls import client_context
 from heliograph.base.phones import REGIONS
 from heliograph.simulators.smsc.options import fates
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions, run
@@ -718,7 +719,7 @@ def test_on_uvloop() -> None:
 
 async def test_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    trusting = ssl.create_default_context(cafile=authority.file)
+    trusting = client_context(authority.file)
     async with simulator(tls_certificate=authority.issue("localhost")) as smsc:
         async with client(smsc, ssl=trusting, server_hostname="localhost") as esme:
             esme.submit()

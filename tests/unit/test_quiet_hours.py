@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from phonenumbers import timezone
+from phonenumbers.tzdata import TIMEZONE_DATA
 
 from heliograph.classes import kinds
 from heliograph.classes.countries import COUNTRIES, DEFAULT
@@ -97,3 +101,10 @@ def test_a_class_bounds_the_usual_validity_and_not_what_a_send_asks_for() -> Non
     assert kinds.validity("transactional", None, 7_200) == 7_200
     assert kinds.validity("marketing", None, None) is None
     assert [one.name for one in kinds.CLASSES.values() if one.waits_for_day] == ["marketing"]
+
+
+def test_the_time_zones_of_numbers_do_not_depend_on_the_system() -> None:
+    """Debian 13 keeps older names, such as India's, in a package that is not installed, and images have none at all."""
+    names = sorted({name for zones in TIMEZONE_DATA.values() for name in zones} - {timezone.UNKNOWN_TIMEZONE})
+    looked = f"import zoneinfo; [zoneinfo.ZoneInfo(name) for name in {names}]"
+    subprocess.run([sys.executable, "-c", looked], env={"PYTHONTZPATH": ""}, check=True)

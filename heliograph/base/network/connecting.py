@@ -10,7 +10,6 @@ import asyncio
 import os
 import random
 import socket
-import ssl
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from asyncpg.connect_utils import SessionAttribute
 
 from heliograph.base.database import arrays
 from heliograph.base.database.url import Host, KeepAlive, Target, UrlError, parse, shown
+from heliograph.base.network.tls import client_context
 
 if TYPE_CHECKING:
     Raw = asyncpg.Connection[asyncpg.Record]
@@ -122,7 +122,7 @@ class Connector:
         return await self._race(self._order(), again, beside=0.0)
 
     def _complete(self, options: dict[str, Any]) -> dict[str, Any]:
-        secured = {"ssl": ssl.create_default_context()} if self._target.system_roots else {}
+        secured = {"ssl": client_context()} if self._target.system_roots else {}
         return self._options | options | secured
 
     def _follow(self) -> None:

@@ -24,6 +24,8 @@ from functools import partial
 
 import msgspec
 
+from heliograph.base.network.tls import client_context
+
 #: Seconds for one answer, and for a whole mail.
 PATIENCE, DEADLINE = 15.0, 40.0
 #: Mails that one process sends concurrently.
@@ -242,7 +244,7 @@ class _Client:
         server = self._server
         if self._is_over:
             raise TimeoutError
-        context = ssl.create_default_context()
+        context = client_context()
         if server.is_tls:
             smtp: smtplib.SMTP = smtplib.SMTP_SSL(local_hostname=self._name, timeout=PATIENCE, context=context)
         else:

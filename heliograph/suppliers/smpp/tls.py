@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 
+from heliograph.base.network.tls import client_context
 from heliograph.suppliers.smpp.settings import SmppSettings
 
 
@@ -11,7 +12,7 @@ def tls_context(settings: SmppSettings) -> ssl.SSLContext | None:
     """The TLS context for the settings; None without TLS. Raises OSError if a file cannot be read."""
     if not settings.tls:
         return None
-    context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
+    context = client_context(settings.tls_ca_file or None)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not settings.tls_verify:
         context.check_hostname = False

@@ -11,7 +11,6 @@ written to an open connection (`Failure.is_sent`), not by the kind of failure.
 from __future__ import annotations
 
 import functools
-import ssl
 import time
 import urllib.parse
 from collections.abc import Callable, Mapping
@@ -22,6 +21,7 @@ import msgspec
 import structlog
 
 from heliograph.base.network.addresses import parse_networks
+from heliograph.base.network.tls import client_context
 from heliograph.base.sentences import said
 from heliograph.http.answers import READ_BYTES, Answer, Failure
 from heliograph.http.client import ClientRules, HttpClient
@@ -109,7 +109,7 @@ class CloudClient:
             kept=READ_ANSWER,
             body_seconds=read_seconds,
         )
-        tls = ssl.create_default_context()
+        tls = client_context()
         self._sends = HttpClient(rules, tls=tls, keep_alive=keep_alive)
         self._reads = HttpClient(reads, tls=tls, keep_alive=keep_alive)
         self._urls: dict[tuple[str, str], str] = {}
