@@ -24,6 +24,9 @@ PLUGINS = {
     "setuptools": r"^build-backend = .setuptools",
 }
 
+#: Data that nothing imports, and the module of the standard library that reads it.
+READ_BY = {"tzdata": "zoneinfo"}
+
 
 def named(file: str) -> list[str]:
     """The distributions that a requirements file asks for itself, without extras and versions."""
@@ -68,6 +71,8 @@ def scripts(distribution: str) -> set[str]:
 
 def is_used(distribution: str, folders: tuple[str, ...]) -> bool:
     """Whether what stands below the folders imports it or runs it."""
+    if distribution in READ_BY:
+        return any(READ_BY[distribution] in imported(folder) for folder in folders)
     if any(modules(distribution) & imported(folder) for folder in folders):
         return True
     if folders == ("heliograph",):
