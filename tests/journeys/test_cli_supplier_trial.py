@@ -8,7 +8,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from tests.journeys.test_cli import Cli, Done
 from tests.processes import installation, until_true
-from tests.suppliers.test_http_whole_way import SECRET, carriage
+from tests.suppliers.test_http_whole_way import SECRET, supply
 
 TO = "+258841230000"
 #: A receipt comes at once, however long a busy machine takes over it.
@@ -24,7 +24,7 @@ def _states(done: Done) -> list[str]:
 
 
 async def test_a_message_goes_out_and_its_receipt_is_shown(database_url: str, pool: Pool, tmp_path: Path) -> None:
-    async with carriage("vonage", database_url, tmp_path, pool) as one:
+    async with supply("vonage", database_url, tmp_path, pool) as one:
         cli = _of(one.made.environment)
         done = await cli("supplier", "test", "http", "--to", TO, "--text", "Olá", "--from", "ACME", *WAIT, "--json")
         assert (done.data["verdict"], [found["state"] for found in done.data["receipts"]]) == (

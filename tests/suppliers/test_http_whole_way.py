@@ -60,7 +60,7 @@ ACCOUNTS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
 }
 
 
-class Carriage:
+class Supply:
     """An installation whose one supplier is a simulated one over HTTP."""
 
     def __init__(self, made: Installation, supplier: Aggregator, id: UUID, pool: Pool) -> None:
@@ -82,7 +82,7 @@ class Carriage:
 
 
 @contextlib.asynccontextmanager
-async def carriage(profile: str, url: str, place: Path, pool: Pool, **options: Any) -> AsyncIterator[Carriage]:
+async def supply(profile: str, url: str, place: Path, pool: Pool, **options: Any) -> AsyncIterator[Supply]:
     kind, values, secrets = ACCOUNTS[profile]
     async with installation(url, place, HELIOGRAPH_UNCERTAIN_GRACE_SECONDS="5") as made:
         base = made.base_url
@@ -105,7 +105,7 @@ async def carriage(profile: str, url: str, place: Path, pool: Pool, **options: A
                 settings = {"base_url": supplier.base_url, **values}
                 await suppliers.reconfigure(conn, key, id=id, settings=settings, secret=sealed)
             async with made.serving(), made.working():
-                yield Carriage(made, supplier, id, pool)
+                yield Supply(made, supplier, id, pool)
         finally:
             await supplier.stop()
 
@@ -125,7 +125,7 @@ async def test_messages_go_out_are_told_of_and_answered(
         "+258841230105": "delivered",  # its receipt came twice
         "+258841230107": "delivered",  # its answer could not be read
     }
-    async with carriage(profile, database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
+    async with supply(profile, database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
         ids = dict(zip(fates, await asyncio.gather(*(one.send(http, to) for to in fates)), strict=True))
         for to, wanted in fates.items():
             await until_true(lambda to=to, wanted=wanted: _is(one, http, ids[to], wanted))
@@ -149,11 +149,11 @@ async def test_messages_go_out_are_told_of_and_answered(
         assert await one.supplier.write(sender="258841230000", recipient=NUMBER, text="x", id="d") == 404
 
 
-async def _is(one: Carriage, http: aiohttp.ClientSession, id: str, wanted: str) -> bool:
+async def _is(one: Supply, http: aiohttp.ClientSession, id: str, wanted: str) -> bool:
     return await one.status(http, id) == wanted
 
 
-async def _stored(one: Carriage, count: int) -> bool:
+async def _stored(one: Supply, count: int) -> bool:
     found = await one.pool.fetch("SELECT body FROM received_messages ORDER BY id")
     return [row["body"] for row in found] == ["Olá 😀", "STOP"][:count]
 
@@ -163,7 +163,7 @@ async def _found(pool: Pool, query: str) -> bool:
 
 
 async def test_an_address_that_nobody_was_given_is_nowhere(database_url: str, pool: Pool, tmp_path: Path) -> None:
-    async with carriage("africastalking", database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
+    async with supply("africastalking", database_url, tmp_path, pool) as one, aiohttp.ClientSession() as http:
         good = addresses.address(one.made.settings, one.id)
         for path, status in (
             (f"{good}/receipts", 200),

@@ -12,7 +12,7 @@ from heliograph.audit.reading import Recorded
 from heliograph.pages.requests import Request
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.management import rerouting
-from heliograph.sms.management.shifts import Moved
+from heliograph.sms.management.shifts import TrafficShift
 
 #: Names of a route's fields on pages.
 FIELDS: Mapping[str, str] = {
@@ -57,8 +57,8 @@ class Entry(msgspec.Struct, frozen=True):
 class Goes(msgspec.Struct, frozen=True):
     """Part of yesterday's traffic that would go elsewhere; empty names: nobody."""
 
-    giver: str
-    taker: str
+    source: str
+    target: str
     messages: int
 
 
@@ -88,10 +88,10 @@ def entry(request: Request, one: Recorded, names: Mapping[UUID, str]) -> Entry:
     return Entry(one, changes, one.action in rerouting.ACTIONS and bool(one.before))
 
 
-def preview(found: Moved, names: Mapping[UUID, str]) -> dict[str, Any]:
+def preview(found: TrafficShift, names: Mapping[UUID, str]) -> dict[str, Any]:
     """What a change would shift, for its page."""
     goes = [
-        Goes(names.get(one.giver, "") if one.giver else "", names.get(one.taker, "") if one.taker else "", count)
+        Goes(names.get(one.source, "") if one.source else "", names.get(one.target, "") if one.target else "", count)
         for one in found.flows
         if (count := round(one.messages))
     ]

@@ -19,10 +19,10 @@ from heliograph.sms.management import shifts
 
 
 class Goes(msgspec.Struct, frozen=True):
-    """Where part of its traffic of yesterday would go. `taker` is empty if there is no other supplier for it: it would
+    """Where part of its traffic of yesterday would go. `target` is empty if there is no other supplier for it: it would
     wait, or fail."""
 
-    taker: str
+    target: str
     messages: int
 
 
@@ -91,13 +91,15 @@ async def _set(request: Request, state: str, said: str) -> Answer:
 
 async def _instead(conn: Connection, one: Supplier, *, removed: bool = False) -> dict[str, Any]:
     """Yesterday's traffic that the current rules give to it, and who would get it instead."""
-    carriage = await shifts.now(conn)
-    carriage = msgspec.structs.replace(carriage, paused=carriage.paused - {one.id})
-    found = await shifts.moved(conn, carriage, carriage.without(one.id) if removed else carriage.pausing(one.id))
-    names = {two.id: two.name for two in carriage.suppliers}
+    configuration = await shifts.current(conn)
+    configuration = msgspec.structs.replace(configuration, paused=configuration.paused - {one.id})
+    found = await shifts.compare(
+        conn, configuration, configuration.without(one.id) if removed else configuration.pausing(one.id)
+    )
+    names = {two.id: two.name for two in configuration.suppliers}
     goes = [
-        Goes(names.get(flow.taker, "") if flow.taker else "", round(flow.messages))
+        Goes(names.get(flow.target, "") if flow.target else "", round(flow.messages))
         for flow in found.flows
-        if flow.giver == one.id and round(flow.messages)
+        if flow.source == one.id and round(flow.messages)
     ]
     return {"goes": goes, "carried": sum(flow.messages for flow in goes), "yesterday": found.messages}

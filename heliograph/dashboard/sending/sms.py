@@ -264,7 +264,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
         problems=problems,
         way=way,
         challenge=challenge,
-        route=await routing.carriage(conn, number or None) if request.mode == "live" else "",
+        route=await routing.carried_by(conn, number or None) if request.mode == "live" else "",
         snippets=snippets,
         places=sorted(campaign_texts.places(given.message)),
     )

@@ -82,7 +82,7 @@ async def simulators(conn: Connection) -> frozenset[str]:
     return frozenset(row["name"] for row in await conn.fetch(SIMULATORS))
 
 
-async def carriage(conn: Connection, recipient: str | None) -> Literal["networks", "simulator", "nobody", "nowhere"]:
+async def carried_by(conn: Connection, recipient: str | None) -> Literal["networks", "simulator", "nobody", "nowhere"]:
     """Who would carry a live message to a number, or to most numbers: real networks, a simulator, or nobody. "nowhere":
     nobody either, and since there are suppliers, for other numbers, it would fail at once."""
     known = serving(await load(conn))
@@ -94,7 +94,7 @@ async def carriage(conn: Connection, recipient: str | None) -> Literal["networks
 
 async def waits_for_day(conn: Connection, traffic_class: str) -> bool:
     """Whether live messages of a class wait for the end of quiet hours: none does where only simulators carry."""
-    return CLASSES[traffic_class].waits_for_day and await carriage(conn, None) != "simulator"
+    return CLASSES[traffic_class].waits_for_day and await carried_by(conn, None) != "simulator"
 
 
 def covers(supplier: Supplier, recipient: str) -> bool:

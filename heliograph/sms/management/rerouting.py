@@ -22,7 +22,7 @@ from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import routing
 from heliograph.sms.management import shifts
-from heliograph.sms.management.shifts import Moved
+from heliograph.sms.management.shifts import TrafficShift
 
 T = TypeVar("T")
 #: Actions in the audit log that can be undone.
@@ -31,7 +31,7 @@ ACTIONS = ("route.changed", "route.removed")
 HISTORY = 200
 
 
-async def tried(conn: Connection, work: Callable[[Connection], Awaitable[T]]) -> tuple[T, Moved]:
+async def tried(conn: Connection, work: Callable[[Connection], Awaitable[T]]) -> tuple[T, TrafficShift]:
     """Perform `work`, determine how much of yesterday's traffic it would have moved, and roll back. Raises what `work`
     raises."""
     before = await shifts.in_force(conn)
@@ -42,7 +42,7 @@ async def tried(conn: Connection, work: Callable[[Connection], Awaitable[T]]) ->
         after = await shifts.in_force(conn)
     finally:
         await transaction.rollback()
-    return done, await shifts.moved(conn, before, after)
+    return done, await shifts.compare(conn, before, after)
 
 
 def mark(one: StoredRoute) -> str:

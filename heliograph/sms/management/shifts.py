@@ -45,12 +45,12 @@ NOBODY, NOWHERE = UUID(int=0), "+0"
 class Flow(msgspec.Struct, frozen=True):
     """Messages that would move from one supplier to another; None: no supplier."""
 
-    giver: UUID | None
-    taker: UUID | None
+    source: UUID | None
+    target: UUID | None
     messages: float
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Unroutable(msgspec.Struct, frozen=True):
     """Messages from a sender to a country that could no longer be sent: none of the remaining suppliers accepts the
     sender, or has a price where a route requires one."""
 
@@ -73,7 +73,7 @@ class LookedUp(msgspec.Struct, frozen=True):
     currency: str
 
 
-class Moved(msgspec.Struct, frozen=True):
+class TrafficShift(msgspec.Struct, frozen=True):
     """The effect of a change on yesterday's traffic. Messages are counted by country, so anything that depends on a
     number's further digits, its network or the class is a range."""
 
@@ -83,7 +83,7 @@ class Moved(msgspec.Struct, frozen=True):
     most: float
     #: From which supplier to which, largest first; for countries whose cases differ, by their calling code alone.
     flows: Sequence[Flow] = ()
-    refused: Sequence[Refused] = ()
+    refused: Sequence[Unroutable] = ()
     lookups: Sequence[LookedUp] = ()
 
     @property
@@ -100,7 +100,7 @@ class Moved(msgspec.Struct, frozen=True):
         return low if low == high else f"{low} to {high}"
 
 
-class Carriage(msgspec.Struct, frozen=True):
+class RoutingConfiguration(msgspec.Struct, frozen=True):
     """A configuration: which suppliers carry, and by which routes."""
 
     suppliers: Sequence[Supplier]
@@ -110,17 +110,17 @@ class Carriage(msgspec.Struct, frozen=True):
     #: The account that looks up numbers before sending, by country.
     lookups: Mapping[str, Account] = {}
 
-    def pausing(self, id: UUID) -> Carriage:
+    def pausing(self, id: UUID) -> RoutingConfiguration:
         """The configuration if a supplier were paused."""
         return msgspec.structs.replace(self, paused=self.paused | {id})
 
-    def without(self, id: UUID) -> Carriage:
+    def without(self, id: UUID) -> RoutingConfiguration:
         """The configuration if a supplier were removed."""
         routes = [
             msgspec.structs.replace(one, choices=tuple(two for two in one.choices if two.supplier_id != id))
             for one in self.routes
         ]
-        return Carriage([one for one in self.suppliers if one.id != id], routes, self.paused, self.lookups)
+        return RoutingConfiguration([one for one in self.suppliers if one.id != id], routes, self.paused, self.lookups)
 
     @property
     def table(self) -> Table:
@@ -128,22 +128,22 @@ class Carriage(msgspec.Struct, frozen=True):
         return Table([one for one in routing.serving(self.suppliers) if one.id not in self.paused], self.routes)
 
 
-async def in_force(conn: Connection) -> Carriage:
+async def in_force(conn: Connection) -> RoutingConfiguration:
     """The current configuration, regardless of pauses."""
     routes = await rules.active(conn)
     where = asking.countries(routes)
     known = await accounts.load(conn) if where else []
     asked = {country: one for country in where if (one := accounts.serving(known, country)) is not None}
-    return Carriage(await routing.load(conn), routes, lookups=asked)
+    return RoutingConfiguration(await routing.load(conn), routes, lookups=asked)
 
 
-async def now(conn: Connection) -> Carriage:
+async def current(conn: Connection) -> RoutingConfiguration:
     """The current configuration, without suppliers that are paused or draining."""
     known = await in_force(conn)
     return msgspec.structs.replace(known, paused=frozenset(one.id for one in known.suppliers if one.state != "active"))
 
 
-async def moved(conn: Connection, before: Carriage, after: Carriage) -> Moved:
+async def compare(conn: Connection, before: RoutingConfiguration, after: RoutingConfiguration) -> TrafficShift:
     """How much of yesterday's traffic would have gone elsewhere, according to the roll-ups."""
     book = await loading.load(conn)
     prices = Prices()
@@ -154,7 +154,13 @@ async def moved(conn: Connection, before: Carriage, after: Carriage) -> Moved:
     return await asyncio.to_thread(_compared, before, after, book, prices, rows)
 
 
-def _compared(before: Carriage, after: Carriage, book: Book, prices: Prices, rows: Iterable[asyncpg.Record]) -> Moved:
+def _compared(
+    before: RoutingConfiguration,
+    after: RoutingConfiguration,
+    book: Book,
+    prices: Prices,
+    rows: Iterable[asyncpg.Record],
+) -> TrafficShift:
     old, new = _Judge(before, book, prices), _Judge(after, book, prices)
     total, least, most = 0, 0.0, 0.0
     flows: dict[tuple[UUID | None, UUID | None], float] = defaultdict(float)
@@ -179,22 +185,22 @@ def _compared(before: Carriage, after: Carriage, book: Book, prices: Prices, row
         countries[country] += messages
         least += messages * min(shares)
         most += messages * max(shares)
-    return Moved(
+    return TrafficShift(
         total,
         least / total if total else 0.0,
         most / total if total else 0.0,
         sorted((Flow(*pair, messages) for pair, messages in flows.items()), key=lambda one: -one.messages),
-        sorted((Refused(*pair, messages) for pair, messages in refused.items()), key=lambda one: -one.messages),
+        sorted((Unroutable(*pair, messages) for pair, messages in refused.items()), key=lambda one: -one.messages),
         _looked_up(before.lookups, after.lookups, countries),
     )
 
 
 def _grouped(
-    rows: Iterable[asyncpg.Record], book: Book, *carriages: Carriage
+    rows: Iterable[asyncpg.Record], book: Book, *configurations: RoutingConfiguration
 ) -> dict[tuple[str, UUID, str], dict[str, int]]:
     """Messages grouped by country, organization and sender that are treated alike: of thousands of organizations, few
     are named by any rule. Where a route requires a price, so is the kind of the sender, on which rates may depend."""
-    routes = [route for one in carriages for route in one.routes]
+    routes = [route for one in configurations for route in one.routes]
     organizations = {route.organization_id for route in routes}
     senders = {route.sender.casefold() for route in routes if route.sender is not None}
     found: dict[tuple[str, UUID, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -243,10 +249,10 @@ def _flows(before: Shares, after: Shares) -> dict[tuple[UUID | None, UUID | None
     gains = {id: value for id, value in change.items() if value > 0}
     total = sum(gains.values())
     return {
-        (giver, taker): -less * more / total
-        for giver, less in change.items()
+        (source, target): -less * more / total
+        for source, less in change.items()
         if less < 0
-        for taker, more in gains.items()
+        for target, more in gains.items()
     }
 
 
@@ -261,9 +267,9 @@ class _Asked(msgspec.Struct, frozen=True):
 class _Judge:
     """Computes what one configuration does with messages."""
 
-    def __init__(self, carriage: Carriage, book: Book, prices: Prices) -> None:
-        self.table, self._book, self._prices = carriage.table, book, prices
-        self._lookups, self._at = carriage.lookups, clock.now()
+    def __init__(self, configuration: RoutingConfiguration, book: Book, prices: Prices) -> None:
+        self.table, self._book, self._prices = configuration.table, book, prices
+        self._lookups, self._at = configuration.lookups, clock.now()
         #: Keeps the candidates alive, so that no other object can get their identity.
         self._known: dict[int, tuple[Candidates, _Asked]] = {}
 
