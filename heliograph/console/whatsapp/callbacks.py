@@ -19,7 +19,7 @@ async def show(request: Request) -> Answer:
     """Waiting callbacks, and items that could not be applied."""
     key = apps.seal_key(request.services.settings)
     async with request.reading() as conn:
-        waiting, letters = await whatsapp.waiting(conn), await whatsapp.letters(conn, key)
+        waiting, letters = await whatsapp.waiting(conn), await whatsapp.list_dead_letters(conn, key)
     values: dict[str, Any] = {
         "waiting": waiting,
         "letters": letters,
@@ -44,10 +44,10 @@ async def show_one(request: Request) -> Answer:
     """One item: why it could not be applied, and its contents, without what people wrote."""
     key = apps.seal_key(request.services.settings)
     async with request.reading() as conn:
-        found = await whatsapp.letter(conn, key, id=request.id())
+        found = await whatsapp.get_dead_letter(conn, key, id=request.id())
     values: dict[str, Any] = {
         "open": found,
-        "one": found.letter,
+        "one": found.line,
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Shown(template="whatsapp/callback.html", values=values)

@@ -51,7 +51,7 @@ async def waiting(conn: Connection) -> Waiting:
     return Waiting(**row)
 
 
-class Letter(msgspec.Struct, frozen=True):
+class DeadLetterLine(msgspec.Struct, frozen=True):
     """An item that could not be applied, without what people wrote and without whole numbers."""
 
     id: str
@@ -64,27 +64,27 @@ class Letter(msgspec.Struct, frozen=True):
     size: int
 
 
-async def letters(conn: Connection, key: Key) -> list[Letter]:
+async def list_dead_letters(conn: Connection, key: Key) -> list[DeadLetterLine]:
     """The newest LETTERS items. Raises Unsealable."""
     return [_letter(one) for one in await dead_letters.list_all(conn, key, limit=LETTERS)]
 
 
-class OpenLetter(msgspec.Struct, frozen=True):
+class OpenDeadLetter(msgspec.Struct, frozen=True):
     """One item with its content. `masked`: as JSON, see `masked`; "": it is not JSON."""
 
-    letter: Letter
+    line: DeadLetterLine
     app: UUID
     masked: str
 
 
-async def letter(conn: Connection, key: Key, *, id: UUID) -> OpenLetter:
+async def get_dead_letter(conn: Connection, key: Key, *, id: UUID) -> OpenDeadLetter:
     """One item. Raises NotFound, Unsealable."""
     one = await dead_letters.get(conn, key, id=id)
     try:
         shown = json.dumps(masked(json.loads(one.raw)), indent=2, ensure_ascii=False)[:SHOWN]
     except (ValueError, RecursionError):
         shown = ""
-    return OpenLetter(_letter(one), one.app, shown)
+    return OpenDeadLetter(_letter(one), one.app, shown)
 
 
 def masked(value: Any, name: str = "") -> Any:
@@ -108,11 +108,11 @@ def _name(text: str) -> str:
     return text if _NAME.fullmatch(text) else f"[{len(text)}]"
 
 
-def _letter(one: dead_letters.StoredDeadLetter) -> Letter:
+def _letter(one: dead_letters.StoredDeadLetter) -> DeadLetterLine:
     item = one.item
     facts = [] if item is None else _facts(msgspec.to_builtins(item))
     kind = "" if item is None else type(item).__name__.removesuffix("Item").lower()
-    return Letter(str(one.id), one.received_at, kept(one.reason), kind, facts, len(one.raw))
+    return DeadLetterLine(str(one.id), one.received_at, kept(one.reason), kind, facts, len(one.raw))
 
 
 def _facts(values: dict[str, Any]) -> list[tuple[str, str]]:
