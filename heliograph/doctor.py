@@ -17,11 +17,11 @@ from heliograph.base.database import clock, migrate, roles
 from heliograph.base.database import url as database_url
 from heliograph.base.database.pool import Connection
 from heliograph.base.network import certificates, smtp
-from heliograph.base.network.smtp import Unsent
+from heliograph.base.network.smtp import MailNotSent
 from heliograph.base.process.heartbeat import GONE, IS_ALIVE
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import LATE, Check, Sentence, State, joined, kept, quoted, said
-from heliograph.base.standby.readers import Unread, reached
+from heliograph.base.standby.readers import StandbyUnreadable, reached
 from heliograph.health import backups, database, snapshots
 from heliograph.health.database import Room, Safety, Unseen
 from heliograph.mail import checks as mails
@@ -176,7 +176,7 @@ async def mail(conn: Connection, settings: Settings) -> list[Check]:
     where = f"{server.host}:{server.port}"
     try:
         await sender.greet()
-    except Unsent as error:
+    except MailNotSent as error:
         why = kept(smtp.REASONS[error.reason])
         if error.said:
             why = Sentence.of("%(why)s (%(said)s)", {"why": why, "said": error.said})
@@ -198,7 +198,7 @@ async def _standby(conn: Connection, settings: Settings) -> list[Check]:
         async with reached(conn, settings.reader_database_url, bound=settings.reader_wait_seconds) as (_, behind):
             detail = said("%(where)s has caught up after %(ms)s ms", where=where, ms=round(behind * 1000))
             return [Check(said("standby"), "ok", detail)]
-    except Unread as error:
+    except StandbyUnreadable as error:
         remedy = said(
             "Lists, reports and exports are read from the primary meanwhile. Look at `pg_stat_replication` on the"
             " primary and at the standby's log; check HELIOGRAPH_READER_DATABASE_URL."

@@ -235,10 +235,10 @@ class Worker:
             await part.renew()
 
     async def _tell(self, conn: Connection) -> None:
-        await telling.tell(conn, box=outbox.of(self._settings), writes=mail.letter)
+        await telling.tell(conn, box=outbox.of(self._settings), writes=mail.compose)
 
     async def _report(self, conn: Connection) -> None:
-        writes = partial(report.letter, console=self._console())
+        writes = partial(report.compose, console=self._console())
         await daily.tell(conn, box=outbox.of(self._settings), writes=writes)
 
     def _console(self) -> str:
@@ -250,7 +250,7 @@ class Worker:
     async def _look(self, conn: Connection) -> None:
         checks = await doctor.examine(conn, self._settings, far=False)
         await findings.keep(conn, checks)
-        writes = partial(operators.letter, console=self._console())
+        writes = partial(operators.compose, console=self._console())
         async with conn.transaction():
             await operators_telling.tell(conn, checks, box=outbox.of(self._settings), writes=writes)
 

@@ -11,7 +11,7 @@ from operator import add
 
 from heliograph.audit.recording import Entry, record_many
 from heliograph.base.actor import Who
-from heliograph.base.database.batching import Noted
+from heliograph.base.database.batching import WriteBehind
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.network.addresses import sharer
 
@@ -25,7 +25,7 @@ class Failures:
     """One per process."""
 
     def __init__(self, pool: Pool) -> None:
-        self.noted: Noted[tuple[str, str], int] = Noted(
+        self.noted: WriteBehind[tuple[str, str], int] = WriteBehind(
             pool, _write, every=EVERY, most=MOST, merged=add, beyond=lambda key: (key[0], OTHERS)
         )
 

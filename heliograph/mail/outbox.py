@@ -19,7 +19,7 @@ import msgspec
 from heliograph.base.crypto import Key, derive_key, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.base.process.settings import Settings
 
 #: Maximum mails waiting in an installation, and per organization and kind in a day.
@@ -106,24 +106,24 @@ async def put(
 async def put_many(
     conn: Connection,
     outbox: Outbox,
-    letters: Sequence[tuple[UUID | None, UUID, Letter]],
+    mails: Sequence[tuple[UUID | None, UUID, Mail]],
     *,
     kind: str,
     within: timedelta,
 ) -> int:
     """Queue mails of one kind, to be sent once the caller's transaction commits: (organization, or None for the
-    installation; subject; letter). Returns how many; the others exceed the limits of the installation or of their
+    installation; subject; content). Returns how many; the others exceed the limits of the installation or of their
     organization's day. Mails already waiting for the same subjects stay."""
-    ids = [uuid7() for _ in letters]
+    ids = [uuid7() for _ in mails]
     done = await conn.execute(
         PUT_MANY,
         kind,
         ids,
-        [organization_id for organization_id, _, _ in letters],
-        [subject_id for _, subject_id, _ in letters],
+        [organization_id for organization_id, _, _ in mails],
+        [subject_id for _, subject_id, _ in mails],
         [
             seal(outbox.key, msgspec.json.encode(content), context(id))
-            for id, (_, _, content) in zip(ids, letters, strict=True)
+            for id, (_, _, content) in zip(ids, mails, strict=True)
         ],
         within,
         MOST_WAITING,
@@ -132,9 +132,9 @@ async def put_many(
     return int(done.split()[-1])
 
 
-def letter(key: Key, taken: Taken) -> Letter:
-    """A mail's letter. Raises Unsealable."""
-    return msgspec.json.decode(content(key, taken), type=Letter)
+def opened(key: Key, taken: Taken) -> Mail:
+    """The content of a mail. Raises Unsealable."""
+    return msgspec.json.decode(content(key, taken), type=Mail)
 
 
 def content(key: Key, taken: Taken) -> bytes:

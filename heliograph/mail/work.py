@@ -13,7 +13,7 @@ import structlog
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.network import smtp
-from heliograph.base.network.smtp import Sender, Unsent
+from heliograph.base.network.smtp import Mailer, MailNotSent
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox, Taken
@@ -25,11 +25,11 @@ log = structlog.get_logger()
 Answers = Callable[[Connection, Outbox, bytes], Awaitable[None]]
 
 
-def sender_of(settings: Settings) -> Sender | None:
+def sender_of(settings: Settings) -> Mailer | None:
     """The sender of an installation; None: it sends no mails."""
     if not settings.smtp_url:
         return None
-    return Sender(smtp.parse(settings.smtp_url), smtp.parse_sender(settings.mail_from))
+    return Mailer(smtp.parse(settings.smtp_url), smtp.parse_sender(settings.mail_from))
 
 
 class MailWork(Work):
@@ -101,8 +101,8 @@ class MailWork(Work):
     async def _send(self, taken: Taken) -> None:
         assert self._sender is not None
         try:
-            await self._sender.send(outbox.letter(self._key, taken), id=str(taken.id))
-        except Unsent as error:
+            await self._sender.send(outbox.opened(self._key, taken), id=str(taken.id))
+        except MailNotSent as error:
             code = error.said[:3] if error.said[:3].isdigit() else ""
             said = {"mail": str(taken.id), "kind": taken.kind, "reason": error.reason, "code": code}
             async with self._pool.acquire() as conn:

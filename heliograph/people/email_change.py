@@ -68,8 +68,8 @@ async def ask(
             return True
         token = secrets.token_urlsafe(32)
         await conn.execute(ASK, user.id, hash_secret(token), email, session_id, organization_id, LIFE)
-        letter = texts.new_email(language, to=email, name=user.name, link=f"{box.base_url.rstrip('/')}{PATH}#{token}")
-        if not await outbox.put(conn, box, kind=KIND, content=letter, within=LIFE, subject_id=_subject(user.id)):
+        mail = texts.new_email(language, to=email, name=user.name, link=f"{box.base_url.rstrip('/')}{PATH}#{token}")
+        if not await outbox.put(conn, box, kind=KIND, content=mail, within=LIFE, subject_id=_subject(user.id)):
             raise _untold()
         known = texts.email_asked(user.language or language, to=user.email, name=user.name, email=email)
         if not await outbox.put(conn, box, kind=KIND, content=known, within=TOLD_WITHIN):
@@ -157,8 +157,8 @@ async def _change(
         after=after,
     )
     if box is not None:
-        letter = texts.former_email(user.language or "en", to=user.email, name=user.name, email=email)
-        if not await outbox.put(conn, box, kind=KIND, content=letter, within=TOLD_WITHIN):
+        mail = texts.former_email(user.language or "en", to=user.email, name=user.name, email=email)
+        if not await outbox.put(conn, box, kind=KIND, content=mail, within=TOLD_WITHIN):
             raise _untold()
     return await users.get(conn, id=user.id)
 

@@ -133,7 +133,7 @@ SELECT i.email, i.note, o.name AS organization,
 async def _mail(conn: Connection, actor: Actor, box: Outbox, *, id: UUID, token: str, language: str) -> bool:
     row = await conn.fetchrow(TOLD, actor.organization_id, id)
     assert row is not None
-    letter = texts.invitation(
+    mail = texts.invitation(
         row["language"] or language,
         to=row["email"],
         organization=row["organization"],
@@ -145,7 +145,7 @@ async def _mail(conn: Connection, actor: Actor, box: Outbox, *, id: UUID, token:
         conn,
         box,
         kind="invitation",
-        content=letter,
+        content=mail,
         within=MAILED_WITHIN,
         organization_id=actor.organization_id,
         subject_id=id,

@@ -270,7 +270,7 @@ async def test_the_receipts_of_a_day_are_mailed_once(pool: Pool, root: Browser, 
             settings, smtp_url="smtp://localhost", mail_from="a@acme.test", public_url="https://acme.test"
         )
     )
-    writes = partial(report.letter, console="https://acme.test/console")
+    writes = partial(report.compose, console="https://acme.test/console")
     late = clock.now().replace(hour=daily.HOUR)
     early = late.replace(hour=daily.HOUR - 1)
     id = await added(pool)
@@ -293,7 +293,7 @@ async def test_the_receipts_of_a_day_are_mailed_once(pool: Pool, root: Browser, 
         assert await daily.tell(conn, box=box, writes=writes, at=late + timedelta(hours=1)) == 0, "once is enough"
         assert box is not None
         rows = await conn.fetch("SELECT id, kind, sealed, attempts FROM mails")
-    letters = {one.to: one for one in (outbox.letter(box.key, outbox.Taken(*row)) for row in rows)}
+    letters = {one.to: one for one in (outbox.opened(box.key, outbox.Taken(*row)) for row in rows)}
     assert set(letters) == {"eva@example.com", "rui@example.com"}
     english, portuguese = letters["eva@example.com"].text, letters["rui@example.com"].text
     day = late - timedelta(days=1)

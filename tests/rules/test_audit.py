@@ -257,9 +257,9 @@ async def test_many_addresses_share_an_entry(pool: Pool) -> None:
 async def test_what_could_not_be_written_waits_for_the_database(pool: Pool, database_url: str) -> None:
     failures = Failures(pool)
     failures.note("203.0.113.7")
-    pool.leave()
+    pool.suspend()
     await failures.noted.write()
-    pool.come_back()
+    pool.resume()
     failures.note("203.0.113.7")
     await failures.noted.write()
     assert await pool.fetchval("SELECT sum(count) FROM audit_log") == 2
@@ -267,12 +267,12 @@ async def test_what_could_not_be_written_waits_for_the_database(pool: Pool, data
 
 async def test_as_many_addresses_wait_for_the_database_as_for_a_write(pool: Pool) -> None:
     failures = Failures(pool)
-    pool.leave()
+    pool.suspend()
     for minute in range(3):
         for number in range(MOST):
             failures.note(f"10.{minute}.0.{number}")
         await failures.noted.write()
-    pool.come_back()
+    pool.resume()
     await failures.noted.write()
     rows = await pool.fetch("SELECT object_id, count FROM audit_log")
     assert (len(rows), {row["object_id"]: row["count"] for row in rows}[OTHERS]) == (MOST + 1, 2 * MOST)

@@ -147,7 +147,7 @@ async def test_a_server_without_tls_is_refused_at_once_where_it_is_wanted(
 ) -> None:
     assert await (await connect(f"{database_url}?sslmode=prefer")).fetchval("SELECT 1") == 1
     for mode in ("require", f"verify-full&sslrootcert={server[1]}"):
-        with pytest.raises(TlsMissing, match=r"^it offers no TLS, but `sslmode` requires it$"):
+        with pytest.raises(TlsMissing, match=r"^it does not offer TLS, but `sslmode` requires it$"):
             await open_pool(f"{database_url}?sslmode={mode}", size=1, wait=3600.0)
 
 

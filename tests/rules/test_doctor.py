@@ -19,7 +19,7 @@ from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import make_partitions, migrate
 from heliograph.base.database.pool import Connection, Pool
-from heliograph.base.database.roles import SEES
+from heliograph.base.database.roles import STATISTICS_ROLE
 from heliograph.base.embedded.server import ROLE
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.network import certificates
@@ -179,11 +179,11 @@ async def test_an_old_snapshot_is_told_and_who_cannot_see_says_so(
         if database_server.url == database_server.owner_url:
             return  # an administrator sees all
         monkeypatch.undo()
-        await administrator.execute(f"REVOKE {SEES} FROM {ROLE}")
+        await administrator.execute(f"REVOKE {STATISTICS_ROLE} FROM {ROLE}")
         try:
             found = await named(pool, settings, "snapshots")
             assert (found.state, found.detail) == ("warning", "transactions of other roles cannot be seen")
-            assert re.findall("`(.*)`", found.remedy) == [f"GRANT {SEES} TO {ROLE}"]
+            assert re.findall("`(.*)`", found.remedy) == [f"GRANT {STATISTICS_ROLE} TO {ROLE}"]
         finally:
             # As it was granted: whoever migrates and may do so grants it.
             await migrate(database_server.as_administrator(database_url), application=database_url)

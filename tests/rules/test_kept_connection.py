@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from heliograph.base.database.pool import Kept, Pool, open_pool
+from heliograph.base.database.pool import HeldConnection, Pool, open_pool
 
 
-class Hasty(Kept):
+class Hasty(HeldConnection):
     """Gives its connection back as soon as it can."""
 
     IDLE = 0.0

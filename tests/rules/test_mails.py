@@ -17,7 +17,7 @@ from heliograph import doctor
 from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.network import smtp
-from heliograph.base.network.smtp import Letter, Sender, Unsent
+from heliograph.base.network.smtp import Mail, Mailer, MailNotSent
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.running.mail import app as mail_app
 from heliograph.mail import outbox
@@ -29,7 +29,7 @@ from tests.mailbox import Mailbox, listening
 from tests.rules.factories import organization
 
 FROM = "Acme <no-reply@example.com>"
-LETTER = Letter("ana@example.com", "Olá\nBcc: eve@example.com", "Um texto.\n.\nFim — com acentos.\n")
+LETTER = Mail("ana@example.com", "Olá\nBcc: eve@example.com", "Um texto.\n.\nFim — com acentos.\n")
 
 
 def settings(port: int, **changed: str) -> Settings:
@@ -42,8 +42,8 @@ def settings(port: int, **changed: str) -> Settings:
     return Settings(**(values | changed))  # type: ignore[arg-type]
 
 
-def sender(url: str) -> Sender:
-    return Sender(smtp.parse(url), smtp.parse_sender(FROM))
+def sender(url: str) -> Mailer:
+    return Mailer(smtp.parse(url), smtp.parse_sender(FROM))
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def test_what_a_server_refuses(mailbox: Mailbox, command: str, answer: str
     mailbox.answers[command] = answer
     if command == "EHLO":
         mailbox.answers["HELO"] = answer
-    with pytest.raises(Unsent) as refused:
+    with pytest.raises(MailNotSent) as refused:
         await sender(f"smtp://127.0.0.1:{mailbox.port}").send(LETTER, id="one")
     assert (refused.value.reason, refused.value.is_final) == (reason, is_final)
     assert refused.value.said.startswith(answer[:3])
@@ -119,16 +119,16 @@ async def test_a_server_that_falls_silent_or_is_away(mailbox: Mailbox, monkeypat
     mailbox.answers["DATA"] = ""
     with monkeypatch.context() as hurried:
         hurried.setattr(smtp, "DEADLINE", 0.3)
-        with pytest.raises(Unsent, match="slow"):
+        with pytest.raises(MailNotSent, match="slow"):
             await sender(f"smtp://127.0.0.1:{mailbox.port}").send(LETTER, id="one")
-    with pytest.raises(Unsent, match="unreachable"):
+    with pytest.raises(MailNotSent, match="unreachable"):
         await sender("smtp://127.0.0.1:1").send(LETTER, id="one")
 
 
 @pytest.mark.parametrize("to", ["a,b@example.com", '"a b"@example.com', "a>b@example.com", "josé@example.com", "a@.."])
 async def test_addresses_that_would_be_others(mailbox: Mailbox, to: str) -> None:
-    with pytest.raises(Unsent, match="address"):
-        await sender(f"smtp://127.0.0.1:{mailbox.port}").send(Letter(to, "x", "x"), id="one")
+    with pytest.raises(MailNotSent, match="address"):
+        await sender(f"smtp://127.0.0.1:{mailbox.port}").send(Mail(to, "x", "x"), id="one")
     assert mailbox.heard == []
 
 
@@ -138,10 +138,10 @@ async def test_a_password_goes_out_encrypted_only(tmp_path: Path, monkeypatch: p
     tls.load_cert_chain(authority.issue("127.0.0.1"))
     async with listening(Mailbox(tls=tls, passwords={"ana": "p@ss/word"})) as box:
         url = f"smtp://ana:p%40ss%2Fword@127.0.0.1:{box.port}?starttls=yes"
-        with pytest.raises(Unsent, match="tls"):  # a certificate of nobody we know
+        with pytest.raises(MailNotSent, match="tls"):  # a certificate of nobody we know
             await sender(url).send(LETTER, id="one")
         monkeypatch.setenv("SSL_CERT_FILE", authority.file)
-        with pytest.raises(Unsent, match="credentials") as refused:
+        with pytest.raises(MailNotSent, match="credentials") as refused:
             await sender(url.replace("word@", "wrong@")).send(LETTER, id="one")
         assert "ana" not in refused.value.said
         await sender(url).send(LETTER, id="one")
@@ -149,7 +149,7 @@ async def test_a_password_goes_out_encrypted_only(tmp_path: Path, monkeypatch: p
         assert all(is_secure for line, is_secure in box.heard if line.split()[0] in ("AUTH", "MAIL", "DATA"))
         box.answers["STARTTLS"] = "454 not now"
         box.heard.clear()
-        with pytest.raises(Unsent, match="tls"):
+        with pytest.raises(MailNotSent, match="tls"):
             await sender(url).send(LETTER, id="one")
         assert [line.split()[0] for line, _ in box.heard] == ["ehlo", "STARTTLS"]
 
@@ -343,9 +343,9 @@ def test_every_text_has_its_twin() -> None:
 
 
 def test_a_name_in_braces_is_a_name() -> None:
-    letter = texts.invitation("en", to="a@example.com", organization="{link}", inviter="{0}", note="{x}", link="L")
-    assert letter.subject == "Invitation to {link}"
-    assert "{0} invites you to {link}" in letter.text
+    mail = texts.invitation("en", to="a@example.com", organization="{link}", inviter="{0}", note="{x}", link="L")
+    assert mail.subject == "Invitation to {link}"
+    assert "{0} invites you to {link}" in mail.text
 
 
 async def test_doctor_says_whether_the_mail_server_lets_this_service_in(

@@ -22,7 +22,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process.measures import STANDBY_PASSED_OVER
 from heliograph.base.process.settings import Settings
 from heliograph.base.standby import readers as module
-from heliograph.base.standby.readers import Readers, Unread, reached
+from heliograph.base.standby.readers import Readers, StandbyUnreadable, reached
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.contacts.search import Filters
@@ -99,8 +99,8 @@ async def where(readers: Readers, pool: Pool) -> bool:
 async def test_a_standby_is_read_while_it_has_what_was_committed(
     embedded: Start, cluster_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AWAY", 0.0)
-    monkeypatch.setattr(module, "BEHIND", 0.0)
+    monkeypatch.setattr(module, "AVOID_UNREACHABLE", 0.0)
+    monkeypatch.setattr(module, "AVOID_BEHIND", 0.0)
     async with pair(embedded, cluster_home) as (url, pool, standby):
         # A caught-up one is read, however long that takes here: of what everybody sees at once.
         readers = Readers(standby.url, bound=30.0)
@@ -229,7 +229,7 @@ async def test_what_is_no_standby_of_this_primary_is_not_read(pool: Pool, databa
     async with database_server.database() as elsewhere:
         assert "On the primary" in await exported(pool, actor, Readers(elsewhere))
         async with pool.acquire() as conn:
-            with pytest.raises(Unread, match="not a standby"):
+            with pytest.raises(StandbyUnreadable, match="not a standby"):
                 async with reached(conn, elsewhere, bound=0.1):
                     pass
     with held_port() as port:

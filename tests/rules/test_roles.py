@@ -14,7 +14,7 @@ from heliograph.base.actor import SYSTEM
 from heliograph.base.database import roles
 from heliograph.base.database.migrate import make_days, make_partitions, migrate
 from heliograph.base.database.pool import Pool
-from heliograph.base.database.roles import SEES, RoleMissing
+from heliograph.base.database.roles import STATISTICS_ROLE, RoleMissing
 from heliograph.base.embedded.server import OWNER
 from tests.database import Cluster
 from tests.rules.factories import organization
@@ -143,12 +143,12 @@ async def test_the_right_to_see_all_is_left_out_if_the_owner_cannot_grant_it(
     try:
         if await conn.fetchval("SELECT current_setting('server_version_num')::int") < 160000:
             pytest.skip("every member of a group inherits alike")
-        await conn.execute(f"CREATE ROLE newcomer; CREATE ROLE team; GRANT {SEES} TO team WITH ADMIN OPTION")
+        await conn.execute(f"CREATE ROLE newcomer; CREATE ROLE team; GRANT {STATISTICS_ROLE} TO team WITH ADMIN OPTION")
         await conn.execute(f"GRANT team TO {OWNER} WITH INHERIT {inherited}")
         try:
             await migrate(owner_url, application=stranger)
             assert await conn.fetchval("SELECT has_table_privilege('newcomer', 'messages', 'SELECT, DELETE')")
-            assert await conn.fetchval(f"SELECT pg_has_role('newcomer', '{SEES}', 'USAGE')") is sees
+            assert await conn.fetchval(f"SELECT pg_has_role('newcomer', '{STATISTICS_ROLE}', 'USAGE')") is sees
         finally:
             await conn.execute("DROP OWNED BY newcomer, team CASCADE; DROP ROLE IF EXISTS newcomer")
             await conn.execute("DROP ROLE team")

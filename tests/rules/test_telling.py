@@ -13,7 +13,7 @@ from heliograph.base.actor import Actor, Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox, Taken
@@ -50,12 +50,12 @@ async def member(pool: Pool, actor: Actor, email: str, role: str) -> Actor:
 async def tell(pool: Pool, *told: Notice, mails: bool = True) -> int:
     async with pool.acquire() as conn, conn.transaction():
         await notices.record_many(conn, told)
-        return await telling.tell(conn, box=box() if mails else None, writes=mails_of.letter)
+        return await telling.tell(conn, box=box() if mails else None, writes=mails_of.compose)
 
 
-async def mailed(pool: Pool) -> list[Letter]:
+async def mailed(pool: Pool) -> list[Mail]:
     rows = await pool.fetch("SELECT id, kind, sealed, attempts FROM mails WHERE kind = 'notices' ORDER BY id")
-    return sorted((outbox.letter(box().key, Taken(**row)) for row in rows), key=lambda one: one.to)
+    return sorted((outbox.opened(box().key, Taken(**row)) for row in rows), key=lambda one: one.to)
 
 
 async def choose(pool: Pool, actor: Actor, ways: Mapping[str, list[str] | None]) -> None:
@@ -170,12 +170,12 @@ async def test_mails_of_a_day_are_bounded_and_leave_room_for_invitations(
         await tell(pool, Notice(actor.organization_id, "quota.used", str(80 + n)))
     assert len(await mailed(pool)) == 3
     async with pool.acquire() as conn:
-        letter = Letter("x@example.com", "s", "t")
+        mail = Mail("x@example.com", "s", "t")
         assert await outbox.put(
             conn,
             box(),
             kind="invitation",
-            content=letter,
+            content=mail,
             within=telling.WITHIN,
             organization_id=actor.organization_id,
             subject_id=uuid7(),

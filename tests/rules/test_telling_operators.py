@@ -11,7 +11,7 @@ from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.base.sentences import Check, said
 from heliograph.health import findings
 from heliograph.mail import outbox
@@ -39,15 +39,15 @@ async def operator(pool: Pool, name: str, role: str = "root") -> Who:
     return Who("operator", user.id, name=name)
 
 
-async def look(pool: Pool, *checks: Check, mails: bool = True) -> list[Letter]:
+async def look(pool: Pool, *checks: Check, mails: bool = True) -> list[Mail]:
     """What is mailed by a look that found this."""
-    writes = partial(mails_of.letter, console="https://ops.example.com/console")
+    writes = partial(mails_of.compose, console="https://ops.example.com/console")
     async with pool.acquire() as conn, conn.transaction():
         await findings.keep(conn, checks)
         await conn.execute("DELETE FROM mails")
         await telling.tell(conn, checks, box=box() if mails else None, writes=writes)
     rows = await pool.fetch("SELECT id, kind, sealed, attempts FROM mails ORDER BY id")
-    return sorted((outbox.letter(box().key, Taken(**row)) for row in rows), key=lambda one: one.to)
+    return sorted((outbox.opened(box().key, Taken(**row)) for row in rows), key=lambda one: one.to)
 
 
 async def later(pool: Pool, span: str) -> None:

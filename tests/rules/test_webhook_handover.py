@@ -305,7 +305,7 @@ class _Worker:
         ]
 
     async def kill(self) -> None:
-        self._pool.leave()
+        self._pool.suspend()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

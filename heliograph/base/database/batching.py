@@ -1,4 +1,4 @@
-"""Group commit: one is a batch of one. Also values that nobody waits for, noted now and written later (`Noted`).
+"""Group commit: one is a batch of one. Also values that nobody waits for, noted now and written later (`WriteBehind`).
 
 Items that arrive while a batch is being processed go into the next one. There is no linger: an idle batcher
 starts at once, so a lone item waits for nobody, and under load the batch grows to what the database needs. One batch is
@@ -142,7 +142,7 @@ class Batcher(Generic[Item, Result]):
             self._settled(done, None)
 
 
-class Noted(Generic[Key, Value]):
+class WriteBehind(Generic[Key, Value]):
     """Values noted in memory, and all written a moment later in one statement. Noting waits for nothing, and neither
     memory nor rows grow with how often it is done. One per process."""
 

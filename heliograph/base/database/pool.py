@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import asyncpg
 
 from heliograph.base.database import clock
-from heliograph.base.network.connecting import ABANDONED, Connector, DatabaseAway, TlsMissing
+from heliograph.base.network.connecting import DEAD_PEER_PARAMETERS, Connector, DatabaseUnavailable, TlsMissing
 from heliograph.base.process import measures
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 #: Our tables are empty one second and full the next, and every statement finds its rows by key, in sets. So plans must
 #: not depend on statistics: one generic plan with index look-ups, whatever sizes the planner assumes.
-KEYED = {
+KEY_LOOKUP_PLANNING = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -44,21 +44,26 @@ KEYED = {
     "max_parallel_workers_per_gather": "0",
 }
 
-#: What a statement means must not depend on what the role, the database or the server sets: it sees what others have
-#: committed meanwhile (a serializable one would fail instead), and tables are those in `public`.
-MEANING = {
+#: The meaning of a statement must not depend on defaults of the role, the database or the server: it sees what others
+#: have committed in the meantime (a serializable one would fail instead), and its tables are those in `public`.
+STATEMENT_SEMANTICS = {
     "default_transaction_isolation": "read committed",
     "search_path": "public",
     "standard_conforming_strings": "on",
 }
 
-#: Parameters of each session. A pooler in transaction mode accepts none, so behind one they are set on the role.
-ROLE = {"client_connection_check_interval": "1000", **ABANDONED, **MEANING, **KEYED}
+#: Parameters of every session. A pooler in transaction mode accepts none, so behind one they are set on the role.
+SESSION_PARAMETERS = {
+    "client_connection_check_interval": "1000",
+    **DEAD_PEER_PARAMETERS,
+    **STATEMENT_SEMANTICS,
+    **KEY_LOOKUP_PLANNING,
+}
 PLANS = "SELECT current_setting('plan_cache_mode')"
 
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run
 #: inside a transaction, to which the settings are limited.
-RANGED = """
+RANGE_SCAN_PLANNING = """
 SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'on', true),
        set_config('enable_hashjoin', 'on', true), set_config('enable_bitmapscan', 'on', true),
        set_config('random_page_cost', '1.1', true)
@@ -66,14 +71,14 @@ SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('ena
 
 #: Time limit of a statement, seconds; nothing on a hot path comes near it.
 STATEMENT_TIMEOUT = 30.0
-#: Seconds that this side waits for a statement beyond the server's limit: a timeout there costs no connection.
-ANSWER = 0.5
+#: How much longer than the server's statement timeout this side waits, seconds: a timeout there costs no connection.
+CLIENT_TIMEOUT_MARGIN = 0.5
 
-MISTAKES = (asyncpg.InvalidAuthorizationSpecificationError, ssl.SSLCertVerificationError, TlsMissing)
+CONFIGURATION_ERRORS = (asyncpg.InvalidAuthorizationSpecificationError, ssl.SSLCertVerificationError, TlsMissing)
 
 
 class RoleUnset(ValueError):
-    """Behind a pooler, the role of a connection brings its settings, and this one has none."""
+    """Behind a pooler, a connection gets its settings from its role, and this role has none."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -82,11 +87,11 @@ class RoleUnset(ValueError):
         )
 
 
-class _Thrown(_Raw):
-    """A connection that is discarded together with a statement that was abandoned.
+class _DisposableConnection(_Raw):
+    """A connection that is discarded, rather than reused, when a statement on it is abandoned.
 
-    asyncpg would ask the server over a second connection to cancel the statement, and wait: forever, if the server
-    hangs. And a commit that waits for its standbys must not be cancelled: it would exist here and nowhere else.
+    asyncpg would open a second connection to ask the server to cancel the statement, and wait: forever, if the server
+    hangs. And a commit waiting for its standbys must not be cancelled: it would exist here and nowhere else.
     """
 
     __slots__ = ("plans",)
@@ -119,7 +124,7 @@ class Pool(_Pool):
     def __init__(self, connector: Connector, *, patience: float | None, counted: bool = True, **options: Any) -> None:
         """`counted`: whether its connections are in the process's metrics."""
         connect: Any = self._open
-        super().__init__(connect=connect, connection_class=_Thrown, **options)
+        super().__init__(connect=connect, connection_class=_DisposableConnection, **options)
         self.connector = connector
         self._patience = patience
         self._counted = counted
@@ -127,8 +132,8 @@ class Pool(_Pool):
         #: The current generation of plans.
         self._plans = 0
 
-    def leave(self) -> None:
-        """The database is away: end every connection, and refuse new ones until `come_back`."""
+    def suspend(self) -> None:
+        """The database is away: end every connection, and refuse new ones until `resume`."""
         self._away = True
         inside: Any = self
         for holder in inside._holders:
@@ -139,7 +144,7 @@ class Pool(_Pool):
         """Whether the database is known not to answer."""
         return self._away
 
-    def come_back(self) -> None:
+    def resume(self) -> None:
         """The database answers again: allow new connections."""
         self._away = False
 
@@ -149,7 +154,7 @@ class Pool(_Pool):
 
     def plans_are_old(self, connection: Any) -> bool:
         """Whether an acquired connection has outdated plans."""
-        inside: _Thrown = connection._con
+        inside: _DisposableConnection = connection._con
         return inside.plans != self._plans
 
     async def renew_plans(self, connection: Any) -> None:
@@ -160,7 +165,7 @@ class Pool(_Pool):
 
     async def _open(self, **options: Any) -> Any:
         if self._away:
-            raise DatabaseAway("the database does not answer")
+            raise DatabaseUnavailable("the database does not answer")
         try:
             opened: Any = await self.connector.connect(**options)
         except Exception:
@@ -172,7 +177,7 @@ class Pool(_Pool):
 
     async def _acquire(self, timeout: float | None) -> Any:
         if self._away:
-            raise DatabaseAway("the database does not answer")
+            raise DatabaseUnavailable("the database does not answer")
         pool: Any = super()
         async with asyncio.timeout(self._patience if timeout is None else timeout):
             acquired = await pool._acquire(None)
@@ -205,7 +210,7 @@ async def open_pool(
     """
     # An unnamed statement is parsed and run in one message, which a pooler passes to a single server.
     connector = Connector(url, current=current, **({"statement_cache_size": 0} if pooler == "unprepared" else {}))
-    session = {} if pooler else {"statement_timeout": str(int(statement * 1000)), **ROLE}
+    session = {} if pooler else {"statement_timeout": str(int(statement * 1000)), **SESSION_PARAMETERS}
     deadline = asyncio.get_running_loop().time() + wait
     while True:
         try:
@@ -217,7 +222,7 @@ async def open_pool(
                 min_size=0,
                 max_size=size,
                 max_queries=50_000,
-                command_timeout=statement + ANSWER,
+                command_timeout=statement + CLIENT_TIMEOUT_MARGIN,
                 max_inactive_connection_lifetime=300,
                 server_settings={"application_name": "heliograph", **session},
                 reset=_keep,
@@ -228,7 +233,7 @@ async def open_pool(
                 async with pool.acquire() as conn:
                     if follow:
                         await follow_clock(conn)
-                    if pooler and await conn.fetchval(PLANS) != KEYED["plan_cache_mode"]:
+                    if pooler and await conn.fetchval(PLANS) != KEY_LOOKUP_PLANNING["plan_cache_mode"]:
                         raise RoleUnset
             except BaseException:
                 pool.terminate()
@@ -236,7 +241,11 @@ async def open_pool(
             return pool
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             # Mistakes at startup only: later, the password is being changed, and its file will follow.
-            if not is_down(error) or isinstance(error, MISTAKES) or asyncio.get_running_loop().time() >= deadline:
+            if (
+                not is_down(error)
+                or isinstance(error, CONFIGURATION_ERRORS)
+                or asyncio.get_running_loop().time() >= deadline
+            ):
                 raise
             await asyncio.sleep(0.1)
 
@@ -249,37 +258,37 @@ async def follow_clock(conn: Connection) -> float:
     return clock.note(there, own=own, asked=asked, answered=clock.reading()[1])
 
 
-KEPT = """
+STORED_PARAMETERS = """
 SELECT s.setconfig FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
  WHERE d.datname = current_database() AND s.setrole = current_user::regrole
 """
 # PostgreSQL itself quotes names and values.
-ALTER = """
+ALTER_ROLE = """
 SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET %I = %L', current_database(), name, value)
   FROM unnest($1::text[], $2::text[]) AS wanted (name, value)
 """
 
 
 async def set_role(conn: Connection) -> bool:
-    """Set the parameters of ROLE for the connection's role in this database; returns whether any were missing. A role
+    """Set SESSION_PARAMETERS on the connection's role in this database; returns whether any were missing. A role
     may do so for itself."""
-    kept = set(await conn.fetchval(KEPT) or ())
-    missing = {name: value for name, value in ROLE.items() if f"{name}={value}" not in kept}
-    for row in await conn.fetch(ALTER, list(missing), list(missing.values())):
+    kept = set(await conn.fetchval(STORED_PARAMETERS) or ())
+    missing = {name: value for name, value in SESSION_PARAMETERS.items() if f"{name}={value}" not in kept}
+    for row in await conn.fetch(ALTER_ROLE, list(missing), list(missing.values())):
         await conn.execute(row[0])
     return bool(missing)
 
 
 async def plan_by_key(conn: Connection) -> None:
-    """Apply KEYED to a connection outside the pool, for its lifetime."""
-    await conn.execute("".join(f"SET {name} = '{value}';" for name, value in KEYED.items()))
+    """Apply KEY_LOOKUP_PLANNING to a connection outside the pool for as long as it lives."""
+    await conn.execute("".join(f"SET {name} = '{value}';" for name, value in KEY_LOOKUP_PLANNING.items()))
 
 
-class Kept:
-    """A connection of the pool for one frequent user: acquiring one each time costs as much as a small query (30 µs).
-    It returns to the pool after a moment without use."""
+class HeldConnection:
+    """A pooled connection held for one frequent user: acquiring one each time costs as much as a small query (30 µs).
+    It goes back to the pool after a moment of disuse."""
 
-    #: Seconds without use after which it is returned.
+    #: Seconds of disuse after which it is returned.
     IDLE = 0.05
 
     def __init__(self, pool: Pool) -> None:
@@ -292,7 +301,7 @@ class Kept:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
-        """The kept connection, or another one from the pool while it is in use."""
+        """The held connection, or another one from the pool while it is in use."""
         if self._busy:
             async with self._pool.acquire() as other:
                 yield other
@@ -339,16 +348,16 @@ class Kept:
 
 
 #: How often a transaction is retried after losing to another one.
-DEADLOCKS = 3
+DEADLOCK_RETRIES = 3
 
 
 async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Result:
     """The result of `transaction`, a complete transaction, which is retried if it was rolled back as the victim of a
     deadlock.
 
-    Raises DeadlockDetectedError after DEADLOCKS retries, and any other error at once.
+    Raises DeadlockDetectedError after DEADLOCK_RETRIES retries, and any other error at once.
     """
-    left = DEADLOCKS
+    left = DEADLOCK_RETRIES
     while True:
         try:
             return await transaction()
@@ -361,7 +370,7 @@ async def despite_deadlocks(transaction: Callable[[], Awaitable[Result]]) -> Res
 #: Classes of SQLSTATE (PostgreSQL, appendix A) that are the server's problem, not a statement's: connection exceptions,
 #: insufficient resources, operator intervention (also codes that asyncpg does not know), and system errors (its files,
 #: or those of an extension, are missing or unreadable).
-AWAY = frozenset({"08", "53", "57", "58"})
+SERVER_ERROR_CLASSES = frozenset({"08", "53", "57", "58"})
 
 
 def is_down(error: BaseException) -> bool:
@@ -374,7 +383,7 @@ def is_down(error: BaseException) -> bool:
         return not isinstance(error, ValueError) and any(
             word in str(error) for word in ("closed", "closing", "released", "another operation")
         )
-    if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in AWAY:
+    if isinstance(error, asyncpg.PostgresError) and (error.sqlstate or "")[:2] in SERVER_ERROR_CLASSES:
         return True
     return isinstance(
         error,

@@ -43,7 +43,7 @@ SELECT clock_timestamp() AS at, current_setting('transaction_read_only')::boolea
 """
 
 
-class Silence(TimeoutError):
+class DatabaseSilent(TimeoutError):
     """The database did not answer in time."""
 
 
@@ -69,7 +69,7 @@ async def watch(pool: Pool) -> None:
                 filled = now_filled
                 if is_away:
                     is_away = False
-                    pool.come_back()
+                    pool.resume()
                     log.warning("database is back")  # as prominent as the loss: whoever saw that must see this
                 reminded = _remind(reminded)
                 await asyncio.sleep(EVERY)
@@ -80,7 +80,7 @@ async def watch(pool: Pool) -> None:
                 log.warning("database is away", error=type(error).__name__)
             measures.DATABASE_AWAY.add(by=not is_away)
             is_away = True
-            pool.leave()
+            pool.suspend()
         finally:
             if connection is not None:
                 connection.terminate()
@@ -88,7 +88,7 @@ async def watch(pool: Pool) -> None:
 
 
 async def _beat(connection: Raw) -> set[int]:
-    """One beat; returns the tables filled since they were vacuumed. Raises Silence, and what asyncpg
+    """One beat; returns the tables filled since they were vacuumed. Raises DatabaseSilent, and what asyncpg
     raises."""
     own, asked = clock.reading()
     answer = asyncio.ensure_future(_ask(connection))
@@ -99,7 +99,7 @@ async def _beat(connection: Raw) -> set[int]:
                 break
             await asyncio.sleep(ROUND)
         if not answer.done():
-            raise Silence("the database does not answer")
+            raise DatabaseSilent("the database does not answer")
         row, answered = answer.result()
     finally:
         answer.cancel()

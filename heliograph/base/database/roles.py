@@ -1,9 +1,9 @@
-"""Two roles: one owns every table and migrates, the other is the application's and owns none.
+"""Two database roles: one owns every table and runs migrations, the other is the application's and owns nothing.
 
-The application's role may read and write rows, except in two tables: it may only read the record of migrations, and
-only read and add to the audit log. So neither a bug of ours nor somebody with the application's password can change
-what is recorded there. The rule nobody may break: rights are granted by name, and the application is never granted what
-it must not do.
+The application's role may read and write rows, except in two tables: the record of migrations is read-only to it, and
+the audit log append-only. So neither a bug of ours nor somebody with the application's password can change what is
+recorded there. The rule nobody may break: privileges are granted by name, and the application is never granted what it
+must not do.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ import asyncpg
 
 from heliograph.base.database.pool import Connection
 
-#: General attributes of the role: it may only log in.
-LIMITS = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
-#: Tables with fewer rights; in all others the application may read, add, change and delete rows.
+#: Attributes of the application's role: it may only log in.
+ROLE_ATTRIBUTES = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
+#: Tables with fewer privileges; in all others the application may read, add, change and delete rows.
 READ_ONLY, APPEND_ONLY = "schema_migrations", "audit_log"
-#: The role that sees since when other roles' transactions have been open, which hold vacuum up. Who may not grant it
-#: does without: `heliograph doctor` says so.
-SEES = "pg_read_all_stats"
+#: Lets the application see how long other roles' transactions, which hold back vacuum, have been open. An owner that
+#: may not grant it does without: `heliograph doctor` says so.
+STATISTICS_ROLE = "pg_read_all_stats"
 
-SELF = "SELECT current_user::text"
+CURRENT_ROLE = "SELECT current_user::text"
 EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
 # PostgreSQL itself quotes names and passwords in the statement.
-CREATE = f"SELECT format('CREATE ROLE %I {LIMITS} PASSWORD %L', $1::text, $2::text)"
-# Who may grant the role that sees all: a superuser, and who inherits the right to. A right that is not inherited is
-# none for GRANT as of PostgreSQL 16.
-WANTED = f"""
+CREATE = f"SELECT format('CREATE ROLE %I {ROLE_ATTRIBUTES} PASSWORD %L', $1::text, $2::text)"
+# STATISTICS_ROLE can be granted by a superuser and by whoever inherits its ADMIN OPTION. As of PostgreSQL 16, GRANT
+# ignores one that is not inherited.
+MISSING_GRANTS = f"""
 SELECT format('GRANT %s ON %I TO %I', wanted.what, relname, $1::text)
   FROM pg_class CROSS JOIN LATERAL (
        SELECT CASE WHEN relname = '{READ_ONLY}' OR relkind = 'v' THEN 'SELECT'
@@ -49,14 +49,15 @@ UNION ALL
 SELECT format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), $1::text)
  WHERE NOT has_database_privilege($1::text, current_database(), 'CONNECT')
 UNION ALL
-SELECT format('GRANT {SEES} TO %I', $1::text)
- WHERE NOT pg_has_role($1::text, '{SEES}', 'USAGE')
+SELECT format('GRANT {STATISTICS_ROLE} TO %I', $1::text)
+ WHERE NOT pg_has_role($1::text, '{STATISTICS_ROLE}', 'USAGE')
    AND (EXISTS (SELECT FROM pg_auth_members
-                 WHERE roleid = '{SEES}'::regrole AND admin_option AND pg_has_role(current_user, member, 'USAGE'))
+                 WHERE roleid = '{STATISTICS_ROLE}'::regrole AND admin_option
+                   AND pg_has_role(current_user, member, 'USAGE'))
         OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))
 """
 # The owner of the audit log may do anything with it.
-OWNS = """
+OWNS_AUDIT_LOG = """
 SELECT pg_has_role(current_user, relowner, 'MEMBER') FROM pg_class
  WHERE oid = to_regclass('audit_log')
 """
@@ -67,12 +68,12 @@ class RoleMissing(Exception):
 
 
 async def grant(owner: Connection, application: str) -> None:
-    """Grant the role in the URL `application` what it needs on the tables that `owner` has migrated; the role is
-    created if it is missing. Raises RoleMissing. Does nothing if it is the same role, or already has these rights.
-    """
+    """Grant the role in the URL `application` the privileges that it needs on the tables that `owner` has migrated,
+    creating the role if it is missing. Does nothing if both are the same role, or nothing is missing. Raises
+    RoleMissing."""
     parts = urllib.parse.urlsplit(application)
     role, password = urllib.parse.unquote(parts.username or ""), urllib.parse.unquote(parts.password or "")
-    if not role or role == await owner.fetchval(SELF):
+    if not role or role == await owner.fetchval(CURRENT_ROLE):
         return
     if not await owner.fetchval(EXISTS, role):
         try:
@@ -83,10 +84,10 @@ async def grant(owner: Connection, application: str) -> None:
                 f" run CREATE ROLE \"{role}\" LOGIN PASSWORD '…' as an administrator, and migrate again"
             ) from None
     async with owner.transaction():
-        for row in await owner.fetch(WANTED, role):
+        for row in await owner.fetch(MISSING_GRANTS, role):
             await owner.execute(row[0])
 
 
 async def owns(conn: Connection) -> bool:
     """Whether this role can change the audit log: it owns the table, or is a superuser."""
-    return bool(await conn.fetchval(OWNS))
+    return bool(await conn.fetchval(OWNS_AUDIT_LOG))

@@ -81,7 +81,7 @@ class Process:
         self.ended.set_result(UNKNOWN_STATUS if self._child is None else self._child.wait())
 
 
-class Note:
+class PidFile:
     """`postmaster.pid`, which a server writes into its data directory: a line each for pid, data, time, port,
     socket."""
 
@@ -89,7 +89,7 @@ class Note:
         self.pid, self.port, self.sockets = pid, port, sockets
 
     @classmethod
-    def read(cls, data: Path) -> Note | None:
+    def read(cls, data: Path) -> PidFile | None:
         """The file in `data`, or None if there is none (or it is just being written)."""
         try:
             lines = (data / "postmaster.pid").read_text().splitlines() + [""] * 5

@@ -23,7 +23,7 @@ from types import MappingProxyType
 import asyncpg
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.database.roles import LIMITS, SEES
+from heliograph.base.database.roles import ROLE_ATTRIBUTES, STATISTICS_ROLE
 from heliograph.base.embedded import archive as archives
 from heliograph.base.embedded import files as files
 from heliograph.base.embedded import upgrade
@@ -37,8 +37,8 @@ from heliograph.base.embedded.install import (
     remove_old_installs,
     upgrade_installs,
 )
-from heliograph.base.embedded.process import Note, Process, is_server_on
-from heliograph.base.embedded.waiting import Patience, Silence, ends
+from heliograph.base.embedded.process import PidFile, Process, is_server_on
+from heliograph.base.embedded.waiting import NoConnection, StartDeadline, ends
 
 #: The application's role, and the name of its database; the role that owns the database and migrates it.
 ROLE, OWNER = "heliograph", "heliograph_owner"
@@ -127,7 +127,7 @@ class Embedded:
         """
         if self._server is not None and not self._server.ended.done():
             raise RuntimeError("already started")
-        patience = Patience(self._start_timeout, self._progress_interval, self._progress)
+        patience = StartDeadline(self._start_timeout, self._progress_interval, self._progress)
         try:
             files.prepare_home(self._layout)
             if self._lock is None:
@@ -229,7 +229,7 @@ class Embedded:
             raise
         return lock
 
-    async def _bring_over(self, made_by: str, account: SystemUser, install: Install, patience: Patience) -> None:
+    async def _bring_over(self, made_by: str, account: SystemUser, install: Install, patience: StartDeadline) -> None:
         """Upgrade the cluster of an older major version. Raises PostgresError without that version's programs."""
         upgrade.demand_room(self._layout)
         both = await asyncio.to_thread(
@@ -249,26 +249,26 @@ class Embedded:
         settings, say = self._extra, self._progress
         await upgrade.upgrade(self._layout, account, old=old, new=new, settings=settings, sync=sync, say=say)
 
-    async def _adopt(self, patience: Patience) -> Connection | None:
+    async def _adopt(self, patience: StartDeadline) -> Connection | None:
         """Take over a server running on our data, waiting while it starts or stops; None if there is none."""
-        while (note := Note.read(self._layout.data)) is not None:
+        while (note := PidFile.read(self._layout.data)) is not None:
             try:
                 server = Process(note.pid)
             except ProcessLookupError:
                 return None  # PostgreSQL itself recognizes that this file is stale
             answer = await self._ask(note.sockets, note.port)
-            if not isinstance(answer, Silence):
+            if not isinstance(answer, NoConnection):
                 self._server = server
                 self._sockets = note.sockets
                 self._keep_port(note.port)
                 self._progress(f"Using the PostgreSQL that is already running (process {note.pid}).")
                 return answer
             server.release()
-            if answer is not Silence.BUSY and not is_server_on(self._layout.data, note.pid):
+            if answer is not NoConnection.BUSY and not is_server_on(self._layout.data, note.pid):
                 # Another process has the number by now. PostgreSQL would trust the file and refuse to start.
                 (self._layout.data / "postmaster.pid").unlink(missing_ok=True)
                 return None
-            if answer is Silence.STRANGER:
+            if answer is NoConnection.STRANGER:
                 raise PostgresError(
                     f"PostgreSQL (process {note.pid}) is running on {self._layout.data}, but rejects the "
                     f"password in {self._layout.superuser_password}: stop it"
@@ -276,7 +276,7 @@ class Embedded:
             await patience.pause("waiting for the PostgreSQL that is already running here")
         return None
 
-    async def _launch(self, account: SystemUser, install: Install, patience: Patience) -> Connection:
+    async def _launch(self, account: SystemUser, install: Install, patience: StartDeadline) -> Connection:
         """Start a server and wait until it answers."""
         files.prepare_run(self._layout, account)
         self._sockets = self._layout.sockets
@@ -309,18 +309,18 @@ class Embedded:
             else:
                 raise PostgresError(f"PostgreSQL ended with status {self._server.ended.result()}: {reason}")
 
-    async def _until_ready(self, server: Process, port: int, patience: Patience, state: str) -> Connection | None:
+    async def _until_ready(self, server: Process, port: int, patience: StartDeadline, state: str) -> Connection | None:
         """A connection once the server accepts them, however long recovery takes; None if the server ended first."""
         while not server.ended.done():
             answer = await self._ask(self._sockets, port)
-            if not isinstance(answer, Silence):
+            if not isinstance(answer, NoConnection):
                 return answer
-            if answer is Silence.STRANGER:
+            if answer is NoConnection.STRANGER:
                 raise PostgresError(f"PostgreSQL rejects the password in {self._layout.superuser_password}")
             await patience.pause(state)
         return None
 
-    async def _ask(self, sockets: Path, port: int) -> Connection | Silence:
+    async def _ask(self, sockets: Path, port: int) -> Connection | NoConnection:
         """A superuser's connection to the server on our data, or the reason why there is none."""
         try:
             connection = await asyncpg.connect(
@@ -333,24 +333,24 @@ class Embedded:
                 timeout=5,
             )
         except (asyncpg.InvalidPasswordError, asyncpg.InvalidAuthorizationSpecificationError):
-            return Silence.STRANGER
+            return NoConnection.STRANGER
         except asyncpg.PostgresConnectionError:
-            return Silence.NOBODY
+            return NoConnection.NOBODY
         except (asyncpg.PostgresError, TimeoutError):
-            return Silence.BUSY  # "the database system is starting up", recovering, shutting down, full
+            return NoConnection.BUSY  # "the database system is starting up", recovering, shutting down, full
         except (OSError, asyncpg.InterfaceError):
-            return Silence.NOBODY
+            return NoConnection.NOBODY
         try:
             shown = await connection.fetchval("SHOW data_directory", timeout=5)
             recovering = await connection.fetchval("SELECT pg_is_in_recovery()", timeout=5)
             if os.path.realpath(shown) != os.path.realpath(self._layout.data):
-                silence = Silence.STRANGER
+                silence = NoConnection.STRANGER
             elif recovering:
-                silence = Silence.BUSY
+                silence = NoConnection.BUSY
             else:
                 return connection
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
-            silence = Silence.BUSY
+            silence = NoConnection.BUSY
         await connection.close(timeout=1)
         return silence
 
@@ -361,11 +361,11 @@ class Embedded:
         for role, kept in ((OWNER, self._layout.owner_password), (ROLE, self._layout.app_password)):
             if not await connection.fetchval("SELECT true FROM pg_roles WHERE rolname = $1", role):
                 await connection.execute(f"CREATE ROLE {role}")
-            await connection.execute(f"ALTER ROLE {role} {LIMITS} PASSWORD '{files.secret(kept)}'")
+            await connection.execute(f"ALTER ROLE {role} {ROLE_ATTRIBUTES} PASSWORD '{files.secret(kept)}'")
         if not await connection.fetchval("SELECT true FROM pg_database WHERE datname = $1", ROLE):
             await connection.execute(f"CREATE DATABASE {ROLE} OWNER {OWNER}")
         await connection.execute(f"REVOKE ALL ON DATABASE {ROLE} FROM PUBLIC")
-        await connection.execute(f"GRANT CONNECT ON DATABASE {ROLE} TO {ROLE}; GRANT {SEES} TO {ROLE}")
+        await connection.execute(f"GRANT CONNECT ON DATABASE {ROLE} TO {ROLE}; GRANT {STATISTICS_ROLE} TO {ROLE}")
         if self._archive is not None:
             # The checkpointer went to sleep while the server recovered, when nothing is archived by time: unless it is
             # woken up, it sleeps for `checkpoint_timeout`.

@@ -1,8 +1,9 @@
-"""PostgreSQL's own programs connect as we do: those that come with us speak no TLS.
+"""A TLS tunnel for PostgreSQL's own programs: the ones that we ship are built without TLS.
 
-Where our connection to a database is encrypted, a program is given a socket in a directory that only this user can
-enter, and what passes through it goes over connections like ours: the same host and address, the same context of TLS
-with its authorities, client certificate and key. So no program needs the files of the URL, or the password of the key.
+If our connection to a database is encrypted, a program is given a Unix socket in a directory that only this user can
+enter. Whatever passes through it is forwarded over connections like ours: to the same host and address, with the same
+TLS context, and so with its authorities, client certificate and key. No program needs the URL's files or the password
+of the key.
 
 The rule nobody may break: what we encrypt never leaves this machine unencrypted, whichever program sends it.
 """
@@ -28,21 +29,21 @@ from heliograph.base.database import url as urls
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.network.connecting import Raw, connect
 
-#: What a client sends to ask for TLS, and the server's "yes" (chapter "Message Formats" of PostgreSQL's manual).
+#: A client's request for TLS, and the server's "yes" (PostgreSQL's manual, "Message Formats").
 SSL_REQUEST, YES = (8).to_bytes(4) + (80877103).to_bytes(4), b"S"
 #: The name of a server's socket in its directory.
 SOCKET, PORT = ".s.PGSQL.5432", 5432
 CHUNK = 65_536
 
 
-class Far(msgspec.Struct, frozen=True):
-    """A server that is reached by TLS: how to connect, and as whom."""
+class TlsServer(msgspec.Struct, frozen=True):
+    """A server reached over TLS: its address, and whom to connect as."""
 
     family: int
     address: Any
     name: str
     context: ssl.SSLContext
-    #: Whether TLS begins at once, without asking for it.
+    #: Whether the TLS handshake begins at once, without an SSLRequest.
     is_direct: bool
     user: str
     password: str
@@ -52,8 +53,8 @@ class Far(msgspec.Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def for_programs(url: str) -> AsyncIterator[tuple[str, str]]:
-    """The URL by which PostgreSQL's programs reach the database meanwhile, without its password, and the password:
-    command lines are visible to other users of a machine. Raises PostgresError."""
+    """The URL through which PostgreSQL's programs can reach the database for now, without its password, and the
+    password: other users of a machine can see command lines. Raises PostgresError."""
     try:
         connection = await connect(url)
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -90,12 +91,13 @@ async def for_programs(url: str) -> AsyncIterator[tuple[str, str]]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _far(connection: Raw) -> Far | None:
-    """Where a connection leads; None: it is not encrypted. The password may be of a file that the URL does not name."""
+def _far(connection: Raw) -> TlsServer | None:
+    """The other end of a connection; None: it is not encrypted. The password may come from a file that the URL does not
+    name."""
     transport, params = connection._transport, connection._params  # type: ignore[attr-defined]
     if transport.get_extra_info("ssl_object") is None:
         return None
-    return Far(
+    return TlsServer(
         transport.get_extra_info("socket").family,
         transport.get_extra_info("peername"),
         connection._addr[0],  # type: ignore[attr-defined]
@@ -108,7 +110,7 @@ def _far(connection: Raw) -> Far | None:
     )
 
 
-def _local(far: Far, place: Path) -> str:
+def _local(far: TlsServer, place: Path) -> str:
     options = [far.settings["options"]] if "options" in far.settings else []
     for name, value in far.settings.items():
         if name != "options":
@@ -119,8 +121,8 @@ def _local(far: Far, place: Path) -> str:
     return f"postgresql://{user}@/{database}?{urllib.parse.urlencode(query, quote_via=urllib.parse.quote)}"
 
 
-async def _carry(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry one connection until either end closes it. If the server cannot be reached, the program sees it closed."""
+async def _carry(far: TlsServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Forward one connection until either end closes it. If the server cannot be reached, the program's is closed."""
     try:
         far_reader, far_writer = await _connected(far)
         try:
@@ -140,16 +142,16 @@ async def _carry(far: Far, reader: asyncio.StreamReader, writer: asyncio.StreamW
         writer.close()
 
 
-async def _connected(far: Far) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(far: TlsServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     loop, sock = asyncio.get_running_loop(), socket.socket(far.family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
         await loop.sock_connect(sock, far.address)
         if not far.is_direct:
             await loop.sock_sendall(sock, SSL_REQUEST)
-            # One byte and no more: what came with it unencrypted would pass for what is encrypted.
+            # One byte and no more: anything that came with it in the clear would be taken for encrypted data.
             if await loop.sock_recv(sock, 1) != YES:
-                raise ConnectionError("the server speaks no TLS")
+                raise ConnectionError("the server does not support TLS")
         return await asyncio.open_connection(sock=sock, ssl=far.context, server_hostname=far.name)
     except BaseException:
         sock.close()

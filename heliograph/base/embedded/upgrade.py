@@ -23,7 +23,7 @@ from pathlib import Path
 from heliograph.base.embedded import files
 from heliograph.base.embedded.files import Layout
 from heliograph.base.embedded.install import ENVIRONMENT, Install, PostgresError, SystemUser
-from heliograph.base.embedded.process import Note, Process, is_server_on
+from heliograph.base.embedded.process import PidFile, Process, is_server_on
 from heliograph.base.process.crash import crash_point
 
 #: Bytes that a copy needs beyond the old cluster's own.
@@ -34,7 +34,7 @@ async def finish(layout: Layout) -> None:
     """Complete or undo a killed upgrade. Only under the lock, before anything looks for a cluster or cleans up."""
     for place in layout.home.glob("data.new-*"):
         # A server that pg_upgrade started on the copy; one on the old cluster is adopted and stopped.
-        note = Note.read(place)
+        note = PidFile.read(place)
         if note is not None and is_server_on(place, note.pid):
             with contextlib.suppress(ProcessLookupError):
                 orphan = Process(note.pid)

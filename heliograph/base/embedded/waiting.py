@@ -1,4 +1,4 @@
-"""Waiting for a server: why there is no connection yet, and how long to wait; and for a process that is to end."""
+"""Waiting: for a server to accept connections, and for a process to exit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from heliograph.base.embedded.install import PostgresError
 
 
-class Silence(enum.Enum):
+class NoConnection(enum.Enum):
     """Why there is no connection."""
 
     NOBODY = "nothing is listening"
@@ -18,19 +18,19 @@ class Silence(enum.Enum):
     STRANGER = "a server is running, but it is not ours"
 
 
-#: Seconds after which it is said what is waited for.
+#: Seconds after which a message says what is being waited for.
 QUIET = 3.0
 
 
-class Patience:
-    """Limits the total waiting time of one start, and reports now and then what it is waiting for."""
+class StartDeadline:
+    """Limits how long one start may wait in total, and reports from time to time what it is waiting for."""
 
     def __init__(self, total: float, interval: float, say: Callable[[str], None]) -> None:
         self._total, self._interval, self._say = total, interval, say
         self._start = self._said = time.monotonic()
 
     async def pause(self, what: str) -> None:
-        """Wait a moment, increasingly long. Raises PostgresError once the time is used up."""
+        """Wait a moment, longer each time. Raises PostgresError once the time is up."""
         now = time.monotonic()
         passed = now - self._start
         if passed >= self._total:
@@ -38,15 +38,15 @@ class Patience:
         if now - self._said >= self._interval:
             self._said = now
             self._say(f"{what[0].upper()}{what[1:]}, {passed:.0f} s so far.")
-        # Each check of a recovering server is a line in its log; each check of one that cannot start is a new process.
+        # Each check writes a line to a recovering server's log, and forks a process on one that cannot start.
         await asyncio.sleep(min(max(passed / 10, 0.05), 0.5))
 
 
 async def ends(
     end: Awaitable[object], patience: float, name: str, say: Callable[[str], None], *, quiet: float = QUIET
 ) -> bool:
-    """Whether a process that is to stop, and has this name, ends within `patience` seconds. If it takes longer than
-    `quiet`, that is said. `end`: completes when it ends, and is left running."""
+    """Whether a process that was told to stop exits within `patience` seconds. If it takes longer than `quiet`, that is
+    reported, with its `name`. `end`: completes when the process exits; it is left running."""
     waiting = asyncio.ensure_future(end)
     await asyncio.wait([waiting], timeout=min(quiet, patience))
     if not waiting.done() and patience > quiet:

@@ -28,9 +28,9 @@ else:
 
 log = structlog.get_logger()
 
-#: Errors after which the next host is tried: this one is absent, hangs, is not ready, or is of the wrong kind. A
-#: refused password is not among them: it is the same everywhere.
-NEXT = (
+#: Errors after which the next host is tried: this one is down, hangs, is not ready, or is of the wrong kind. A refused
+#: password is not among them: it would be refused everywhere.
+NEXT_HOST_ERRORS = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -42,20 +42,20 @@ NEXT = (
 )
 
 
-#: Parameters of a session: the server ends it if its other end is gone, which it would notice after two hours, or stops
-#: in the middle of a transaction. Until then others wait for its locks, and nobody else takes what it has picked.
-ABANDONED = {
+#: Session parameters that make the server end a session whose client is gone, which it would otherwise notice after two
+#: hours, or has stopped in the middle of a transaction. Until then, others wait for its locks and its claimed rows.
+DEAD_PEER_PARAMETERS = {
     "idle_in_transaction_session_timeout": "30s",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "3",
     "tcp_keepalives_count": "3",
 }
 
-#: Seconds after which the next host is tried in parallel with one that has not answered yet.
-BESIDE = 0.25
+#: Seconds after which the next host is tried in parallel with one that has not answered.
+STAGGER = 0.25
 
 
-class DatabaseAway(ConnectionError):
+class DatabaseUnavailable(ConnectionError):
     """The database does not answer, or cannot start a session; requests fail at once."""
 
 
@@ -63,7 +63,7 @@ class TlsMissing(ConnectionError):
     """The server does not offer the TLS that the URL requires."""
 
 
-#: Part of the text by which alone asyncpg says that the server has refused TLS.
+#: Part of the message, which is all that asyncpg gives to tell that the server has refused TLS.
 NO_TLS = "rejected SSL upgrade"
 
 
@@ -84,7 +84,7 @@ class Connector:
     async def connect(self, **options: Any) -> Raw:
         """A connection to the first host that answers and is of the wanted kind; `options`: for asyncpg.connect.
 
-        Raises what the last host's attempt raised; DatabaseAway for an internal error, which normally is the
+        Raises what the last host's attempt raised; DatabaseUnavailable for an internal error, which is normally the
         statement's fault, but here the server's.
         """
         self._follow()
@@ -92,16 +92,16 @@ class Connector:
         attributes = self._target.attributes
         try:
             return await self._first("standby" if attributes == "prefer-standby" else attributes, options)
-        except NEXT:
+        except NEXT_HOST_ERRORS:
             if attributes != "prefer-standby":
                 raise
         return await self._first("any", options)
 
     async def reach(self, *, pause: float, **options: Any) -> Raw:
-        """A connection as soon as any host offers one: all are tried at once, and each again after `pause` seconds,
-        independently of the others. So a hanging host does not delay the search for the one that replaced it.
+        """A connection as soon as any host offers one: all are tried at once, and each is retried every `pause`
+        seconds, independently of the others. So a hanging host does not delay finding the one that replaced it.
 
-        Raises what `connect` does, after the time that it may take.
+        Raises what `connect` does, once the URL's time limit has passed.
         """
         if len(self._target.hosts) == 1 or self._target.attributes == "prefer-standby":
             return await self.connect(**options)
@@ -114,7 +114,7 @@ class Connector:
             while True:
                 try:
                     return await self._open(target, host, target.attributes, options)
-                except NEXT:
+                except NEXT_HOST_ERRORS:
                     if loop.time() + pause >= until:
                         raise
                 await asyncio.sleep(pause)
@@ -133,7 +133,7 @@ class Connector:
         try:
             self._target = _usable(url)
         except UrlError as error:
-            log.warning("the changed URL of the database is invalid, the previous one stays", reason=str(error))
+            log.warning("new database URL is invalid, keeping the previous one", reason=str(error))
         else:
             log.info("database URL changed", database=shown(url))
 
@@ -145,7 +145,7 @@ class Connector:
         async def once(host: Host) -> Raw:
             return await self._open(target, host, kind, options)
 
-        return await self._race(hosts, once, beside=BESIDE)
+        return await self._race(hosts, once, beside=STAGGER)
 
     async def _race(
         self, hosts: Sequence[Host], attempt: Callable[[Host], Coroutine[Any, Any, Raw]], *, beside: float
@@ -164,7 +164,7 @@ class Connector:
                 for task in done:
                     try:
                         connection = task.result()
-                    except NEXT as error:
+                    except NEXT_HOST_ERRORS as error:
                         failed = error
                         del trying[task]
                         continue
@@ -174,7 +174,7 @@ class Connector:
             await _abandon(trying)
         assert failed is not None
         if isinstance(failed, asyncpg.InternalServerError):
-            raise DatabaseAway(f"the database can begin no session: {failed}") from failed
+            raise DatabaseUnavailable(f"the database cannot start a session: {failed}") from failed
         if isinstance(failed, TimeoutError) and not str(failed):
             raise TimeoutError("it does not answer") from failed  # commands repeat what it says
         raise failed
@@ -192,7 +192,7 @@ class Connector:
         except ConnectionError as error:
             if NO_TLS not in str(error):
                 raise
-            raise TlsMissing("it offers no TLS, but `sslmode` requires it") from error
+            raise TlsMissing("it does not offer TLS, but `sslmode` requires it") from error
         _watch_over(connection, target.keep_alive)
         arrays.use(connection)
         return connection

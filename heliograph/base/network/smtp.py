@@ -52,7 +52,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         return f"Server({self.host}:{self.port})"
 
 
-class Letter(msgspec.Struct, frozen=True):
+class Mail(msgspec.Struct, frozen=True):
     """A plain-text mail to one person."""
 
     to: str
@@ -60,7 +60,7 @@ class Letter(msgspec.Struct, frozen=True):
     text: str
 
 
-class Unsent(Exception):
+class MailNotSent(Exception):
     """A mail that was not sent. `reason`: a key of REASONS; `said`: the server's answer, which may name people.
     `is_final`: retrying is pointless."""
 
@@ -125,18 +125,18 @@ def parse_sender(text: str) -> Address:
     return Address(name, addr_spec=address)
 
 
-class Sender:
+class Mailer:
     """Sends mails, each on a connection of its own. One per process; close it."""
 
     def __init__(self, server: Server, sender: Address) -> None:
         self._server, self._sender = server, sender
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="smtp")
 
-    async def send(self, letter: Letter, *, id: str) -> str:
-        """Send a mail; returns the server's answer. Raises Unsent. `id`: the same for each attempt, so that a mail that
-        arrives twice is shown once."""
-        address = _recipient(letter.to)
-        message = self._message(letter, address, id)
+    async def send(self, mail: Mail, *, id: str) -> str:
+        """Send a mail; returns the server's answer. Raises MailNotSent. `id`: the same for every attempt, so that a
+        mail that arrives twice is shown once."""
+        address = _recipient(mail.to)
+        message = self._message(mail, address, id)
         client = _Client(self._server, self._sender.domain)
         running = asyncio.get_running_loop().run_in_executor(
             self._threads, partial(client.deliver, message, self._sender.addr_spec, address)
@@ -144,18 +144,18 @@ class Sender:
         try:
             return await asyncio.wait_for(running, DEADLINE)
         except TimeoutError:
-            raise Unsent("slow") from None
+            raise MailNotSent("slow") from None
         finally:
             client.abort()
 
     async def greet(self) -> None:
-        """Connect and sign in as for a mail, then disconnect. Raises Unsent."""
+        """Connect and sign in as for a mail, then disconnect. Raises MailNotSent."""
         client = _Client(self._server, self._sender.domain)
         running = asyncio.get_running_loop().run_in_executor(self._threads, client.greet)
         try:
             await asyncio.wait_for(running, PATIENCE)
         except TimeoutError:
-            raise Unsent("slow") from None
+            raise MailNotSent("slow") from None
         finally:
             client.abort()
 
@@ -163,16 +163,16 @@ class Sender:
         """Accept no more mails."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _message(self, letter: Letter, to: str, id: str) -> EmailMessage:
+    def _message(self, mail: Mail, to: str, id: str) -> EmailMessage:
         message = EmailMessage(policy=SMTP)
         message["From"] = self._sender
         message["To"] = Address(addr_spec=to)
-        message["Subject"] = " ".join(letter.subject.split())
+        message["Subject"] = " ".join(mail.subject.split())
         message["Date"] = formatdate(usegmt=True)
         message["Message-ID"] = f"<{id}@{self._sender.domain}>"
         # RFC 3834: no automatic answer is wanted.
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content(letter.text, cte="quoted-printable")
+        message.set_content(mail.text, cte="quoted-printable")
         return message
 
 
@@ -208,24 +208,24 @@ class _Client:
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Turns errors into Unsent; closes the connection in any case."""
+        """Turns errors into MailNotSent; closes the connection in any case."""
         try:
             yield
-        except Unsent:
+        except MailNotSent:
             raise
         except smtplib.SMTPAuthenticationError as error:
             # Its text may repeat the user name, and adds nothing to the code.
-            raise Unsent("credentials", f"{error.smtp_code}") from None
+            raise MailNotSent("credentials", f"{error.smtp_code}") from None
         except smtplib.SMTPNotSupportedError as error:
-            raise Unsent("credentials" if "AUTH" in str(error) else "tls", str(error)) from None
+            raise MailNotSent("credentials" if "AUTH" in str(error) else "tls", str(error)) from None
         except ssl.SSLError as error:
-            raise Unsent("tls", error.reason or type(error).__name__) from None
+            raise MailNotSent("tls", error.reason or type(error).__name__) from None
         except smtplib.SMTPResponseException as error:
-            raise Unsent("busy", f"{error.smtp_code} {_text(error.smtp_error)}") from None
+            raise MailNotSent("busy", f"{error.smtp_code} {_text(error.smtp_error)}") from None
         except TimeoutError:
-            raise Unsent("slow") from None
+            raise MailNotSent("slow") from None
         except (OSError, smtplib.SMTPException, UnicodeError) as error:
-            raise Unsent("unreachable", type(error).__name__) from None
+            raise MailNotSent("unreachable", type(error).__name__) from None
         finally:
             if self._smtp is not None:
                 self._smtp.close()
@@ -261,7 +261,7 @@ class _Client:
             try:
                 smtp.starttls(context=context)
             except smtplib.SMTPResponseException as error:
-                raise Unsent("tls", f"{error.smtp_code} {_text(error.smtp_error)}") from None
+                raise MailNotSent("tls", f"{error.smtp_code} {_text(error.smtp_error)}") from None
             smtp.ehlo()
         return smtp
 
@@ -275,10 +275,10 @@ class _Client:
 
 
 def _demand(code: int, text: bytes, refused: str) -> None:
-    """Raise Unsent for 4xx (retry later) and 5xx (`refused`)."""
+    """Raise MailNotSent for 4xx (retry later) and 5xx (`refused`)."""
     if not 200 <= code < 300:
         is_final = code >= 500 and refused == "refused"
-        raise Unsent("busy" if code < 500 else refused, f"{code} {_text(text)}", is_final=is_final)
+        raise MailNotSent("busy" if code < 500 else refused, f"{code} {_text(text)}", is_final=is_final)
 
 
 def _text(said: bytes | str) -> str:
@@ -286,14 +286,14 @@ def _text(said: bytes | str) -> str:
 
 
 def _recipient(address: str) -> str:
-    """The address with its domain in IDNA form. Raises Unsent."""
+    """The address with its domain in IDNA form. Raises MailNotSent."""
     name, _, domain = address.strip().rpartition("@")
     try:
         plain = f"{name}@{domain.encode('idna').decode()}"
     except UnicodeError:
-        raise Unsent("address", is_final=True) from None
+        raise MailNotSent("address", is_final=True) from None
     if not _is_plain(plain):
-        raise Unsent("address", is_final=True)
+        raise MailNotSent("address", is_final=True)
     return plain
 
 

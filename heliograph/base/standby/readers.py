@@ -18,7 +18,15 @@ from typing import TypeVar
 import asyncpg
 import structlog
 
-from heliograph.base.database.pool import MEANING, STATEMENT_TIMEOUT, Connection, Pool, is_down, is_open, open_pool
+from heliograph.base.database.pool import (
+    STATEMENT_SEMANTICS,
+    STATEMENT_TIMEOUT,
+    Connection,
+    Pool,
+    is_down,
+    is_open,
+    open_pool,
+)
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.measures import STANDBY_PASSED_OVER, Gauge
 
@@ -30,26 +38,26 @@ log = structlog.get_logger()
 PATIENCE = 1.0
 #: Connect timeout for a command, seconds.
 CONNECT = 5.0
-#: Seconds for which the primary is read after the standby was away, and after it was behind.
-AWAY, BEHIND = 5.0, 1.0
+#: Seconds for which the primary is read instead after the standby could not be reached, and after it was behind.
+AVOID_UNREACHABLE, AVOID_BEHIND = 5.0, 1.0
 #: Seconds between two checks of how far it is behind while nobody reads.
 LOOK_EVERY = 5.0
 #: Seconds between two checks of whether it has caught up: the first, and the longest.
 SOON, LATER = 0.002, 0.05
 
 # Everything acknowledged as committed has been flushed.
-WRITTEN = "SELECT pg_current_wal_flush_lsn()::text"
+FLUSHED_LSN = "SELECT pg_current_wal_flush_lsn()::text"
 # A promoted server is no longer a standby, and the URL that names it must be changed. `age`: of the last replayed
 # transaction; with an idle primary it grows, so it counts only if something is missing.
-REPLAYED = """
+REPLAYED_LSN = """
 SELECT pg_is_in_recovery() AS is_standby, coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false) AS has_it,
        coalesce(extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), 0)::float8 AS age
 """
 #: WAL positions of another cluster mean nothing here.
-CLUSTER = "SELECT system_identifier FROM pg_control_system()"
+SYSTEM_IDENTIFIER = "SELECT system_identifier FROM pg_control_system()"
 
 
-class Behind(Exception):
+class StandbyBehind(Exception):
     """The standby lacks data committed at the time of the request. `seconds`: its minimum lag."""
 
     def __init__(self, seconds: float) -> None:
@@ -61,18 +69,18 @@ class NoStandby(Exception):
     """The URL leads to something other than a standby of this primary."""
 
 
-class Unread(Exception):
+class StandbyUnreadable(Exception):
     """The standby cannot be read; the text says why."""
 
 
 async def catch_up(standby: Connection, position: str, *, bound: float) -> float:
     """Wait until the standby has replayed the primary's log up to `position`, at most `bound` seconds; returns the
-    seconds it took. Raises Behind, NoStandby, and what asyncpg raises."""
+    seconds it took. Raises StandbyBehind, NoStandby, and what asyncpg raises."""
     loop = asyncio.get_running_loop()
     began, pause = loop.time(), SOON
     while True:
         async with asyncio.timeout(PATIENCE):
-            row = await standby.fetchrow(REPLAYED, position)
+            row = await standby.fetchrow(REPLAYED_LSN, position)
         assert row is not None
         took = loop.time() - began
         if not row["is_standby"]:
@@ -80,32 +88,32 @@ async def catch_up(standby: Connection, position: str, *, bound: float) -> float
         if row["has_it"]:
             return took
         if took >= bound:
-            raise Behind(max(took, row["age"]))
+            raise StandbyBehind(max(took, row["age"]))
         await asyncio.sleep(pause)
         pause = min(pause * 2, LATER)
 
 
 async def demand_same(primary: Connection, standby: Connection) -> None:
     """Raise NoStandby if the two are not of the same cluster."""
-    if await primary.fetchval(CLUSTER) != await standby.fetchval(CLUSTER):
+    if await primary.fetchval(SYSTEM_IDENTIFIER) != await standby.fetchval(SYSTEM_IDENTIFIER):
         raise NoStandby("of another cluster than the primary")
 
 
 @contextlib.asynccontextmanager
 async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterator[tuple[Connection, float]]:
-    """A new connection to the standby, once it has caught up, and the seconds that took. Raises Unread with the reason
-    why the primary must be read."""
+    """A new connection to the standby, once it has caught up, and the seconds that took. Raises StandbyUnreadable with
+    the reason why the primary must be read."""
     try:
         async with asyncio.timeout(CONNECT):
-            standby = await connect(url, command_timeout=STATEMENT_TIMEOUT, server_settings=MEANING)
+            standby = await connect(url, command_timeout=STATEMENT_TIMEOUT, server_settings=STATEMENT_SEMANTICS)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        raise Unread(str(error) or type(error).__name__) from None
+        raise StandbyUnreadable(str(error) or type(error).__name__) from None
     try:
         try:
             await demand_same(primary, standby)
-            took = await catch_up(standby, await primary.fetchval(WRITTEN), bound=bound)
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, Behind, NoStandby) as error:
-            raise Unread(str(error) or type(error).__name__) from None
+            took = await catch_up(standby, await primary.fetchval(FLUSHED_LSN), bound=bound)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, StandbyBehind, NoStandby) as error:
+            raise StandbyUnreadable(str(error) or type(error).__name__) from None
         yield standby, took
     finally:
         standby.terminate()
@@ -114,7 +122,7 @@ async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterat
 async def _written(primary: Connection) -> str | None:
     """How far the primary's log is written; None if it is no longer a primary."""
     try:
-        found: str = await primary.fetchval(WRITTEN)
+        found: str = await primary.fetchval(FLUSHED_LSN)
     except asyncpg.ObjectNotInPrerequisiteStateError:
         return None
     return found
@@ -239,7 +247,7 @@ class Readers:
                 if not is_open(found):
                     return None
                 self._lag = await catch_up(found, position, bound=self._bound)
-            except Behind as error:
+            except StandbyBehind as error:
                 self._lag = error.seconds
                 self._pass_over("behind", error)
                 return None
@@ -276,7 +284,7 @@ class Readers:
 
     def _pass_over(self, state: str, error: Exception) -> None:
         """Read the primary for a while."""
-        self._rests_until = asyncio.get_running_loop().time() + (AWAY if state == "away" else BEHIND)
+        self._rests_until = asyncio.get_running_loop().time() + (AVOID_UNREACHABLE if state == "away" else AVOID_BEHIND)
         STANDBY_PASSED_OVER.add(state)
         if state == "away":
             self._lag = None

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
-from heliograph.base.standby.readers import Unread, reached
+from heliograph.base.standby.readers import StandbyUnreadable, reached
 from heliograph.cli.terminal.console import Result, connection
 from heliograph.cli.terminal.printing import say
 
@@ -24,7 +24,7 @@ def on_reader(work: Callable[[Connection], Awaitable[Result]], settings: Setting
                 bound = settings.reader_wait_seconds
                 async with reached(primary, settings.reader_database_url, bound=bound) as (standby, _):
                     return await work(standby)
-            except Unread as error:
+            except StandbyUnreadable as error:
                 say(f"The standby cannot be read ({error}): this is from the primary.")
             return await work(primary)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from heliograph.accounts import installation
 from heliograph.base.database.pool import Connection
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.base.sentences import Check
 from heliograph.health import findings
 from heliograph.mail import outbox
@@ -47,8 +47,8 @@ class Reader(msgspec.Struct, frozen=True):
     zone: str | None
 
 
-#: Writes a mail: (recipient, name of the installation, causes) → letter.
-Writes = Callable[[Reader, str, Sequence[Cause]], Letter]
+#: Writes a mail: (recipient, name of the installation, causes) → mail.
+Writes = Callable[[Reader, str, Sequence[Cause]], Mail]
 
 
 def kind_of(check: Check) -> str:
@@ -79,15 +79,15 @@ async def tell(conn: Connection, checks: Sequence[Check], *, box: Outbox | None,
     if not news:
         return 0
     name = (await installation.load(conn)).name
-    letters = []
+    mails = []
     for row in await conn.fetch(READERS):
         ways = noticing.ways(row["notice_ways"])
         wanted = [one for one in news if noticing.sees(row["role"], one.kind) and "mail" in ways[one.kind]]
         if wanted:
             to = Reader(row["email"], row["language"], row["zone"])
-            letters.append((None, row["user_id"], writes(to, name, wanted)))
+            mails.append((None, row["user_id"], writes(to, name, wanted)))
     await noticing.told_of(conn, [one.key for one in news])
-    return await outbox.put_many(conn, box, letters, kind=KIND, within=WITHIN) if letters else 0
+    return await outbox.put_many(conn, box, mails, kind=KIND, within=WITHIN) if mails else 0
 
 
 async def _causes(conn: Connection, checks: Sequence[Check]) -> list[Cause]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.notices.reading import Noticed
 from heliograph.pages.languages import DEFAULT, Speech, speech
 from heliograph.pages.noticing.lines import Line, lines
 from heliograph.people.noticing.telling import Told
 
 
-def letter(to: Told, notices: Sequence[Noticed], base_url: str) -> Letter:
+def compose(to: Told, notices: Sequence[Noticed], base_url: str) -> Mail:
     """A mail about notices. Those of a kind are grouped, in the order of their newest."""
     known = speech(to.language or DEFAULT, to.zone)
     kinds = list(dict.fromkeys((one.kind, one.mode) for one in notices))
@@ -22,7 +22,7 @@ def letter(to: Told, notices: Sequence[Noticed], base_url: str) -> Letter:
         for line in said
     ]
     parts.append(known.text("What is mailed to you is your choice:") + f"\n{base_url}/notices/choices")
-    return Letter(to.email, f"{to.organization}: {title}", "\n\n".join(parts) + "\n")
+    return Mail(to.email, f"{to.organization}: {title}", "\n\n".join(parts) + "\n")
 
 
 def _in_test(known: Speech, line: Line) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.overview.installation.telling import Cause, Reader
 from heliograph.pages.languages import DEFAULT, Speech, speech
 from heliograph.people.operators.noticing import KINDS
 
 
-def letter(to: Reader, name: str, causes: Sequence[Cause], *, console: str) -> Letter:
+def compose(to: Reader, name: str, causes: Sequence[Cause], *, console: str) -> Mail:
     """The mail. `console`: the address of the console, "" if it is not known."""
     known = speech(to.language or DEFAULT, to.zone)
     order = list(KINDS)
@@ -26,7 +26,7 @@ def letter(to: Reader, name: str, causes: Sequence[Cause], *, console: str) -> L
     if console:
         parts.append(known.text("What is mailed to you is your choice:") + f"\n{console}/notices/choices")
     subject = " ".join(f"{name}: {title}".split())
-    return Letter(to.email, subject, "\n\n".join(parts) + "\n")
+    return Mail(to.email, subject, "\n\n".join(parts) + "\n")
 
 
 def _title(known: Speech, kind: str, group: Sequence[Cause]) -> str:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.pages.languages import DEFAULT, Speech, speech
 from heliograph.sms.reports.daily import Reader
 from heliograph.sms.reports.reconciliation import Reconciled
 
 
-def letter(to: Reader, name: str, day: date, lines: Sequence[Reconciled], *, console: str) -> Letter:
+def compose(to: Reader, name: str, day: date, lines: Sequence[Reconciled], *, console: str) -> Mail:
     """The mail. `console`: the address of the console, "" if it is not known."""
     known = speech(to.language or DEFAULT, to.zone)
     title = known.text("Receipts of %(day)s", day=known.whole_day(day))
     parts = [title + " (UTC)", *(_supplier(known, one) for one in lines)]
     if console:
         parts.append(f"{console}/receipts?from={day}&to={day}")
-    return Letter(to.email, f"{name}: {title}", "\n\n".join(parts) + "\n")
+    return Mail(to.email, f"{name}: {title}", "\n\n".join(parts) + "\n")
 
 
 def _supplier(known: Speech, one: Reconciled) -> str:

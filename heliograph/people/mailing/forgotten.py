@@ -52,10 +52,10 @@ async def answer(conn: Connection, box: Outbox, content: bytes) -> None:
     if person is None or await outbox.is_recent(conn, subject_id=person["id"], within=BETWEEN):
         return
     token = await links.make(conn, SYSTEM, user_id=person["id"], is_mailed=True)
-    letter = texts.forgotten(
+    mail = texts.forgotten(
         person["language"] or asked.language,
         to=asked.email,
         name=person["name"],
         link=links.address(box.base_url, token),
     )
-    await outbox.put(conn, box, kind=KIND, content=letter, within=links.MAILED_LIFE, subject_id=person["id"])
+    await outbox.put(conn, box, kind=KIND, content=mail, within=links.MAILED_LIFE, subject_id=person["id"])

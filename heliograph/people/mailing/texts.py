@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 
 INVITATION = {
     "en": (
@@ -129,7 +129,7 @@ TEST = (
 )
 
 
-def invitation(language: str, *, to: str, organization: str, inviter: str | None, note: str, link: str) -> Letter:
+def invitation(language: str, *, to: str, organization: str, inviter: str | None, note: str, link: str) -> Mail:
     """`inviter`: a name; None: the operator."""
     subject, text = INVITATION[language]
     quoted = "".join(f"> {line}\n" for line in note.splitlines())
@@ -139,28 +139,28 @@ def invitation(language: str, *, to: str, organization: str, inviter: str | None
         "note": f"\n{NOTE[language]}\n{quoted}" if quoted else "",
         "link": link,
     }
-    return Letter(to, subject.format(**values), text.format(**values))
+    return Mail(to, subject.format(**values), text.format(**values))
 
 
-def forgotten(language: str, *, to: str, name: str, link: str) -> Letter:
+def forgotten(language: str, *, to: str, name: str, link: str) -> Mail:
     """A link to choose a new password."""
     subject, text = FORGOTTEN[language]
-    return Letter(to, subject, text.format(name=name, email=to, link=link))
+    return Mail(to, subject, text.format(name=name, email=to, link=link))
 
 
-def new_email(language: str, *, to: str, name: str, link: str) -> Letter:
+def new_email(language: str, *, to: str, name: str, link: str) -> Mail:
     """A link to confirm an address that somebody wants to sign in with."""
     subject, text = NEW_EMAIL[language]
-    return Letter(to, subject, text.format(name=name, email=to, link=link))
+    return Mail(to, subject, text.format(name=name, email=to, link=link))
 
 
-def email_asked(language: str, *, to: str, name: str, email: str) -> Letter:
+def email_asked(language: str, *, to: str, name: str, email: str) -> Mail:
     """To the present address: somebody wants another one."""
     subject, text = EMAIL_ASKED[language]
-    return Letter(to, subject, text.format(name=name, email=email))
+    return Mail(to, subject, text.format(name=name, email=email))
 
 
-def former_email(language: str, *, to: str, name: str, email: str) -> Letter:
+def former_email(language: str, *, to: str, name: str, email: str) -> Mail:
     """To the address that was replaced by `email`."""
     subject, text = FORMER_EMAIL[language]
-    return Letter(to, subject, text.format(name=name, email=email))
+    return Mail(to, subject, text.format(name=name, email=email))

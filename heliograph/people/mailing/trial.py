@@ -8,7 +8,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
 from heliograph.people.mailing import texts
@@ -28,8 +28,8 @@ class Tried(msgspec.Struct, frozen=True):
 
 async def put(conn: Connection, box: Outbox, *, user_id: UUID, email: str) -> bool:
     """Queue the mail, replacing one that waits, in the caller's transaction. False: too many mails are waiting."""
-    letter = Letter(email, *texts.TEST)
-    return await outbox.put(conn, box, kind=KIND, content=letter, within=WITHIN, subject_id=_subject(user_id))
+    mail = Mail(email, *texts.TEST)
+    return await outbox.put(conn, box, kind=KIND, content=mail, within=WITHIN, subject_id=_subject(user_id))
 
 
 LATEST = """

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph import notices
-from heliograph.base.database.batching import Noted
+from heliograph.base.database.batching import WriteBehind
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.notices import Notice
 from heliograph.people import roles
@@ -38,7 +38,7 @@ class Guesses:
     """Failed attempts that are not written yet. One per process."""
 
     def __init__(self, pool: Pool) -> None:
-        self.noted: Noted[tuple[UUID, Step], Seen] = Noted(
+        self.noted: WriteBehind[tuple[UUID, Step], Seen] = WriteBehind(
             pool, tell, every=EVERY, most=MOST, merged=lambda _, latest: latest, beyond=lambda _: None
         )
 

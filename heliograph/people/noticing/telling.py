@@ -17,7 +17,7 @@ import msgspec
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
 from heliograph.notices.kinds import KINDS
@@ -47,8 +47,8 @@ class Told(msgspec.Struct, frozen=True):
     zone: str | None
 
 
-#: Writes a mail: (recipient, notices, newest first, address of the dashboard) → letter.
-Writes = Callable[[Told, Sequence[Noticed], str], Letter]
+#: Writes a mail: (recipient, notices, newest first, address of the dashboard) → mail.
+Writes = Callable[[Told, Sequence[Noticed], str], Mail]
 
 TAKE = """
 UPDATE notices SET is_told = true
@@ -91,7 +91,7 @@ async def _mail(conn: Connection, taken: Sequence[Taken], box: Outbox, writes: W
     by_organization = defaultdict(list)
     for one in reversed(taken):
         by_organization[one.organization_id].append(one)
-    letters = []
+    mails = []
     for row in await conn.fetch(PEOPLE, list(by_organization)):
         chosen = choices.read(row["theirs"], row["own"])
         wanted = [
@@ -103,9 +103,9 @@ async def _mail(conn: Connection, taken: Sequence[Taken], box: Outbox, writes: W
         ]
         if wanted:
             to = Told(row["email"], row["organization"], row["language"], row["zone"])
-            letters.append((row["organization_id"], row["user_id"], writes(to, wanted, box.base_url)))
-    if letters:
-        await outbox.put_many(conn, box, letters, kind=KIND, within=WITHIN)
+            mails.append((row["organization_id"], row["user_id"], writes(to, wanted, box.base_url)))
+    if mails:
+        await outbox.put_many(conn, box, mails, kind=KIND, within=WITHIN)
 
 
 async def _raise(conn: Connection, taken: Sequence[Taken]) -> None:

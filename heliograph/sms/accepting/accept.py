@@ -31,7 +31,7 @@ from heliograph.accounts.requests import (
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
-from heliograph.base.database.pool import Connection, Kept, Pool, is_down
+from heliograph.base.database.pool import Connection, HeldConnection, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.loading_cache import Current
 from heliograph.base.money import Charge, columns
@@ -139,7 +139,7 @@ class Acceptor:
     """Accepts messages in batches; one per process."""
 
     def __init__(self, pool: Pool, *, limit: int = 512, keys_kept: timedelta = timedelta(hours=72)) -> None:
-        self._kept = Kept(pool)
+        self._kept = HeldConnection(pool)
         #: How long an idempotency key is remembered.
         self._keys_kept = keys_kept
         self._senders = SenderBook(pool)

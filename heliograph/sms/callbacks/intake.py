@@ -21,7 +21,7 @@ import structlog
 from heliograph.base import crypto
 from heliograph.base.crypto import Key
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Connection, Kept, Pool, is_down
+from heliograph.base.database.pool import Connection, HeldConnection, Pool, is_down
 from heliograph.base.errors import CallbackNotGenuine, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import LoadingCache
@@ -128,7 +128,7 @@ class SupplierCallbacks:
 
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self._pool = pool
-        self._kept = Kept(pool)
+        self._kept = HeldConnection(pool)
         self._token_key = addresses.token_key(settings)
         self._key = suppliers.seal_key(settings)
         #: The last valid secret part of each known account.

@@ -14,7 +14,7 @@ import msgspec
 from heliograph.accounts import installation
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.network.smtp import Letter
+from heliograph.base.network.smtp import Mail
 from heliograph.mail import outbox
 from heliograph.mail.outbox import Outbox
 from heliograph.people.operators import roles
@@ -40,7 +40,7 @@ class Reader(msgspec.Struct, frozen=True):
 
 
 #: Writes a mail, given the reader, the installation's name, the day, and a line for each supplier.
-Writes = Callable[[Reader, str, date, Sequence[Reconciled]], Letter]
+Writes = Callable[[Reader, str, date, Sequence[Reconciled]], Mail]
 
 READERS = """
 SELECT u.id, u.email, u.language, u.time_zone AS zone FROM operators o JOIN users u ON u.id = o.user_id
@@ -69,8 +69,8 @@ async def tell(conn: Connection, *, box: Outbox | None, writes: Writes, at: date
     if not lines:
         return 0
     day = (today - DAY).date()
-    letters = [
+    mails = [
         (None, subject, writes(Reader(row["email"], row["language"], row["zone"]), known.name, day, lines))
         for subject, row in wanted.items()
     ]
-    return await outbox.put_many(conn, box, letters, kind=KIND, within=WITHIN)
+    return await outbox.put_many(conn, box, mails, kind=KIND, within=WITHIN)

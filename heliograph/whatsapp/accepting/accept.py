@@ -23,7 +23,7 @@ from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit,
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
-from heliograph.base.database.pool import Kept, Pool, is_down
+from heliograph.base.database.pool import HeldConnection, Pool, is_down
 from heliograph.base.errors import Invalid, Refusal, Unavailable
 from heliograph.base.ids import uuid7
 from heliograph.base.loading_cache import Current
@@ -143,7 +143,7 @@ class Acceptor:
     """Accepts messages in batches; one per process."""
 
     def __init__(self, pool: Pool, *, settings: Settings, limit: int = 512) -> None:
-        self._kept = Kept(pool)
+        self._kept = HeldConnection(pool)
         self._margin = settings.whatsapp_window_margin_seconds
         self._keys_kept = timedelta(hours=settings.idempotency_hours)
         self._numbers = NumberBook(pool)

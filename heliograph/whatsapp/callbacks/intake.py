@@ -20,7 +20,7 @@ from heliograph.base import crypto
 from heliograph.base.crypto import Key
 from heliograph.base.database import clock
 from heliograph.base.database.batching import Batcher
-from heliograph.base.database.pool import Connection, Kept, Pool, is_down
+from heliograph.base.database.pool import Connection, HeldConnection, Pool, is_down
 from heliograph.base.errors import CallbackNotGenuine, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
@@ -66,7 +66,7 @@ class CallbackIntake:
     def __init__(self, pool: Pool, apps: AppBook, key: Key) -> None:
         """`key`: of `apps.seal_key`."""
         self._pool = pool
-        self._kept = Kept(pool)
+        self._kept = HeldConnection(pool)
         self._apps = apps
         self._key = key
         self._batcher: Batcher[Stored, None] = Batcher(self._commit, limit=256, indivisible=is_down)
