@@ -18,7 +18,7 @@ from bench.figures import Report
 from bench.stage import BenchError, Stage
 from heliograph.base.actor import Actor
 from heliograph.campaigns.channels import sms as sms_channel
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 
 TAG = "bench"
 TEXT = "Hello {{name}}, your order is ready. Reply STOP to hear no more from us."
@@ -71,8 +71,8 @@ async def _once(stage: Stage, report: Report, amount: int) -> float:
     async with stage.connection() as conn:
         began = time.monotonic()
         async with conn.transaction():
-            wish = Wish(name="bench", message_template=TEXT, audience_tags=[TAG])
-            made = await sms_channel.create(conn, actor, wish=wish, request_id="bench")
+            spec = SmsCampaignSpec(name="bench", message_template=TEXT, audience_tags=[TAG])
+            made = await sms_channel.create(conn, actor, spec=spec, request_id="bench")
         await _staged(stage, conn, made.id, amount)
         took = time.monotonic() - began
         stored = await conn.fetchval("SELECT count(DISTINCT recipient) FROM messages")

@@ -35,8 +35,8 @@ MOST_FORGOTTEN = 1_000_000
 Recipient = tuple[str, str | None, str | None, str | None, str | None]
 
 
-class Numbers(msgspec.Struct, frozen=True):
-    """Listed recipients: the distinct numbers, and the distinct texts that are not numbers."""
+class ListedNumbers(msgspec.Struct, frozen=True):
+    """ImportedContact recipients: the distinct numbers, and the distinct texts that are not numbers."""
 
     valid: list[str]
     invalid: list[str]
@@ -89,7 +89,7 @@ async def spelled(listed: Sequence[str]) -> list[str]:
     )
 
 
-async def numbers(listed: Sequence[str]) -> Numbers:
+async def numbers(listed: Sequence[str]) -> ListedNumbers:
     """The listed recipients in E.164, each person once, in the first spelling; and those that are not numbers."""
     found = await spelled(listed)
     keys = await phones.in_turns(lambda one: phones.person(one) if phones.parse(one) == one else None, found)
@@ -97,7 +97,7 @@ async def numbers(listed: Sequence[str]) -> Numbers:
     for number, key in zip(found, keys, strict=True):
         if key is not None:
             people.setdefault(key, number)
-    return Numbers(list(people.values()), [one for one, key in zip(found, keys, strict=True) if key is None])
+    return ListedNumbers(list(people.values()), [one for one, key in zip(found, keys, strict=True) if key is None])
 
 
 async def at_home(listed: Sequence[str], *, home: str | None) -> dict[str, str | None]:
@@ -194,7 +194,7 @@ SELECT (SELECT count(*) FROM seen)::int AS seen, (SELECT contact_id FROM seen OR
 """
 
 
-class Gathered(msgspec.Struct, frozen=True):
+class GatheringStep(msgspec.Struct, frozen=True):
     """One step of gathering."""
 
     #: Recipients added.
@@ -217,7 +217,7 @@ async def gather(
     after: UUID,
     with_names: bool,
     most: int,
-) -> Gathered:
+) -> GatheringStep:
     """Add the recipients among the `most` contacts after `after` with the `tag`th tag; `without`: skip contacts with
     any of these tags.
 
@@ -229,8 +229,8 @@ async def gather(
     )
     assert row is not None
     if row["seen"] == most:
-        return Gathered(row["kept"], tag, row["last"])
-    return Gathered(row["kept"], tag + 1 if tag + 1 < len(searched) else None, UUID(int=0))
+        return GatheringStep(row["kept"], tag, row["last"])
+    return GatheringStep(row["kept"], tag + 1 if tag + 1 < len(searched) else None, UUID(int=0))
 
 
 # A step for the people in one batch of the import.
@@ -263,7 +263,7 @@ async def gather_imported(
     without: Sequence[str],
     after: UUID,
     with_names: bool,
-) -> Gathered:
+) -> GatheringStep:
     """Add the recipients of the next batch of an import; `after`: its number, as an id. Runs in the caller's
     transaction."""
     row = await conn.fetchrow(
@@ -271,8 +271,8 @@ async def gather_imported(
     )
     assert row is not None
     if row["batch"] is None:
-        return Gathered(0, None, UUID(int=0))
-    return Gathered(row["kept"], 0, UUID(int=row["batch"] + 1))
+        return GatheringStep(0, None, UUID(int=0))
+    return GatheringStep(row["kept"], 0, UUID(int=row["batch"] + 1))
 
 
 PEOPLE = """
@@ -284,7 +284,7 @@ SELECT c.phone, c.name, c.first_name, c.last_name, c.tags, c.written_at
 """
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ImportedContact(msgspec.Struct, frozen=True):
     """A contact listed in an imported file."""
 
     phone: str
@@ -295,11 +295,11 @@ class Listed(msgspec.Struct, frozen=True):
     written_at: datetime | None
 
 
-async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, limit: int) -> list[Listed]:
+async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, limit: int) -> list[ImportedContact]:
     """The first contacts of an imported file that still exist."""
     rows = await conn.fetch(PEOPLE, actor.organization_id, imported, actor.mode, limit)
     # Two batches may list the same contact.
-    return list({row["phone"]: Listed(*row.values()) for row in rows}.values())
+    return list({row["phone"]: ImportedContact(*row.values()) for row in rows}.values())
 
 
 # `r.phone` has the collation "C", which its order needs; the tables in which it is looked up have the default one.

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import counting
-from heliograph.campaigns.channels.contract import Due
+from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.queue import leases
 
@@ -71,7 +71,7 @@ def is_put_off(due_at: datetime) -> bool:
     return due_at - clock.now() > AWAY / 2
 
 
-async def put_off(conn: Connection, due: Due) -> None:
+async def put_off(conn: Connection, due: DueCampaign) -> None:
     """Postpone one chunk of a paused campaign, or what workers have put back of those postponed before.
 
     Runs in the caller's transaction, which holds the campaign's row.
@@ -88,7 +88,7 @@ async def put_off(conn: Connection, due: Due) -> None:
     await conn.execute(MORE, *campaign)
 
 
-async def _look_again(conn: Connection, due: Due) -> None:
+async def _look_again(conn: Connection, due: DueCampaign) -> None:
     campaign = due.organization_id, due.id
     for chunk in await conn.fetch(LATELY, *campaign, due.at, SETTLED, CHUNKS):
         ids = await CHANNELS[due.channel].unsent(conn, due, chunk["first_id"], chunk["last_id"])
@@ -96,7 +96,7 @@ async def _look_again(conn: Connection, due: Due) -> None:
     await conn.execute(AGAIN, *campaign, due.at, SETTLED, SOONEST)
 
 
-async def take_up(conn: Connection, due: Due) -> bool:
+async def take_up(conn: Connection, due: DueCampaign) -> bool:
     """Resume one postponed chunk; False: there is none. Runs in the caller's transaction, which holds the campaign's
     row."""
     campaign = due.organization_id, due.id

@@ -62,7 +62,7 @@ STATES: dict[str, tuple[str, ...]] = {
 #: States of campaigns that have not ended.
 UNDER_WAY = STATES["canceled"]
 #: Actions on a campaign.
-Act = Literal["pause", "resume", "pace", "cancel"]
+Action = Literal["pause", "resume", "pace", "cancel"]
 #: Why a campaign is paused, or has failed.
 QUOTA, SUSPENDED, SENDER = "quota_exceeded", "organization_suspended", "sender_id_not_approved"
 #: The organization has reached its limit for a day.
@@ -91,12 +91,12 @@ class CampaignNotPausable(Refusal):
     code, status = "campaign_not_pausable", 409
 
 
-def acts(campaign: Campaign, *, needs_approval: bool | None = None) -> frozenset[Act]:
+def acts(campaign: Campaign, *, needs_approval: bool | None = None) -> frozenset[Action]:
     """The actions that would change this campaign and that the rules would accept. `needs_approval`: a paused one needs
     approval to continue (`rule.missing`); None: not checked, so its reason for being paused decides."""
     if campaign.status not in UNDER_WAY:
         return frozenset()
-    possible: set[Act] = {"pace", "cancel"}
+    possible: set[Action] = {"pace", "cancel"}
     reason = campaign.status_reason if campaign.status == "paused" else None
     if campaign.status in ("running", "paused") and reason != BY_REQUEST:
         possible.add("pause")
@@ -106,11 +106,11 @@ def acts(campaign: Campaign, *, needs_approval: bool | None = None) -> frozenset
     return frozenset(possible)
 
 
-class Anew(Exception):
+class StepOutdated(Exception):
     """The basis of a step has changed in the meantime. The step is rolled back and decided again."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A campaign to be created, on any channel. The API has checked lengths and types; everything else is checked
     here."""
 
@@ -140,10 +140,10 @@ def checked_time(asked: datetime | None, at: datetime) -> datetime | None:
     return asked
 
 
-class Outline(msgspec.Struct, frozen=True):
-    """A validated wish."""
+class CheckedSpec(msgspec.Struct, frozen=True):
+    """A validated spec."""
 
-    wish: Wish
+    spec: CampaignSpec
     name: str
     #: By the database's clock.
     at: datetime
@@ -151,19 +151,19 @@ class Outline(msgspec.Struct, frozen=True):
     tags: list[str] | None
     without: list[str]
     #: Listed recipients.
-    found: audience.Numbers | None
+    found: audience.ListedNumbers | None
 
 
-async def outline(conn: Connection, wish: Wish) -> Outline:
+async def check_spec(conn: Connection, spec: CampaignSpec) -> CheckedSpec:
     """The checks that all channels share. Raises Invalid (name, time, tags, recipients)."""
     at: datetime = await conn.fetchval("SELECT now()")
-    name = checked_name(wish.name)
-    scheduled_at = checked_time(wish.scheduled_at, at)
-    listed, tags = audience.named(wish.recipients, wish.audience_tags, wish.audience_import)
-    audience.checked_days(wish.not_written_days)
-    without = audience.excluded(wish.excluded_tags, is_listed=listed is not None)
+    name = checked_name(spec.name)
+    scheduled_at = checked_time(spec.scheduled_at, at)
+    listed, tags = audience.named(spec.recipients, spec.audience_tags, spec.audience_import)
+    audience.checked_days(spec.not_written_days)
+    without = audience.excluded(spec.excluded_tags, is_listed=listed is not None)
     found = None if listed is None else await audience.numbers(listed)
-    return Outline(wish, name, at, scheduled_at, tags, without, found)
+    return CheckedSpec(spec, name, at, scheduled_at, tags, without, found)
 
 
 INSERT = f"""
@@ -186,7 +186,7 @@ async def begin(
     conn: Connection,
     actor: Actor,
     *,
-    outline: Outline,
+    checked: CheckedSpec,
     channel: str,
     content: Mapping[str, object],
     with_names: bool,
@@ -197,20 +197,20 @@ async def begin(
     `content`: the channel's part of CONTENT. `with_names`: it uses more than the recipients' numbers. Runs in the
     caller's transaction. Raises CampaignAudienceEmpty for one that starts at once without recipients, and Unavailable.
     """
-    wish, at, found = outline.wish, outline.at, outline.found
-    if wish.audience_import is not None and not await conn.fetchval(
-        IMPORT, actor.organization_id, wish.audience_import, actor.mode
+    spec, at, found = checked.spec, checked.at, checked.found
+    if spec.audience_import is not None and not await conn.fetchval(
+        IMPORT, actor.organization_id, spec.audience_import, actor.mode
     ):
         raise Invalid(("audience_import", "unknown", "there is no import of contacts with this id"))
-    starts = outline.scheduled_at is None or outline.scheduled_at <= at
+    starts = checked.scheduled_at is None or checked.scheduled_at <= at
     if starts and not await audience.anybody(
         conn,
         actor,
-        tags=outline.tags,
-        match_mode=wish.audience_tag_match_mode,
-        without=outline.without,
+        tags=checked.tags,
+        match_mode=spec.audience_tag_match_mode,
+        without=checked.without,
         numbers=None if found is None else found.valid,
-        imported=wish.audience_import,
+        imported=spec.audience_import,
     ):
         raise CampaignAudienceEmpty
     id = uuid7()
@@ -224,26 +224,26 @@ async def begin(
         actor.organization_id,
         id,
         channel,
-        outline.name,
+        checked.name,
         "staging" if starts else "scheduled",
         actor.mode,
-        outline.tags,
-        wish.audience_tag_match_mode,
-        outline.without,
+        checked.tags,
+        spec.audience_tag_match_mode,
+        checked.without,
         with_names,
-        wish.messages_per_minute,
+        spec.messages_per_minute,
         request_id,
-        outline.scheduled_at,
+        checked.scheduled_at,
         at if starts else None,
-        at if starts else outline.scheduled_at,
+        at if starts else checked.scheduled_at,
         at,
         pending + invalid,
         pending,
         invalid,
         actor.who.kind,
         actor.who.id,
-        wish.audience_import,
-        wish.not_written_days,
+        spec.audience_import,
+        spec.not_written_days,
         *(content.get(name) for name in CONTENT),
     )
     assert row is not None
@@ -252,15 +252,24 @@ async def begin(
         await skipped.keep(
             conn, actor.organization_id, id, [(skipped.printable(one), skipped.NO_NUMBER) for one in found.invalid]
         )
-    told = {"channel": channel, "status": row["status"], "audience_tags": outline.tags, "recipients": pending + invalid}
-    told |= {"excluded_tags": outline.without} if outline.without else {}
-    told |= {"not_written_days": wish.not_written_days} if wish.not_written_days else {}
-    told |= {"audience_import": str(wish.audience_import)} if wish.audience_import else {}
-    told |= {"scheduled_at": outline.scheduled_at, "messages_per_minute": wish.messages_per_minute, "mode": actor.mode}
-    await audit.record(conn, actor, "campaign.created", object_id=id, name=outline.name, after=told)
+    told = {
+        "channel": channel,
+        "status": row["status"],
+        "audience_tags": checked.tags,
+        "recipients": pending + invalid,
+    }
+    told |= {"excluded_tags": checked.without} if checked.without else {}
+    told |= {"not_written_days": spec.not_written_days} if spec.not_written_days else {}
+    told |= {"audience_import": str(spec.audience_import)} if spec.audience_import else {}
+    told |= {
+        "scheduled_at": checked.scheduled_at,
+        "messages_per_minute": spec.messages_per_minute,
+        "mode": actor.mode,
+    }
+    await audit.record(conn, actor, "campaign.created", object_id=id, name=checked.name, after=told)
     # For a campaign that starts at once, the notice is recorded when it stops.
     if not starts and await rule.expected(conn, actor.organization_id, id) is not None:
-        await notices.record(conn, Notice(actor.organization_id, "campaign.approval", str(id), outline.name))
+        await notices.record(conn, Notice(actor.organization_id, "campaign.approval", str(id), checked.name))
     return (await read(conn, actor.organization_id, [row]))[0]
 
 

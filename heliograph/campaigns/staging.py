@@ -28,7 +28,7 @@ from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Span
 from heliograph.campaigns import audience, pausing, plan, withdrawal
 from heliograph.campaigns.approval import rule
-from heliograph.campaigns.channels.contract import Batch, Due, Made, Stop
+from heliograph.campaigns.channels.contract import Batch, DueCampaign, StagedMessage, StagingStop
 from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.consent import skipped
 from heliograph.consent.skipped import Passed
@@ -84,7 +84,7 @@ class Stager:
 
     async def round(self) -> int:
         """Do one step of one campaign; returns 0 if none was due."""
-        due: Due | None = None
+        due: DueCampaign | None = None
         self._done, staged = None, False
         if self._ahead is not None:  # awaited without holding a connection, because it needs one itself
             await asyncio.wait([self._ahead.task])
@@ -93,12 +93,12 @@ class Stager:
                 row = await conn.fetchrow(TAKE, self._served)
                 if row is None:
                     return 0
-                due = Due(*row.values())
+                due = DueCampaign(*row.values())
                 self._served = due.organization_id
                 staged = await self._step(conn, due)
                 crash_point("campaign.before_commit")
             crash_point("campaign.after_commit")
-        except (plan.Anew, asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
+        except (plan.StepOutdated, asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             return 1
         except Exception as error:
             if is_down(error) or due is None:
@@ -113,7 +113,7 @@ class Stager:
             self._on_staged(due.channel)
         return 1
 
-    async def _step(self, conn: Connection, due: Due) -> bool:
+    async def _step(self, conn: Connection, due: DueCampaign) -> bool:
         """Do the step required by the campaign's state; True if it put messages into the queue."""
         match due.status:
             case "scheduled":
@@ -132,14 +132,14 @@ class Stager:
                 await withdrawal.withdraw(conn, due)
         return False
 
-    async def _stage(self, conn: Connection, due: Due) -> bool:
+    async def _stage(self, conn: Connection, due: DueCampaign) -> bool:
         """Stage the next chunk, as far as its funds and pace allow."""
         campaign = due.organization_id, due.id
         if due.state in STOPPED:
             await _pause(conn, due, plan.SUSPENDED)
             return False
         batch = await CHANNELS[due.channel].open(conn, due)
-        if isinstance(batch, Stop):
+        if isinstance(batch, StagingStop):
             if batch.fails:
                 await plan.move(conn, *campaign, "failed", reason=batch.reason, was=due.status)
             else:
@@ -207,7 +207,7 @@ UPDATE campaigns SET total = total + $3, pending = pending + $3, gather_tag = $4
 """
 
 
-async def _gather(conn: Connection, due: Due, *, most: int) -> None:
+async def _gather(conn: Connection, due: DueCampaign, *, most: int) -> None:
     if not due.is_gathered or due.gather_tag == COMPLETE:
         if await rule.missing(conn, due.organization_id, due.id) is None:
             await plan.move(conn, due.organization_id, due.id, "running")
@@ -272,7 +272,7 @@ class _Chunk(msgspec.Struct):
     #: Why it ends before the last of `rows`; None: it does not.
     short: str | None = None
     recipients: list[str] = msgspec.field(default_factory=list)
-    made: list[Made] = msgspec.field(default_factory=list)
+    made: list[StagedMessage] = msgspec.field(default_factory=list)
     skipped: list[Passed] = msgspec.field(default_factory=list)
 
     def skip(self, phone: str, reason: str) -> None:
@@ -296,7 +296,7 @@ class _Chunk(msgspec.Struct):
 class _Wanted(msgspec.Struct, frozen=True):
     """Which recipients to read, and everything that affects the decisions about them."""
 
-    due: Due
+    due: DueCampaign
     batch: Batch
     after: str
     limit: int
@@ -364,8 +364,8 @@ def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, short: Callable[[
     return chunk
 
 
-async def _accept(conn: Connection, due: Due, batch: Batch, chunk: _Chunk, *, due_at: list[datetime]) -> None:
-    """Store the chunk's messages. Raises plan.Anew if they are no longer covered."""
+async def _accept(conn: Connection, due: DueCampaign, batch: Batch, chunk: _Chunk, *, due_at: list[datetime]) -> None:
+    """Store the chunk's messages. Raises plan.StepOutdated if they are no longer covered."""
     ids = [uuid7() for _ in chunk.recipients]
     begun: list[tuple[UUID, Span]] = []
     if spans.on():
@@ -375,7 +375,7 @@ async def _accept(conn: Connection, due: Due, batch: Batch, chunk: _Chunk, *, du
                 ids[at] = spans.marked(id)
                 begun.append((ids[at], spans.root("campaign message", said | {"message_id": str(ids[at])})))
     if not await batch.accept(conn, ids, chunk.recipients, chunk.made, due_at):
-        raise plan.Anew
+        raise plan.StepOutdated
     await conn.execute(CHUNKED, due.organization_id, due.id, ids[0], ids[-1], len(ids), due.at)
     if begun:
         await traces.keep(conn, [(due.organization_id, id, span.context) for id, span in begun])
@@ -383,7 +383,7 @@ async def _accept(conn: Connection, due: Due, batch: Batch, chunk: _Chunk, *, du
             span.end()
 
 
-def _pace(due: Due, most: int) -> tuple[datetime, timedelta | None, int]:
+def _pace(due: DueCampaign, most: int) -> tuple[datetime, timedelta | None, int]:
     """When the chunk's first message is due, the interval between messages (None: no pacing), and how many to stage
     now."""
     if due.messages_per_minute is None:
@@ -393,6 +393,6 @@ def _pace(due: Due, most: int) -> tuple[datetime, timedelta | None, int]:
     return base, each, max(1, min(most, (due.at + plan.LEAD - base) // each))
 
 
-async def _pause(conn: Connection, due: Due, reason: str) -> None:
+async def _pause(conn: Connection, due: DueCampaign, reason: str) -> None:
     await plan.move(conn, due.organization_id, due.id, "paused", reason=reason, was=due.status)
     await conn.execute(LATER, due.organization_id, due.id, RETRY)

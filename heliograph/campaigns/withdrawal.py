@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from heliograph.base.database.pool import Connection
 from heliograph.campaigns import counting
-from heliograph.campaigns.channels.contract import Due
+from heliograph.campaigns.channels.contract import DueCampaign
 from heliograph.campaigns.channels.table import CHANNELS
 
 #: Pause between two checks of the remaining messages: half the time since the last change, within these bounds.
@@ -43,7 +43,7 @@ UPDATE campaigns SET step_at = (
 """
 
 
-async def withdraw(conn: Connection, due: Due) -> None:
+async def withdraw(conn: Connection, due: DueCampaign) -> None:
     """Cancel the messages of one chunk that no worker has taken yet, and refund their cost.
 
     Runs in the caller's transaction, which holds the campaign's row. Raises plan.Anew.
@@ -59,7 +59,7 @@ async def withdraw(conn: Connection, due: Due) -> None:
     await conn.execute(MORE, *campaign)
 
 
-async def _look_again(conn: Connection, due: Due) -> None:
+async def _look_again(conn: Connection, due: DueCampaign) -> None:
     campaign = due.organization_id, due.id
     left = await conn.fetch(LEFT, *campaign, CHUNKS)
     for chunk in left:

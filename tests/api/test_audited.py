@@ -32,10 +32,10 @@ async def test_each_kind_of_change_names_key_request_and_address(api: Api, tenan
     endpoint = (await change("POST", "/webhooks", json=hook))["webhookEndpoint"]
     await change("POST", f"/webhooks/{endpoint['id']}/rotate-secret")
     await change("DELETE", f"/webhooks/{endpoint['id']}")
-    wish = {"name": "Sale", "content": "hi", "recipients": ["+258841234567"], "scheduledAt": "2099-01-01T00:00:00Z"}
-    status, _, _ = await api.ask("POST", "/campaigns", json=wish, headers=tenant.headers)
+    spec = {"name": "Sale", "content": "hi", "recipients": ["+258841234567"], "scheduledAt": "2099-01-01T00:00:00Z"}
+    status, _, _ = await api.ask("POST", "/campaigns", json=spec, headers=tenant.headers)
     assert status == 400  # what is refused is no change
-    campaign = (await change("POST", "/campaigns", json=wish | {"scheduledAt": None}))["campaign"]
+    campaign = (await change("POST", "/campaigns", json=spec | {"scheduledAt": None}))["campaign"]
     await change("DELETE", f"/campaigns/{campaign['id']}")
 
     rows = await pool.fetch(ENTRIES)

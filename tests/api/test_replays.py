@@ -22,10 +22,10 @@ from tests.api.conftest import Api, Tenant, running
 Answer = tuple[int, str | None, Any]
 
 
-async def another_key(pool: Pool, tenant: Tenant, **wish: Any) -> dict[str, str]:
+async def another_key(pool: Pool, tenant: Tenant, **spec: Any) -> dict[str, str]:
     """The headers of one more key of the organization."""
     async with pool.acquire() as conn:
-        _, secret = await lifecycle.issue(conn, tenant.actor, name="another", **({"profile": "full_access"} | wish))
+        _, secret = await lifecycle.issue(conn, tenant.actor, name="another", **({"profile": "full_access"} | spec))
     return {"x-api-key": secret}
 
 
@@ -84,9 +84,9 @@ async def test_a_test_key_has_idempotency_keys_of_its_own(api: Api, tenant: Tena
     status, kind, live = await ask(api, tenant.headers, "one", "POST", "/sms/send", body)
     assert (status, kind, live["remainingQuota"]) == (202, "stored", 999)
     assert sorted(row["mode"] for row in await pool.fetch("SELECT mode FROM messages")) == ["live", "test"]
-    wish = {"name": "shop", "profile": "sms_only", "mode": "test"}
-    assert (await ask(api, tenant.headers, "key", "POST", "/api-keys", wish))[:2] == (201, "stored")
-    assert (await ask(api, tester, "key", "POST", "/api-keys", wish))[:2] == (201, "stored")
+    spec = {"name": "shop", "profile": "sms_only", "mode": "test"}
+    assert (await ask(api, tenant.headers, "key", "POST", "/api-keys", spec))[:2] == (201, "stored")
+    assert (await ask(api, tester, "key", "POST", "/api-keys", spec))[:2] == (201, "stored")
 
 
 async def test_two_spellings_of_a_request_are_one_payload(api: Api, tenant: Tenant) -> None:
@@ -177,13 +177,13 @@ async def test_what_was_scheduled_is_replayed_after_its_time(api: Api, tenant: T
     """The door hands the time on as it is written, and leaves judging it to those who know the key."""
     long_ago = "2020-01-01T00:00:00Z"
     send = {"to": "+258841234567", "message": "hi", "sendAt": long_ago}
-    # Spelled out or left out, the defaults are the same wish.
+    # Spelled out or left out, the defaults are the same spec.
     send |= {"deliveryGuarantee": "at_least_once", "class": "transactional"}
     campaign = {"name": "Sale", "content": "hi", "recipients": ["+258841234567"], "scheduledAt": long_ago}
-    wish = await campaigns.canonical(reader(campaigns.CreateCampaign)(msgspec.json.encode(campaign)))
+    spec = await campaigns.canonical(reader(campaigns.CreateCampaign)(msgspec.json.encode(campaign)))
     for path, body, meant, field in (
         ("/sms/send", send, msgspec.convert(send, SendSms), "sendAt"),
-        ("/campaigns", campaign, [wish, None, None], "scheduled_at"),
+        ("/campaigns", campaign, [spec, None, None], "scheduled_at"),
     ):
         status, _, answer = await ask(api, tenant.headers, "one", "POST", path, body)
         assert (status, answer["error"]["details"]["fields"][0]["field"]) == (400, field)

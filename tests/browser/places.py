@@ -11,7 +11,7 @@ from heliograph.base import crypto
 from heliograph.base.database import clock
 from heliograph.base.ids import uuid7
 from heliograph.campaigns.channels import sms as campaigns
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.consent import optouts
 from heliograph.console import table as console_table
 from heliograph.contacts import records
@@ -97,8 +97,8 @@ async def dashboard(site: Site) -> tuple[list[str], str]:
         await records.create_many(conn, site.made.actor, entries=[Entry("+258841234567", "Ana", tags=("vip",))])
         person = await conn.fetchval("SELECT id FROM contacts")
         await optouts.add(conn, site.made.actor, phone="+258841234560", reason="asked for it")
-        wish = Wish(name="Spring sale", message_template="Olá", recipients=["+258841234561"])
-        campaign = await campaigns.create(conn, site.made.actor, wish=wish, request_id="two")
+        spec = SmsCampaignSpec(name="Spring sale", message_template="Olá", recipients=["+258841234561"])
+        campaign = await campaigns.create(conn, site.made.actor, spec=spec, request_id="two")
         await conn.execute(TRAFFIC, site.made.actor.organization_id, UUID(int=0))
         await conn.execute(SUM_DAYS)
         await conn.execute(REFUSED, site.made.actor.organization_id)
@@ -126,8 +126,8 @@ async def console(site: Site) -> list[str]:
         (supplier, *_) = await routing.load(conn)
         operator = await conn.fetchval("SELECT user_id FROM operators")
         member, _ = await invitations.admit(conn, site.made.actor, email="mia@example.com", name="Mia", role="viewer")
-        wish = Wish(name="Autumn sale", message_template="Olá", recipients=["+258841234561"])
-        campaign = await campaigns.create(conn, site.made.actor, wish=wish, request_id="three")
+        spec = SmsCampaignSpec(name="Autumn sale", message_template="Olá", recipients=["+258841234561"])
+        campaign = await campaigns.create(conn, site.made.actor, spec=spec, request_id="three")
         draft = await drafts.begin(conn, name="draft", kind="smpp")
         way = Route(id=supplier.id, name="moz", country="MZ", choices=(Choice(supplier.id),))
         way = await rules.add(conn, way)

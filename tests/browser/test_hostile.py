@@ -15,7 +15,7 @@ from heliograph.accounts.api_keys import lifecycle
 from heliograph.base import crypto
 from heliograph.base.database import clock
 from heliograph.campaigns.channels import sms as campaigns
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.consent import optouts
 from heliograph.contacts import notes, records
 from heliograph.contacts.records import Entry
@@ -76,8 +76,8 @@ async def test_what_is_written_stays_text(site: Site) -> None:
         )
         async with conn.transaction():
             await policy.rename(conn, actor, name=RUNS)
-        wish = Wish(name=RUNS, message_template=RUNS.replace("{{7*7}}", ""), recipients=["+258841234561"])
-        campaign = await campaigns.create(conn, actor, wish=wish, request_id="one")
+        spec = SmsCampaignSpec(name=RUNS, message_template=RUNS.replace("{{7*7}}", ""), recipients=["+258841234561"])
+        campaign = await campaigns.create(conn, actor, spec=spec, request_id="one")
     ids = {
         "/messages/{id}": message,
         "/contacts/{id}": person,

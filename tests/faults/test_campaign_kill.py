@@ -15,7 +15,7 @@ import pytest
 
 from heliograph.campaigns import record
 from heliograph.campaigns.channels import sms as sms_channel
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.record import Campaign
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -44,9 +44,9 @@ async def begin(made: Installation, conn: asyncpg.Connection[asyncpg.Record], am
         ]
         async with conn.transaction():
             await records.create_many(conn, made.actor, entries=entries)
-    wish = Wish(name="Sale", message_template="Hello {{name}}", audience_tags=["a", "b"])
+    spec = SmsCampaignSpec(name="Sale", message_template="Hello {{name}}", audience_tags=["a", "b"])
     async with conn.transaction():
-        return (await sms_channel.create(conn, made.actor, wish=wish, request_id="req")).id
+        return (await sms_channel.create(conn, made.actor, spec=spec, request_id="req")).id
 
 
 async def check(made: Installation, conn: asyncpg.Connection[asyncpg.Record], id: UUID, amount: int) -> Campaign:

@@ -17,7 +17,7 @@ import pytest
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.campaigns import plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
-from heliograph.campaigns.channels.whatsapp import Wish
+from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.record import Campaign
 from heliograph.contacts import records
@@ -51,7 +51,7 @@ async def begin(pool: Pool, known: Made, amount: int) -> Campaign:
         ]
         async with pool.acquire() as conn, conn.transaction():
             await records.create_many(conn, known.actor, entries=entries)
-    wish = Wish(
+    spec = WhatsAppCampaignSpec(
         name="Delivery day",
         number_id=known.number_id,
         template="order_shipped",
@@ -60,7 +60,7 @@ async def begin(pool: Pool, known: Made, amount: int) -> Campaign:
         audience_tags=["a", "b"],
     )
     async with pool.acquire() as conn, conn.transaction():
-        return await whatsapp_channel.create(conn, known.actor, wish=wish, request_id="req")
+        return await whatsapp_channel.create(conn, known.actor, spec=spec, request_id="req")
 
 
 @pytest.mark.lasts(25)

@@ -18,7 +18,7 @@ from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import counting
 from heliograph.campaigns.channels import sms as sms_channel
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.plan import CampaignNotPausable
 from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.staging import Stager
@@ -42,9 +42,9 @@ async def data(url: str, *arguments: str) -> Any:
 
 
 async def create(pool: Pool, actor: Actor, amount: int) -> Campaign:
-    wish = Wish(name="Sale", message_template="Hi", recipients=[f"+25884{n:07}" for n in range(amount)])
+    spec = SmsCampaignSpec(name="Sale", message_template="Hi", recipients=[f"+25884{n:07}" for n in range(amount)])
     async with pool.acquire() as conn, conn.transaction():
-        return await sms_channel.create(conn, actor, wish=wish, request_id="req")
+        return await sms_channel.create(conn, actor, spec=spec, request_id="req")
 
 
 async def test_one_is_created_for_tags_or_for_numbers(pool: Pool, database_url: str) -> None:

@@ -22,7 +22,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import pausing
 from heliograph.campaigns.channels import sms as campaigns
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 from heliograph.contacts import records
@@ -648,9 +648,9 @@ async def test_a_message_of_a_campaign_says_what_it_is_called(
 ) -> None:
     id = await send(api, tenant)
     async with pool.acquire() as conn:
-        wish = Wish(name="Spring <sale>", message_template="Hello", recipients=["+258841234599"])
-        campaign = await campaigns.create(conn, tenant.actor, wish=wish, request_id="one")
-        other = await campaigns.create(conn, (await make_tenant(pool)).actor, wish=wish, request_id="one")
+        spec = SmsCampaignSpec(name="Spring <sale>", message_template="Hello", recipients=["+258841234599"])
+        campaign = await campaigns.create(conn, tenant.actor, spec=spec, request_id="one")
+        other = await campaigns.create(conn, (await make_tenant(pool)).actor, spec=spec, request_id="one")
     await pool.execute("UPDATE messages SET campaign_id = $2 WHERE id = $1", UUID(id), campaign.id)
     link = f'<a href="/campaigns/{campaign.id}"><bdi>Spring &lt;sale&gt;</bdi></a>'
     assert link in (await owner.get(f"/messages/{id}")).text
@@ -671,10 +671,10 @@ async def test_messages_of_a_campaign_are_found_by_its_name(
     made = {}
     async with pool.acquire() as conn:
         for name in ("Spring sale", "Spring clean", "Autumn", "Twins", "Twins"):
-            wish = Wish(name=name, message_template="Hello", recipients=["+258841234599"])
-            made[name] = (await campaigns.create(conn, tenant.actor, wish=wish, request_id="one")).id
-        wish = Wish(name="Winter", message_template="Hello", recipients=["+258841234599"])
-        await campaigns.create(conn, (await make_tenant(pool)).actor, wish=wish, request_id="one")
+            spec = SmsCampaignSpec(name=name, message_template="Hello", recipients=["+258841234599"])
+            made[name] = (await campaigns.create(conn, tenant.actor, spec=spec, request_id="one")).id
+        spec = SmsCampaignSpec(name="Winter", message_template="Hello", recipients=["+258841234599"])
+        await campaigns.create(conn, (await make_tenant(pool)).actor, spec=spec, request_id="one")
     await pool.execute("UPDATE messages SET campaign_id = $2 WHERE id = $1", UUID(id), made["Spring sale"])
     page = await owner.get("/messages")
     assert '<option value="Autumn">' in page.text

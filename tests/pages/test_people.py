@@ -17,7 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.campaigns.channels import sms as campaigns
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.consent import optouts
 from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut
@@ -160,8 +160,8 @@ async def test_tags_are_renamed_merged_and_removed(pool: Pool, tenant: Tenant, o
     assert page.words.count("no campaign") == 3
     assert "whose audience had this tag, among the latest 1,000." in page.words
     async with pool.acquire() as conn:
-        wish = Wish(name="Sale", message_template="Hello", audience_tags=["old"])
-        campaign = await campaigns.create(conn, tenant.actor, wish=wish, request_id="one")
+        spec = SmsCampaignSpec(name="Sale", message_template="Hello", audience_tags=["old"])
+        campaign = await campaigns.create(conn, tenant.actor, spec=spec, request_id="one")
     page = await owner.get("/contacts/tags")
     assert page.words.count("no campaign") == 2
     assert f'href="/campaigns/{campaign.id}"' in page.text

@@ -27,7 +27,7 @@ from heliograph.campaigns.approval import approving, rule
 from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.channels import sms as sms_channel
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.campaigns.record import Campaign, Counts
 from heliograph.campaigns.staging import Stager
@@ -66,9 +66,9 @@ async def opt_out(pool: Pool, actor: Actor, phone: str) -> None:
 
 
 async def create(pool: Pool, actor: Actor, text: str = "hello", **values: Any) -> Campaign:
-    wish = Wish(**{"name": "Sale", "message_template": text} | values)
+    spec = SmsCampaignSpec(**{"name": "Sale", "message_template": text} | values)
     async with pool.acquire() as conn, conn.transaction():
-        return await sms_channel.create(conn, actor, wish=wish, request_id="req")
+        return await sms_channel.create(conn, actor, spec=spec, request_id="req")
 
 
 async def get(pool: Pool, actor: Actor, id: UUID) -> Campaign:
@@ -226,14 +226,14 @@ async def test_whom_nobody_carries_to_is_counted_before_as_it_is_staged(
         await refuse(pool, await add(pool, "main"), country="PT")
     listed = [number(1), "+351912345678"]
     acceptor = Acceptor(pool)
-    wish = Wish(
+    spec = SmsCampaignSpec(
         name="Opening",
         message_template="hello",
         recipients=listed,
         sender_name="Nobody" if why == "unknown sender" else None,
     )
     async with pool.acquire() as conn:
-        reaches = await sms_channel.reaches(conn, actor, acceptor, wish=wish)
+        reaches = await sms_channel.reachability(conn, actor, acceptor, spec=spec)
         seen = await preview.look(conn, actor, say=preview.sms(actor, "hello", reaches=reaches), recipients=listed)
     if why == "unknown sender":  # its field says so
         assert (seen.would, seen.invalid) == (2, 0)
@@ -355,9 +355,9 @@ async def test_nobody_is_refused_now_and_allowed_later(pool: Pool) -> None:
     actor = await organization(pool)
     await opt_out(pool, actor, number(1))
     await contact(pool, actor, number(1), "silent")
-    for wish in ({"audience_tags": ["silent"]}, {"audience_tags": ["none"]}, {"recipients": [number(1), "x"]}):
+    for spec in ({"audience_tags": ["silent"]}, {"audience_tags": ["none"]}, {"recipients": [number(1), "x"]}):
         with pytest.raises(plan.CampaignAudienceEmpty):
-            await create(pool, actor, **wish)
+            await create(pool, actor, **spec)
     soon = datetime.now(UTC) + timedelta(hours=1)
     made = await create(pool, actor, audience_tags=["none"], scheduled_at=soon)
     await pool.execute("UPDATE campaigns SET step_at = now()")
@@ -368,7 +368,7 @@ async def test_nobody_is_refused_now_and_allowed_later(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "field"),
+    ("spec", "field"),
     [
         ({}, "audience_tags"),
         ({"recipients": [number(1)], "audience_tags": ["vip"]}, "audience_tags"),
@@ -389,10 +389,10 @@ async def test_nobody_is_refused_now_and_allowed_later(pool: Pool) -> None:
         ({"recipients": [number(1)], "scheduled_at": datetime.now(UTC) + timedelta(days=366)}, "scheduled_at"),
     ],
 )
-async def test_what_cannot_be(pool: Pool, wish: dict[str, Any], field: str) -> None:
+async def test_what_cannot_be(pool: Pool, spec: dict[str, Any], field: str) -> None:
     actor = await organization(pool)
     with pytest.raises(Invalid) as refused:
-        await create(pool, actor, **wish)
+        await create(pool, actor, **spec)
     assert refused.value.details["fields"][0]["field"] == field
     assert await pool.fetchval("SELECT count(*) FROM campaigns") == 0
 

@@ -12,7 +12,7 @@ from heliograph.accounts import organizations
 from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.campaigns import drafts, plan, record
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.views import preview
 from heliograph.sealing import text_keys
 from heliograph.sms.by_hand import saved_texts
@@ -67,10 +67,10 @@ async def templates(pool: Pool, actor: Actor, id: UUID) -> set[Any]:
     return {found.content["message_template"] for found in (one, listed, everywhere)}
 
 
-async def twins(pool: Pool, actor: Actor, text: str) -> list[UUID]:
-    wish = Wish(name="again", message_template=text, recipients=[number(1)])
+async def duplicates(pool: Pool, actor: Actor, text: str) -> list[UUID]:
+    spec = SmsCampaignSpec(name="again", message_template=text, recipients=[number(1)])
     async with pool.acquire() as conn:
-        return [one.id for one in await preview.twins(conn, actor, wish=wish)]
+        return [one.id for one in await preview.duplicates(conn, actor, spec=spec)]
 
 
 async def test_what_a_campaign_says_is_sealed_and_read(pool: Pool, sealed: Actor) -> None:
@@ -78,7 +78,7 @@ async def test_what_a_campaign_says_is_sealed_and_read(pool: Pool, sealed: Actor
     assert made.content["message_template"] == MARKER
     assert await holding(pool) == set()
     assert await templates(pool, sealed, made.id) == {MARKER}
-    assert (await twins(pool, sealed, MARKER), await twins(pool, sealed, "other")) == ([made.id], [])
+    assert (await duplicates(pool, sealed, MARKER), await duplicates(pool, sealed, "other")) == ([made.id], [])
     async with pool.acquire() as conn, conn.transaction():
         paced = await plan.change_pace(conn, sealed, id=made.id, messages_per_minute=90)
     assert paced.content["message_template"] == MARKER

@@ -17,7 +17,7 @@ from heliograph.base.ids import uuid7
 from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import sms as sms_channel
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
-from heliograph.campaigns.channels.whatsapp import Wish
+from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.staging import Stager
@@ -52,8 +52,8 @@ async def contact(pool: Pool, actor: Actor, phone: str, **values: Any) -> None:
         await records.create(conn, actor, entry=Entry(phone, "Ana", tags=("porto",), **values))
 
 
-def wish(known: Made, **values: Any) -> Wish:
-    return Wish(
+def spec(known: Made, **values: Any) -> WhatsAppCampaignSpec:
+    return WhatsAppCampaignSpec(
         **{
             "name": "Delivery day",
             "number_id": known.number_id,
@@ -68,7 +68,7 @@ def wish(known: Made, **values: Any) -> Wish:
 
 async def create(pool: Pool, known: Made, **values: Any) -> Campaign:
     async with pool.acquire() as conn, conn.transaction():
-        return await whatsapp_channel.create(conn, known.actor, wish=wish(known, **values), request_id="req")
+        return await whatsapp_channel.create(conn, known.actor, spec=spec(known, **values), request_id="req")
 
 
 async def get(pool: Pool, known: Made, id: UUID) -> Campaign:
@@ -158,9 +158,9 @@ async def test_what_is_shown_and_to_whom(pool: Pool) -> None:
 
 
 async def sms(pool: Pool, actor: Actor) -> Campaign:
-    wanted = sms_channel.Wish(name="Text", message_template="hi", recipients=[number(1)])
+    wanted = sms_channel.SmsCampaignSpec(name="Text", message_template="hi", recipients=[number(1)])
     async with pool.acquire() as conn, conn.transaction():
-        return await sms_channel.create(conn, actor, wish=wanted, request_id="req")
+        return await sms_channel.create(conn, actor, spec=wanted, request_id="req")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
-from heliograph.campaigns.channels.whatsapp import Wish
+from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
 from heliograph.campaigns.filling import Filling
 from heliograph.whatsapp.messages import QUEUED
 from tests.rules import factories
@@ -379,7 +379,7 @@ async def message(
 
 async def campaign(pool: Pool, made: Made, *, name: str = "Delivery day", recipients: tuple[str, ...] = (TO,)) -> UUID:
     """A campaign of `order_shipped` that has just begun; returns its id."""
-    wish = Wish(
+    spec = WhatsAppCampaignSpec(
         name=name,
         number_id=made.number_id,
         template="order_shipped",
@@ -388,7 +388,7 @@ async def campaign(pool: Pool, made: Made, *, name: str = "Delivery day", recipi
         recipients=recipients,
     )
     async with pool.acquire() as conn, conn.transaction():
-        return (await whatsapp_channel.create(conn, made.actor, wish=wish, request_id="req")).id
+        return (await whatsapp_channel.create(conn, made.actor, spec=spec, request_id="req")).id
 
 
 def key(name: str) -> dict[str, Any]:

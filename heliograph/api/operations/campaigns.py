@@ -28,7 +28,7 @@ from heliograph.campaigns import audience, plan, record, template
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.audience import MAX_RECIPIENTS, MAX_TAGS, MOST_DAYS
 from heliograph.campaigns.channels import sms as sms_channel
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.plan import (
     MAX_NAME,
     MAX_PACE,
@@ -282,31 +282,31 @@ class CampaignList(msgspec.Struct, rename="camel"):
     has_more: HasMore
 
 
-async def canonical(body: CreateCampaign) -> Wish:
+async def canonical(body: CreateCampaign) -> SmsCampaignSpec:
     """Merge both forms of the request, with numbers and tags normalized. Raises Invalid."""
-    wish = _wish(body)
-    template.check_places(wish.message_template, "message_template")
-    recipients, tags = audience.named(wish.recipients, wish.audience_tags, wish.audience_import)
+    spec = _spec(body)
+    template.check_places(spec.message_template, "message_template")
+    recipients, tags = audience.named(spec.recipients, spec.audience_tags, spec.audience_import)
     if recipients is not None:
         recipients = await audience.spelled(recipients)
     return msgspec.structs.replace(
-        wish,
-        name=plan.checked_name(wish.name),
+        spec,
+        name=plan.checked_name(spec.name),
         recipients=recipients,
         audience_tags=tags,
-        excluded_tags=audience.excluded(wish.excluded_tags, is_listed=recipients is not None),
+        excluded_tags=audience.excluded(spec.excluded_tags, is_listed=recipients is not None),
     )
 
 
 @operation(status=201, canonical=canonical, refusals=(SenderIdNotApproved, CampaignAudienceEmpty))
-async def create_campaign(call: Call, body: Wish) -> CampaignAnswer:
+async def create_campaign(call: Call, body: SmsCampaignSpec) -> CampaignAnswer:
     """Create a campaign.
 
     One text to many recipients, immediately or at a scheduled time: to contacts by tag, to those of an import, or to a
     list of numbers. Each recipient gets it once; recipients who opted out are skipped. If the quota runs out, the
     campaign pauses until there is more.
     """
-    return _answer(await sms_channel.create(call.conn, call.actor, wish=body, request_id=call.request_id))
+    return _answer(await sms_channel.create(call.conn, call.actor, spec=body, request_id=call.request_id))
 
 
 async def list_campaigns(call: Call, query: PageQuery) -> CampaignList:
@@ -352,7 +352,7 @@ async def resume_campaign(call: Call, campaign_id: UUID) -> CampaignAnswer:
     return _answer(await plan.resume(call.conn, call.actor, id=campaign_id))
 
 
-def _wish(body: CreateCampaign) -> Wish:
+def _spec(body: CreateCampaign) -> SmsCampaignSpec:
     """A field that is given under two names must have the same value in both."""
     values: dict[str, Any] = {}
     for name, other in OTHER_NAMES.items():
@@ -371,7 +371,7 @@ def _wish(body: CreateCampaign) -> Wish:
             values[name] = int(values[name])
     values["audience_tag_match_mode"] = values["audience_tag_match_mode"] or "any"
     values["traffic_class"] = body.traffic_class or "marketing"
-    return Wish(name=body.name, recipients=body.recipients, **values)
+    return SmsCampaignSpec(name=body.name, recipients=body.recipients, **values)
 
 
 def _answer(campaign: record.Campaign) -> CampaignAnswer:

@@ -25,7 +25,7 @@ class CampaignApprovalByAnother(Refusal):
     code, status = "campaign_approval_by_another", 409
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ApprovalState(msgspec.Struct, frozen=True):
     """The state of a campaign's approval."""
 
     #: The limit of recipients without approval, if approval is missing, or may be once the audience is known.
@@ -42,7 +42,7 @@ SELECT coalesce(author_id = $3, false) AS is_own, approved_at, approver FROM cam
 """
 
 
-async def standing(conn: Connection, actor: Actor, *, campaign: Campaign) -> Standing:
+async def standing(conn: Connection, actor: Actor, *, campaign: Campaign) -> ApprovalState:
     """The state of a campaign's approval, for a page."""
     place = (actor.organization_id, campaign.id)
     above = None
@@ -52,7 +52,7 @@ async def standing(conn: Connection, actor: Actor, *, campaign: Campaign) -> Sta
         above = await rule.missing(conn, *place)
     row = await conn.fetchrow(GET, *place, actor.who.id)
     assert row is not None
-    return Standing(above, **row)
+    return ApprovalState(above, **row)
 
 
 LOCK = "SELECT author_id FROM campaigns WHERE organization_id = $1 AND id = $2 FOR UPDATE"

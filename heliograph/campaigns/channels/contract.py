@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.campaigns.audience import Recipient
 
 
-class Due(msgspec.Struct, frozen=True):
+class DueCampaign(msgspec.Struct, frozen=True):
     """A campaign whose step is due, with what every channel needs to know about it and its organization. Its row is
     locked."""
 
@@ -54,14 +54,14 @@ class Due(msgspec.Struct, frozen=True):
         return self.audience_tags is not None or self.audience_import is not None
 
 
-class Made(msgspec.Struct, frozen=True, gc=False):
+class StagedMessage(msgspec.Struct, frozen=True, gc=False):
     """One recipient's message. Each channel adds its content."""
 
     #: Its cost: segments, or money of a wallet; 0 for a test message.
     cost: int
 
 
-class Stop(msgspec.Struct, frozen=True):
+class StagingStop(msgspec.Struct, frozen=True):
     """Nothing can be staged now. The campaign continues by itself once the reason is gone, unless it fails."""
 
     reason: str
@@ -74,7 +74,7 @@ class Batch(Protocol):
     #: Equal keys produce equal messages.
     key: tuple[Any, ...]
 
-    def make(self, recipient: Recipient) -> Made | None:
+    def make(self, recipient: Recipient) -> StagedMessage | None:
         """This recipient's message; None: not possible."""
 
     def short(self, messages: int, cost: int) -> str | None:
@@ -101,12 +101,12 @@ class Channel(Protocol):
     #: of `counting.FATES`), and how many have ended but may still change for the better (`late_now`).
     counted: str
 
-    async def open(self, conn: Connection, due: Due) -> Batch | Stop:
+    async def open(self, conn: Connection, due: DueCampaign) -> Batch | StagingStop:
         """What is needed to stage part of a campaign now."""
 
-    async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
+    async def unsent(self, conn: Connection, due: DueCampaign, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of the campaign's messages within a range of ids that were not sent, in order."""
 
-    async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
+    async def withdraw(self, conn: Connection, due: DueCampaign, first_id: UUID, last_id: UUID) -> None:
         """Cancel the campaign's messages within a range of ids that no worker has taken yet, and refund their cost.
         Raises plan.Anew."""

@@ -18,7 +18,7 @@ from heliograph.base.errors import NotFound, Refusal, Unavailable
 from heliograph.base.money import Charge
 from heliograph.campaigns import plan, template
 from heliograph.campaigns.audience import Recipient
-from heliograph.campaigns.channels.contract import Due, Made, Stop
+from heliograph.campaigns.channels.contract import DueCampaign, StagedMessage, StagingStop
 from heliograph.campaigns.record import TABLE, Campaign
 from heliograph.classes import kinds
 from heliograph.queue.holds import Overtaken
@@ -35,7 +35,7 @@ from heliograph.sms.charges import Charges
 USUAL_CLASS = "marketing"
 
 
-class Wish(plan.Wish, frozen=True, kw_only=True):
+class SmsCampaignSpec(plan.CampaignSpec, frozen=True, kw_only=True):
     """An SMS campaign to be created."""
 
     message_template: str
@@ -48,7 +48,7 @@ class Wish(plan.Wish, frozen=True, kw_only=True):
 SMART = "SELECT smart_encoding AS smart, replace_accents AS accents FROM organizations WHERE id = $1"
 
 
-async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str) -> Campaign:
+async def create(conn: Connection, actor: Actor, *, spec: SmsCampaignSpec, request_id: str) -> Campaign:
     """Create a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
 
     Raises Invalid (text, time, tags, recipients, an unknown sender), SenderIdNotApproved, and CampaignAudienceEmpty
@@ -57,33 +57,33 @@ async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str)
     chosen = await conn.fetchrow(SMART, actor.organization_id)
     if chosen is None:
         raise NotFound(resource="organization", id=str(actor.organization_id))
-    template.check(wish.message_template, "message_template", **chosen)
-    outline = await plan.outline(conn, wish)
+    template.check(spec.message_template, "message_template", **chosen)
+    checked = await plan.check_spec(conn, spec)
     sender = await sender_choice.resolve(
-        conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name, fields=sender_choice.SNAKE
+        conn, actor, sender_id=spec.sender_id, sender_name=spec.sender_name, fields=sender_choice.SNAKE
     )
     return await plan.begin(
         conn,
         actor,
-        outline=outline,
+        checked=checked,
         channel=SmsChannel.name,
-        content={"message_template": wish.message_template, "sender_id": sender.id, "class": wish.traffic_class},
-        with_names=bool(template.places(wish.message_template) - {"phone"}),
+        content={"message_template": spec.message_template, "sender_id": sender.id, "class": spec.traffic_class},
+        with_names=bool(template.places(spec.message_template) - {"phone"}),
         request_id=request_id,
     )
 
 
 #: Whether a message of so many segments may go to a number (E.164).
-Reaches = Callable[[str, int], bool]
+IsReachable = Callable[[str, int], bool]
 
 
-async def reaches(conn: Connection, actor: Actor, acceptor: Acceptor, *, wish: Wish) -> Reaches:
+async def reachability(conn: Connection, actor: Actor, acceptor: Acceptor, *, spec: SmsCampaignSpec) -> IsReachable:
     """Whom the campaign would reach if it started now: live messages go only where the organization's price list does,
     and where somebody carries their sender. A sender that cannot be used is no matter of recipients."""
     if actor.mode != "live":
         return lambda phone, segments: True
     try:
-        sender = await sender_choice.resolve(conn, actor, sender_id=wish.sender_id, sender_name=wish.sender_name)
+        sender = await sender_choice.resolve(conn, actor, sender_id=spec.sender_id, sender_name=spec.sender_name)
     except Refusal:
         return lambda phone, segments: True
     charges, carried = await acceptor.charges.get(conn), await acceptor.carried.get(conn)
@@ -95,12 +95,12 @@ async def reaches(conn: Connection, actor: Actor, acceptor: Acceptor, *, wish: W
             organization_id=actor.organization_id,
             sender_id=sender.id,
             sender=sender.value,
-            traffic_class=wish.traffic_class,
+            traffic_class=spec.traffic_class,
         )
         if refusal is not None:
             return False
         try:
-            charges.price(actor.organization_id, phone, sender.value, segments, at, wish.traffic_class)
+            charges.price(actor.organization_id, phone, sender.value, segments, at, spec.traffic_class)
         except DestinationNotAllowed:
             return False
         return True
@@ -108,7 +108,7 @@ async def reaches(conn: Connection, actor: Actor, acceptor: Acceptor, *, wish: W
     return reached
 
 
-class Text(Made, frozen=True, gc=False):
+class Text(StagedMessage, frozen=True, gc=False):
     """One recipient's text."""
 
     text: str
@@ -157,19 +157,19 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         self._charges = Charges()
         self._carried = Carried()
 
-    async def open(self, conn: Connection, due: Due) -> SmsBatch | Stop:
+    async def open(self, conn: Connection, due: DueCampaign) -> SmsBatch | StagingStop:
         """The text and the quota, unless the sender is no longer approved."""
         row = await conn.fetchrow(OPEN, due.organization_id, due.id)
         assert row is not None
         text, traffic_class, sender_id, sender, status, remaining, left_today, usual = row
         if status != "approved":
-            return Stop(plan.SENDER, fails=True)
+            return StagingStop(plan.SENDER, fails=True)
         opened = await text_keys.read(conn, TABLE, [Item(due.organization_id, due.id, text)])
         (text,) = opened.texts
         if text is None and opened.locked:
             raise Unavailable  # the step is retried later
         if text is None:
-            return Stop(plan.ERASED, fails=True)
+            return StagingStop(plan.ERASED, fails=True)
         await self._charges.refresh(conn)
         await self._carried.refresh(conn)
         return SmsBatch(
@@ -186,19 +186,19 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             await Sealing.of(conn, [due.organization_id]),
         )
 
-    async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
+    async def unsent(self, conn: Connection, due: DueCampaign, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of these messages that no supplier has."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         return sorted(await withdrawal.not_taken(conn, [(due.organization_id, row["id"]) for row in rows]))
 
-    async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
+    async def withdraw(self, conn: Connection, due: DueCampaign, first_id: UUID, last_id: UUID) -> None:
         """Cancel and refund those of these messages that were not sent."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         unsent = [Unsent(due.organization_id, row["id"], row["segments"]) for row in rows]
         try:
             await withdrawal.withdraw(conn, unsent, at=due.at, reason="campaign canceled")
         except Overtaken:
-            raise plan.Anew from None
+            raise plan.StepOutdated from None
 
 
 class SmsBatch:
@@ -206,7 +206,7 @@ class SmsBatch:
 
     def __init__(
         self,
-        due: Due,
+        due: DueCampaign,
         text: str,
         traffic_class: str,
         sender_id: UUID,

@@ -21,7 +21,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import filling, plan
 from heliograph.campaigns.audience import Recipient
-from heliograph.campaigns.channels.contract import Due, Made, Stop
+from heliograph.campaigns.channels.contract import DueCampaign, StagedMessage, StagingStop
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.record import Campaign
 from heliograph.queue.holds import Overtaken
@@ -52,7 +52,7 @@ NOT_SENDABLE = "whatsapp_template_not_sendable"
 _LOST = ("rejected", "disabled", "removed")
 
 
-class Wish(plan.Wish, frozen=True, kw_only=True):
+class WhatsAppCampaignSpec(plan.CampaignSpec, frozen=True, kw_only=True):
     """A WhatsApp campaign to be created."""
 
     number_id: UUID
@@ -97,33 +97,33 @@ async def find_number(conn: Connection, actor: Actor, text: str) -> UUID:
     return id
 
 
-async def create(conn: Connection, actor: Actor, *, wish: Wish, request_id: str) -> Campaign:
+async def create(conn: Connection, actor: Actor, *, spec: WhatsAppCampaignSpec, request_id: str) -> Campaign:
     """Create a campaign; a worker starts it within a second of its time. Runs in the caller's transaction.
 
     Raises Invalid (time, tags, recipients, number, category, parameters, no rates), TemplateNotFound,
     TemplateParameterMismatch, TemplateNotSendable, PhoneNumberUnavailable, TemplateNotApproved, and
     CampaignAudienceEmpty for one that starts at once without recipients.
     """
-    outline = await plan.outline(conn, wish)
-    row, _ = await _checked(conn, actor, wish=wish, at=outline.at)
+    checked = await plan.check_spec(conn, spec)
+    row, _ = await _checked(conn, actor, spec=spec, at=checked.at)
     return await plan.begin(
         conn,
         actor,
-        outline=outline,
+        checked=checked,
         channel=NAME,
         content={
             "number_id": row["number_id"],
             "template_id": row["template_id"],
             "template_name": row["name"],
             "template_language": row["language"],
-            "parameters": msgspec.json.encode(list(wish.parameters)).decode(),
+            "parameters": msgspec.json.encode(list(spec.parameters)).decode(),
         },
-        with_names=any(one.column in ("name", "first_name", "last_name") for one in wish.parameters),
+        with_names=any(one.column in ("name", "first_name", "last_name") for one in spec.parameters),
         request_id=request_id,
     )
 
 
-class Outlook(msgspec.Struct, frozen=True):
+class Estimate(msgspec.Struct, frozen=True):
     """What a campaign would send to whom, and the balance that would pay for it."""
 
     #: The template's body as a recipient would read it, the values, and the price in millionths; None: skipped.
@@ -135,42 +135,42 @@ class Outlook(msgspec.Struct, frozen=True):
     template: str
 
 
-async def outlook(conn: Connection, actor: Actor, *, wish: Wish) -> Outlook:
+async def estimate(conn: Connection, actor: Actor, *, spec: WhatsAppCampaignSpec) -> Estimate:
     """What the campaign would send if it started now. Raises the same as `create` about number and template."""
-    row, prices = await _checked(conn, actor, wish=wish, at=await conn.fetchval("SELECT now()"))
+    row, prices = await _checked(conn, actor, spec=spec, at=await conn.fetchval("SELECT now()"))
     template = _layout(row)
-    make = _maker(template, wish.parameters, prices)
+    make = _maker(template, spec.parameters, prices)
 
     def say(recipient: Recipient) -> tuple[str, tuple[str, ...], int] | None:
         made = make(recipient)
         return None if made is None else (template.text(made.parameters), made.parameters, made.cost)
 
-    return Outlook(say, row["currency"], row["available"], row["language"], row["name"])
+    return Estimate(say, row["currency"], row["available"], row["language"], row["name"])
 
 
 async def _checked(
-    conn: Connection, actor: Actor, *, wish: Wish, at: datetime
+    conn: Connection, actor: Actor, *, spec: WhatsAppCampaignSpec, at: datetime
 ) -> tuple[asyncpg.Record, Mapping[str, int]]:
     """The row of FIND, and prices by country. Raises the same as `create` about number and template."""
-    row = await conn.fetchrow(FIND, actor.organization_id, wish.number_id, wish.template, wish.language)
+    row = await conn.fetchrow(FIND, actor.organization_id, spec.number_id, spec.template, spec.language)
     if row is None:
         raise Invalid(("number", "unknown", "`number` is not a WhatsApp number of this organization"))
     if row["template_id"] is None or row["disabled_locally"] or row["status"] == "removed":
-        raise TemplateNotFound(name=wish.template, language=wish.language)
+        raise TemplateNotFound(name=spec.template, language=spec.language)
     if row["category"] != CATEGORY:
         why = {
             "authentication": "a one-time code is for one person who has just asked for it",
             "marketing": "marketing is not sent by this service",
         }[row["category"]]
         raise Invalid(("template", "category", f"campaigns can only send templates in the category utility: {why}"))
-    _check_parameters(_layout(row), wish.parameters)
+    _check_parameters(_layout(row), spec.parameters)
     prices = await _prices(conn, row["currency"], at)
     if not prices:
         raise Invalid(
             ("rates", "missing", f"there are no rates for utility messages in {row['currency']}: import them first")
         )
     if row["unavailable"]:
-        raise PhoneNumberUnavailable(phoneNumberId=str(wish.number_id), reason=row["unavailable"])
+        raise PhoneNumberUnavailable(phoneNumberId=str(spec.number_id), reason=row["unavailable"])
     if row["status"] != "approved":
         raise TemplateNotApproved(templateId=str(row["template_id"]), status=row["status"])
     return row, prices
@@ -222,41 +222,41 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
    AND m.id BETWEEN chunk.first_id AND chunk.last_id AND m.campaign_id = chunk.campaign_id
 """
 
-    async def open(self, conn: Connection, due: Due) -> WhatsAppBatch | Stop:
+    async def open(self, conn: Connection, due: DueCampaign) -> WhatsAppBatch | StagingStop:
         """Template, prices and wallet, unless number or template prevent it from continuing."""
         row = await conn.fetchrow(OPEN, due.organization_id, due.id)
         assert row is not None
         if row["unavailable"]:
-            return Stop(NUMBER, fails=row["unavailable"] == "removed")
+            return StagingStop(NUMBER, fails=row["unavailable"] == "removed")
         if row["disabled_locally"] or row["status"] != "approved":
-            return Stop(TEMPLATE, fails=row["disabled_locally"] or row["status"] in _LOST)
+            return StagingStop(TEMPLATE, fails=row["disabled_locally"] or row["status"] in _LOST)
         if row["category"] != CATEGORY:  # Meta may move a template to another category
-            return Stop(NOT_UTILITY, fails=False)
+            return StagingStop(NOT_UTILITY, fails=False)
         parameters = filling.read(row["parameters"])
         template = _layout(row)
         if template.unsupported:  # it has been edited, here and below
-            return Stop(NOT_SENDABLE, fails=True)
+            return StagingStop(NOT_SENDABLE, fails=True)
         if template.parameter_count != len(parameters):
-            return Stop(MISMATCH, fails=True)
+            return StagingStop(MISMATCH, fails=True)
         prices = await _prices(conn, row["currency"], due.at)
         sealing = await Sealing.of(conn, {due.organization_id})
         return WhatsAppBatch(due, row, template, parameters, prices, sealing)
 
-    async def unsent(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> list[UUID]:
+    async def unsent(self, conn: Connection, due: DueCampaign, first_id: UUID, last_id: UUID) -> list[UUID]:
         """Ids of these messages that Meta does not have."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         return sorted(row["id"] for row in rows)
 
-    async def withdraw(self, conn: Connection, due: Due, first_id: UUID, last_id: UUID) -> None:
+    async def withdraw(self, conn: Connection, due: DueCampaign, first_id: UUID, last_id: UUID) -> None:
         """Cancel those of these messages that were not sent, and release the amounts reserved for them."""
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         try:
             await withdrawal.withdraw(conn, [(due.organization_id, row["id"]) for row in rows], at=due.at)
         except Overtaken:
-            raise plan.Anew from None
+            raise plan.StepOutdated from None
 
 
-class Values(Made, frozen=True, gc=False):
+class Values(StagedMessage, frozen=True, gc=False):
     """One recipient's values for the template, and their country."""
 
     parameters: tuple[str, ...]
@@ -268,7 +268,7 @@ class WhatsAppBatch:
 
     def __init__(
         self,
-        due: Due,
+        due: DueCampaign,
         row: asyncpg.Record,
         template: TemplateLayout,
         parameters: Sequence[Filling],

@@ -20,10 +20,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.campaigns import audience, template
 from heliograph.campaigns.audience import Recipient
-from heliograph.campaigns.channels.sms import Reaches
-from heliograph.campaigns.channels.sms import Wish as SmsWish
-from heliograph.campaigns.channels.whatsapp import Outlook
-from heliograph.campaigns.channels.whatsapp import Wish as WhatsAppWish
+from heliograph.campaigns.channels.sms import IsReachable, SmsCampaignSpec
+from heliograph.campaigns.channels.whatsapp import Estimate, WhatsAppCampaignSpec
 from heliograph.campaigns.record import TABLE
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent import optouts
@@ -52,7 +50,7 @@ class Example(msgspec.Struct, frozen=True):
     parameters: tuple[str, ...] = ()
 
 
-class Said(msgspec.Struct, frozen=True):
+class RenderedMessage(msgspec.Struct, frozen=True):
     """What would be sent to one recipient. `price`: WhatsApp only, in millionths."""
 
     text: str
@@ -62,7 +60,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 #: What would be sent to a recipient; None: they are skipped.
-Say = Callable[[Recipient], Said | None]
+Render = Callable[[Recipient], RenderedMessage | None]
 
 
 class Preview(msgspec.Struct, frozen=True):
@@ -108,25 +106,25 @@ class Person(msgspec.Struct, frozen=True):
         return None if self.name == self.phone else self.name
 
 
-def sms(actor: Actor, text: str, *, reaches: Reaches) -> Say:
+def sms(actor: Actor, text: str, *, reaches: IsReachable) -> Render:
     """What an SMS campaign would send to those it reaches."""
     fill = template.filler(text)
 
-    def say(recipient: Recipient) -> Said | None:
+    def say(recipient: Recipient) -> RenderedMessage | None:
         phone, name, first_name, last_name, _ = recipient
         filled = fill((phone, name or "", first_name or "", last_name or ""))
         measured = template.measure(filled, smart=actor.smart_encoding, accents=actor.replace_accents)
-        return Said(filled, measured[1]) if measured is not None and reaches(phone, measured[1]) else None
+        return RenderedMessage(filled, measured[1]) if measured is not None and reaches(phone, measured[1]) else None
 
     return say
 
 
-def whatsapp(outlook: Outlook) -> Say:
+def whatsapp(outlook: Estimate) -> Render:
     """What a WhatsApp campaign would send."""
 
-    def say(recipient: Recipient) -> Said | None:
+    def say(recipient: Recipient) -> RenderedMessage | None:
         found = outlook.say(recipient)
-        return None if found is None else Said(found[0], 1, found[1], found[2])
+        return None if found is None else RenderedMessage(found[0], 1, found[1], found[2])
 
     return say
 
@@ -135,7 +133,7 @@ async def look(
     conn: Connection,
     actor: Actor,
     *,
-    say: Say,
+    say: Render,
     tags: Sequence[str] | None = None,
     match: Literal["any", "all"] = "any",
     without: Sequence[str] = (),
@@ -208,7 +206,7 @@ async def _silent(conn: Connection, actor: Actor, numbers: Sequence[str]) -> set
 
 def _counted(
     actor: Actor,
-    say: Say,
+    say: Render,
     people: Sequence[Person],
     is_more: bool,
     excluded: int,
@@ -218,7 +216,7 @@ def _counted(
 ) -> Preview:
     opted_out, recently_written, not_allowed, invalid = 0, 0, 0, wrong
     spread: Counter[int] = Counter()
-    getting: list[tuple[Person, Said]] = []
+    getting: list[tuple[Person, RenderedMessage]] = []
     for one in people:
         if one.opted_out:
             opted_out += 1
@@ -257,7 +255,7 @@ def _counted(
     )
 
 
-class Twin(msgspec.Struct, frozen=True):
+class Duplicate(msgspec.Struct, frozen=True):
     """An earlier campaign with the same content."""
 
     id: UUID
@@ -267,7 +265,7 @@ class Twin(msgspec.Struct, frozen=True):
 
 # Uses the index of a channel's campaigns, from slightly before the earliest relevant id. Sealed texts have to be opened
 # for comparison.
-TWINS = f"""
+DUPLICATES = f"""
 SELECT id, name, created_at, message_template FROM campaigns
  WHERE organization_id = $1 AND channel = $2 AND id > $3 AND mode = $4 AND created_at > now() - $5::interval
    AND status NOT IN ('canceled', 'failed') AND (message_template = $6 OR (template_id, parameters) = ($7, $8::jsonb)
@@ -283,19 +281,32 @@ SELECT t.id FROM whatsapp_numbers n
 """
 
 
-async def twins(conn: Connection, actor: Actor, *, wish: SmsWish | WhatsAppWish) -> list[Twin]:
+async def duplicates(
+    conn: Connection, actor: Actor, *, spec: SmsCampaignSpec | WhatsAppCampaignSpec
+) -> list[Duplicate]:
     """Campaigns of the last 24 hours with the same content as this one, newest first: somebody may already have sent
     it."""
     channel, text, template_id, parameters = "sms", None, None, None
-    if isinstance(wish, WhatsAppWish):
-        channel, parameters = "whatsapp", msgspec.json.encode(list(wish.parameters)).decode()
-        template_id = await conn.fetchval(TEMPLATE, actor.organization_id, wish.number_id, wish.template, wish.language)
+    if isinstance(spec, WhatsAppCampaignSpec):
+        channel, parameters = "whatsapp", msgspec.json.encode(list(spec.parameters)).decode()
+        template_id = await conn.fetchval(TEMPLATE, actor.organization_id, spec.number_id, spec.template, spec.language)
     else:
-        text = wish.message_template
+        text = spec.message_template
     since = uuid7_floor(clock.now() - RECENT - timedelta(hours=1))
     rows = await conn.fetch(
-        TWINS, actor.organization_id, channel, since, actor.mode, RECENT, text, template_id, parameters, MOST_COMPARED
+        DUPLICATES,
+        actor.organization_id,
+        channel,
+        since,
+        actor.mode,
+        RECENT,
+        text,
+        template_id,
+        parameters,
+        MOST_COMPARED,
     )
     stored = [(row["id"], row["message_template"]) for row in rows]
     texts = await text_keys.opened_of(conn, actor.organization_id, TABLE, stored)
-    return [Twin(row["id"], row["name"], row["created_at"]) for row in rows if texts[row["id"]] == text][:MOST_TWINS]
+    return [Duplicate(row["id"], row["name"], row["created_at"]) for row in rows if texts[row["id"]] == text][
+        :MOST_TWINS
+    ]

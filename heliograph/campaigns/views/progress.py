@@ -27,7 +27,7 @@ MARKS = 50
 RECENT, EARLY = timedelta(minutes=10), 5
 
 
-class Moved(msgspec.Struct, frozen=True):
+class PauseChange(msgspec.Struct, frozen=True):
     """The campaign was paused or resumed. `reason`: why it was paused."""
 
     at: datetime
@@ -42,7 +42,7 @@ class Progress(msgspec.Struct, frozen=True):
     step: int
     #: (begin, handed over, delivered), without gaps.
     intervals: list[tuple[datetime, int, int]]
-    moves: list[Moved]
+    moves: list[PauseChange]
 
 
 MINUTES = """
@@ -91,7 +91,7 @@ async def read(conn: Connection, actor: Actor, *, campaign_id: UUID) -> Progress
     """The progress of one of the organization's campaigns, in at most MOST intervals."""
     rows = await conn.fetch(MINUTES, actor.organization_id, campaign_id, LOOK)
     moves = await conn.fetch(MOVES, actor.organization_id, str(campaign_id), MARKS)
-    marks = [Moved(*row.values()) for row in moves if row["status"] in ("paused", "running")]
+    marks = [PauseChange(*row.values()) for row in moves if row["status"] in ("paused", "running")]
     if not rows:
         return Progress(1, [], marks)
     first, last = rows[0]["minute"], rows[-1]["minute"]

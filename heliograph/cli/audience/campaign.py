@@ -11,7 +11,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import plan, record
 from heliograph.campaigns.channels import sms as sms_channel
-from heliograph.campaigns.channels.sms import Wish
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import (
     DataDir,
@@ -91,7 +91,7 @@ def create(
       heliograph campaign create "Hello {{first_name|there}}, we open at 9." --name Opening --tag porto
       heliograph campaign create "We open at 9." --name Opening --to +258841234567 --watch
     """
-    wish = Wish(
+    spec = SmsCampaignSpec(
         name=name,
         message_template=text,
         sender_name=sender,
@@ -110,7 +110,7 @@ def create(
     async def work(conn: Connection) -> Campaign:
         actor = await operator(conn, org)
         async with conn.transaction():
-            return await sms_channel.create(conn, actor, wish=wish, request_id=str(uuid7()))
+            return await sms_channel.create(conn, actor, spec=spec, request_id=str(uuid7()))
 
     with in_options(**NAMES, message_template="TEXT", sender_name="--sender", recipients="--to"):
         made = on_database(work, settings)

@@ -11,7 +11,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.campaigns import filling, plan, record
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
-from heliograph.campaigns.channels.whatsapp import Wish
+from heliograph.campaigns.channels.whatsapp import WhatsAppCampaignSpec
 from heliograph.campaigns.record import Campaign
 from heliograph.cli.terminal.console import (
     DataDir,
@@ -105,7 +105,7 @@ def create(
 
     async def work(conn: Connection) -> Campaign:
         actor = await operator(conn, org)
-        wish = Wish(
+        spec = WhatsAppCampaignSpec(
             name=name,
             number_id=await whatsapp_channel.find_number(conn, actor, number),
             template=template,
@@ -120,7 +120,7 @@ def create(
             messages_per_minute=per_minute,
         )
         async with conn.transaction():
-            return await whatsapp_channel.create(conn, actor, wish=wish, request_id=str(uuid7()))
+            return await whatsapp_channel.create(conn, actor, spec=spec, request_id=str(uuid7()))
 
     with in_options(**NAMES, number="--number", template="--template", language="--language"):
         made = on_database(work, settings)

@@ -80,7 +80,7 @@ class Line(msgspec.Struct, frozen=True):
 
     campaign: Campaign
     #: What can be done with it, apart from approving it.
-    acts: frozenset[plan.Act]
+    acts: frozenset[plan.Action]
     #: Current messages per minute; and when the last one will have been handed over at that pace.
     rate: float | None
     ends_at: datetime | None

@@ -24,8 +24,8 @@ def use(base_url: str, key: str) -> dict[str, object]:
     seen["messages"] = [one.status for one in sms.list_sms_messages(limit=5).items]
     person = generated.CreateContact(name="Ana Silva", phone="+258841234567", tags=["VIP"])
     seen["contact"] = contacts.create_contact(person).contact.tags
-    wish = generated.CreateCampaign(name="Sale", message_template="Hello {{name}}", audience_tags=["vip"])
-    campaign = campaigns.create_campaign(wish).campaign
+    spec = generated.CreateCampaign(name="Sale", message_template="Hello {{name}}", audience_tags=["vip"])
+    campaign = campaigns.create_campaign(spec).campaign
     seen["campaign"] = campaigns.cancel_campaign(campaign.id).campaign.counts.delivered
     hook = generated.CreateWebhook(url="https://example.com/hooks", subscribed_events=["message.delivered"])
     seen["hook"] = generated.WebhooksApi(client).create_webhook(hook).webhook_endpoint.status

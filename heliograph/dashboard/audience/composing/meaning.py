@@ -82,7 +82,7 @@ class Given(msgspec.Struct, frozen=True):
         return none[:SAMPLES] + read[:SAMPLES]
 
     @property
-    def wish(self) -> sms.Wish | whatsapp.Wish:
+    def spec(self) -> sms.SmsCampaignSpec | whatsapp.WhatsAppCampaignSpec:
         """The campaign to create."""
         common: dict[str, Any] = {
             "name": self.name,
@@ -96,12 +96,12 @@ class Given(msgspec.Struct, frozen=True):
             "messages_per_minute": self.pace,
         }
         if self.filled is None:
-            return sms.Wish(
+            return sms.SmsCampaignSpec(
                 message_template=self.text, sender_id=self.sender, traffic_class=self.traffic_class, **common
             )
         one = self.filled
         chosen = one.entry.template
-        return whatsapp.Wish(
+        return whatsapp.WhatsAppCampaignSpec(
             number_id=one.number, template=chosen.name, language=chosen.language, parameters=one.parameters, **common
         )
 
@@ -277,18 +277,18 @@ async def entry_of(request: Request, conn: Connection, typed: dict[str, str]) ->
 
 async def look(request: Request, conn: Connection, typed: dict[str, str], given: Given) -> Preview:
     """Preview the campaign. Raises Invalid for a number or template that cannot be sent."""
-    wish, waits = given.wish, None
-    if isinstance(wish, whatsapp.Wish):
+    spec, waits = given.spec, None
+    if isinstance(spec, whatsapp.WhatsAppCampaignSpec):
         try:
-            say = preview.whatsapp(await whatsapp.outlook(conn, request.actor, wish=wish))
+            say = preview.whatsapp(await whatsapp.estimate(conn, request.actor, spec=spec))
         except Refusal as refusal:
             raise told(refusal) from None
     else:
-        reaches = await sms.reaches(conn, request.actor, request.services.sms, wish=wish)
+        reaches = await sms.reachability(conn, request.actor, request.services.sms, spec=spec)
         say = preview.sms(request.actor, given.text, reaches=reaches)
         # Quiet hours do not apply to simulators (`sms.dispatch.channel`).
-        if await routing.waits_for_day(conn, wish.traffic_class):
-            waits = max(clock.now(), wish.scheduled_at or clock.now())
+        if await routing.waits_for_day(conn, spec.traffic_class):
+            waits = max(clock.now(), spec.scheduled_at or clock.now())
     seen = await preview.look(
         conn,
         request.actor,

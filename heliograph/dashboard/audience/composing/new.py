@@ -67,13 +67,13 @@ async def create(request: Request) -> Answer:
         async with request.reading() as conn:
             given = await meaning.read(request, conn, typed)
             seen = await meaning.look(request, conn, typed, given)
-            twins = await preview.twins(conn, request.actor, wish=given.wish)
+            duplicates = await preview.duplicates(conn, request.actor, spec=given.spec)
     except Invalid as refusal:
         return refused(PAGE, form.told(refusal), await _values(request, typed))
     if wants == "trial":
         return await _try(request, typed, given, seen)
     if wants != "create":
-        return Shown(template=PAGE, values=await _values(request, typed, seen, given) | {"twins": twins})
+        return Shown(template=PAGE, values=await _values(request, typed, seen, given) | {"duplicates": duplicates})
     if seen.would > MANY:
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
         try:
@@ -89,11 +89,11 @@ async def create(request: Request) -> Answer:
 
 
 async def _make(request: Request, conn: Connection, given: Given, draft: UUID | None) -> str:
-    wish = given.wish
-    if isinstance(wish, whatsapp.Wish):
-        made = await whatsapp.create(conn, request.actor, wish=wish, request_id=request.request_id)
+    spec = given.spec
+    if isinstance(spec, whatsapp.WhatsAppCampaignSpec):
+        made = await whatsapp.create(conn, request.actor, spec=spec, request_id=request.request_id)
     else:
-        made = await sms.create(conn, request.actor, wish=wish, request_id=request.request_id)
+        made = await sms.create(conn, request.actor, spec=spec, request_id=request.request_id)
     if draft is not None:
         await drafts.end(conn, request.actor, id=draft)
     return str(made.id)
@@ -175,4 +175,4 @@ def _told(request: Request, refusal: Refusal) -> Invalid:
 async def _values(
     request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
 ) -> dict[str, Any]:
-    return await offers.values(request, typed, seen, given) | {"many": MANY, "sent": None, "twins": []}
+    return await offers.values(request, typed, seen, given) | {"many": MANY, "sent": None, "duplicates": []}
