@@ -26,7 +26,7 @@ from heliograph.base.database.pool import open_pool
 from heliograph.base.ids import uuid7
 from heliograph.queue.leases import UNROUTED, Lease
 from heliograph.sending.attempts import Attempt
-from heliograph.sending.results import Answered
+from heliograph.sending.results import AnsweredAttempt
 from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.dispatch.claimed import ClaimedMessage
@@ -116,15 +116,15 @@ async def measure_reports(made: Stage, *, messages: int) -> None:
     made_of = [_under_way(number, row, recipients[row["id"]], supplier, token) for number, row in enumerate(rows)]
     chunks = [made_of[start : start + BATCH] for start in range(0, len(made_of), BATCH)]
 
-    async def write(answered: list[Answered], received: list[ReceivedReceipt]) -> None:
+    async def write(answered: list[AnsweredAttempt], received: list[ReceivedReceipt]) -> None:
         async with pool.acquire() as conn, conn.transaction():
             await channel.write(conn, answered, received, frozenset(), None, alone=True)
 
-    async def answers(some: list[list[tuple[Answered, ReceivedReceipt]]]) -> None:
+    async def answers(some: list[list[tuple[AnsweredAttempt, ReceivedReceipt]]]) -> None:
         for chunk in some:
             await write([answered for answered, _ in chunk], [])
 
-    async def receipts(some: list[list[tuple[Answered, ReceivedReceipt]]]) -> None:
+    async def receipts(some: list[list[tuple[AnsweredAttempt, ReceivedReceipt]]]) -> None:
         for chunk in some:
             await write([], [received for _, received in chunk])
 
@@ -147,7 +147,7 @@ _CHOSEN = Chosen(cast(Any, None), 0)
 
 def _under_way(
     number: int, row: asyncpg.Record, recipient: str, supplier: UUID, token: UUID
-) -> tuple[Answered, ReceivedReceipt]:
+) -> tuple[AnsweredAttempt, ReceivedReceipt]:
     """A supplier's answer and receipt for a message that was handed over."""
     lease = Lease("sms", token, UNROUTED, 0, row["organization_id"], row["id"], 0, False, row["due_at"])
     submission = Submission(row["id"], 1, recipient[1:], "BENCH", TEXT, "gsm7", 1)
@@ -161,7 +161,7 @@ def _under_way(
     text = f"id:{id} sub:001 dlvrd:001 submit date:2611220000 done date:2611220000 stat:DELIVRD err:000 text:Dear"
     receipt = Receipt((id,), ReceiptState.DELIVERED, recipient[1:], "BENCH", b"\0" * 40 + text.encode(), "000")
     outcome = Outcome(Verdict.ACCEPTED, (Part(1, id),), "0x00000000")
-    return Answered(attempt, outcome), ReceivedReceipt(supplier, receipt)
+    return AnsweredAttempt(attempt, outcome), ReceivedReceipt(supplier, receipt)
 
 
 async def _say(made: Stage, what: str, messages: int, work: Callable[[], Awaitable[None]]) -> None:

@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
-class Found(msgspec.Struct, frozen=True):
+class UsagePage(msgspec.Struct, frozen=True):
     """Up to `limit` + 1 entries, newest first. `seen`: the id at which the scan ended before it had found that many."""
 
     entries: list[Entry]
@@ -78,7 +78,7 @@ async def list_page(
     date_to: datetime | None = None,
     limit: int = 50,
     look: int = LOOK,
-) -> Found:
+) -> UsagePage:
     """Entries older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
     `date_to` is exclusive. Scans at most `look` messages; if the scan ends there, `seen` says where the next one
@@ -100,7 +100,7 @@ async def list_page(
     )
     entries = [Entry(*(row[name] for name in Entry.__struct_fields__)) for row in (*messages, *others)]
     entries.sort(key=lambda entry: entry.id, reverse=True)
-    return Found(entries[: limit + 1], seen)
+    return UsagePage(entries[: limit + 1], seen)
 
 
 class Paid(msgspec.Struct, frozen=True):

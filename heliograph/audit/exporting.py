@@ -11,14 +11,14 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.audit.reading import PAGE, Filter, Recorded, list_page, shown
+from heliograph.audit.reading import PAGE, AuditEntry, Filter, list_page, shown
 from heliograph.audit.recording import record
 from heliograph.base.actor import Actor, Who
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 
-COLUMNS = Recorded.__struct_fields__
+COLUMNS = AuditEntry.__struct_fields__
 
 
 async def write(conn: Connection, who: Actor | Who, wanted: Filter, *, file: TextIO, as_json: bool = False) -> int:

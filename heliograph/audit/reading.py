@@ -23,7 +23,7 @@ OPERATORS = ("operator", "cli")
 PAGE = 1000
 
 
-class Recorded(msgspec.Struct, frozen=True, gc=False):
+class AuditEntry(msgspec.Struct, frozen=True, gc=False):
     """One entry. `before` and `after` are JSON."""
 
     id: UUID
@@ -59,14 +59,14 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     date_to: datetime | None = None
 
 
-class Looked(msgspec.Struct, frozen=True):
+class AuditPage(msgspec.Struct, frozen=True):
     """A page. `seen`: the id at which the scan ended; None: nothing is left."""
 
-    entries: list[Recorded]
+    entries: list[AuditEntry]
     seen: UUID | None
 
 
-_COLUMNS = ", ".join(Recorded.__struct_fields__)
+_COLUMNS = ", ".join(AuditEntry.__struct_fields__)
 # Evaluated row by row without an index: an organization has few entries in the range, and the scan is bounded.
 # $6 kinds, $7 who, $8 action, $9 object's kind, $10 object.
 _FITS = """
@@ -100,7 +100,7 @@ async def list_page(
     limit: int,
     look: int = bounded_scan.LOOK,
     is_for_customers: bool = False,
-) -> Looked:
+) -> AuditPage:
     """Up to `limit` entries, newest first, older than `after`. Raises Invalid (who, action).
 
     `is_for_customers`: which operator acted is hidden and cannot be searched for, as are parts of a change that concern
@@ -133,18 +133,18 @@ async def list_page(
         wanted.object,
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
-    listed = [Recorded(**{name: row[name] for name in Recorded.__struct_fields__}) for row in found]
+    listed = [AuditEntry(**{name: row[name] for name in AuditEntry.__struct_fields__}) for row in found]
     kept = [one for one in listed if _within(one.at, wanted)]
     if is_for_customers:
         kept = [_hidden(one) for one in kept if who is None or one.who not in OPERATORS]
     if len(kept) > limit:
-        return Looked(kept[:limit], kept[limit - 1].id)
-    return Looked(kept, listed[-1].id if len(listed) > limit else seen)
+        return AuditPage(kept[:limit], kept[limit - 1].id)
+    return AuditPage(kept, listed[-1].id if len(listed) > limit else seen)
 
 
 async def everything(
     conn: Connection, wanted: Filter, *, limit: int | None = None
-) -> AsyncIterator[Sequence[Recorded]]:
+) -> AsyncIterator[Sequence[AuditEntry]]:
     """All matching entries, newest first, page by page, at most `limit` of them. Raises Invalid."""
     after, left = None, limit
     while left is None or left > 0:
@@ -160,7 +160,7 @@ async def everything(
 
 # One look-up each: an object has few entries, which an index finds.
 LATEST = f"""
-SELECT {", ".join(f"entry.{name}" for name in Recorded.__struct_fields__)}
+SELECT {", ".join(f"entry.{name}" for name in AuditEntry.__struct_fields__)}
   FROM unnest($3::text[]) AS asked (object_id)
  CROSS JOIN LATERAL (
        SELECT * FROM audit_log
@@ -171,22 +171,22 @@ SELECT {", ".join(f"entry.{name}" for name in Recorded.__struct_fields__)}
 
 async def latest(
     conn: Connection, organization_id: UUID, *, action: str, object_ids: Sequence[UUID]
-) -> dict[str, Recorded]:
+) -> dict[str, AuditEntry]:
     """The latest entry of an action on each object, by the object's id; objects without one are omitted."""
     rows = await conn.fetch(LATEST, organization_id, action, [str(id) for id in object_ids])
-    return {row["object_id"]: Recorded(*row.values()) for row in rows}
+    return {row["object_id"]: AuditEntry(*row.values()) for row in rows}
 
 
-def shown(one: Recorded) -> dict[str, Any]:
+def shown(one: AuditEntry) -> dict[str, Any]:
     """An entry as lists and exports show it: its changes as values."""
-    values: dict[str, Any] = {name: getattr(one, name) for name in Recorded.__struct_fields__}
+    values: dict[str, Any] = {name: getattr(one, name) for name in AuditEntry.__struct_fields__}
     for name in ("before", "after"):
         text = values[name]
         values[name] = None if text is None else msgspec.json.decode(text)
     return values
 
 
-def _hidden(one: Recorded) -> Recorded:
+def _hidden(one: AuditEntry) -> AuditEntry:
     told = TOLD_CUSTOMERS.get(one.action.partition(".")[0])
     if told is not None:
         one = msgspec.structs.replace(one, before=_only(one.before, told), after=_only(one.after, told))

@@ -52,7 +52,7 @@ class Filters(msgspec.Struct, frozen=True):
     written_until: datetime | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
+class ContactPage(msgspec.Struct, frozen=True):
     """Up to `limit` + 1 contacts. `seen`: where the scan ended before finding that many; None: it is complete."""
 
     contacts: list[Contact]
@@ -109,7 +109,7 @@ SELECT page.*, (SELECT since FROM opted_out_since(page.organization_id, page.pho
 
 async def search(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50
-) -> Found:
+) -> ContactPage:
     """Contacts older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more."""
     numbers, name = _read(filters)
     look = LOOK if filters.opted_out is None else LOOK_CONSENT
@@ -125,8 +125,8 @@ async def search(
         if filters.match == "any" and filters.tags:
             found = await conn.fetch(BY_PHONE, *values)
             wanted = set(filters.tags)
-            return Found([one for one in map(_contact, found) if not wanted.isdisjoint(one.tags)], None)
-        return Found([_contact(row) for row in await conn.fetch(BY_PHONE, *values)], None)
+            return ContactPage([one for one in map(_contact, found) if not wanted.isdisjoint(one.tags)], None)
+        return ContactPage([_contact(row) for row in await conn.fetch(BY_PHONE, *values)], None)
     if filters.tags:
         searched = list(filters.tags[:1] if filters.match == "all" else filters.tags)
         if filters == Filters(tags=filters.tags, match=filters.match) and len(searched) == len(filters.tags):
@@ -135,7 +135,7 @@ async def search(
     else:
         rows = await conn.fetch(ALL, *values)
     fitting, seen = bounded_scan.judged(rows, limit=limit, look=look)
-    return Found([_contact(row) for row in fitting], seen)
+    return ContactPage([_contact(row) for row in fitting], seen)
 
 
 BY_IDS = f"""

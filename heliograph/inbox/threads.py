@@ -28,7 +28,7 @@ _LAST = UUID(int=2**128 - 1)
 STATES = ("open", "mine", "closed")
 
 
-class Heard(msgspec.Struct, frozen=True, gc=False):
+class InboundMessage(msgspec.Struct, frozen=True, gc=False):
     """A message that somebody wrote to the organization."""
 
     organization_id: UUID
@@ -72,9 +72,9 @@ ON CONFLICT (organization_id, id) DO UPDATE
 """
 
 
-async def note(conn: Connection, heard: Sequence[Heard]) -> None:
+async def note(conn: Connection, heard: Sequence[InboundMessage]) -> None:
     """Note messages in their threads, in the caller's transaction."""
-    newest: dict[tuple[int, int], tuple[UUID, Heard]] = {}
+    newest: dict[tuple[int, int], tuple[UUID, InboundMessage]] = {}
     for one in heard:
         id = one.thread_id or id_of(one.line_id, one.peer)
         key = (one.organization_id.int, id.int)
@@ -95,7 +95,7 @@ async def note(conn: Connection, heard: Sequence[Heard]) -> None:
     )
 
 
-class Moved(msgspec.Struct, frozen=True):
+class PeerMoved(msgspec.Struct, frozen=True):
     """A peer has another address."""
 
     organization_id: UUID
@@ -114,7 +114,7 @@ UPDATE inbox_threads t SET peer = v.peer
 """
 
 
-async def move(conn: Connection, moved: Sequence[Moved]) -> None:
+async def move(conn: Connection, moved: Sequence[PeerMoved]) -> None:
     """Answer peers at their new address, in the caller's transaction, after `note`. Each thread is named once."""
     rows = sorted(moved, key=lambda one: (one.organization_id.int, one.thread_id.int))
     if rows:

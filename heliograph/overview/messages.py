@@ -22,7 +22,7 @@ from heliograph.base.errors import NotFound
 from heliograph.contacts import recency
 from heliograph.overview.searching import finding
 from heliograph.sending import listing
-from heliograph.sending.listing import Found
+from heliograph.sending.listing import MessagePage
 from heliograph.sms import messages as sms
 from heliograph.sms.messages import Step
 from heliograph.whatsapp import messages as whatsapp
@@ -136,7 +136,7 @@ class MessageDetail(msgspec.Struct, frozen=True):
 
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
-) -> Found[Message]:
+) -> MessagePage[Message]:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
     Each channel scans at most `look` messages. If one stops before finding enough, nothing older than where it stopped
@@ -182,7 +182,7 @@ async def list_page(
             look=look,
         )
         pages.append(([_of_whatsapp(one) for one in found.messages], found.seen))
-    return Found(*bounded_scan.merged(pages, limit=limit))
+    return MessagePage(*bounded_scan.merged(pages, limit=limit))
 
 
 def _fits(wanted: Sequence[str] | None, shown: Sequence[str]) -> bool:

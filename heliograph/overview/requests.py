@@ -19,7 +19,7 @@ from heliograph.base.errors import NotFound
 from heliograph.overview import finding, messages
 from heliograph.overview.finding import Thing
 from heliograph.overview.messages import Message
-from heliograph.requests import Asked, Filters, Found, reading
+from heliograph.requests import Filters, LogEntry, RequestPage, reading
 
 #: Operations whose accepted requests are derived from messages' rows: their channel and path.
 SENDS = {"sendSms": ("sms", "/sms/send"), "sendWhatsAppMessage": ("whatsapp", "/whatsapp/messages")}
@@ -29,14 +29,14 @@ ACCEPTED = 202
 class Detail(msgspec.Struct, frozen=True):
     """A request, others with the same idempotency key, and what it concerned or created, if that still exists."""
 
-    request: Asked
-    siblings: list[Asked]
+    request: LogEntry
+    siblings: list[LogEntry]
     thing: Thing | None = None
 
 
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
-) -> Found:
+) -> RequestPage:
     """Requests older than `after`, newest first: up to `limit` + 1.
 
     At most `look` rows of the log and of messages are scanned; as with messages, a scan that ended early says where.
@@ -60,7 +60,7 @@ async def list_page(
             look=look,
         )
         pages.append(([_of_message(one, actor.mode) for one in sent.messages], sent.seen))
-    return Found(*bounded_scan.merged(pages, limit=limit))
+    return RequestPage(*bounded_scan.merged(pages, limit=limit))
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID, kinds: Collection[str] = ()) -> Detail:
@@ -85,7 +85,7 @@ async def _made(conn: Connection, actor: Actor, *, id: UUID) -> Message | None:
         return await messages.of_request(conn, actor, request_id=str(id))
 
 
-async def find(conn: Connection, actor: Actor, *, request_id: str) -> Asked | None:
+async def find(conn: Connection, actor: Actor, *, request_id: str) -> LogEntry | None:
     """The latest request with this `x-request-id`, including recent accepted sends."""
     logged = await reading.by_request_id(conn, actor, request_id=request_id)
     if logged is not None:
@@ -108,7 +108,7 @@ LENGTH = 36
 MARGIN = timedelta(seconds=10)
 
 
-async def _thing(conn: Connection, actor: Actor, asked: Asked, kinds: Collection[str]) -> Thing | None:
+async def _thing(conn: Connection, actor: Actor, asked: LogEntry, kinds: Collection[str]) -> Thing | None:
     """What a request concerned, by the id in its path; otherwise what it created."""
     ids = [part for part in asked.path.split("/") if len(part) == LENGTH]
     named = ids[0] if ids else None
@@ -149,9 +149,9 @@ def _is_below(path: str, wanted: str | None) -> bool:
     return wanted is None or path == wanted or path.startswith(f"{wanted}/")
 
 
-def _of_message(message: Message, mode: str) -> Asked:
+def _of_message(message: Message, mode: str) -> LogEntry:
     operation = next(name for name, (channel, _) in SENDS.items() if channel == message.channel)
-    return Asked(
+    return LogEntry(
         id=message.id,
         at=message.accepted_at,
         mode=mode,

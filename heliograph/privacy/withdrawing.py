@@ -15,7 +15,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.privacy import naming
-from heliograph.queue.holds import Overtaken
+from heliograph.queue.holds import AlreadyAttempted
 from heliograph.sms.accepting import withdrawal as sms
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.whatsapp.accepting import withdrawal as whatsapp
@@ -65,6 +65,6 @@ async def _tried(conn: Connection, step: Callable[[], Awaitable[int]]) -> int:
         try:
             async with conn.transaction():
                 return await step()
-        except (Overtaken, asyncpg.DeadlockDetectedError):
+        except (AlreadyAttempted, asyncpg.DeadlockDetectedError):
             continue
     return 0

@@ -33,7 +33,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.process import measures
 from heliograph.base.retry import LOOK, look_pause
 from heliograph.queue.leases import Lease, new_token
-from heliograph.queue.turns import MORE, Ask, Turns
+from heliograph.queue.turns import MORE, LineRequest, Turns
 
 _Add = Callable[[Turns, UUID, int, UUID, datetime, int], None]
 
@@ -149,7 +149,7 @@ class Backlog:
         self._was_read: datetime | None = None
         self._holds = ""
         #: What has been asked for in transactions that have not ended yet.
-        self._open: dict[Connection, list[tuple[Turns, list[Ask]]]] = {}
+        self._open: dict[Connection, list[tuple[Turns, list[LineRequest]]]] = {}
         #: The first block of the next slice.
         self._block = 0
 
@@ -256,7 +256,7 @@ class Backlog:
     @contextlib.asynccontextmanager
     async def transaction(self, conn: Connection) -> AsyncIterator[None]:
         """A transaction for claims: if it does not commit, what was claimed in it waits as before."""
-        claimed: list[tuple[Turns, list[Ask]]] = []
+        claimed: list[tuple[Turns, list[LineRequest]]] = []
         self._open[conn] = claimed
         try:
             async with conn.transaction():
@@ -321,7 +321,7 @@ async def claim_once(conn: Connection, kind: str, free: Mapping[UUID, int], *, s
     return await backlog.claim(conn, kind, free, seconds=seconds)
 
 
-def _columns(asks: Sequence[Ask]) -> tuple[list[Any], ...]:
+def _columns(asks: Sequence[LineRequest]) -> tuple[list[Any], ...]:
     """$2 to $9 of PICK."""
     asked = [one for ask in asks for one in ask.asked]
     lasts = list(accumulate(len(ask.asked) for ask in asks))

@@ -67,7 +67,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     organization_id: UUID
 
 
-class Overtaken(Exception):
+class AlreadyAttempted(Exception):
     """A worker has meanwhile tried one of the messages to be withdrawn. The caller must roll back its transaction, and
     can then retry all of it."""
 

@@ -38,10 +38,10 @@ class Group(msgspec.Struct):
     #: The estimated number of waiting rows.
     count: int
     #: How many rows running claims are asking it for.
-    asked: list[Asked] = []
+    asked: list[GroupRequest] = []
 
 
-class Asked(msgspec.Struct, eq=False):
+class GroupRequest(msgspec.Struct, eq=False):
     """One claim's request to a group: at most that many rows, from `place` on."""
 
     group: Group
@@ -51,12 +51,12 @@ class Asked(msgspec.Struct, eq=False):
     since: datetime | None = None
 
 
-class Ask(msgspec.Struct, frozen=True):
+class LineRequest(msgspec.Struct, frozen=True):
     """One claim's request to a line: at most `free` rows, from the groups in this order."""
 
     line: UUID
     free: int
-    asked: list[Asked]
+    asked: list[GroupRequest]
 
 
 #: The number of rows found, and the place of the last one, by line, lane and organization.
@@ -111,10 +111,10 @@ class Turns:
         self._lines.clear()
         self._found.clear()
 
-    def ask(self, free: Mapping[UUID, int], *, more: int = MORE) -> list[Ask]:
+    def ask(self, free: Mapping[UUID, int], *, more: int = MORE) -> list[LineRequest]:
         """Decide whom to ask for how many rows, so that at most `free[line]` of each line are found. Those asked go to
         the end of the ring. `more`: how many others to ask in case those whose turn it is have too few."""
-        asks: list[Ask] = []
+        asks: list[LineRequest] = []
         for id, places in free.items():
             line = self._lines.get(id)
             if line is None or places <= 0:
@@ -128,12 +128,12 @@ class Turns:
             singles, taken = _share(first, places - kept, more)
             bulk, _ = _share(second, max(kept, places - taken), more)
             # The first to be asked may have more than is known, so what is reserved for lane 1 has to come first.
-            asks.append(Ask(id, places, bulk + singles if kept else singles + bulk))
+            asks.append(LineRequest(id, places, bulk + singles if kept else singles + bulk))
             for one in asks[-1].asked:
                 one.group.asked.append(one)
         return asks
 
-    def took(self, asks: Iterable[Ask], got: Got) -> None:
+    def took(self, asks: Iterable[LineRequest], got: Got) -> None:
         """Record what a claim found."""
         for ask in asks:
             counts = [
@@ -157,7 +157,7 @@ class Turns:
             for one in reversed(ask.asked[heard + 1 :]):
                 self._first(one.group)
 
-    def give_back(self, asks: Iterable[Ask]) -> None:
+    def give_back(self, asks: Iterable[LineRequest]) -> None:
         """Undo a claim that was rolled back: everything waits as before."""
         for ask in asks:
             for one in ask.asked:
@@ -200,7 +200,7 @@ class Turns:
         return line.lanes[group.lane]
 
 
-def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list[Asked], int]:
+def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list[GroupRequest], int]:
     """Divide places among a ring's organizations; also returns how many of them will probably be filled.
 
     An organization that is asked for all its known rows is asked for one more: if there is none, it may leave. The one
@@ -208,11 +208,11 @@ def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list
     """
     if places <= 0 or not ring:
         return [], 0
-    asked: list[Asked] = []
+    asked: list[GroupRequest] = []
     if len(ring) >= places:
         for group in list(islice(ring.values(), places + more)):
             ring.move_to_end(group.organization_id)
-            asked.append(Asked(group, group.place, 1 if group.count > 1 else 2))
+            asked.append(GroupRequest(group, group.place, 1 if group.count > 1 else 2))
         return asked, places
     left = places
     sizes: dict[UUID, int] = {}
@@ -225,12 +225,12 @@ def _share(ring: OrderedDict[UUID, Group], places: int, more: int) -> tuple[list
     ring.move_to_end(by_count[-1].organization_id)
     for group in list(ring.values()):
         size = sizes[group.organization_id]
-        asked.append(Asked(group, group.place, size + left // len(ring) + (size >= group.count)))
-    asked[-1] = Asked(by_count[-1], by_count[-1].place, places)
+        asked.append(GroupRequest(group, group.place, size + left // len(ring) + (size >= group.count)))
+    asked[-1] = GroupRequest(by_count[-1], by_count[-1].place, places)
     return asked, places - left
 
 
-def _ended(one: Asked) -> None:
+def _ended(one: GroupRequest) -> None:
     """Note that a claim has ended."""
     if one in one.group.asked:
         one.group.asked.remove(one)

@@ -51,7 +51,7 @@ class Waiting(msgspec.Struct, frozen=True):
     oldest_at: datetime | None
 
 
-class Sum(msgspec.Struct, frozen=True):
+class WaitingTotal(msgspec.Struct, frozen=True):
     """The sum of several lines. `who`: the organization, or the kind and line."""
 
     who: tuple[str, ...]
@@ -65,9 +65,9 @@ class Sum(msgspec.Struct, frozen=True):
     expired: int = 0
     oldest_at: datetime | None = None
 
-    def __add__(self, one: Waiting) -> Sum:
+    def __add__(self, one: Waiting) -> WaitingTotal:
         ages = [at for at in (self.oldest_at, one.oldest_at) if at is not None]
-        return Sum(
+        return WaitingTotal(
             self.who,
             self.lines + 1,
             self.rows + one.rows,
@@ -81,7 +81,7 @@ class Sum(msgspec.Struct, frozen=True):
         )
 
 
-class Found(msgspec.Struct, frozen=True):
+class WaitingWork(msgspec.Struct, frozen=True):
     """Work by kind, line and organization, largest first."""
 
     waiting: list[Waiting]
@@ -164,7 +164,7 @@ async def summary(
     expired: str | None = None,
     look: int = LOOK,
     places: int = PLACES,
-) -> Found:
+) -> WaitingWork:
     """Queued work by kind, line and organization, largest first: at most `limit` entries. `expired`: an SQL condition
     for a row of `queue` that is past its validity, which costs four times as much as counting; None: do not check, and
     report none as expired."""
@@ -178,7 +178,7 @@ async def summary(
         look,
         which.before_id,
     )
-    return Found([_waiting(row) for row in rows if row["kind"] is not None], rows[0]["is_whole"])
+    return WaitingWork([_waiting(row) for row in rows if row["kind"] is not None], rows[0]["is_whole"])
 
 
 def _waiting(row: asyncpg.Record) -> Waiting:
@@ -197,7 +197,7 @@ def _waiting(row: asyncpg.Record) -> Waiting:
     )
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SampledRow(msgspec.Struct, frozen=True):
     """A row of the queue, for operators to inspect."""
 
     id: UUID
@@ -237,7 +237,7 @@ SELECT queue.id, queue.kind, o.name AS organization, queue.due_at, queue.tries,
 
 async def sample(
     conn: Connection, which: Selection, *, only_tried: bool = False, limit: int = 20, look: int = SAMPLED
-) -> list[Sample]:
+) -> list[SampledRow]:
     """The rows due first, at most `limit`; `only_tried`: only those waiting for a retry. Reads the first `look` rows of
     the whole queue, and as many again divided among its lines."""
     rows = await conn.fetch(
@@ -251,7 +251,7 @@ async def sample(
         which.before_id,
         only_tried,
     )
-    return [Sample(**row) for row in rows]
+    return [SampledRow(**row) for row in rows]
 
 
 COUNT = """
@@ -266,14 +266,14 @@ async def count(conn: Connection, which: Selection) -> int:
     return rows
 
 
-def summed(listed: Iterable[Waiting], who: Callable[[Waiting], tuple[str, ...]]) -> list[Sum]:
+def summed(listed: Iterable[Waiting], who: Callable[[Waiting], tuple[str, ...]]) -> list[WaitingTotal]:
     """The sums of waiting work, largest first."""
-    found: dict[tuple[str, ...], Sum] = {}
+    found: dict[tuple[str, ...], WaitingTotal] = {}
     for one in listed:
-        found[who(one)] = found.get(who(one), Sum(who(one))) + one
+        found[who(one)] = found.get(who(one), WaitingTotal(who(one))) + one
     return sorted(found.values(), key=lambda one: (-one.rows, one.who))
 
 
-def by_organization(listed: Iterable[Waiting]) -> list[Sum]:
+def by_organization(listed: Iterable[Waiting]) -> list[WaitingTotal]:
     """The same sums, by organization."""
     return summed(listed, lambda one: (one.organization,))

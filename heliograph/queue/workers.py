@@ -29,7 +29,7 @@ STAYING = 1.0
 #: An SQL condition: this row of `workers` belongs to one that takes work, if it was seen recently.
 WORKS = "drain IS NULL"
 #: How many workers take work.
-LIVING = f"SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}"
+LIVE_WORKERS = f"SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}"
 
 BEATS = """
 INSERT INTO workers (id, name, started_at, seen_at, clock_ahead, version, memory)

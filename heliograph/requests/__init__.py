@@ -7,7 +7,7 @@ and `overview/requests.py` merges the two into one list. The rule nobody may bre
 contains no text that somebody wrote, no phone number and no secret.
 """
 
-from heliograph.requests.reading import Asked, Filters, Found, Group, Hour
+from heliograph.requests.reading import Filters, Group, Hour, LogEntry, RequestPage
 from heliograph.requests.recording import DAYS, Entry, Log
 
-__all__ = ["DAYS", "Asked", "Entry", "Filters", "Found", "Group", "Hour", "Log"]
+__all__ = ["DAYS", "Entry", "Filters", "Group", "Hour", "Log", "LogEntry", "RequestPage"]

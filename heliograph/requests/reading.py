@@ -23,7 +23,7 @@ GROUPS, SIBLINGS = 50, 20
 CLASSES = ("2xx", "3xx", "4xx", "5xx")
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A request and its response."""
 
     id: UUID
@@ -67,10 +67,10 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     date_to: datetime | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
+class RequestPage(msgspec.Struct, frozen=True):
     """Up to `limit` + 1 requests, newest first. `seen`: the id at which the scan stopped before finding that many."""
 
-    requests: list[Asked]
+    requests: list[LogEntry]
     seen: UUID | None
 
 
@@ -112,7 +112,7 @@ LIST = bounded_scan.statement(
 
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
-) -> Found:
+) -> RequestPage:
     """Requests older than `after`, newest first: up to `limit` + 1. Scans at most `look` of them."""
     none = timedelta()
     rows = await conn.fetch(
@@ -133,7 +133,7 @@ async def list_page(
         filters.status,
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
-    return Found([_asked(row) for row in found], seen)
+    return RequestPage([_asked(row) for row in found], seen)
 
 
 GET = f"""
@@ -146,7 +146,7 @@ SELECT {_COLUMNS}, body, answer FROM (
 """
 
 
-async def get(conn: Connection, actor: Actor, *, id: UUID) -> Asked:
+async def get(conn: Connection, actor: Actor, *, id: UUID) -> LogEntry:
     """A request by its id in the log, or by its `x-request-id`. Raises NotFound."""
     row = await conn.fetchrow(GET, actor.organization_id, id, str(id))
     if row is None or row["mode"] not in actor.modes:
@@ -160,7 +160,7 @@ SELECT {_COLUMNS}, body, answer FROM requests WHERE organization_id = $1 AND req
 """
 
 
-async def by_request_id(conn: Connection, actor: Actor, *, request_id: str) -> Asked | None:
+async def by_request_id(conn: Connection, actor: Actor, *, request_id: str) -> LogEntry | None:
     """The latest request with this `x-request-id`."""
     row = await conn.fetchrow(NAMED, actor.organization_id, request_id, list(actor.modes))
     return None if row is None else _asked(row)
@@ -173,7 +173,7 @@ SELECT {_COLUMNS} FROM requests WHERE organization_id = $1 AND key_hash = $2 AND
 """
 
 
-async def siblings(conn: Connection, actor: Actor, *, of: Asked) -> list[Asked]:
+async def siblings(conn: Connection, actor: Actor, *, of: LogEntry) -> list[LogEntry]:
     """Other requests with the same idempotency key, newest first."""
     if of.key_hash is None:
         return []
@@ -212,6 +212,6 @@ async def course(conn: Connection, actor: Actor, *, since: datetime, until: date
     return [Hour(*row) for row in rows]
 
 
-def _asked(row: asyncpg.Record) -> Asked:
-    values = {name: row[name] for name in Asked.__struct_fields__ if name in row}
-    return Asked(at=time_of(row["id"]), **values)
+def _asked(row: asyncpg.Record) -> LogEntry:
+    values = {name: row[name] for name in LogEntry.__struct_fields__ if name in row}
+    return LogEntry(at=time_of(row["id"]), **values)

@@ -27,7 +27,7 @@ from heliograph.queue.leases import Lease
 #: Maximum number of attempts for one message, whatever their outcome. They are counted in 16 bits.
 MOST_ATTEMPTS = 32_000
 #: The reason recorded when a worker died before it could say.
-LOST = said("the worker ended before the answer came")
+WORKER_DIED = said("the worker ended before the answer came")
 
 
 class Loaded(Protocol):
@@ -75,7 +75,7 @@ class Attempt(msgspec.Struct, Generic[Message], frozen=True, gc=False):
         return self.continues or self.number
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
+class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     """How an attempt ended."""
 
     attempt: Attempt[Any]
@@ -132,7 +132,7 @@ MARK_UNKNOWN = f"""
 INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at, reference,
                       continues, parts, decision, detail)
 SELECT organization_id, id, attempt, target_id, 'unknown', begun_at, now(), reference, continues, parts,
-       (SELECT decision FROM queue WHERE queue.id = lost.id AND queue.attempt = lost.attempt LIMIT 1), '{LOST}'
+       (SELECT decision FROM queue WHERE queue.id = lost.id AND queue.attempt = lost.attempt LIMIT 1), '{WORKER_DIED}'
   FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::uuid[], $5::timestamptz[], $6::integer[], $7::smallint[],
               $8::smallint[])
        AS lost (organization_id, id, attempt, target_id, begun_at, reference, continues, parts)
@@ -180,7 +180,7 @@ ON CONFLICT (organization_id, message_id, attempt) DO UPDATE
 END_KNOWN = f"{END}RETURNING message_id, attempt, state"
 
 
-async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]:
+async def end(conn: Connection, ended: Sequence[EndedAttempt]) -> set[tuple[UUID, int]]:
     """Record how attempts ended. Returns those, as (message, attempt), that were already known to be accepted, whatever
     is reported here: these reports must not move their messages."""
     # A late answer may be in the same batch as the report that there was none: the later one counts.
@@ -218,7 +218,7 @@ async def end(conn: Connection, ended: Sequence[Ended]) -> set[tuple[UUID, int]]
 # The accepted attempt was the last one without a known outcome: the one under way, or else the last unknown one. The
 # queue row is read without a lock; whoever ends that attempt concurrently finds it accepted, or has already recorded
 # more.
-MARK_TAKEN = """
+MARK_ACCEPTED = """
 WITH bound AS (
     SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS bound (organization_id, id)
 ), under_way AS (
@@ -242,10 +242,10 @@ UPDATE attempts a SET state = 'accepted', detail = $4
 """
 
 
-async def mark_taken(conn: Connection, kind: str, messages: Sequence[tuple[UUID, UUID]], *, detail: str) -> None:
+async def mark_accepted(conn: Connection, kind: str, messages: Sequence[tuple[UUID, UUID]], *, detail: str) -> None:
     """Record that these messages, as (organization, message), turned out to have been accepted. `detail`: how that is
     known."""
-    await conn.execute(MARK_TAKEN, [org for org, _ in messages], [id for _, id in messages], kind, detail)
+    await conn.execute(MARK_ACCEPTED, [org for org, _ in messages], [id for _, id in messages], kind, detail)
 
 
 #: All attempts of a message ($1 organization, $2 id), with the one that is under way.

@@ -47,17 +47,17 @@ Message = TypeVar("Message", bound=Claimed)
 Report_contra = TypeVar("Report_contra", contravariant=True)
 
 
-class End(msgspec.Struct, frozen=True, gc=False):
+class Finish(msgspec.Struct, frozen=True, gc=False):
     """Nothing more needs to be done for the message, apart from `move`."""
 
     move: Any = None
 
 
 #: The next step for a claimed message: it is done, goes back into the queue, or goes out.
-Step = End | Postponed | Attempt[Any]
+Step = Finish | Postponed | Attempt[Any]
 
 
-class Found(msgspec.Struct, frozen=True):
+class LostResolution(msgspec.Struct, frozen=True):
     """What has been learned about attempts whose answers were lost."""
 
     #: Moves that follow from it.
@@ -90,7 +90,7 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
     def home(self, lease: Lease) -> UUID:
         """The line for a message that is not bound to a particular connector."""
 
-    async def find_lost(self, conn: Connection, lost: Sequence[Message]) -> Found:
+    async def find_lost(self, conn: Connection, lost: Sequence[Message]) -> LostResolution:
         """Look for news about messages whose last answer was lost."""
 
     async def give_up(self, conn: Connection, lost: Sequence[Message]) -> Mapping[UUID, Step]:

@@ -31,9 +31,9 @@ from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import Lease, Postponed
 from heliograph.sending import attempts
 from heliograph.sending.attempts import Attempt
-from heliograph.sending.channel import Channel, End, Message, Step
+from heliograph.sending.channel import Channel, Finish, Message, Step
 from heliograph.sending.flights import Flights, Key
-from heliograph.sending.results import Answered, Results
+from heliograph.sending.results import AnsweredAttempt, Results
 from heliograph.suppliers.contract import Verdict
 
 Report = TypeVar("Report")
@@ -42,13 +42,13 @@ log = structlog.get_logger()
 
 #: Messages that may be out without a recorded answer, in multiples of a claim: otherwise a fast supplier's answers and
 #: reports would pile up in front of the writer until it has to refuse reports.
-UNRECORDED = 2
+UNRECORDED_CLAIMS = 2
 #: A message whose attempt was just found without an outcome waits at least this many seconds: whoever has its answer
 #: may also have been waiting for the database, and be about to record it.
-OVERTAKEN = 5.0
+RECENT_LOSS_WAIT = 5.0
 #: A message that no decision is possible about is tried again after this many seconds: often enough for the alert about
 #: failing steps, which wants more than five failures in ten minutes.
-ASIDE = 60.0
+SET_ASIDE = 60.0
 
 
 class Dispatcher(Generic[Message, Report]):
@@ -91,7 +91,7 @@ class Dispatcher(Generic[Message, Report]):
         """Pick and submit once; returns how many rows were picked, or 0 if another round is not worthwhile now."""
         channel = self._channel
         await channel.before_round()
-        limit = min(self._claim_limit, UNRECORDED * self._claim_limit - len(self.flights))
+        limit = min(self._claim_limit, UNRECORDED_CLAIMS * self._claim_limit - len(self.flights))
         crash_point(f"{channel.kind}.dispatch.before_commit")
         try:
             async with self._pool.acquire() as conn, self._backlog.transaction(conn):
@@ -129,7 +129,7 @@ class Dispatcher(Generic[Message, Report]):
         # First: an attempt that was given up is in flight until that is recorded, which may wait for the database.
         late = self.flights.find_late(key)
         if late is not None:
-            self._results.answer(Answered(late, outcome, is_late=True))
+            self._results.answer(AnsweredAttempt(late, outcome, is_late=True))
             return
         attempt = self.flights.find(key)
         if attempt is None:
@@ -137,7 +137,7 @@ class Dispatcher(Generic[Message, Report]):
         self._channel.heard(attempt, outcome)
         if outcome.verdict is Verdict.UNKNOWN:
             self.flights.give_up(key)
-        self._results.answer(Answered(attempt, outcome))
+        self._results.answer(AnsweredAttempt(attempt, outcome))
         # The next round need not wait until this is recorded.
         self._wake_after -= 1
         if self._wake_after == 0 and self._channel.is_full:
@@ -147,7 +147,7 @@ class Dispatcher(Generic[Message, Report]):
         """Renew the leases of messages in flight; called every third of a lease."""
         await self.flights.renew(self._pool, self._results.writing, seconds=self._lease_seconds)
 
-    def _landed(self, answered: Sequence[Answered]) -> None:
+    def _landed(self, answered: Sequence[AnsweredAttempt]) -> None:
         self.flights.landed([(one.attempt.lease.id, one.attempt.number) for one in answered])
         if self._channel.is_full:
             self.wake.set()
@@ -172,7 +172,7 @@ class Dispatcher(Generic[Message, Report]):
     async def _set_aside(self, conn: Connection, lease: Lease) -> None:
         if lease.begun_at is not None:  # an attempt that was under way is not forgotten with its lease
             await attempts.mark_unknown(conn, [lease])
-        await leases.postpone_picked(conn, [Postponed(lease, ASIDE, lease.line, counts=False)])
+        await leases.postpone_picked(conn, [Postponed(lease, SET_ASIDE, lease.line, counts=False)])
 
     def _fail(self, what: str, lease: Lease) -> None:
         """Log what an operator has to look at; in an exception handler."""
@@ -201,7 +201,7 @@ class Dispatcher(Generic[Message, Report]):
         outgoing: list[Attempt[Message]] = []
         for message in messages:
             match steps[message.lease.id]:
-                case End(move):
+                case Finish(move):
                     finished.append(message.lease)
                     if move is not None:
                         moves.append(move)
@@ -259,7 +259,7 @@ class Dispatcher(Generic[Message, Report]):
         that may be sent again are in neither."""
         found = await self._channel.find_lost(conn, lost)
         moves += found.moves
-        steps: dict[UUID, Step] = {id: End() for id, known in found.known.items() if known is None}
+        steps: dict[UUID, Step] = {id: Finish() for id, known in found.known.items() if known is None}
         known = {id: one for id, one in found.known.items() if one is not None}
         over: list[Message] = []
         for one in lost:
@@ -269,7 +269,7 @@ class Dispatcher(Generic[Message, Report]):
             assert one.started_at is not None
             waits = (one.started_at + timedelta(seconds=self._channel.grace) - one.at).total_seconds()
             if lease.begun_at is not None or (lease.id, lease.attempt) in self.flights:
-                waits = max(waits, OVERTAKEN)
+                waits = max(waits, RECENT_LOSS_WAIT)
             if waits > 0:
                 steps[lease.id] = Postponed(lease, waits, self._channel.home(lease), counts=False)
             else:

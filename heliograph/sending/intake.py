@@ -26,7 +26,7 @@ from heliograph.base.process.crash import crash_point
 from heliograph.base.process.spans import Context
 
 
-class Asked(Protocol):
+class KeyedSend(Protocol):
     """Who is sending, and under which idempotency key."""
 
     @property
@@ -48,7 +48,7 @@ class Prepared(Protocol):
     @property
     def id(self) -> UUID: ...
     @property
-    def send(self) -> Asked: ...
+    def send(self) -> KeyedSend: ...
 
 
 Item = TypeVar("Item", bound=Prepared)
@@ -162,7 +162,7 @@ def senders_of(actors: Sequence[Actor]) -> list[UUID | None] | None:
     return people if any(people) else None
 
 
-def new_id(send: Asked) -> UUID:
+def new_id(send: KeyedSend) -> UUID:
     """The id of the message that a send creates; it encodes whether the message is traced."""
     if send.id is not None:
         return send.id

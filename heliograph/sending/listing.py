@@ -45,7 +45,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     date_to: datetime | None = None
 
 
-class Found(msgspec.Struct, Generic[Message], frozen=True):
+class MessagePage(msgspec.Struct, Generic[Message], frozen=True):
     """Up to `limit` + 1 messages, newest first. `seen`: the id at which the scan ended before it had found that
     many."""
 

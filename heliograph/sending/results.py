@@ -26,7 +26,7 @@ from heliograph.base.process.crash import crash_point
 from heliograph.queue import leases
 from heliograph.queue.leases import Postponed
 from heliograph.sending import attempts
-from heliograph.sending.attempts import Attempt, Ended
+from heliograph.sending.attempts import Attempt, EndedAttempt
 from heliograph.webhooks.recording.handover import Deliveries, Handover
 
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ Report = TypeVar("Report")
 Report_contra = TypeVar("Report_contra", contravariant=True)
 
 
-class Answered(msgspec.Struct, frozen=True, gc=False):
+class AnsweredAttempt(msgspec.Struct, frozen=True, gc=False):
     """One attempt, and its outcome according to the connector."""
 
     attempt: Attempt[Any]
@@ -50,7 +50,7 @@ class Answered(msgspec.Struct, frozen=True, gc=False):
     is_late: bool = False
 
 
-class Ahead(Exception):
+class UnmatchedReports(Exception):
     """Some reports match nothing yet, but what they refer to may be about to be committed: they are written again, on
     their own."""
 
@@ -63,15 +63,15 @@ class _Reported(msgspec.Struct, Generic[Report], frozen=True, gc=False):
     after: int
 
 
-class Settled(msgspec.Struct, frozen=True, gc=False):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """The effect of an answer. Without `postponed`, the work is done."""
 
-    ended: Ended
+    ended: EndedAttempt
     move: Any = None
     postponed: Postponed | None = None
 
 
-async def settle(conn: Connection, settled: Sequence[Settled]) -> list[Any]:
+async def settle(conn: Connection, settled: Sequence[Settlement]) -> list[Any]:
     """Record the outcomes of attempts and settle their queue rows. Returns the moves that follow, which the caller must
     make in the same transaction.
 
@@ -102,13 +102,13 @@ class Writer(Protocol[Report_contra]):
     #: The table of its messages, where they remain `accepted` until a supplier has accepted them.
     table: str
 
-    async def prepare(self, answered: Sequence[Answered], reports: Sequence[Report_contra]) -> Any:
+    async def prepare(self, answered: Sequence[AnsweredAttempt], reports: Sequence[Report_contra]) -> Any:
         """Read what `write` needs and what cannot change in between, before the transaction."""
 
     async def write(
         self,
         conn: Connection,
-        answered: Sequence[Answered],
+        answered: Sequence[AnsweredAttempt],
         reports: Sequence[Report_contra],
         prepared: Any,
         handover: Handover | None,
@@ -117,7 +117,7 @@ class Writer(Protocol[Report_contra]):
     ) -> int:
         """Record the whole batch in the caller's transaction. Returns the webhook deliveries that were queued, except
         those taken by `handover`. `alone`: nothing else of this channel is being written in this process; otherwise it
-        may raise Ahead."""
+        may raise UnmatchedReports."""
 
 
 class Results(Generic[Report]):
@@ -132,7 +132,7 @@ class Results(Generic[Report]):
         self._writer = writer
         #: Called for answers that have been recorded, or never will be.
         self.landed: Callable[[Sequence[Any]], object] = lambda answered: None
-        self._answers: Batcher[Answered, None] = Batcher(
+        self._answers: Batcher[AnsweredAttempt, None] = Batcher(
             self._record,
             name=f"{writer.kind} answers",
             limit=limit,
@@ -154,7 +154,7 @@ class Results(Generic[Report]):
         """How much is not yet in a batch."""
         return self._answers.waiting + self._reports.waiting
 
-    def answer(self, answered: Answered) -> None:
+    def answer(self, answered: AnsweredAttempt) -> None:
         """Record the outcome of an attempt; `landed` is called once it is committed."""
         self._came += 1
         self._answers.add(answered)
@@ -181,7 +181,7 @@ class Results(Generic[Report]):
         await self._reports.drain()
         await self._answers.drain()
 
-    async def _record(self, answered: list[Answered]) -> list[None]:
+    async def _record(self, answered: list[AnsweredAttempt]) -> list[None]:
         while True:
             try:
                 await despite_deadlocks(partial(self._write, answered, [], self.writing))
@@ -202,7 +202,7 @@ class Results(Generic[Report]):
                 )
                 await asyncio.sleep(RETRY)
 
-    async def _give_up(self, answered: Answered, error: Exception) -> None:
+    async def _give_up(self, answered: AnsweredAttempt, error: Exception) -> None:
         """Log what is lost. Its lease expires, and it becomes an attempt whose answer was lost."""
         lease = answered.attempt.lease
         request = None
@@ -218,7 +218,7 @@ class Results(Generic[Report]):
             error=type(error).__name__,
         )
 
-    def _settled(self, answered: Sequence[Answered], error: BaseException | None) -> None:
+    def _settled(self, answered: Sequence[AnsweredAttempt], error: BaseException | None) -> None:
         self._done += len(answered)
         self._progress.set()
         self.landed(answered)
@@ -232,12 +232,12 @@ class Results(Generic[Report]):
         reports = [one for each in reported for one in each.reports]
         try:
             await despite_deadlocks(partial(self._write, [], reports, None))
-        except Ahead:
+        except UnmatchedReports:
             await despite_deadlocks(partial(self._write, [], reports, self.writing))
         measures.REPORTS.add(self._writer.kind, by=len(reports))
         return [None] * len(reported)
 
-    async def _write(self, answered: list[Answered], reports: list[Report], turn: asyncio.Lock | None) -> None:
+    async def _write(self, answered: list[AnsweredAttempt], reports: list[Report], turn: asyncio.Lock | None) -> None:
         prepared = await self._writer.prepare(answered, reports)
         # A rollback also discards the handover.
         handover = self._deliveries.handover() if self._deliveries is not None else None

@@ -21,11 +21,11 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.money import Charge, charge_of
 from heliograph.queue import backlog, leases
-from heliograph.queue.holds import Overtaken
+from heliograph.queue.holds import AlreadyAttempted
 from heliograph.sealing import text_keys
 from heliograph.sending import listing
 from heliograph.sending import timeline as timelines
-from heliograph.sending.listing import Found, shown_among, shown_status
+from heliograph.sending.listing import MessagePage, shown_among, shown_status
 from heliograph.sms import timeline, told
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
@@ -158,7 +158,7 @@ LIST = bounded_scan.statement(
 
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
-) -> Found[Message]:
+) -> MessagePage[Message]:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
     Scans at most `look` messages. A scan that ends there returns in `seen` where the next one continues, even if it
@@ -166,7 +166,7 @@ async def list_page(
     """
     modes = [mode for mode in actor.modes if filters.mode in (None, mode)]
     if not modes:
-        return Found([], None)
+        return MessagePage([], None)
     bounds = bounded_scan.bounds(after, date_from=filters.date_from, date_to=filters.date_to)
     rows = await conn.fetch(
         LIST,
@@ -191,7 +191,7 @@ async def list_page(
         filters.person_id,
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
-    return Found([_message(row) for row in found], seen)
+    return MessagePage([_message(row) for row in found], seen)
 
 
 # A sealed text is truncated after it is opened.
@@ -312,7 +312,7 @@ async def cancel_many(conn: Connection, actor: Actor, *, ids: Collection[UUID]) 
             try:
                 async with conn.transaction():
                     taken = await withdrawal.withdraw(conn, unsent, at=clock.now(), reason="canceled")
-            except Overtaken:
+            except AlreadyAttempted:
                 continue
         return {row["id"]: row["id"] in taken or row["status"] == "canceled" for row in rows}
     return {row["id"]: row["status"] == "canceled" for row in rows}

@@ -17,7 +17,7 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.queue import leases
-from heliograph.queue.holds import Overtaken
+from heliograph.queue.holds import AlreadyAttempted
 from heliograph.whatsapp.accepting import withdrawal
 from heliograph.whatsapp.status import Move, move_many
 
@@ -61,7 +61,7 @@ async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
                 raise WhatsAppMessageNotEnded
             before, after = {"status": "accepted"}, {"status": "canceled"}
             await audit.record(conn, actor, "message.given_up", object_id=id, before=before, after=after, reason=reason)
-    except Overtaken:
+    except AlreadyAttempted:
         raise WhatsAppMessageNotEnded from None
     return "canceled"
 

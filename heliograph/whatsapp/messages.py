@@ -24,7 +24,7 @@ from heliograph.consent import people
 from heliograph.sealing import text_keys
 from heliograph.sending import listing
 from heliograph.sending import timeline as timelines
-from heliograph.sending.listing import Found, shown_among, shown_status
+from heliograph.sending.listing import MessagePage, shown_among, shown_status
 from heliograph.webhooks import timeline as webhook_timeline
 from heliograph.whatsapp import timeline
 from heliograph.whatsapp.accepting.accept import TABLE
@@ -137,7 +137,7 @@ LIST_OF_RECIPIENT = bounded_scan.statement(_OF_NAMES, _SCANNED, fits=_FITS, retu
 
 async def list_page(
     conn: Connection, actor: Actor, *, filters: Filters, after: UUID | None = None, limit: int = 50, look: int = LOOK
-) -> Found[Message]:
+) -> MessagePage[Message]:
     """Messages older than `after`, newest first: up to `limit` + 1, so that the caller knows whether there are more.
 
     Scans at most `look` messages, of the recipient if one is given. A scan that ends there returns in `seen` where the
@@ -145,7 +145,7 @@ async def list_page(
     """
     modes = [mode for mode in actor.modes if filters.mode in (None, mode)]
     if not modes:
-        return Found([], None)
+        return MessagePage([], None)
     values = (
         actor.organization_id,
         *bounded_scan.bounds(after, date_from=filters.date_from, date_to=filters.date_to),
@@ -175,7 +175,7 @@ async def list_page(
         written = dict.fromkeys([filters.recipient, *(one for name in names for one in phones.spellings(name))])
         rows = await conn.fetch(LIST_OF_RECIPIENT, *values, list(written))
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
-    return Found(await _messages(conn, actor, found), seen)
+    return MessagePage(await _messages(conn, actor, found), seen)
 
 
 #: Fields that are columns of the same name.

@@ -21,11 +21,11 @@ from heliograph.base.process.settings import Settings
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import UNROUTED, Lease, Postponed
 from heliograph.queue.work import Loop, Work
-from heliograph.sending.attempts import Attempt, Ended
-from heliograph.sending.channel import End, Found, Step
+from heliograph.sending.attempts import Attempt, EndedAttempt
+from heliograph.sending.channel import Finish, LostResolution, Step
 from heliograph.sending.dispatch import Dispatcher
 from heliograph.sending.intake import Intake
-from heliograph.sending.results import Answered, Results, Settled, settle
+from heliograph.sending.results import AnsweredAttempt, Results, Settlement, settle
 from heliograph.suppliers.contract import Verdict
 from heliograph.webhooks.recording import events
 from heliograph.webhooks.recording.handover import Deliveries, Handover
@@ -209,14 +209,14 @@ class EmailChannel:
     def home(self, lease: Lease) -> UUID:
         return UNROUTED
 
-    async def find_lost(self, conn: Connection, lost: Sequence[Claimed]) -> Found:
-        return Found()  # a mail server never says more
+    async def find_lost(self, conn: Connection, lost: Sequence[Claimed]) -> LostResolution:
+        return LostResolution()  # a mail server never says more
 
     async def give_up(self, conn: Connection, lost: Sequence[Claimed]) -> dict[UUID, Step]:
-        return {one.lease.id: End(Move(one.lease.organization_id, one.lease.id, "failed")) for one in lost}
+        return {one.lease.id: Finish(Move(one.lease.organization_id, one.lease.id, "failed")) for one in lost}
 
     async def decide(self, conn: Connection, messages: Sequence[Claimed]) -> list[Step]:
-        return [self._out(one) if one.is_unsent else End() for one in messages]
+        return [self._out(one) if one.is_unsent else Finish() for one in messages]
 
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         return await move_many(conn, moves)
@@ -233,13 +233,13 @@ class EmailChannel:
     def after_round(self, claimed: Collection[Lease]) -> bool:
         return True
 
-    async def prepare(self, answered: Sequence[Answered], reports: Sequence[Move]) -> None:
+    async def prepare(self, answered: Sequence[AnsweredAttempt], reports: Sequence[Move]) -> None:
         """Nothing is asked before a batch."""
 
     async def write(
         self,
         conn: Connection,
-        answered: Sequence[Answered],
+        answered: Sequence[AnsweredAttempt],
         reports: Sequence[Move],
         prepared: None,
         handover: Handover | None,
@@ -255,16 +255,16 @@ class EmailChannel:
         return Attempt(lease=one.lease, number=number, target_id=SERVER, submission=submission, message=one)
 
 
-def _settled(one: Answered) -> Settled:
+def _settled(one: AnsweredAttempt) -> Settlement:
     lease, outcome = one.attempt.lease, one.outcome
-    ended = Ended(one.attempt, outcome.verdict.value, detail=outcome.text)
+    ended = EndedAttempt(one.attempt, outcome.verdict.value, detail=outcome.text)
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            return Settled(ended, Move(lease.organization_id, lease.id, "delivered", outcome.text))
+            return Settlement(ended, Move(lease.organization_id, lease.id, "delivered", outcome.text))
         case Verdict.REFUSED:
-            return Settled(ended, Move(lease.organization_id, lease.id, "failed"))
+            return Settlement(ended, Move(lease.organization_id, lease.id, "failed"))
         case _:
-            return Settled(ended, postponed=Postponed(lease, 0.0, UNROUTED))
+            return Settlement(ended, postponed=Postponed(lease, 0.0, UNROUTED))
 
 
 class EmailWork(Work):

@@ -20,7 +20,7 @@ from heliograph.guard import holds as guard
 from heliograph.pages.requests import Request
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
-from heliograph.queue.waiting import Sum
+from heliograph.queue.waiting import WaitingTotal
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import remedies
 from heliograph.sms.reports.remedies import Fitting
@@ -198,7 +198,7 @@ async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, 
     assert hit("supplier %(name)s", name="other") is None
     assert hit("guard") is None
     assert hit("clocks") is None
-    many = [Sum((f"organization {n}",), rows=n, is_more=n == 3) for n in range(1, 9)]
+    many = [WaitingTotal((f"organization {n}",), rows=n, is_more=n == 3) for n in range(1, 9)]
     assert leads._of(many) == leads.Hit(36, True, [f"organization {n}" for n in (8, 7, 6, 5, 4)], 3)
 
 

@@ -22,7 +22,7 @@ from heliograph.queue import holds
 from heliograph.queue.holds import Selection
 from heliograph.routes.lookup import Choice, Route
 from heliograph.sending import timeline as sending_timeline
-from heliograph.sending.attempts import LOST
+from heliograph.sending.attempts import WORKER_DIED
 from heliograph.sms import timeline as sms_timeline
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.dispatch.uncertain import SHOWN
@@ -200,7 +200,7 @@ async def test_what_happened_to_a_message_is_told_in_the_readers_language(
         assert f" {english} " not in page.words.partition("O que aconteceu")[2].partition("O seu registo")[0], english
     assert "state Busy" in (await root.get(f"/console/messages/{id}")).words
     # What the engine found out by itself, too.
-    for detail in (LOST, SHOWN):
+    for detail in (WORKER_DIED, SHOWN):
         await pool.execute("UPDATE attempts SET detail = $1", detail)
         page = await root.get(f"/console/messages/{id}", Cookie="hg-language=pt")
         assert (speech("pt").told(kept(detail)) in page.words, detail in page.words) == (True, False)

@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.dashboard.table import ROUTES
 from heliograph.inbox import threads
-from heliograph.inbox.threads import Heard
+from heliograph.inbox.threads import InboundMessage
 from tests.api.test_isolation import MARK, Party
 from tests.statements import Overheard, overheard
 
@@ -74,7 +74,9 @@ async def test_another_organizations_ids_are_as_unknown_as_any(
         "SELECT sender_id, id FROM received_messages WHERE organization_id = $1 LIMIT 1", other.tenant.id
     )
     async with pool.acquire() as conn:
-        await threads.note(conn, [Heard(other.tenant.id, "sms", heard[0], "+258840000001", heard[1], clock.now())])
+        await threads.note(
+            conn, [InboundMessage(other.tenant.id, "sms", heard[0], "+258840000001", heard[1], clock.now())]
+        )
     ids = other.own | {row[0]: row[1] for row in await pool.fetch(OTHERS, other.tenant.id)}
     assert len(ids) > 14
     token = (await owner.get("/account")).form("/account")["_token"]

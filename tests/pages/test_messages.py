@@ -31,7 +31,7 @@ from heliograph.overview import explaining
 from heliograph.overview.messages import Filters, Message
 from heliograph.pages.lists import leafing
 from heliograph.queue.leases import GUARDED
-from heliograph.sending.listing import Found
+from heliograph.sending.listing import MessagePage
 from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.status import Move, move_many
 from heliograph.why.words import Kind, entries
@@ -239,8 +239,8 @@ def message(number: int, channel: str = "sms") -> Message:
     )  # fmt: skip
 
 
-def merged(pages: list[tuple[list[Message], UUID | None]], *, limit: int) -> Found[Message]:
-    return Found(*bounded_scan.merged(pages, limit=limit))
+def merged(pages: list[tuple[list[Message], UUID | None]], *, limit: int) -> MessagePage[Message]:
+    return MessagePage(*bounded_scan.merged(pages, limit=limit))
 
 
 def test_a_page_of_both_channels_leaves_nothing_out() -> None:

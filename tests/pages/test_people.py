@@ -24,7 +24,7 @@ from heliograph.consent.optouts import OptOut
 from heliograph.contacts import marked, records, tags
 from heliograph.contacts.records import Entry
 from heliograph.inbox import threads
-from heliograph.inbox.threads import Heard
+from heliograph.inbox.threads import InboundMessage
 from heliograph.overview.exports import jobs, kinds
 from tests.rules.test_recency import left, read
 
@@ -396,7 +396,7 @@ async def test_a_persons_page_leads_to_their_conversations_and_campaigns(
     page = await owner.get(first)
     assert ("they wrote last" in page.words, "Campaigns that reached out" in page.words) == (False, False)
     phone = people(1)[0].phone
-    heard = Heard(tenant.id, "sms", uuid.uuid4(), phone, uuid7(), clock.now())
+    heard = InboundMessage(tenant.id, "sms", uuid.uuid4(), phone, uuid7(), clock.now())
     async with pool.acquire() as conn:
         await threads.note(conn, [heard])
     await send(api, tenant, to=phone)

@@ -15,7 +15,7 @@ from heliograph.accounts import organizations, plans, quota
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.audit import exporting, reading, recording
 from heliograph.audit.failures import MOST, OTHERS, Failures
-from heliograph.audit.reading import Filter, Recorded
+from heliograph.audit.reading import AuditEntry, Filter
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.migrate import make_partitions
@@ -217,7 +217,7 @@ async def test_an_export_is_an_entry_of_its_own(pool: Pool) -> None:
         assert await exporting.write(conn, SHELL, wanted, file=plain) == 2
         assert await exporting.write(conn, SHELL, wanted, file=lines, as_json=True) == 3
     rows = list(csv.DictReader(io.StringIO(plain.getvalue())))
-    assert tuple(rows[0]) == Recorded.__struct_fields__
+    assert tuple(rows[0]) == AuditEntry.__struct_fields__
     assert [row["action"] for row in rows] == ["audit.exported", "organization.renamed"]
     assert rows[1]["object_name"].startswith("'=")
     decoded = [msgspec.json.decode(line) for line in lines.getvalue().splitlines()]

@@ -20,7 +20,7 @@ from heliograph.base.errors import Refusal
 from heliograph.campaigns import counting, plan
 from heliograph.campaigns.staging import Stager
 from heliograph.queue import holds
-from heliograph.queue.holds import Overtaken, Selection
+from heliograph.queue.holds import AlreadyAttempted, Selection
 from heliograph.sms import messages
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.accept import Acceptor
@@ -85,7 +85,9 @@ class Campaigns(Machine):
             found = await asyncio.gather(*(self.do(*one) for one in steps), return_exceptions=True)
             for one in found:
                 # Whoever was refused, came too late or lost a deadlock has done nothing.
-                if isinstance(one, BaseException) and not isinstance(one, (Refusal, Overtaken, DeadlockDetectedError)):
+                if isinstance(one, BaseException) and not isinstance(
+                    one, (Refusal, AlreadyAttempted, DeadlockDetectedError)
+                ):
                     raise one
             for worker in self.workers:
                 await worker.bench.settle()

@@ -19,7 +19,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import SUBMIT
 from heliograph.queue import holds
 from heliograph.sending.attempts import Attempt
-from heliograph.sending.dispatch import OVERTAKEN
+from heliograph.sending.dispatch import RECENT_LOSS_WAIT
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.arrivals import FAILURES
 from heliograph.sms.dispatch.claimed import ClaimedMessage
@@ -762,7 +762,7 @@ async def test_a_refused_second_attempt_does_not_undo_the_first_that_was_taken(p
     await slow.round()
     await slow.later(seconds=95)
     await other.round()
-    await slow.later(seconds=OVERTAKEN)
+    await slow.later(seconds=RECENT_LOSS_WAIT)
     await other.round()
     assert [one.attempt for one in other.only.submitted] == [2]
     slow.answer(slow.only.submitted[0], accepted("A"))
@@ -914,13 +914,13 @@ async def test_an_answer_that_the_recorder_still_holds_is_not_sent_again(pool: P
         await asyncio.sleep(0)  # the answer arrives, and waits to be written
         await bench.later(seconds=200)
         await bench.dispatcher.round()
-        await bench.later(seconds=2 * OVERTAKEN)
+        await bench.later(seconds=2 * RECENT_LOSS_WAIT)
         await bench.dispatcher.round()
         assert len(bench.only.submitted) == 1
     await bench.settle()
     assert await attempts(pool, id) == [(1, "accepted")]
     assert await status_of(pool, id) == "sent"
-    await bench.later(seconds=2 * OVERTAKEN)
+    await bench.later(seconds=2 * RECENT_LOSS_WAIT)
     await bench.round()
     assert len(bench.only.submitted) == 1
     assert not await queued(pool, id)
@@ -937,7 +937,7 @@ async def test_another_worker_gives_a_lost_answer_the_time_to_be_recorded(pool: 
         assert other.only.submitted == []
     await held.settle()
     assert await attempts(pool, id) == [(1, "accepted")]
-    await held.later(seconds=OVERTAKEN)
+    await held.later(seconds=RECENT_LOSS_WAIT)
     await other.round(2)
     assert other.only.submitted == []
     assert await status_of(pool, id) == "sent"
@@ -975,7 +975,7 @@ async def test_dispatch_passes_over_a_message_that_is_being_answered(pool: Pool)
     assert await attempts(pool, id) == [(1, "open")]
     await bench.round()
     assert await attempts(pool, id) == [(1, "unknown")]
-    assert 0 < await pause_of(pool, id) <= OVERTAKEN
+    assert 0 < await pause_of(pool, id) <= RECENT_LOSS_WAIT
 
 
 async def test_the_recorder_holds_no_attempt_while_it_waits_for_the_queue(pool: Pool) -> None:

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph.base.database.pool import Connection, Pool
-from heliograph.sending.dispatch import ASIDE
+from heliograph.sending.dispatch import SET_ASIDE
 from heliograph.suppliers.contract import Submission
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
 from tests.rules.factories import message, organization, status_of
@@ -54,7 +54,7 @@ async def test_the_others_go_out_in_the_next_round(pool: Pool, step: str) -> Non
     assert [one.message_id for one in bench.only.submitted] == [id for id in ids if id not in bad]
     for id in bad:
         assert await status_of(pool, id) == "accepted"
-        assert ASIDE - 30 < await pause_of(pool, id) <= ASIDE
+        assert SET_ASIDE - 30 < await pause_of(pool, id) <= SET_ASIDE
         assert await attempts(pool, id) == []
 
 
@@ -63,11 +63,11 @@ async def test_it_is_tried_again_and_goes_out_once_it_can(pool: Pool) -> None:
     id = await message(pool, await organization(pool))
     stumble(bench, "decide", id)
     assert await rounds(bench, 3) == 1
-    await bench.later(seconds=ASIDE)
+    await bench.later(seconds=SET_ASIDE)
     assert await rounds(bench, 3) == 1
     assert not bench.only.submitted
     bench.restart()
-    await bench.later(seconds=ASIDE)
+    await bench.later(seconds=SET_ASIDE)
     assert await rounds(bench, 1) == 0
     assert await status_of(pool, id) == "sent"
     assert await attempts(pool, id) == [(1, "accepted")]

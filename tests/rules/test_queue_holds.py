@@ -17,7 +17,7 @@ from heliograph.campaigns import pausing
 from heliograph.overview.installation import queued_work
 from heliograph.queue import holds, leases
 from heliograph.queue.backlog import claim_once
-from heliograph.queue.holds import OUTGOING, Overtaken, Selection, Withdrawn
+from heliograph.queue.holds import OUTGOING, AlreadyAttempted, Selection, Withdrawn
 from heliograph.sms import refunds, timeline
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.accept import Acceptor
@@ -286,7 +286,7 @@ async def test_one_that_a_supplier_took_in_between_undoes_the_batch(pool: Pool) 
     await pool.execute("UPDATE messages SET status = 'sent' WHERE id = $1", other)
     async with pool.acquire() as conn:
         at = await conn.fetchval("SELECT now()")
-        with pytest.raises(Overtaken):
+        with pytest.raises(AlreadyAttempted):
             async with conn.transaction():
                 await withdrawal.withdraw(conn, unsent, at=at, reason="x")
     assert [await status_of(pool, one) for one in (id, other)] == ["accepted", "sent"]

@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.senders import loading, numbers
 from heliograph.senders.book import NumberRule
-from heliograph.sending.attempts import LOST
+from heliograph.sending.attempts import WORKER_DIED
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.simulator import Smsc
 from heliograph.sms import timeline
@@ -174,7 +174,7 @@ async def test_what_may_have_been_otherwise_is_said(pool: Pool, smsc: Smsc) -> N
     (one,) = await submits(pool, id)
     assert one.detail["doubt"] == rebuilding.SETTINGS
     # Its worker ended before it could say as whom it was sent.
-    await pool.execute("UPDATE attempts SET state = 'unknown', detail = $1", str(LOST))
+    await pool.execute("UPDATE attempts SET state = 'unknown', detail = $1", str(WORKER_DIED))
     (one,) = await submits(pool, id)
     assert one.detail["doubt"] == f"{rebuilding.SETTINGS}; {rebuilding.SENDER}"
     # Nothing left this machine.

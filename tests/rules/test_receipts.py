@@ -19,7 +19,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process import measures
 from heliograph.queue import timers
-from heliograph.sending.results import Ahead, Results
+from heliograph.sending.results import Results, UnmatchedReports
 from heliograph.sms.dispatch.channel import SmsChannel
 from heliograph.sms.reports import keys, parts, receipts, silence, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
@@ -800,7 +800,7 @@ class Telling(SmsChannel):
     async def write(self, *batch: Any, alone: bool) -> int:
         try:
             return await super().write(*batch, alone=alone)
-        except Ahead:
+        except UnmatchedReports:
             self.met.set()
             raise
 

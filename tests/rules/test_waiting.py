@@ -13,7 +13,7 @@ from heliograph.queue import holds, waiting
 from heliograph.queue.backlog import claim_once
 from heliograph.queue.holds import Selection
 from heliograph.queue.leases import UNROUTED
-from heliograph.queue.waiting import Found
+from heliograph.queue.waiting import WaitingWork
 from heliograph.sms.dispatch import claimed as sms
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.whatsapp.dispatch import claimed as whatsapp
@@ -22,13 +22,13 @@ from tests.rules.factories import message, organization
 from tests.rules.test_queue_holds import ALL, LINE, SMS, fill
 
 
-async def summary(pool: Pool, which: Selection = ALL, *, limit: int = 100, **bounds: int) -> Found:
+async def summary(pool: Pool, which: Selection = ALL, *, limit: int = 100, **bounds: int) -> WaitingWork:
     async with pool.acquire() as conn:
         return await queued_work.backlog(conn, which, limit=limit, **bounds)
 
 
 async def test_of_an_empty_queue_there_is_nothing_to_say(pool: Pool) -> None:
-    assert await summary(pool) == Found([], True)
+    assert await summary(pool) == WaitingWork([], True)
 
 
 async def test_what_waits_for_a_template_is_listed_under_its_name(pool: Pool) -> None:

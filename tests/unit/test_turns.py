@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heliograph.queue.turns import SHARE, Ask, Got, Turns
+from heliograph.queue.turns import SHARE, Got, LineRequest, Turns
 
 LINE = UUID(int=77)
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ class Table:
             self.turns.took(asks, got)
         return taken
 
-    def answer(self, asks: list[Ask]) -> dict[tuple[UUID, int, UUID], tuple[int, datetime]]:
+    def answer(self, asks: list[LineRequest]) -> dict[tuple[UUID, int, UUID], tuple[int, datetime]]:
         """As the database answers: group after group, until the places are taken."""
         got: dict[tuple[UUID, int, UUID], tuple[int, datetime]] = {}
         for ask in asks:
@@ -169,7 +169,7 @@ def test_what_is_read_while_a_claim_runs_is_not_forgotten(
             table.turns.add(LINE, 0, UUID(int=organization), place, 1)
 
     come(first)
-    running: list[tuple[list[Ask], Got]] = []
+    running: list[tuple[list[LineRequest], Got]] = []
     for at_once, places, rows in claims:
         for _ in range(at_once):
             asks = table.turns.ask({LINE: places})

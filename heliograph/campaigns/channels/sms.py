@@ -21,7 +21,7 @@ from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.contract import DueCampaign, StagedMessage, StagingStop
 from heliograph.campaigns.record import TABLE, Campaign
 from heliograph.classes import kinds
-from heliograph.queue.holds import Overtaken
+from heliograph.queue.holds import AlreadyAttempted
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item, Sealing
 from heliograph.sms.accepting import bulk, sender_choice, withdrawal
@@ -197,7 +197,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         unsent = [Unsent(due.organization_id, row["id"], row["segments"]) for row in rows]
         try:
             await withdrawal.withdraw(conn, unsent, at=due.at, reason="campaign canceled")
-        except Overtaken:
+        except AlreadyAttempted:
             raise plan.StepOutdated from None
 
 

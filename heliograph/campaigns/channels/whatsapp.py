@@ -24,7 +24,7 @@ from heliograph.campaigns.audience import Recipient
 from heliograph.campaigns.channels.contract import DueCampaign, StagedMessage, StagingStop
 from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.record import Campaign
-from heliograph.queue.holds import Overtaken
+from heliograph.queue.holds import AlreadyAttempted
 from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.accepting import bulk, withdrawal
@@ -252,7 +252,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         rows = await conn.fetch(UNSENT, due.organization_id, first_id, last_id, due.id)
         try:
             await withdrawal.withdraw(conn, [(due.organization_id, row["id"]) for row in rows], at=due.at)
-        except Overtaken:
+        except AlreadyAttempted:
             raise plan.StepOutdated from None
 
 

@@ -61,7 +61,7 @@ def list_(
       heliograph queue list --kind sms --older-than 15m
     """
 
-    async def work(conn: Connection) -> tuple[waiting.Found, int]:
+    async def work(conn: Connection) -> tuple[waiting.WaitingWork, int]:
         which = await selection(conn, kind, supplier, org, older_than)
         return await queued_work.backlog(conn, which, limit=limit), len(await holds.list_all(conn))
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from heliograph.audit import reading
-from heliograph.audit.reading import Recorded
+from heliograph.audit.reading import AuditEntry
 from heliograph.base.database.pool import Connection
 from heliograph.cli.terminal.console import shell as who
 from heliograph.cli.terminal.printing import as_plain
@@ -32,7 +32,7 @@ async def undone(conn: Connection, entry_id: UUID) -> str:
     return str(await rerouting.take_back(conn, entry, by=who()))
 
 
-def _told(one: Recorded, names: Mapping[str, str]) -> dict[str, Any]:
+def _told(one: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
     shown = reading.shown(one)
     before, after = shown["before"] or {}, shown["after"] or {}
     fields = [name for name in {**before, **after} if before.get(name) or after.get(name)]

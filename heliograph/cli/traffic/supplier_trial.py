@@ -22,7 +22,7 @@ from heliograph.base.process import logs
 from heliograph.base.process.settings import Settings, SettingsError
 from heliograph.cli.terminal.console import FAILED, DataDir, Problem, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, cell, line, record, say, show, table
-from heliograph.queue.workers import LIVING
+from heliograph.queue.workers import LIVE_WORKERS
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
@@ -174,7 +174,7 @@ async def _receipt(
     ids = [one.supplier_message_id for one in done.outcome.parts if one.supplier_message_id]
     if supplier.kind in kinds.HTTP and not settings.public_url:
         return found | {"note": WITHOUT_URL}
-    if not await conn.fetchval(LIVING):
+    if not await conn.fetchval(LIVE_WORKERS):
         return found | {"note": WITHOUT_WORKER}
     if not ids:
         return found | {"note": "the supplier gave no id, so its receipt cannot be told from others"}

@@ -9,7 +9,7 @@ from uuid import UUID
 from heliograph.accounts import organizations
 from heliograph.audit import exporting, reading
 from heliograph.audit.actions import ACTIONS
-from heliograph.audit.reading import Filter, Looked, Recorded
+from heliograph.audit.reading import AuditEntry, AuditPage, Filter
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.console import acting
@@ -51,7 +51,7 @@ async def show(request: Request) -> Answer:
     return _shown("administration/audit.html", values)
 
 
-def _of_route(request: Request, one: Recorded, suppliers: Mapping[UUID, str]) -> list[Change]:
+def _of_route(request: Request, one: AuditEntry, suppliers: Mapping[UUID, str]) -> list[Change]:
     """The changes of a route, as its history words them."""
     changes = routes.entry(request, one, suppliers).changes
     return [Change(change.field, change.before or None, change.after or "–") for change in changes]
@@ -96,7 +96,7 @@ async def _file(request: Request, wanted: Filter, *, as_json: bool) -> AsyncIter
 
 async def _read(
     request: Request, conn: Connection, kept: dict[str, str], range: Range, problems: dict[str, str], *, is_own: bool
-) -> Looked:
+) -> AuditPage:
     """A page of matching entries. Invalid filters are added to `problems`, by field, and ignored."""
     wanted = await _wanted(request, conn, kept, range, problems, is_own=is_own)
     try:
@@ -128,7 +128,7 @@ async def _wanted(
 
 
 def _values(
-    request: Request, found: Looked, kept: dict[str, str], range: Range, problems: dict[str, str]
+    request: Request, found: AuditPage, kept: dict[str, str], range: Range, problems: dict[str, str]
 ) -> dict[str, Any]:
     return {
         "kept": kept,

@@ -21,7 +21,7 @@ from heliograph.people.operators.roles import SETTINGS, TRAFFIC, TRAFFIC_CHANGE
 from heliograph.queue import waiting
 from heliograph.queue.holds import Selection
 from heliograph.queue.leases import GUARDED
-from heliograph.queue.waiting import Sum, Waiting
+from heliograph.queue.waiting import Waiting, WaitingTotal
 from heliograph.whatsapp.mirror import onboarding
 
 HEALTH = "/console/health"
@@ -136,7 +136,7 @@ def _hit(check: Check, known: Known) -> Hit | None:
     return _of(waiting.by_organization(rows), only_held=name == HOLDS)
 
 
-def _of(sums: Sequence[Sum], *, only_held: bool = False) -> Hit | None:
+def _of(sums: Sequence[WaitingTotal], *, only_held: bool = False) -> Hit | None:
     counts = {one.who[0]: count for one in sums if (count := one.held if only_held else one.rows)}
     if not counts:
         return None

@@ -16,7 +16,7 @@ from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection
-from heliograph.queue.waiting import Sum, Waiting, summed
+from heliograph.queue.waiting import Waiting, WaitingTotal, summed
 from heliograph.sms.dispatch import suppliers
 
 #: Fields that select work.
@@ -74,7 +74,7 @@ async def wrong(request: Request, template: str, refusal: Invalid, values: Mappi
         return refused(template, unknown, given | {"sums": None})
 
 
-def by_kind_and_line(listed: Sequence[Waiting]) -> list[Sum]:
+def by_kind_and_line(listed: Sequence[Waiting]) -> list[WaitingTotal]:
     """Waiting work per kind, and per line of kinds that have several: (kind,) or (kind, line)."""
     kinds, lines = summed(listed, lambda one: (one.kind,)), summed(listed, lambda one: (one.kind, one.line or ""))
     found = []

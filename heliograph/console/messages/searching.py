@@ -25,7 +25,7 @@ from heliograph.overview.searching import everywhere, finding
 from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
 from heliograph.pages.requests import Request
 from heliograph.requests import reading as requests
-from heliograph.sending.listing import Found
+from heliograph.sending.listing import MessagePage
 
 #: Messages per list, and maximum characters of a search.
 LISTED, LONGEST = 50, 200
@@ -107,7 +107,7 @@ async def _listed(conn: Connection, request: Request, one: Organization, filters
     actor = acting_for(request, one)
     after = uuid_in(request.query.get("after", ""))
     made_at = finding.made_at(filters.request_id or "")
-    found = Found[messages.Message]([], None)
+    found = MessagePage[messages.Message]([], None)
     if made_at is not None and after is None:
         when = {"date_from": made_at - finding.EARLIER, "date_to": made_at + finding.ACCEPTED}
         found = await messages.list_page(conn, actor, filters=msgspec.structs.replace(filters, **when), limit=LISTED)

@@ -130,5 +130,5 @@ async def _values(request: Request) -> dict[str, Any]:
         }
 
 
-async def _history(conn: Connection, one: Organization) -> list[audit.Recorded]:
+async def _history(conn: Connection, one: Organization) -> list[audit.AuditEntry]:
     return (await audit.list_page(conn, audit.Filter(organization_id=one.id), limit=HISTORY)).entries

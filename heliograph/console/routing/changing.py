@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
-from heliograph.audit.reading import Recorded
+from heliograph.audit.reading import AuditEntry
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing import told
@@ -154,7 +154,7 @@ async def _removing(request: Request) -> dict[str, Any]:
     return {"one": one, **told.preview(moved, names)}
 
 
-async def _show_undo(request: Request, conn: Connection, entry: Recorded) -> Answer:
+async def _show_undo(request: Request, conn: Connection, entry: AuditEntry) -> Answer:
     values: dict[str, Any] = {"entry": entry, "action": request.path}
     try:
         before = None

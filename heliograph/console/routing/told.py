@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.audit.reading import Recorded
+from heliograph.audit.reading import AuditEntry
 from heliograph.pages.requests import Request
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.management import rerouting
@@ -48,7 +48,7 @@ class Changed(msgspec.Struct, frozen=True):
 class Entry(msgspec.Struct, frozen=True):
     """An entry of the history."""
 
-    entry: Recorded
+    entry: AuditEntry
     changes: Sequence[Changed]
     #: The state before it can be restored.
     is_undoable: bool
@@ -72,7 +72,7 @@ def differences(
     ]
 
 
-def entry(request: Request, one: Recorded, names: Mapping[UUID, str]) -> Entry:
+def entry(request: Request, one: AuditEntry, names: Mapping[UUID, str]) -> Entry:
     """An entry of the audit log, in words."""
     before, after = (msgspec.json.decode(text) if text else {} for text in (one.before, one.after))
     fields = [field for field in FIELDS if field in before or field in after]

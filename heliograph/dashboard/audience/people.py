@@ -29,7 +29,7 @@ from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, EXPORT
-from heliograph.sending.listing import Found
+from heliograph.sending.listing import MessagePage
 
 WRITE = "contacts:write"
 FIELDS = ("q", "tag", "match", "country", "opted", "written", "delivered", "times", "range", "from", "to")
@@ -124,7 +124,7 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
         talks: Sequence[Thread] = await parts.look("talks", _conversations(conn, request, contact), otherwise=[])
         wanted = messages.Filters(recipient=contact.phone)
         listed = messages.list_page(conn, request.actor, filters=wanted, limit=CAMPAIGNS, look=LOOK)
-        found = await parts.look("latest", listed, otherwise=Found([], None))
+        found = await parts.look("latest", listed, otherwise=MessagePage([], None))
         sent = list(dict.fromkeys(one.campaign_id for one in found.messages if one.campaign_id is not None))
         campaigns: Mapping[UUID, str] = {}
         if sent and request.may("campaigns:read"):

@@ -26,7 +26,7 @@ from heliograph.pages.pieces.charts import Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import TEAM
-from heliograph.requests import DAYS, Asked, Filters, Hour, reading
+from heliograph.requests import DAYS, Filters, Hour, LogEntry, reading
 
 #: The default range of the chart and groups.
 USUAL = "24h"
@@ -216,7 +216,7 @@ def _chart(request: Request, course: Sequence[Hour], since: datetime, until: dat
     )
 
 
-async def _names(conn: Connection, request: Request, listed: Sequence[Asked]) -> dict[UUID, str]:
+async def _names(conn: Connection, request: Request, listed: Sequence[LogEntry]) -> dict[UUID, str]:
     """Names of the keys behind these requests and, for readers who may see the team, of the people."""
     actor: Actor = request.actor
     found: dict[UUID, str] = {}
@@ -229,7 +229,7 @@ async def _names(conn: Connection, request: Request, listed: Sequence[Asked]) ->
     return found
 
 
-def _curl(one: Asked, base: str) -> str:
+def _curl(one: LogEntry, base: str) -> str:
     """The same request as a command to fill in; "" for one made by the dashboard."""
     if one.person_id is not None:
         return ""

@@ -21,7 +21,7 @@ from heliograph.pages import words
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
-from heliograph.sending.listing import Found
+from heliograph.sending.listing import MessagePage
 from heliograph.sms import messages as sms
 from heliograph.whatsapp.money.rates import CATEGORIES
 
@@ -119,7 +119,9 @@ async def export(request: Request) -> Answer:
     return await exporting.ask(request, request.actor, filters)
 
 
-async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UUID | None, size: int) -> Found[Message]:
+async def _look(
+    conn: Connection, request: Request, wanted: Wanted, *, after: UUID | None, size: int
+) -> MessagePage[Message]:
     """A page; with `far` in the address, searched for with up to LOOKS queries."""
     looks, look = (LOOKS, LOOK) if request.query.get("far") else (1, PAGE_LOOK)
     found: list[Message] = []
@@ -132,7 +134,7 @@ async def _look(conn: Connection, request: Request, wanted: Wanted, *, after: UU
         seen = looked.seen
         if seen is None or len(found) > size:
             break
-    return Found(found, seen)
+    return MessagePage(found, seen)
 
 
 async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:

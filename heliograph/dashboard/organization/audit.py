@@ -11,7 +11,7 @@ import msgspec
 from heliograph.accounts.api_keys import issued
 from heliograph.audit import reading
 from heliograph.audit.actions import ACTIONS, OF_INSTALLATION
-from heliograph.audit.reading import Filter, Recorded
+from heliograph.audit.reading import AuditEntry, Filter
 from heliograph.base.ids import time_of, uuid_in
 from heliograph.dashboard import exporting
 from heliograph.overview.exports.kinds import Audit
@@ -30,7 +30,7 @@ FIELDS, LONGEST = ("who", "action", "object"), 200
 class AuditLine(msgspec.Struct, frozen=True):
     """An entry as it is shown."""
 
-    entry: Recorded
+    entry: AuditEntry
     action: str
     #: The actor in words, the search that finds all their entries, and details shown below the actor.
     who: str
@@ -104,7 +104,7 @@ def _filter(request: Request, kept: Mapping[str, str], range: Range) -> tuple[Fi
     return wanted, problems
 
 
-def _line(request: Request, one: Recorded, names: Mapping[UUID, str]) -> AuditLine:
+def _line(request: Request, one: AuditEntry, names: Mapping[UUID, str]) -> AuditLine:
     """`names`: names of keys, since entries contain only their ids."""
     kind = request.text(words.AUTHORS[one.who])
     name = one.who_name or (names.get(one.who_id, "") if one.who_id is not None else "")
@@ -119,7 +119,7 @@ def _line(request: Request, one: Recorded, names: Mapping[UUID, str]) -> AuditLi
     )
 
 
-def _kind(one: Recorded, kind: str, name: str) -> str:
+def _kind(one: AuditEntry, kind: str, name: str) -> str:
     """The text below the actor: the id of one without a name, otherwise the kind, unless it is a person."""
     if not name:
         return "" if one.who_id is None else short(one.who_id)

@@ -326,7 +326,7 @@ def _place(last: UUID | None) -> str | None:
 
 async def _audit(conn: Connection, wanted: Audit, after: str | None, is_first: bool) -> Page:
     looked = await audit.list_page(conn, wanted.filters, after=place_of(after), limit=PAGE, is_for_customers=True)
-    columns = audit.Recorded.__struct_fields__
+    columns = audit.AuditEntry.__struct_fields__
     if wanted.form != "csv":
         return Page(
             _lines([audit.shown(one) | {"at": iso(one.at)} for one in looked.entries]),

@@ -14,7 +14,7 @@ from uuid import UUID
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.queue import holds, waiting
-from heliograph.queue.holds import Hold, Overtaken, Row, Selection, Withdrawn
+from heliograph.queue.holds import AlreadyAttempted, Hold, Row, Selection, Withdrawn
 from heliograph.sms.accepting import withdrawal as sms
 from heliograph.sms.dispatch import outcomes
 from heliograph.whatsapp.accepting import withdrawal as whatsapp
@@ -30,7 +30,7 @@ EXPIRED = f"CASE queue.kind WHEN 'sms' THEN {outcomes.EXPIRED} WHEN 'whatsapp' T
 
 async def backlog(
     conn: Connection, which: Selection, *, limit: int, look: int = waiting.LOOK, places: int = waiting.PLACES
-) -> waiting.Found:
+) -> waiting.WaitingWork:
     """Queued work by kind, line and organization, largest first: at most `limit` entries. Messages are looked up for
     the rows counted, at most `look`."""
     return await waiting.summary(conn, which, expired=EXPIRED, limit=limit, look=look, places=places)
@@ -104,6 +104,6 @@ async def _batch(conn: Connection, kind: str, rows: list[Row], *, tried: bool) -
         try:
             async with conn.transaction():
                 return await rule(conn, rows, tried=tried)
-        except Overtaken:
+        except AlreadyAttempted:
             continue
     return Withdrawn(left=len(rows))

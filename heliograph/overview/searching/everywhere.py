@@ -20,7 +20,7 @@ from heliograph.base.database import bounded_scan, clock
 from heliograph.base.database.bounded_scan import AHEAD, LOOK, SLACK
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7_floor
-from heliograph.sending.listing import Found, shown_status
+from heliograph.sending.listing import MessagePage, shown_status
 from heliograph.sms.messages import SENDING
 from heliograph.whatsapp.messages import QUEUED
 
@@ -152,7 +152,7 @@ async def look(
     limit: int = 50,
     most: int = LOOK,
     rows: int = ROWS,
-) -> Found[Message]:
+) -> MessagePage[Message]:
     """Messages older than `after`, newest first, up to `limit` + 1, searched among about `most` messages and about
     `rows` rows of the roll-ups. `seen`: the id down to which it searched, if there is more beyond it."""
     now = clock.now()
@@ -166,7 +166,7 @@ async def look(
     )
     who, lower = window(counted, until=until, now=now, most=most)
     if not who:
-        return Found([], lower)
+        return MessagePage([], lower)
     scanned = await conn.fetch(
         SCAN,
         who,
@@ -184,7 +184,7 @@ async def look(
     edges = [row["id"] for row in scanned if not row["fits"]]
     found = [_message(row) for row in scanned if row["fits"]]
     listed, seen = bounded_scan.merged([(found, max(edges, default=lower))], limit=limit)
-    return Found(listed, seen)
+    return MessagePage(listed, seen)
 
 
 def window(counted: Counted, *, until: datetime, now: datetime, most: int) -> tuple[list[UUID], UUID | None]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from heliograph.audit import reading
-from heliograph.audit.reading import Recorded
+from heliograph.audit.reading import AuditEntry
 from heliograph.pages.requests import Request
 
 
@@ -22,16 +22,16 @@ class Change(msgspec.Struct, frozen=True):
 class Told(msgspec.Struct, frozen=True):
     """An entry with its changes."""
 
-    entry: Recorded
+    entry: AuditEntry
     changes: list[Change]
 
 
-def told(request: Request, entries: list[Recorded]) -> list[Told]:
+def told(request: Request, entries: list[AuditEntry]) -> list[Told]:
     """Entries with the changes of each."""
     return [Told(one, changes(request, one)) for one in entries]
 
 
-def changes(request: Request, one: Recorded) -> list[Change]:
+def changes(request: Request, one: AuditEntry) -> list[Change]:
     """The changes recorded in an entry."""
     shown = reading.shown(one)
     before, after = shown["before"] or {}, shown["after"] or {}

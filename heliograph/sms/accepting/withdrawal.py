@@ -16,7 +16,7 @@ import msgspec
 from heliograph.accounts import quota
 from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
-from heliograph.queue.holds import Overtaken, Row, Withdrawn
+from heliograph.queue.holds import AlreadyAttempted, Row, Withdrawn
 from heliograph.queue.leases import Lease
 from heliograph.sending import attempts
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move, move_many
@@ -67,14 +67,14 @@ async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, 
     """Cancel those of these messages that no worker has claimed, and refund them: those that were never tried, and
     those that wait to be tried again because every supplier asked has put them off or refused them as a whole.
 
-    `reason` is recorded in the ledger. Runs in the caller's transaction. Returns their ids. Raises Overtaken.
+    `reason` is recorded in the ledger. Runs in the caller's transaction. Returns their ids. Raises AlreadyAttempted.
     """
     taken = await take_unsent(conn, {one.message_id: one.organization_id for one in unsent})
     canceled = [one for one in unsent if one.message_id in taken]
     moves = [Move(one.organization_id, one.message_id, "canceled", at, unsent=True) for one in canceled]
     moved = (await move_many(conn, moves)).ids
     if moved != taken:
-        raise Overtaken
+        raise AlreadyAttempted
     if canceled:
         refunds = [(one.organization_id, one.message_id, one.segments) for one in canceled]
         await quota.refund_many(conn, refunds, reason)
@@ -106,7 +106,7 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
     """Remove queue rows permanently: messages that no supplier can have are canceled and refunded.
 
     `tried`: also remove those that were tried and may have been sent. They become `unknown`, and are refunded if the
-    installation refunds that. Runs in the caller's transaction. Raises Overtaken.
+    installation refunds that. Runs in the caller's transaction. Raises AlreadyAttempted.
     """
     found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
     if not found:
@@ -124,5 +124,5 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
         ]
         moved = (await move_many(conn, moves)).ids
         if moved != ended.keys():
-            raise Overtaken
+            raise AlreadyAttempted
     return Withdrawn(canceled=len(canceled), ended=len(ended), left=len(rows) - len(canceled) - len(ended))

@@ -26,8 +26,8 @@ from heliograph.queue.leases import GUARDED, PARKED, SINGLE, UNROUTED, Lease, Po
 from heliograph.routes.lookup import Route
 from heliograph.senders.book import Book
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
-from heliograph.sending.channel import End, Found, Step
-from heliograph.sending.results import Answered
+from heliograph.sending.channel import Finish, LostResolution, Step
+from heliograph.sending.results import AnsweredAttempt
 from heliograph.sms import daytime
 from heliograph.sms.charges import Charges
 from heliograph.sms.daytime import Daytime
@@ -150,11 +150,11 @@ class SmsChannel:
     def home(self, lease: Lease) -> UUID:
         return UNROUTED
 
-    async def find_lost(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> Found:
+    async def find_lost(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> LostResolution:
         return await uncertain.find(conn, lost, policies=self.policies)
 
     async def give_up(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> dict[UUID, Step]:
-        return {one.lease.id: End(uncertain.unknown(one)) for one in lost if one.guarantee == "at_most_once"}
+        return {one.lease.id: Finish(uncertain.unknown(one)) for one in lost if one.guarantee == "at_most_once"}
 
     async def decide(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> list[Step]:
         steps: list[Step] = []
@@ -175,9 +175,9 @@ class SmsChannel:
                 waiting.append((lease.organization_id, lease.id, step))
                 # A little later, to make up for rounding.
                 step = Postponed(lease, (step - message.at).total_seconds() + 0.001, UNROUTED, counts=False)
-            if isinstance(step, End) and step.move is not None and message.was_unknown:
+            if isinstance(step, Finish) and step.move is not None and message.was_unknown:
                 # It will not be tried again, and it is unknown whether one of its tries reached the handset.
-                step = End(uncertain.unknown(message))
+                step = Finish(uncertain.unknown(message))
             steps.append(step)
         if waiting:
             await daytime.note(conn, waiting)
@@ -241,17 +241,17 @@ class SmsChannel:
         lease = message.lease
         id = (lease.organization_id, lease.id)
         if not message.is_unsent:
-            return End()
+            return Finish()
         if message.is_locked:
             return Postponed(lease, LOCKED_PAUSE, lease.line, counts=False)
         if message.body is None or message.at >= deadline(message.accepted_at, message.expires_at):
-            return End(Move(*id, "expired", message.at, "expired", unsent=True))
+            return Finish(Move(*id, "expired", message.at, "expired", unsent=True))
         if lease.attempt >= MOST_ATTEMPTS:
-            return End(Move(*id, "failed", message.at, "failed", unsent=True))
+            return Finish(Move(*id, "failed", message.at, "failed", unsent=True))
         if message.opted_out:
-            return End(Move(*id, "rejected", message.at, "opted_out", unsent=True))
+            return Finish(Move(*id, "rejected", message.at, "opted_out", unsent=True))
         if message.sender_status != "approved":
-            return End(Move(*id, "rejected", message.at, "sender_not_approved", unsent=True))
+            return Finish(Move(*id, "rejected", message.at, "sender_not_approved", unsent=True))
         if message.organization_state in ("suspended", "closed"):
             return Postponed(lease, SUSPENDED_PAUSE, lease.line, counts=False)
         # Quiet hours do not apply to simulators.
@@ -286,14 +286,14 @@ class SmsChannel:
         if breaker.open != was_open:
             log.warning("supplier circuit", supplier=account.supplier.name, open=breaker.open)
 
-    async def prepare(self, answered: Sequence[Answered], reports: Sequence[ReceivedReceipt]) -> Wanting:
+    async def prepare(self, answered: Sequence[AnsweredAttempt], reports: Sequence[ReceivedReceipt]) -> Wanting:
         accepted = [one.attempt.lease.organization_id for one in answered if one.outcome.verdict is Verdict.ACCEPTED]
         return await self._subscriptions.wanting(accepted, "message.sent")
 
     async def write(
         self,
         conn: Connection,
-        answered: Sequence[Answered],
+        answered: Sequence[AnsweredAttempt],
         reports: Sequence[ReceivedReceipt],
         prepared: Any,
         handover: Handover | None,

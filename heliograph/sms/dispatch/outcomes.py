@@ -30,8 +30,8 @@ from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 from heliograph.queue import leases
 from heliograph.queue.leases import Postponed
-from heliograph.sending.attempts import Ended
-from heliograph.sending.results import Answered, Settled, settle
+from heliograph.sending.attempts import EndedAttempt
+from heliograph.sending.results import AnsweredAttempt, Settlement, settle
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting
@@ -43,7 +43,7 @@ from heliograph.traffic import incomplete, reconciliation
 
 async def record(
     conn: Connection,
-    answered: Sequence[Answered],
+    answered: Sequence[AnsweredAttempt],
     *,
     grace: float,
     policies: Mapping[UUID, str],
@@ -66,7 +66,7 @@ async def record(
     return moves + early
 
 
-async def _expect_test_receipts(conn: Connection, answered: Sequence[Answered]) -> None:
+async def _expect_test_receipts(conn: Connection, answered: Sequence[AnsweredAttempt]) -> None:
     """Queue the test supplier's receipts as work, so that they arrive even if this worker dies."""
     items = []
     for one in answered:
@@ -94,12 +94,12 @@ SELECT item.message_id, item.attempt, m.status, m.supplier_id, m.mode, m.segment
 """
 
 
-async def reconcile(conn: Connection, answered: Sequence[Answered], moved: Collection[UUID]) -> None:
+async def reconcile(conn: Connection, answered: Sequence[AnsweredAttempt], moved: Collection[UUID]) -> None:
     """Count answers other than acceptance, and messages accepted a second time; all others are counted by their move.
     Runs in the same transaction, after the moves of `record`. `moved`: the messages that moved."""
     at = now()
     events: list[tuple[UUID, str, str, int]] = []
-    late: list[Answered] = []
+    late: list[AnsweredAttempt] = []
     for one in answered:
         verdict, supplier_id = one.outcome.verdict, one.attempt.target_id
         if supplier_id == test_mode.SUPPLIER:
@@ -119,7 +119,7 @@ async def reconcile(conn: Connection, answered: Sequence[Answered], moved: Colle
         await reconciliation.count(conn, events, at)
 
 
-async def suppress(conn: Connection, answered: Sequence[Answered]) -> int:
+async def suppress(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
     """Opt out recipients who told a supplier that they want no more messages, for the organization whose message it
     refused because of that. Runs in the same transaction; returns how many webhook deliveries were queued."""
     at = now()
@@ -131,11 +131,11 @@ async def suppress(conn: Connection, answered: Sequence[Answered]) -> int:
     return await optouts.suppress(conn, [OptOut(*pair, at, optouts.SUPPLIER) for pair in sorted(told)])
 
 
-def _country(one: Answered) -> str:
+def _country(one: AnsweredAttempt) -> str:
     return phones.country("+" + one.attempt.submission.to)
 
 
-async def _besides(conn: Connection, late: Sequence[Answered], at: datetime) -> list[tuple[UUID, str, str, int]]:
+async def _besides(conn: Connection, late: Sequence[AnsweredAttempt], at: datetime) -> list[tuple[UUID, str, str, int]]:
     """Count attempts that were accepted although their message was delivered by another attempt, or had ended: their
     supplier charges for them. Returns the resulting changes of other counts; none where a receipt had already shown
     this."""
@@ -169,7 +169,7 @@ class _Left(msgspec.Struct, frozen=True):
     network: str | None
 
 
-async def _complete(conn: Connection, answered: Sequence[Answered]) -> None:
+async def _complete(conn: Connection, answered: Sequence[AnsweredAttempt]) -> None:
     """Take off the segments counted of attempts that were not known to be complete when their message left them, and
     that are complete with these late answers: `_besides` counts them whole. A message that is still `accepted` here has
     not left, and nothing of it was counted."""
@@ -182,7 +182,9 @@ async def _complete(conn: Connection, answered: Sequence[Answered]) -> None:
     await incomplete.take_back(conn, [(left, one.attempt.series) for left, one in found])
 
 
-async def _in_addition(conn: Connection, late: Sequence[Answered]) -> list[tuple[Answered, asyncpg.Record]]:
+async def _in_addition(
+    conn: Connection, late: Sequence[AnsweredAttempt]
+) -> list[tuple[AnsweredAttempt, asyncpg.Record]]:
     """Those of these accepted attempts whose live message another attempt carries, or none; with rows of BESIDES."""
     rows = await conn.fetch(
         BESIDES,
@@ -199,7 +201,7 @@ async def _in_addition(conn: Connection, late: Sequence[Answered]) -> list[tuple
     ]
 
 
-def _ids(one: Answered) -> list[PartId]:
+def _ids(one: AnsweredAttempt) -> list[PartId]:
     """The ids assigned by a supplier."""
     attempt, to = one.attempt, one.attempt.submission.to
     total, end = one.outcome.total or len(attempt.submission.segments), keys.suffix(to)
@@ -218,13 +220,13 @@ def _ids(one: Answered) -> list[PartId]:
     ]
 
 
-def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) -> Settled:
+def _decide(one: AnsweredAttempt, ids: Sequence[PartId], at: datetime, grace: float) -> Settlement:
     """What happens to the message and its queue row."""
     outcome: Outcome = one.outcome
     lease, due, number = one.attempt.lease, one.attempt.message, one.attempt.number
     id, end = (ids[0].id_key, ids[0].recipient_suffix) if ids and ids[0].is_in_attempt(at) else (None, None)
     route, spoken = one.attempt.context, one.attempt.submission.sender
-    ended = Ended(
+    ended = EndedAttempt(
         one.attempt,
         outcome.verdict.value,
         outcome.code,
@@ -241,15 +243,15 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
             # A late answer may come after further attempts.
             after_others = one.attempt.series > 1 or one.is_late
             taken = Taken(after_others, route.network, route.cost, route.route)
-            return Settled(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id, taken=taken))
+            return Settlement(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id, taken=taken))
         case Verdict.UNKNOWN:
-            return Settled(ended, postponed=Postponed(lease, grace, leases.UNROUTED))
+            return Settlement(ended, postponed=Postponed(lease, grace, leases.UNROUTED))
         case Verdict.REFUSED if outcome.opted_out:
-            return Settled(ended, _unsent(due, at, "rejected", "opted_out", refused=True))
+            return Settlement(ended, _unsent(due, at, "rejected", "opted_out", refused=True))
         case Verdict.REFUSED if not outcome.failover or due.refused:
-            return Settled(ended, _unsent(due, at, "rejected", refused=True))
+            return Settlement(ended, _unsent(due, at, "rejected", refused=True))
         case Verdict.REFUSED:
-            return Settled(ended, postponed=Postponed(lease, 0.0, leases.UNROUTED))
+            return Settlement(ended, postponed=Postponed(lease, 0.0, leases.UNROUTED))
         case Verdict.UNREACHABLE:
             pause, counts = hold_pause(number), False
         case Verdict.BUSY:
@@ -259,8 +261,8 @@ def _decide(one: Answered, ids: Sequence[PartId], at: datetime, grace: float) ->
                 left = (deadline(due.accepted_at, due.expires_at) - at).total_seconds()
                 pause = asked_pause(outcome.retry_after, number, pause, left)
     if at + timedelta(seconds=pause) >= deadline(due.accepted_at, due.expires_at):
-        return Settled(ended, _unsent(due, at, "expired"))
-    return Settled(ended, postponed=Postponed(lease, pause, leases.UNROUTED, counts))
+        return Settlement(ended, _unsent(due, at, "expired"))
+    return Settlement(ended, postponed=Postponed(lease, pause, leases.UNROUTED, counts))
 
 
 def _unsent(due: ClaimedMessage, at: datetime, status: str, code: str | None = None, *, refused: bool = False) -> Move:

@@ -26,7 +26,7 @@ from heliograph.routes.decisions import Decisions
 from heliograph.routes.lookup import Candidates, Route, Table
 from heliograph.senders.book import Book
 from heliograph.sending.attempts import Attempt
-from heliograph.sending.channel import End, Step
+from heliograph.sending.channel import Finish, Step
 from heliograph.sms.charges import Charges
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.adapting import Facts
@@ -189,7 +189,7 @@ class Selection:
                 refused = {id for id in found.suppliers if id not in active or id in due.refused} if due.refused else ()
                 end = ending(found.suppliers, barred=barred, unrated=unrated, refused=refused)
                 if self._serving and end is not None:
-                    return End(Move(lease.organization_id, lease.id, end[0], due.at, end[1], unsent=True))
+                    return Finish(Move(lease.organization_id, lease.id, end[0], due.at, end[1], unsent=True))
                 others = [id for id in others if not (id in barred or id in unrated or id in refused)]
             supplier = self._begun_at(due, self._known)
             decision = None

@@ -23,7 +23,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.sentences import packed
 from heliograph.queue import leases
 from heliograph.queue.backlog import Backlog
-from heliograph.queue.workers import LIVING
+from heliograph.queue.workers import LIVE_WORKERS
 from heliograph.routes import rules
 from heliograph.routes.lookup import Route
 from heliograph.senders import loading
@@ -73,7 +73,7 @@ SELECT supplier_id, slot, worker_id = $1 AS mine, extract(epoch FROM lease_until
        ready, moves
   FROM supplier_sessions ORDER BY slot
 """
-LOOK = f"SELECT ({LIVING}) AS workers, {pdus.WATCHED} AS watched"
+LOOK = f"SELECT ({LIVE_WORKERS}) AS workers, {pdus.WATCHED} AS watched"
 # In the transaction of the reads, which commits anyway. An expired lease may be taken by another worker.
 RENEW = """
 UPDATE supplier_sessions SET lease_until = now() + make_interval(secs => $2)

@@ -20,7 +20,7 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import charge_of
 from heliograph.base.sentences import said
-from heliograph.sending.channel import Found
+from heliograph.sending.channel import LostResolution
 from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting
@@ -43,7 +43,7 @@ RETURNING attempts.message_id, cost, cost_currency, cost_due
 """
 
 
-async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Mapping[UUID, str]) -> Found:
+async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Mapping[UUID, str]) -> LostResolution:
     """What receipts say about messages whose last attempt has an unknown outcome."""
     found = await waiting.find_for_uncertain(
         conn,
@@ -80,7 +80,7 @@ async def find(conn: Connection, lost: Sequence[ClaimedMessage], *, policies: Ma
             if due.attempt_supplier is not None and due.attempt_supplier != test_mode.SUPPLIER
         ]
         await reconciliation.count(conn, counted, lost[0].at)
-    return Found(moves, known)
+    return LostResolution(moves, known)
 
 
 def _wanted(due: ClaimedMessage) -> int:

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import reading
-from heliograph.audit.reading import Filter, Recorded
+from heliograph.audit.reading import AuditEntry, Filter
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -59,13 +59,13 @@ def check_mark(one: StoredRoute, seen: str) -> None:
         )
 
 
-async def history(conn: Connection, *, route_id: UUID | None = None, limit: int = HISTORY) -> list[Recorded]:
+async def history(conn: Connection, *, route_id: UUID | None = None, limit: int = HISTORY) -> list[AuditEntry]:
     """The audit log of a route, or of all routes, newest first."""
     wanted = Filter(object=str(route_id)) if route_id is not None else Filter(action="route")
     return (await reading.list_page(conn, wanted, limit=limit)).entries
 
 
-async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = None) -> Recorded:
+async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = None) -> AuditEntry:
     """An entry that can be undone; `route_id`: it must belong to this route. Raises NotFound."""
     for one in await history(conn, route_id=route_id):
         if one.id == entry_id and one.action in ACTIONS and one.before:
@@ -73,7 +73,7 @@ async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = 
     raise NotFound("There is no such change of this route, or it cannot be undone.")
 
 
-async def take_back(conn: Connection, entry: Recorded, *, seen: str | None = None, by: Who = SYSTEM) -> UUID:
+async def take_back(conn: Connection, entry: AuditEntry, *, seen: str | None = None, by: Who = SYSTEM) -> UUID:
     """Restore a route to its state before an entry of the audit log; a removed one is added again. Returns its id.
     `seen`: its mark when the difference was reviewed; None: not checked.
 

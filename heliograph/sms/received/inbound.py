@@ -19,7 +19,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7
 from heliograph.sealing import text_keys
-from heliograph.sending.listing import Found
+from heliograph.sending.listing import MessagePage
 from heliograph.suppliers.contract import Inbound
 
 STORE = """
@@ -164,19 +164,19 @@ async def list_page(
     after: UUID | None = None,
     limit: int = 50,
     look: int = bounded_scan.LOOK,
-) -> Found[Received]:
+) -> MessagePage[Received]:
     """Messages that the organization received, newest first, older than `after`: up to `limit` + 1, so that the caller
     knows whether there are more. `sender`: the handset, E.164. A test key sees none: handsets write to live numbers.
     """
     if "live" not in actor.modes:
-        return Found([], None)
+        return MessagePage([], None)
     bounds = bounded_scan.bounds(after, date_from=date_from, date_to=date_to)
     rows = await conn.fetch(
         PAGE, actor.organization_id, *bounds, limit + 1, look, sender, sender_id, keyword, date_from, date_to
     )
     found, seen = bounded_scan.judged(rows, limit=limit, look=look)
     listed = [Received(**{name: row[name] for name in Received.__struct_fields__}) for row in found]
-    return Found(await _opened(conn, actor, listed), seen)
+    return MessagePage(await _opened(conn, actor, listed), seen)
 
 
 BY_IDS = f"""

@@ -32,7 +32,7 @@ from heliograph.consent import keywords, names, optouts
 from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut, Pair
 from heliograph.inbox import threads
-from heliograph.inbox.threads import Heard
+from heliograph.inbox.threads import InboundMessage
 from heliograph.queue import timers
 from heliograph.sealing.text_keys import Sealing
 from heliograph.senders import owners as numbers
@@ -460,7 +460,7 @@ async def _receive(conn: Connection, messages: Sequence[_Message], sealing: Seal
     await threads.note(
         conn,
         [
-            Heard(
+            InboundMessage(
                 one.owner.organization_id,
                 "sms",
                 one.owner.sender_id,

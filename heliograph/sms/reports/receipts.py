@@ -30,7 +30,7 @@ from heliograph.base.database.text import storable
 from heliograph.base.ids import uuid7
 from heliograph.base.retry import receipt_pause
 from heliograph.base.sentences import said
-from heliograph.sending.results import Ahead
+from heliograph.sending.results import UnmatchedReports
 from heliograph.sms.reports import nameless, parts
 from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, same_end, suffix, weak_keys
 from heliograph.sms.status import BY_RECEIPT, Move, Moved, after_all, move_many
@@ -105,7 +105,7 @@ async def match(
     again: bool = False,
     alone: bool = True,
 ) -> Matched:
-    """Match receipts, and store those that no move will record. Raises Ahead, with nothing stored, if one matches
+    """Match receipts, and store those that no move will record. Raises UnmatchedReports, storing nothing, if one matches
     nothing and answers may be being recorded at the same time (not `alone`).
 
     `policies`: for each supplier, which receipts decide a message with several parts ("all", "any", "first", "last").
@@ -116,7 +116,7 @@ async def match(
     unique = {fingerprint(one, one.at or at): one for one in received}
     found: dict[UUID, asyncpg.Record] = dict(zip(unique, await _find(conn, list(unique.values()), at), strict=True))
     if not alone and any(row["message_id"] is None for row in found.values()):
-        raise Ahead
+        raise UnmatchedReports
     moves = _moves(unique, found, at, by_id=True)
     riding = {move.receipt: (unique[move.receipt], found[move.receipt]) for move in moves.values() if move.receipt}
     rest = {key: unique[key] for key in sorted(unique.keys() - riding.keys())}

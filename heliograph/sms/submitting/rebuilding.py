@@ -22,7 +22,7 @@ from heliograph.base.sentences import Sentence, joined, said
 from heliograph.sealing import text_keys
 from heliograph.senders import loading, numbers
 from heliograph.senders.book import Book
-from heliograph.sending.attempts import LOST
+from heliograph.sending.attempts import WORKER_DIED
 from heliograph.sms.intervening import deciding
 from heliograph.sms.submitting import written
 from heliograph.suppliers import kinds
@@ -135,7 +135,7 @@ def _doubts(one: Mapping[str, Any], changed_at: datetime | None, numbers_at: dat
     if numbers_at is not None and numbers_at >= known_by_all:
         yield NUMBERS
     # The outcome of such an attempt was not reported by the worker that made it.
-    if one["detail"] in (LOST, deciding.SAID) and one["sent_as"] is None:
+    if one["detail"] in (WORKER_DIED, deciding.SAID) and one["sent_as"] is None:
         yield SENDER
     if one["parts"] > 1 and one["state"] != "accepted":
         yield REST

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
-from heliograph.queue.holds import Overtaken, Row, Withdrawn
+from heliograph.queue.holds import AlreadyAttempted, Row, Withdrawn
 from heliograph.queue.leases import Lease
 from heliograph.sending import attempts
 from heliograph.whatsapp.status import Move, move_many
@@ -29,12 +29,12 @@ SELECT item.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
 
 async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at: datetime) -> set[UUID]:
     """Cancel those of these messages, (organization, message) each and believed to be `accepted`, that no worker has
-    claimed and that Meta cannot have. Runs in the caller's transaction. Returns their ids. Raises Overtaken."""
+    claimed and that Meta cannot have. Runs in the caller's transaction. Returns their ids. Raises AlreadyAttempted."""
     owners = {message_id: organization_id for organization_id, message_id in unsent}
     taken = await take_unsent(conn, owners)
     moved, _ = await move_many(conn, [Move(owners[id], id, "canceled", at) for id in taken], rates=None)
     if moved != taken:
-        raise Overtaken
+        raise AlreadyAttempted
     return taken
 
 
@@ -66,7 +66,7 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
     """Remove queue rows permanently: messages that cannot have reached Meta are canceled and cost nothing.
 
     `tried`: also messages that were tried and may have been sent. They fail as `unknown`; if Meta reports one later
-    nevertheless, it is delivered and charged as usual. Runs in the caller's transaction. Raises Overtaken.
+    nevertheless, it is delivered and charged as usual. Runs in the caller's transaction. Raises AlreadyAttempted.
     """
     found = await conn.fetch(STATES, [row.organization_id for row in rows], [row.id for row in rows])
     waiting = [row for row in found if row["status"] == "accepted"]
@@ -81,5 +81,5 @@ async def withdraw_rows(conn: Connection, rows: Sequence[Row], *, tried: bool) -
         moves = [Move(lease.organization_id, id, "failed", at, "unknown") for id, lease in ended.items()]
         moved, _ = await move_many(conn, moves, rates=None)
         if moved != ended.keys():
-            raise Overtaken
+            raise AlreadyAttempted
     return Withdrawn(canceled=len(canceled), ended=len(ended), left=len(rows) - len(canceled) - len(ended))

@@ -224,7 +224,7 @@ async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]
     if not bound:
         return
     ordered = sorted(bound.items(), key=lambda one: one[1][1].int)
-    await attempts.mark_taken(conn, KIND, [message for _, message in ordered], detail=said("known by a status"))
+    await attempts.mark_accepted(conn, KIND, [message for _, message in ordered], detail=said("known by a status"))
     await keep_ids(conn, dict(ordered))
 
 

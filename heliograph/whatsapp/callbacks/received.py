@@ -21,8 +21,8 @@ from heliograph.base.ids import uuid7
 from heliograph.consent import handing_on, keywords, names
 from heliograph.consent.people import Link
 from heliograph.inbox import threads
-from heliograph.inbox.threads import Heard as Noted
-from heliograph.inbox.threads import Moved
+from heliograph.inbox.threads import InboundMessage as Noted
+from heliograph.inbox.threads import PeerMoved
 from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
@@ -262,7 +262,7 @@ async def _move(conn: Connection, renamed: Sequence[Renamed]) -> None:
     others = await conversations.merged(conn, [one.user.organization_id for one in last.values()], list(last))
     places = [(id, id) for id in last] + others
     await threads.move(
-        conn, [Moved(last[of].user.organization_id, id, last[of].user.recipient, last[of].at) for id, of in places]
+        conn, [PeerMoved(last[of].user.organization_id, id, last[of].user.recipient, last[of].at) for id, of in places]
     )
 
 

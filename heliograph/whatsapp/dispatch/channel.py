@@ -25,8 +25,8 @@ from heliograph.base.retry import look_pause
 from heliograph.queue.backlog import Backlog
 from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
-from heliograph.sending.channel import End, Found, Step
-from heliograph.sending.results import Answered
+from heliograph.sending.channel import Finish, LostResolution, Step
+from heliograph.sending.results import AnsweredAttempt
 from heliograph.suppliers.whatsapp_cloud.bodies import template_body, text_body
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.webhooks.recording.events import Subscriptions
@@ -192,9 +192,9 @@ class WhatsAppChannel:
     def home(self, lease: Lease) -> UUID:
         return lease.line
 
-    async def find_lost(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> Found:
+    async def find_lost(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> LostResolution:
         """Nothing to do: statuses find their messages by themselves."""
-        return Found()
+        return LostResolution()
 
     async def give_up(self, conn: Connection, lost: Sequence[ClaimedMessage]) -> dict[UUID, Step]:
         decided: dict[UUID, Step] = dict(
@@ -286,7 +286,7 @@ class WhatsAppChannel:
         """Decide about one message whose earlier attempts, if any, are known to have ended."""
         lease = due.lease
         if not due.is_unsent or due.attempt_state == "accepted":
-            return End()
+            return Finish()
         if due.is_locked:
             return Postponed(lease, LOCKED_PAUSE, lease.line, counts=False)
         if due.content is None or due.at >= due.expires_at:
@@ -321,14 +321,14 @@ class WhatsAppChannel:
             context=Context(slot.line.account_id if slot.line else None, slot.held),
         )
 
-    def _text(self, due: ClaimedMessage, content: Content) -> bytes | End:
+    def _text(self, due: ClaimedMessage, content: Content) -> bytes | Finish:
         if due.mode == "live" and not due.window_open:
             return _failed(due, "window_closed")
         return text_body(to=due.recipient, text=content.body, opaque=str(due.lease.id), preview_url=content.previewUrl)
 
     def _template(
         self, due: ClaimedMessage, content: Content, templates: Mapping[UUID, Template]
-    ) -> bytes | End | Postponed:
+    ) -> bytes | Finish | Postponed:
         template = templates.get(due.template_id) if due.template_id else None
         if template is None or template.disabled or template.status in ("rejected", "disabled", "removed"):
             return _failed(due, "template_unavailable")
@@ -361,7 +361,7 @@ class WhatsAppChannel:
     def heard(self, attempt: Attempt[ClaimedMessage], outcome: CloudOutcome) -> None:
         """Nothing to do: its connector has already processed the outcome."""
 
-    async def prepare(self, answered: Sequence[Answered], reports: Sequence[Move]) -> dict[str, Any]:
+    async def prepare(self, answered: Sequence[AnsweredAttempt], reports: Sequence[Move]) -> dict[str, Any]:
         organizations = [one.attempt.lease.organization_id for one in answered]
         organizations += [one.organization_id for one in reports]
         return {
@@ -371,7 +371,7 @@ class WhatsAppChannel:
     async def write(
         self,
         conn: Connection,
-        answered: Sequence[Answered],
+        answered: Sequence[AnsweredAttempt],
         reports: Sequence[Move],
         prepared: Any,
         handover: Handover | None,
@@ -393,5 +393,5 @@ def _home(due: ClaimedMessage) -> UUID:
     return test_mode.LINE if due.mode == "test" else due.number_id
 
 
-def _failed(due: ClaimedMessage, code: str) -> End:
-    return End(Move(due.lease.organization_id, due.lease.id, "failed", due.at, code, unsent=True))
+def _failed(due: ClaimedMessage, code: str) -> Finish:
+    return Finish(Move(due.lease.organization_id, due.lease.id, "failed", due.at, code, unsent=True))

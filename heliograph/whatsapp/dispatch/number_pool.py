@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from heliograph.base.database.pool import Connection, Pool
-from heliograph.queue.workers import LIVING
+from heliograph.queue.workers import LIVE_WORKERS
 from heliograph.suppliers.whatsapp_cloud.connector import CloudConnector
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission, NumberConnector, OnCloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
@@ -217,7 +217,7 @@ class NumberPool:
 
 async def live_workers(conn: Connection) -> int:
     """The number of workers that share each number's rate; at least 1."""
-    return max(1, await conn.fetchval(LIVING))
+    return max(1, await conn.fetchval(LIVE_WORKERS))
 
 
 def _opens_anew(old: SendingNumber | None, new: SendingNumber) -> bool:

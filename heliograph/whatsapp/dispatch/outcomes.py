@@ -26,8 +26,8 @@ from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.retry import hold_pause
 from heliograph.queue.leases import Postponed
-from heliograph.sending.attempts import Ended
-from heliograph.sending.results import Answered, Settled, settle
+from heliograph.sending.attempts import EndedAttempt
+from heliograph.sending.results import AnsweredAttempt, Settlement, settle
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
@@ -56,7 +56,7 @@ class Context(msgspec.Struct, frozen=True, gc=False):
     tries_hold: bool = False
 
 
-async def record(conn: Connection, answered: Sequence[Answered], *, grace: float) -> Found:
+async def record(conn: Connection, answered: Sequence[AnsweredAttempt], *, grace: float) -> Found:
     """Record ends of attempts; returns the moves that follow, to be made by the caller in the same transaction, before
     `follow` and `follow_early`. `grace`: seconds that an unknown outcome waits for a status."""
     at = now()
@@ -73,20 +73,20 @@ async def record(conn: Connection, answered: Sequence[Answered], *, grace: float
     return msgspec.structs.replace(early, moves=moves + early.moves)
 
 
-def decide(one: Answered, at: datetime, grace: float) -> Settled:
+def decide(one: AnsweredAttempt, at: datetime, grace: float) -> Settlement:
     """What happens to the message and its queue row. Pure."""
     outcome: CloudOutcome = one.outcome
     lease, attempt, due = one.attempt.lease, one.attempt.number, one.attempt.message
-    ended = Ended(one.attempt, outcome.verdict.value, outcome.code, _detail(outcome))
+    ended = EndedAttempt(one.attempt, outcome.verdict.value, outcome.code, _detail(outcome))
     message = (lease.organization_id, lease.id)
     fault = outcome.fault
     pause: float | None = hold_pause(attempt)
     counts = False
     match outcome.verdict:
         case Verdict.ACCEPTED:
-            return Settled(ended)
+            return Settlement(ended)
         case Verdict.UNKNOWN:
-            return Settled(ended, postponed=Postponed(lease, grace, lease.line, counts=False))
+            return Settlement(ended, postponed=Postponed(lease, grace, lease.line, counts=False))
         case Verdict.REFUSED:
             pause = None
         case Verdict.UNREACHABLE if outcome.code in NEVER_LEFT:
@@ -101,12 +101,12 @@ def decide(one: Answered, at: datetime, grace: float) -> Settled:
                 held = fault.scope is Scope.TEMPLATE or (fault.scope in STOPS and not fault.slow)
                 pause = 0.0 if held else max(pause, outcome.retry_after or 0.0)
     if pause is None:
-        return Settled(ended, Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True))
+        return Settlement(ended, Move(*message, "failed", at, failure_of(fault) if fault else "unknown", unsent=True))
     if at + timedelta(seconds=pause) >= due.expires_at:
         # The reason for the wait is more informative than `expired`.
         known = failure_of(fault) if fault is not None else "unknown"
-        return Settled(ended, Move(*message, "failed", at, "expired" if known == "unknown" else known, unsent=True))
-    return Settled(ended, postponed=Postponed(lease, pause, lease.line, counts=counts))
+        return Settlement(ended, Move(*message, "failed", at, "expired" if known == "unknown" else known, unsent=True))
+    return Settlement(ended, postponed=Postponed(lease, pause, lease.line, counts=counts))
 
 
 OUTBOUND = """
@@ -116,7 +116,7 @@ UPDATE whatsapp_conversations c SET last_outbound_at = $1
 """
 
 
-async def follow(conn: Connection, answered: Sequence[Answered]) -> int:
+async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
     """The effects of answers beyond their messages: names of users, last contact, holds, ended holds, windows. Runs
     after the moves, in their transaction: code that accepts a message locks the wallet first and then its conversation.
     Returns the number of webhook deliveries queued."""
@@ -295,7 +295,7 @@ async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
     return 0
 
 
-async def _bind(conn: Connection, accepted: Sequence[Answered]) -> Found:
+async def _bind(conn: Connection, accepted: Sequence[AnsweredAttempt]) -> Found:
     """Store Meta's ids; returns the effects of earlier statuses for them."""
     known = {
         (one.attempt.message.number_id, one.outcome.wamid): (_organization(one), one.attempt.lease.id)
@@ -306,11 +306,11 @@ async def _bind(conn: Connection, accepted: Sequence[Answered]) -> Found:
     return await matching.adopt_early(conn, known)
 
 
-def _organization(one: Answered) -> UUID:
+def _organization(one: AnsweredAttempt) -> UUID:
     return one.attempt.lease.organization_id
 
 
-def _context(one: Answered) -> Context:
+def _context(one: AnsweredAttempt) -> Context:
     context: Context = one.attempt.context
     return context
 

@@ -15,7 +15,7 @@ from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.overview import requests
-from heliograph.requests import Asked, Filters
+from heliograph.requests import Filters, LogEntry
 
 COLLECTION = "requests"
 
@@ -161,7 +161,7 @@ async def get_request(call: Call, request_id: UUID) -> RequestRead:
     return RequestRead(True, shown, [LoggedRequest(**_shown(other)) for other in found.siblings])
 
 
-def _shown(one: Asked) -> dict[str, Any]:
+def _shown(one: LogEntry) -> dict[str, Any]:
     return {
         "id": one.id,
         "at": iso(one.at),
