@@ -39,7 +39,7 @@ CHOICES = tuple(name for name in REASONS if name != UNSENT)
 CHOSEN = "SELECT class FROM refunded_classes"
 
 
-class Moved(Protocol):
+class MovedMessage(Protocol):
     """A message that has just moved."""
 
     @property
@@ -60,7 +60,7 @@ class Moved(Protocol):
     def segments(self) -> int: ...
 
 
-async def due(conn: Connection, moved: Iterable[Moved]) -> dict[UUID, tuple[Moved, str]]:
+async def due(conn: Connection, moved: Iterable[MovedMessage]) -> dict[UUID, tuple[MovedMessage, str]]:
     """Those of these messages that have just failed and are to be refunded, by id, with their class."""
     failed = [(one, name) for one in moved if (name := class_of(one)) is not None]
     if not failed:
@@ -71,7 +71,7 @@ async def due(conn: Connection, moved: Iterable[Moved]) -> dict[UUID, tuple[Move
     return {one.id: (one, name) for one, name in failed if name in chosen}
 
 
-async def give_back(conn: Connection, found: Mapping[UUID, tuple[Moved, str]]) -> None:
+async def give_back(conn: Connection, found: Mapping[UUID, tuple[MovedMessage, str]]) -> None:
     """Refund messages, as `due` returns them. Runs in the caller's transaction, after everything else, since others
     wait for balances."""
     if found:
@@ -79,7 +79,7 @@ async def give_back(conn: Connection, found: Mapping[UUID, tuple[Moved, str]]) -
         await quota.refund_many(conn, messages, [REASONS[name] for _, name in found.values()])
 
 
-def class_of(one: Moved) -> str | None:
+def class_of(one: MovedMessage) -> str | None:
     """The class of a message's failure; None: it has not failed, or costs nothing."""
     status = one.status
     if status not in REASONS or one.mode != "live":

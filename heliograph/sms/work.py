@@ -38,7 +38,7 @@ from heliograph.sms.received.reception import Reception
 from heliograph.sms.reports import diagnosis, parts, silence, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.reports.words import Words
-from heliograph.sms.watched.heard import Heard
+from heliograph.sms.watched.heard import LastReceipts
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission, Verdict
 from heliograph.webhooks.recording.handover import Deliveries
@@ -118,7 +118,7 @@ class SmsWork(Work):
             backlog=backlog,
         )
         self.wake = self._channel.wake
-        self._words, self._adviser, self._heard = Words(), diagnosis.Adviser(), Heard()
+        self._words, self._adviser, self._heard = Words(), diagnosis.Adviser(), LastReceipts()
         self._networks = Notes()
         self._wake_tests = asyncio.Event()
         backlog.on_work("sms", self.wake.set)

@@ -29,7 +29,7 @@ async def hear(pool: Pool, site: Site, text: str, *, by: str = ANA) -> UUID:
         before = await conn.fetchval(heard)
         await inbound.store(conn, supplier, [Inbound(by[1:], "90210", text, b"")])
         while await conn.fetchval(heard) == before:
-            await inbox.work_through(conn)
+            await inbox.process_due(conn)
         id: UUID = await conn.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", by)
     return id
 

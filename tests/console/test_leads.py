@@ -23,7 +23,7 @@ from heliograph.queue.holds import Selection
 from heliograph.queue.waiting import WaitingTotal
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.reports import remedies
-from heliograph.sms.reports.remedies import Fitting
+from heliograph.sms.reports.remedies import MatchCount
 from heliograph.traffic.reconciliation import Line
 from heliograph.whatsapp import checks as whatsapp
 from tests.api.conftest import SECRET_KEY, Api, Tenant, make_tenant
@@ -128,7 +128,7 @@ def test_each_finding_leads_to_where_it_is_mended() -> None:
     for check, place in (
         (Check(said("supplier %(name)s", name="main"), "failed", said("no session bound")), page),
         (remedies._unread(one, line), page),
-        (remedies._recipients(one, Fitting(9, 9)), "/console/receipts/unmatched?supplier=main"),
+        (remedies._recipients(one, MatchCount(9, 9)), "/console/receipts/unmatched?supplier=main"),
         (Check(receipts, "warning", said("unknown states: %(states)s", states="LOST (4)")), "/console/receipts/words"),
         (remedies._suspect(one, said("no session bound")), page),
         (Check(said("certificate of %(whose)s", whose="main"), "warning", said("none")), page),

@@ -24,7 +24,7 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import forms
 from heliograph.sms.reports.words import Words, answer_codes
 from heliograph.sms.watched import happenings, pdus
-from heliograph.sms.watched.heard import Heard
+from heliograph.sms.watched.heard import LastReceipts
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Outcome, Verdict, Wire
 from heliograph.suppliers.http.kind import Message, Request
@@ -331,7 +331,7 @@ async def test_the_list_says_what_is_found_of_each_and_what_to_do(
 ) -> None:
     id = await add(pool, settings, settings=SMPP | {"submits_per_second": 40})
     lost = await add(pool, settings, "lost")
-    heard = Heard()
+    heard = LastReceipts()
     heard.note(id)
     heard.note(UUID(int=1))  # the account of test keys
     async with pool.acquire() as conn:

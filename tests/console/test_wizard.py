@@ -21,7 +21,7 @@ from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import drafts, following, long_messages, trying
 from heliograph.sms.management.drafts import Trial
-from heliograph.sms.management.following import Followed, Heard
+from heliograph.sms.management.following import Followed, TrialReceipt
 from tests.api.conftest import Tenant
 
 from .conftest import Browser, Page, yesterday
@@ -242,7 +242,7 @@ async def test_a_long_message_is_followed_to_the_receipts_of_all_parts_and_joine
 async def test_the_receipts_that_come_decide_once_the_button_is_pressed(pool: Pool, root: Browser, smsc: Smsc) -> None:
     path, _ = await begun(root, smsc)
     id = UUID(path.rpartition("/")[2])
-    heard = (Heard(("c",), "delivered", "", True),)
+    heard = (TrialReceipt(("c",), "delivered", "", True),)
     found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
     async with pool.acquire() as conn:
         at = await drafts.ends(conn, 60.0)
@@ -308,7 +308,7 @@ async def test_what_receipts_of_parts_show(smsc: Smsc, options: Any, settings: A
     ],
 )
 def test_the_setting_of_parts_that_fits(parts: str, named: tuple[str, ...], seen: str, wanted: str) -> None:
-    heard = tuple(Heard((one,), "delivered") for one in named)
+    heard = tuple(TrialReceipt((one,), "delivered") for one in named)
     found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
     reported = long_messages.reported(found, parts)
     assert (reported.seen, reported.parts) == (seen, wanted)
@@ -447,7 +447,7 @@ async def test_a_long_message_goes_through_a_supplier_that_carries_and_what_it_s
         # Nobody may set what nothing has shown.
         assert not await trying.join(conn, key, supplier_id=id)
         assert not await trying.decide(conn, key, supplier_id=id)
-        heard = (Heard(("c",), "delivered", "", True),)
+        heard = (TrialReceipt(("c",), "delivered", "", True),)
         found = Followed(phase="done", verdict="accepted", ids=("a", "b", "c"), parts=3, receipts=heard)
         await trying.keep(conn, Trial("…4567", await drafts.ends(conn, 60.0), found, True), supplier_id=id)
     page = await root.submit(await root.get(f"{here}/long"), f"{here}/long/parts")

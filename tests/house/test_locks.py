@@ -11,7 +11,7 @@ import pytest
 from tests.house.project import DOCS, ROOT
 
 PAGE = (DOCS / "locks.md").read_text()
-#: `queue.leases.CLAIM`, `sms.received.inbox.work_through`, `contacts.importing`; and `sms/accepting/accept.sql`.
+#: `queue.leases.CLAIM`, `sms.received.inbox.process_due`, `contacts.importing`; and `sms/accepting/accept.sql`.
 NAMED = sorted(set(re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)+|[a-z_/]+\.sql)`", PAGE)))
 
 

@@ -45,7 +45,7 @@ async def hear(pool: Pool, *texts: str, to: str = NUMBER) -> None:
         await timers.ensure(conn, inbox.TIMER)
         some = [Inbound(TO[1:], to, text, b"raw") for text in texts]
         await inbound.acknowledged(conn, await inbound.store(conn, UUID(int=5), some))
-        await inbox.work_through(conn)
+        await inbox.process_due(conn)
 
 
 async def test_received_and_unassigned_messages_are_listed(pool: Pool, command: Command) -> None:
@@ -112,7 +112,7 @@ async def test_a_number_of_nobody_is_given_to_an_organization(pool: Pool, comman
     async with pool.acquire() as conn:
         await timers.ensure(conn, inbox.TIMER)
         await inbound.store(conn, UUID(int=101), [Inbound(TO[1:], "258899999999", "hello", b"raw")])
-        await inbox.work_through(conn)
+        await inbox.process_due(conn)
     (found,) = await command("inbound", "numbers", "--json")
     assert (found["recipient"], found["count"], found["why"], found["organizations"]) == (
         "258899999999",
@@ -124,6 +124,6 @@ async def test_a_number_of_nobody_is_given_to_an_organization(pool: Pool, comman
     assert await command("inbound", "assign", "258811111111", *to) == "not_found"
     assert await command("inbound", "assign", "258899999999", *to) == {"count": 1}
     async with pool.acquire() as conn:
-        await inbox.work_through(conn)
+        await inbox.process_due(conn)
         assert len(await inbound.received(conn, organization_id=actor.organization_id, limit=9)) == 1
     assert await command("inbound", "numbers", "--json") == []

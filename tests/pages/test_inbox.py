@@ -48,7 +48,7 @@ async def made(pool: Pool, tenant: Tenant) -> Made:
 async def write_sms(pool: Pool, text: str, *, by: str = ANA) -> None:
     await receive(pool, said(text, by=by, to="90210"))
     async with pool.acquire() as conn:
-        await received.work_through(conn)
+        await received.process_due(conn)
 
 
 async def first(pool: Pool, channel: str) -> UUID:
@@ -486,10 +486,10 @@ async def test_pages_parts_and_erasure(
     await receive(pool, part(1, "Hello ", total=3, by=ANA, to="90210"), part(3, "world", total=3, by=ANA, to="90210"))
     await pool.execute("UPDATE inbound_messages SET received_at = received_at - interval '3 days'")
     async with pool.acquire() as conn:
-        await received.work_through(conn)
+        await received.process_due(conn)
     await pool.execute("UPDATE inbound_messages SET due_at = now() WHERE state = 'waiting'")
     async with pool.acquire() as conn:
-        await received.work_through(conn)
+        await received.process_due(conn)
     id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", ANA)
     page = await owner.get(f"/inbox/{id}")
     assert "Hello [...] world" in page.words

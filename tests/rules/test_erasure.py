@@ -73,7 +73,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
         await inbound.store(conn, UUID(int=1), said)
         await optouts.add(conn, actor, phone=ANA_8)
     async with pool.acquire() as conn:
-        assert (await inbox.work_through(conn)).rows == 2
+        assert (await inbox.process_due(conn)).rows == 2
         await people.link(conn, [(actor.organization_id, ANA, "BR.1")])
     await Meta(pool).say(acme, message(acme, "hi", by=None, user_id="BR.1"), message(acme, "hi", by=BIA))
 
@@ -355,7 +355,7 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
             said = Inbound(number[1:], "258800001234", f"hello {uuid7()}", uuid7().bytes)
             await inbound.store(conn, UUID(int=1), [said])
         async with pool.acquire() as conn:
-            await inbox.work_through(conn)
+            await inbox.process_due(conn)
 
     await meta.say(acme, message(acme, "mine", ago(hours=60), by=BIA))
     await write(BIA)

@@ -45,7 +45,7 @@ class Owners:
             said = Inbound(by[1:], "258800001234", f"hello {uuid7()}", uuid7().bytes)
             await inbound.store(conn, UUID(int=1), [said])
         async with self._pool.acquire() as conn:
-            await inbox.work_through(conn)
+            await inbox.process_due(conn)
 
     async def move(self, to: str, *, hours: float, by: str = NUMBER) -> None:
         system = {"type": "user_changed_number", "body": "changed", "wa_id": to[1:]}

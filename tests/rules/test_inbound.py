@@ -86,12 +86,12 @@ async def receive(pool: Pool, *some: Inbound, supplier_id: UUID = ONE, answered:
     return ids
 
 
-async def work(pool: Pool) -> inbox.Done:
+async def work(pool: Pool) -> inbox.BatchResult:
     async with pool.acquire() as conn:
-        return await inbox.work_through(conn)
+        return await inbox.process_due(conn)
 
 
-async def hear(pool: Pool, *some: Inbound, **values: Any) -> inbox.Done:
+async def hear(pool: Pool, *some: Inbound, **values: Any) -> inbox.BatchResult:
     """Store them and work them through."""
     await receive(pool, *some, **values)
     return await work(pool)
@@ -147,7 +147,7 @@ async def opted_out(pool: Pool, actor: Actor, phone: str = TO) -> bool:
 async def test_a_message_is_its_organizations_with_text_and_event(pool: Pool, acme: Actor) -> None:
     await endpoint(pool, acme, "message.received")
     (id,) = await receive(pool, said("Hello there"))
-    assert await work(pool) == inbox.Done(rows=1, deliveries=1)
+    assert await work(pool) == inbox.BatchResult(rows=1, deliveries=1)
     row = await pool.fetchrow("SELECT * FROM received_messages")
     assert row is not None
     assert (row["organization_id"], row["id"], row["sender"], row["recipient"]) == (
@@ -172,7 +172,7 @@ async def test_a_message_is_its_organizations_with_text_and_event(pool: Pool, ac
     }
     assert await pool.fetchval("SELECT body FROM received_messages WHERE id = $1", id) == "Hello there"
     assert await states(pool) == ["received"]
-    assert await work(pool) == inbox.Done()
+    assert await work(pool) == inbox.BatchResult()
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ async def test_what_has_come_is_shown_after_ten_minutes_and_the_rest_completes_i
     await work(pool)
     found = await told(pool)
     assert [(one["text"], one["missingSegments"]) for one in found] == [("A [...] C", 1), ("x [...] Dy", 2)]
-    assert await work(pool) == inbox.Done()
+    assert await work(pool) == inbox.BatchResult()
 
     await age(pool, timedelta(hours=20))
     await hear(pool, part(2, "B"), part(2, "2", total=5))
@@ -396,7 +396,7 @@ async def test_any_order_and_any_repetition_of_parts_shows_each_text_once(pool: 
 async def test_stop_opts_out_with_one_event_and_one_confirmation(pool: Pool, acme: Actor) -> None:
     await endpoint(pool, acme, "message.received", "contact.opted_out")
     (id,) = await receive(pool, said("Stop!"))
-    assert await work(pool) == inbox.Done(rows=1, deliveries=2, replies=1)
+    assert await work(pool) == inbox.BatchResult(rows=1, deliveries=2, replies=1)
     (contact,) = await told(pool, "contact.opted_out")
     at = contact.pop("optedOutAt")
     assert contact == {"phone": TO, "source": "keyword", "keyword": "stop", "messageId": str(id)}
@@ -593,7 +593,7 @@ async def test_workers_at_once_do_everything_once(pool: Pool, acme: Actor) -> No
         async with asyncio.timeout(120):
             while await pool.fetchval("SELECT EXISTS (SELECT FROM inbound_messages WHERE state = 'new')"):
                 async with pool.acquire() as conn:
-                    await inbox.work_through(conn, limit=7)
+                    await inbox.process_due(conn, limit=7)
 
     await receive(pool, *some)
     await asyncio.gather(*(worker() for _ in range(3)))
@@ -671,7 +671,7 @@ async def test_what_was_said_is_forgotten_everywhere(pool: Pool, acme: Actor) ->
 async def test_a_wish_is_bound_to_its_number_and_kind(pool: Pool, acme: Actor) -> None:
     at = now()
     some = [
-        replies.Wanted(acme.organization_id, to, kind, uuid7(), at)
+        replies.KeywordReply(acme.organization_id, to, kind, uuid7(), at)
         for to in (TO, "+258840000009")
         for kind in ("stop", "help", "stop")
     ]

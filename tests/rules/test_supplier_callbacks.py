@@ -18,7 +18,7 @@ from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Pool
 from heliograph.queue.backlog import Backlog
 from heliograph.sms.callbacks import intake
-from heliograph.sms.callbacks.intake import MOST, OCTETS, Content, Given
+from heliograph.sms.callbacks.intake import MOST, OCTETS, Content, ReceivedCallback
 from heliograph.sms.callbacks.processing import CallbackProcessing
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Receipt
@@ -38,7 +38,7 @@ def said(number: int) -> Content:
 
 @given(st.lists(st.tuples(st.sampled_from([ONE, OTHER]), st.integers(0, OCTETS)), max_size=200))
 def test_rows_hold_each_callback_once_in_order_and_are_bounded(drawn: list[tuple[UUID, int]]) -> None:
-    items = [Given(id, callback(b"x" * (size % 7) + b"%d" % n)) for n, (id, size) in enumerate(drawn)]
+    items = [ReceivedCallback(id, callback(b"x" * (size % 7) + b"%d" % n)) for n, (id, size) in enumerate(drawn)]
     rows = intake.rows_of(items)
     for id in (ONE, OTHER):
         kept = [one for owner, row in rows if owner == id for one in row]
@@ -47,8 +47,8 @@ def test_rows_hold_each_callback_once_in_order_and_are_bounded(drawn: list[tuple
 
 
 def test_large_callbacks_stand_alone() -> None:
-    large = Given(ONE, callback(b"x" * (OCTETS + 1)))
-    small = Given(ONE, callback(b"x"))
+    large = ReceivedCallback(ONE, callback(b"x" * (OCTETS + 1)))
+    small = ReceivedCallback(ONE, callback(b"x"))
     assert [len(row) for _, row in intake.rows_of([small, large, small, small])] == [1, 1, 2]
 
 

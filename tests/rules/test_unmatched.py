@@ -172,7 +172,7 @@ async def test_one_is_matched_by_hand_for_a_reason(pool: Pool) -> None:
         # What is final stays so.
         assert not await unmatched.match_by_hand(conn, places["another"], message_id=final, reason="x")
         with pytest.raises(NotFound):
-            gone = unmatched.Place(places["another"].received_on, id, uuid7())
+            gone = unmatched.ReceiptKey(places["another"].received_on, id, uuid7())
             await unmatched.match_by_hand(conn, gone, message_id=final, reason="x")
     assert await status_of(pool, final) == "delivered"
     assert await listed(pool) == []

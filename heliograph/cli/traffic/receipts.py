@@ -21,7 +21,7 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import reconciliation, unmatched, words
 from heliograph.sms.reports.receipts import Applied
 from heliograph.sms.reports.reconciliation import Reconciled
-from heliograph.sms.reports.unmatched import Place
+from heliograph.sms.reports.unmatched import ReceiptKey
 from heliograph.traffic.reconciliation import Query
 
 app = group("Reconcile what suppliers were handed with what they reported, and unmatched receipts.")
@@ -267,16 +267,16 @@ async def _write(conn: Connection, query: Query, write: Callable[[str], object])
         write(reconciliation.as_csv(await reconciliation.report(conn, piece), headed=number == 0))
 
 
-def _written(place: Place) -> str:
+def _written(place: ReceiptKey) -> str:
     """A receipt's place in the form in which operators enter it."""
     return f"{place.received_on}:{place.supplier_id}:{place.fingerprint}"
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> ReceiptKey:
     """The inverse of `_written`. Raises typer.BadParameter."""
     try:
         day, supplier, fingerprint = text.split(":")
-        return Place(date.fromisoformat(day), UUID(supplier), UUID(fingerprint))
+        return ReceiptKey(date.fromisoformat(day), UUID(supplier), UUID(fingerprint))
     except ValueError:
         raise typer.BadParameter("must be as `heliograph receipts unmatched` shows it", param_hint="RECEIPT") from None
 

@@ -27,10 +27,10 @@ from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import following, trying
-from heliograph.sms.management.following import Heard
+from heliograph.sms.management.following import TrialReceipt
 from heliograph.sms.reports import waiting
 from heliograph.sms.watched import pdus
-from heliograph.sms.watched.pdus import Kept
+from heliograph.sms.watched.pdus import StoredExchange
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Verdict
 from heliograph.suppliers.trial import Trial
@@ -107,7 +107,7 @@ def command(
             after={"recipient": number or "", "verdict": verdict, "code": found["code"]},
         )
 
-        async def heard(ids: Sequence[str]) -> list[Heard]:
+        async def heard(ids: Sequence[str]) -> list[TrialReceipt]:
             return await trying.heard(conn, supplier, submission, tuple(ids), since=since)
 
         return found | await _receipt(conn, supplier, done, settings, wait, heard)
@@ -164,7 +164,7 @@ async def _receipt(
     done: Trial,
     settings: Settings,
     wait: float,
-    heard: Callable[[Sequence[str]], Awaitable[list[Heard]]],
+    heard: Callable[[Sequence[str]], Awaitable[list[TrialReceipt]]],
 ) -> dict[str, Any]:
     """The receipts that arrived for it, or why there is none, and the setting with which those for its recipient would
     match its id."""
@@ -257,7 +257,7 @@ def watch(
     on_database(work, settings_of(data_dir))
 
 
-def _print_kept(one: Kept, json: bool) -> None:
+def _print_kept(one: StoredExchange, json: bool) -> None:
     told = {
         "at": iso(one.at),
         "direction": "sent" if one.is_sent else "received",

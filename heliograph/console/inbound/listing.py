@@ -16,7 +16,7 @@ from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE, LOOK, TRAFFIC_CHANGE
 from heliograph.sms.received import inbound, newest, unassigned
-from heliograph.sms.received.unassigned import Words
+from heliograph.sms.received.unassigned import RawPart
 
 HERE = "/console/inbound"
 
@@ -68,7 +68,7 @@ async def retry(request: Request) -> Answer:
     return Elsewhere(location=HERE, notice=said)
 
 
-async def _page(request: Request, problem: Invalid | None = None, words: list[Words] | None = None) -> Shown:
+async def _page(request: Request, problem: Invalid | None = None, words: list[RawPart] | None = None) -> Shown:
     size = leafing.size(request)
     async with request.reading() as conn:
         values: dict[str, Any] = {

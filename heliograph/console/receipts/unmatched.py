@@ -17,7 +17,7 @@ from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.reports import diagnosis, unmatched
 from heliograph.sms.reports.receipts import Applied
-from heliograph.sms.reports.unmatched import Place, Unmatched
+from heliograph.sms.reports.unmatched import ReceiptKey, Unmatched
 
 HERE = "/console/receipts/unmatched"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -120,15 +120,15 @@ def _said(request: Request, applied: Applied) -> str:
     )
 
 
-def _place(request: Request, given: dict[str, str]) -> Place:
+def _place(request: Request, given: dict[str, str]) -> ReceiptKey:
     """The place of the receipt. Raises NotFound."""
     try:
-        return Place(date.fromisoformat(given.get("on", "")), UUID(given.get("supplier", "")), request.id())
+        return ReceiptKey(date.fromisoformat(given.get("on", "")), UUID(given.get("supplier", "")), request.id())
     except ValueError:
         raise NotFound from None
 
 
-def _values(place: Place, given: dict[str, str]) -> dict[str, Any]:
+def _values(place: ReceiptKey, given: dict[str, str]) -> dict[str, Any]:
     return {
         "place": msgspec.structs.asdict(place),
         "message_id": given.get("message_id", ""),

@@ -23,7 +23,7 @@ from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import explaining
 from heliograph.sms.management import rerouting, standing
-from heliograph.sms.management.standing import Place, Standings
+from heliograph.sms.management.standing import CurrentShare, CurrentShares
 
 HERE = "/console/routes"
 #: Routes per page, and entries shown of a route's history.
@@ -36,10 +36,10 @@ class Row(msgspec.Struct, frozen=True):
     """A route with the current state of its suppliers."""
 
     stored: StoredRoute
-    places: Sequence[Place]
+    places: Sequence[CurrentShare]
 
     @property
-    def by_supplier(self) -> Mapping[UUID, Place]:
+    def by_supplier(self) -> Mapping[UUID, CurrentShare]:
         """Places by supplier, for one column each."""
         return {one.supplier_id: one for one in self.places}
 
@@ -64,7 +64,7 @@ async def show_one(request: Request) -> Answer:
     id = request.id()
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(id))
-        now = await standing.standings(conn, [one], desk(request).rates)
+        now = await standing.current_shares(conn, [one], desk(request).rates)
         history = await rerouting.history(conn, route_id=id, limit=HISTORY)
         earned = await _earned(conn, one) if request.may(permission=MONEY) else []
     names = {supplier.id: supplier.name for supplier in now.suppliers}
@@ -102,7 +102,7 @@ async def _listed(request: Request, template: str) -> Answer:
                 refusal = Invalid(("organization", "unknown", "There is no organization with this name or id."))
         chosen = typed["class"] if typed["class"] in rules.CLASSES else ""
         found = _fitting(await _sorted(conn), organization_id, chosen)
-        now = await standing.standings(conn, found, desk(request).rates)
+        now = await standing.current_shares(conn, found, desk(request).rates)
     values = _page(request, found, now) | {
         "organization": typed["organization"],
         "chosen": chosen,
@@ -115,7 +115,7 @@ async def _listed(request: Request, template: str) -> Answer:
     return Shown(template=template, values=values, status=422 if refusal else 200, refusal=refusal)
 
 
-def _page(request: Request, found: Sequence[StoredRoute], now: Standings) -> dict[str, Any]:
+def _page(request: Request, found: Sequence[StoredRoute], now: CurrentShares) -> dict[str, Any]:
     """A page of routes, beginning with the one in the address."""
     ids = [str(one.route.id) for one in found]
     begin = ids.index(request.query["from"]) if request.query.get("from") in ids else 0

@@ -19,7 +19,7 @@ from heliograph.sms.dispatch import suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import drafts, following, trying
 from heliograph.sms.management.drafts import Trial
-from heliograph.sms.management.following import Followed, Heard, Told
+from heliograph.sms.management.following import Followed, Told, TrialReceipt
 from heliograph.suppliers import kinds, probing
 from heliograph.suppliers.contract import Account
 from heliograph.suppliers.probing import Step
@@ -85,7 +85,7 @@ async def begin(request: Request, number: str, sender: str, text: str, *, is_lon
         await trying.keep(conn, trial, supplier_id=id)
 
     async def work(told: Told) -> Followed:
-        async def receipts(ids: tuple[str, ...]) -> list[Heard]:
+        async def receipts(ids: tuple[str, ...]) -> list[TrialReceipt]:
             async with request.services.pool.acquire() as conn:
                 return await trying.heard(conn, one, message, ids, since=since)
 

@@ -49,7 +49,7 @@ class NotTheSupplier(CallbackNotGenuine):
     """This request does not come from the supplier that this address was given to."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class CallbackAccount(msgspec.Struct, frozen=True):
     """An account that calls back."""
 
     id: UUID
@@ -67,7 +67,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
     callback: Callback
 
 
-class Given(msgspec.Struct, frozen=True):
+class ReceivedCallback(msgspec.Struct, frozen=True):
     """A callback to be stored, and its account."""
 
     supplier_id: UUID
@@ -108,7 +108,7 @@ def opened(key: Key, id: UUID, body: bytes) -> list[Content]:
     return msgspec.msgpack.decode(crypto.unseal(key, body, context(id)), type=list[Content])
 
 
-def rows_of(items: Sequence[Given]) -> list[tuple[UUID, list[Content]]]:
+def rows_of(items: Sequence[ReceivedCallback]) -> list[tuple[UUID, list[Content]]]:
     """Group callbacks into rows by account, in order."""
     rows: list[tuple[UUID, list[Content]]] = []
     begun: dict[UUID, tuple[list[Content], int]] = {}
@@ -133,14 +133,14 @@ class SupplierCallbacks:
         self._key = suppliers.seal_key(settings)
         #: The last valid secret part of each known account.
         self._tokens: dict[UUID, str] = {}
-        self._known: LoadingCache[UUID, Known] = LoadingCache(self._load, indivisible=is_down)
-        self._batcher: Batcher[Given, None] = Batcher(self._commit, limit=256, indivisible=is_down)
+        self._known: LoadingCache[UUID, CallbackAccount] = LoadingCache(self._load, indivisible=is_down)
+        self._batcher: Batcher[ReceivedCallback, None] = Batcher(self._commit, limit=256, indivisible=is_down)
         #: When a refusal was last logged, by account and reason: only existing accounts, so there are few.
         self._said: dict[tuple[UUID, str], float] = {}
         #: Set after each commit that put work into the queue; cleared by the task that wakes the workers.
         self.stored = asyncio.Event()
 
-    async def account(self, supplier_id: UUID, token: str) -> Known:
+    async def account(self, supplier_id: UUID, token: str) -> CallbackAccount:
         """The account whose address this is. Raises NotFound."""
         # No query for callers that do not know the address. What was valid once stays valid: a comparison suffices.
         right = self._tokens.get(supplier_id)
@@ -153,13 +153,13 @@ class SupplierCallbacks:
         self._tokens[supplier_id] = token
         return known
 
-    async def take(self, known: Known, what: str, callback: Callback, *, address: str) -> Reply:
+    async def take(self, known: CallbackAccount, what: str, callback: Callback, *, address: str) -> Reply:
         """Store one callback; returns its answer once it is committed. Raises NotTheSupplier."""
         if not known.settings.takes_from(address):
             self._refuse(known, "address", address)
         if not known.kind.is_genuine(known.settings, known.secrets, callback):
             self._refuse(known, "signature", address)
-        await self._batcher.put(Given(known.id, Content(what, callback)))
+        await self._batcher.put(ReceivedCallback(known.id, Content(what, callback)))
         return known.kind.reply(known.settings)
 
     async def drain(self) -> None:
@@ -167,7 +167,7 @@ class SupplierCallbacks:
         await self._batcher.drain()
         await self._kept.close()
 
-    def _refuse(self, known: Known, reason: str, address: str) -> NoReturn:
+    def _refuse(self, known: CallbackAccount, reason: str, address: str) -> NoReturn:
         """Raises NotTheSupplier; operators find the reason in the log."""
         now = time.monotonic()
         if now - self._said.get((known.id, reason), -SAY_EVERY) >= SAY_EVERY:
@@ -175,20 +175,20 @@ class SupplierCallbacks:
             log.warning("supplier's callback refused", supplier=str(known.id), reason=reason, address=address)
         raise NotTheSupplier
 
-    async def _load(self, ids: Sequence[UUID]) -> dict[UUID, Known]:
+    async def _load(self, ids: Sequence[UUID]) -> dict[UUID, CallbackAccount]:
         async with self._pool.acquire() as conn:
             found = await routing.load(conn)
         return {one.id: known for one in found if one.id in ids and (known := self._opened(one)) is not None}
 
-    def _opened(self, one: Supplier) -> Known | None:
+    def _opened(self, one: Supplier) -> CallbackAccount | None:
         kind = kinds.HTTP.get(one.kind)
         if kind is None:
             return None
         settings = kinds.settings_from(one.kind, one.settings)
         secrets = secrets_of(suppliers.open_secret(self._key, one))
-        return Known(one.id, kind, settings, secrets, kind.headers(settings))
+        return CallbackAccount(one.id, kind, settings, secrets, kind.headers(settings))
 
-    async def _commit(self, items: list[Given]) -> list[None]:
+    async def _commit(self, items: list[ReceivedCallback]) -> list[None]:
         crash_point("supplier_callback.before_commit")
         async with self._kept.use() as conn:
             await store(conn, self._key, rows_of(items))

@@ -94,7 +94,7 @@ ON CONFLICT (supplier_id) DO UPDATE
 """
 
 
-class Told(msgspec.Struct):
+class SharedCircuit(msgspec.Struct):
     """What a worker last shared or learned about a supplier."""
 
     #: When its circuit opened for all, according to the row; None: it is not open.
@@ -106,13 +106,13 @@ class Told(msgspec.Struct):
     throttled_at: datetime | None = None
 
 
-class Avoidable(Protocol):
+class SupplierLike(Protocol):
     """A supplier as used by a worker."""
 
     supplier: Supplier
     connector: Connector
     breaker: Breaker
-    told: Told
+    told: SharedCircuit
 
 
 async def read(conn: Connection) -> dict[UUID, asyncpg.Record]:
@@ -121,12 +121,12 @@ async def read(conn: Connection) -> dict[UUID, asyncpg.Record]:
 
 
 async def exchange(
-    conn: Connection, worker_id: UUID, accounts: Mapping[UUID, Avoidable], rows: Mapping[UUID, asyncpg.Record]
+    conn: Connection, worker_id: UUID, accounts: Mapping[UUID, SupplierLike], rows: Mapping[UUID, asyncpg.Record]
 ) -> None:
     """Share what changed here, and apply what changed elsewhere. `accounts`: this worker's suppliers; `rows`: the
     result of `read`."""
     at = asyncio.get_running_loop().time()
-    opened: list[Avoidable] = []
+    opened: list[SupplierLike] = []
     closed: list[tuple[UUID, datetime]] = []
     probes: list[UUID] = []
     for id, one in accounts.items():
@@ -152,7 +152,7 @@ async def exchange(
 
 
 def _hear_open(
-    one: Avoidable, row: asyncpg.Record, worker_id: UUID, closed: list[tuple[UUID, datetime]], probes: list[UUID]
+    one: SupplierLike, row: asyncpg.Record, worker_id: UUID, closed: list[tuple[UUID, datetime]], probes: list[UUID]
 ) -> None:
     """Handle a circuit that is open for all."""
     breaker, told = one.breaker, one.told
@@ -174,7 +174,7 @@ def _hear_open(
 
 
 def _hear_closed(
-    one: Avoidable, row: asyncpg.Record | None, worker_id: UUID, opened: list[Avoidable], at: float
+    one: SupplierLike, row: asyncpg.Record | None, worker_id: UUID, opened: list[SupplierLike], at: float
 ) -> None:
     """Handle a circuit that is open here but not for all."""
     told = one.told
@@ -189,7 +189,7 @@ def _hear_closed(
 
 
 async def _throttles(
-    conn: Connection, worker_id: UUID, accounts: Mapping[UUID, Avoidable], rows: Mapping[UUID, asyncpg.Record]
+    conn: Connection, worker_id: UUID, accounts: Mapping[UUID, SupplierLike], rows: Mapping[UUID, asyncpg.Record]
 ) -> None:
     """Share that a supplier throttled this worker; slow down if it throttled another."""
     told: list[tuple[UUID, float]] = []
@@ -218,7 +218,7 @@ SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END
 """
 
 
-class Avoided(msgspec.Struct, frozen=True):
+class CircuitState(msgspec.Struct, frozen=True):
     """The shared state of a supplier, for operators."""
 
     opened_at: datetime | None
@@ -226,11 +226,11 @@ class Avoided(msgspec.Struct, frozen=True):
     throttled_at: datetime | None
 
 
-async def avoided(conn: Connection) -> dict[UUID, Avoided]:
+async def avoided(conn: Connection) -> dict[UUID, CircuitState]:
     """The suppliers that are avoided or throttle, by id."""
     rows: Iterable[asyncpg.Record] = await conn.fetch(SAID)
     return {
-        row["supplier_id"]: Avoided(row["opened_at"], row["throttled_at"])
+        row["supplier_id"]: CircuitState(row["opened_at"], row["throttled_at"])
         for row in rows
         if row["opened_at"] is not None or row["throttled_at"] is not None
     }

@@ -29,7 +29,7 @@ from heliograph.senders import loading
 from heliograph.senders.book import Book as SenderBook
 from heliograph.senders.book import NumberRule
 from heliograph.sms.circuits import sharing
-from heliograph.sms.circuits.sharing import Avoided
+from heliograph.sms.circuits.sharing import CircuitState
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.adapting import Facts
 from heliograph.sms.dispatch.routing import Supplier, holds_back
@@ -38,7 +38,7 @@ from heliograph.sms.lookups import accounts, asking
 KNOWN_BY_LOOKUP, KNOWN_BY_RECEIPT = said("known from a look-up"), said("known from a receipt")
 
 
-class Hindrance(msgspec.Struct, frozen=True):
+class Obstacle(msgspec.Struct, frozen=True):
     """Why a supplier is currently not used."""
 
     #: "paused", "draining", "held", "circuit" or "unbound".
@@ -154,7 +154,7 @@ async def explain(
     held, avoided = await suppliers.sessions(conn), await sharing.avoided(conn)
     # As a message that is accepted now would be, also where only its organization's are held.
     skipped: dict[UUID, str] = {one.id: words.HELD for one in known if holds_back(one, organization_id, uuid7())}
-    skipped |= {id: why.said for id, why in _hindered(known, held, avoided).items()}
+    skipped |= {id: why.said for id, why in _obstacles(known, held, avoided).items()}
     spoken = {
         id: book.spoken(id, to, organization_id=organization_id, sender=sender, network=network or "")
         for id in found.suppliers
@@ -262,24 +262,24 @@ def place(route: Route) -> tuple[int, str, int, int, str]:
     return (level, where, route.priority, -route.conditions, route.name)
 
 
-async def hindered(conn: Connection, known: Sequence[Supplier]) -> dict[UUID, Hindrance]:
+async def find_obstacles(conn: Connection, known: Sequence[Supplier]) -> dict[UUID, Obstacle]:
     """Those of these suppliers that are currently not used, and why."""
-    return _hindered(known, await suppliers.sessions(conn), await sharing.avoided(conn))
+    return _obstacles(known, await suppliers.sessions(conn), await sharing.avoided(conn))
 
 
-def _hindered(
-    known: Sequence[Supplier], held: Mapping[UUID, tuple[int, int, Sentence]], avoided: Mapping[UUID, Avoided]
-) -> dict[UUID, Hindrance]:
-    found = {one.id: _hindrance(one, held.get(one.id, suppliers.UNHELD), avoided.get(one.id)) for one in known}
+def _obstacles(
+    known: Sequence[Supplier], held: Mapping[UUID, tuple[int, int, Sentence]], avoided: Mapping[UUID, CircuitState]
+) -> dict[UUID, Obstacle]:
+    found = {one.id: _obstacle(one, held.get(one.id, suppliers.UNHELD), avoided.get(one.id)) for one in known}
     return {id: why for id, why in found.items() if why is not None}
 
 
-def _hindrance(one: Supplier, sessions: tuple[int, int, Sentence], avoided: Avoided | None) -> Hindrance | None:
+def _obstacle(one: Supplier, sessions: tuple[int, int, Sentence], avoided: CircuitState | None) -> Obstacle | None:
     if one.state != "active":
-        return Hindrance(one.state)
+        return Obstacle(one.state)
     if one.held:
-        return Hindrance("held")
+        return Obstacle("held")
     if avoided is not None and avoided.opened_at is not None:
-        return Hindrance("circuit", avoided.opened_at)
+        return Obstacle("circuit", avoided.opened_at)
     _, bound, error = sessions
-    return None if bound else Hindrance("unbound", error=error)
+    return None if bound else Obstacle("unbound", error=error)

@@ -48,7 +48,7 @@ CONTINUED = timedelta(hours=1)
 REROUTE = 200
 #: How many rows of new work are examined per round, however much is waiting in the suppliers' lines.
 NEW = 32
-NOBODY: frozenset[UUID] = frozenset()
+NO_SUPPLIER: frozenset[UUID] = frozenset()
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):
@@ -180,7 +180,7 @@ class Selection:
             found = self._candidates(due)
             route = found.route
             others: Iterable[UUID] = found.order(lease.id)
-            barred = self._barred(due, found.suppliers) if self._rules.judges else NOBODY
+            barred = self._barred(due, found.suppliers) if self._rules.judges else NO_SUPPLIER
             unrated = self._unrated(due, found)
             if due.refused or barred or unrated or not found.suppliers:
                 # A supplier that refused it is not tried twice, and one that is paused is not waited for after that.
@@ -246,7 +246,7 @@ class Selection:
     def _unrated(self, due: ClaimedMessage, found: Candidates) -> frozenset[UUID]:
         """The suppliers without a price for it, on a route that requires one."""
         if found.route is None or not found.route.rated:
-            return NOBODY
+            return NO_SUPPLIER
         priced, told, to, at, name = self._charges.cost, self._told, due.recipient, due.at, due.traffic_class
         return frozenset(id for id in found.suppliers if priced(id, to, told(due, id), 1, at, name)[1] is None)
 
@@ -285,7 +285,7 @@ class Selection:
         due: ClaimedMessage,
         found: Candidates,
         barred: Collection[UUID],
-        unrated: Collection[UUID] = NOBODY,
+        unrated: Collection[UUID] = NO_SUPPLIER,
         *,
         with_room: bool = False,
     ) -> tuple[Supplier | None, tuple[tuple[UUID, str], ...]]:

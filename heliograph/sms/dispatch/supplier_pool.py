@@ -30,7 +30,7 @@ from heliograph.senders import loading
 from heliograph.senders.book import Book
 from heliograph.sms.circuits import sharing
 from heliograph.sms.circuits.breaker import Breaker, Senders
-from heliograph.sms.circuits.sharing import Told
+from heliograph.sms.circuits.sharing import SharedCircuit
 from heliograph.sms.dispatch import routing, test_mode
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.watched import hours, pdus, sessions
@@ -144,7 +144,7 @@ class PooledSupplier(msgspec.Struct):
     probe: bool = False
     #: Another worker's messages are accepted or refused there.
     moves_elsewhere: bool = False
-    told: Told = msgspec.field(default_factory=Told)
+    told: SharedCircuit = msgspec.field(default_factory=SharedCircuit)
 
 
 class SupplierPool:

@@ -235,7 +235,7 @@ SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
 """
 
 
-DEAF = """
+NOT_RECEIVING = """
 SELECT supplier_id, count(*) AS count FROM supplier_sessions
  WHERE lease_until > now() AND bound AND NOT receives GROUP BY supplier_id
 """
@@ -243,7 +243,7 @@ SELECT supplier_id, count(*) AS count FROM supplier_sessions
 
 async def deaf(conn: Connection) -> dict[UUID, int]:
     """For each supplier that has any: bound sessions on which nothing can arrive."""
-    return {row["supplier_id"]: row["count"] for row in await conn.fetch(DEAF)}
+    return {row["supplier_id"]: row["count"] for row in await conn.fetch(NOT_RECEIVING)}
 
 
 #: The entry of `sessions` for a supplier with no sessions held by any worker.

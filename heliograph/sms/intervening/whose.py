@@ -11,7 +11,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 
 
-class Named(msgspec.Struct, frozen=True):
+class TargetMessage(msgspec.Struct, frozen=True):
     """A message, and the operator as an actor of its organization."""
 
     actor: Actor
@@ -35,10 +35,10 @@ SELECT o.id, o.state, o.name, found.*
 """
 
 
-async def find(conn: Connection, by: Who, *, id: UUID) -> Named:
+async def find(conn: Connection, by: Who, *, id: UUID) -> TargetMessage:
     """The SMS with an id. Raises NotFound."""
     row = await conn.fetchrow(WHOSE, id)
     if row is None:
         raise NotFound(resource="message", id=str(id))
     organization_id, state, name, mode, *rest = row
-    return Named(Actor(organization_id, None, mode, frozenset(), state, by=by), name, *rest)
+    return TargetMessage(Actor(organization_id, None, mode, frozenset(), state, by=by), name, *rest)

@@ -33,7 +33,7 @@ class ForeignError(Exception):
     """A message or receipt that does not belong to the test: it is not acknowledged, and will be delivered again."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class TrialReceipt(msgspec.Struct, frozen=True):
     """A receipt, with the ids that it contains."""
 
     ids: tuple[str, ...]
@@ -60,7 +60,7 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     ids: tuple[str, ...] = ()
     #: Number of submits that it took; 0: none was answered.
     parts: int = 0
-    receipts: tuple[Heard, ...] = ()
+    receipts: tuple[TrialReceipt, ...] = ()
     #: Settings with which its receipts would match its ids; empty: they do already, or no settings help.
     cure: dict[str, str] = {}
     #: Why it ended without a receipt: "unreached", "refused", "elsewhere" (receipts come by callbacks) or "silent".
@@ -182,7 +182,7 @@ def answered(outcome: Outcome, *, phase: str, note: str = "") -> Followed:
 def _checked(account: Account, outcome: Outcome, heard: Sequence[Receipt]) -> Followed:
     found = answered(outcome, phase="answered")
     receipts = tuple(
-        Heard(
+        TrialReceipt(
             one.keys,
             one.state.value,
             one.error,
@@ -199,7 +199,7 @@ def counted(submitted: int | None, delivered: int | None) -> int:
     return submitted if submitted and submitted == delivered else 0
 
 
-def checked(account: Account, found: Followed, receipts: tuple[Heard, ...]) -> Followed:
+def checked(account: Account, found: Followed, receipts: tuple[TrialReceipt, ...]) -> Followed:
     """The answer with its receipts, and the settings that would make their ids match."""
     cure = cured(account.settings, found.ids, [one.ids for one in receipts])
     return msgspec.structs.replace(found, receipts=receipts, cure=cure)

@@ -23,11 +23,11 @@ from heliograph.routes.lookup import Choice, Route, group_of
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import adapting, explaining, routing
-from heliograph.sms.dispatch.explaining import Hindrance
+from heliograph.sms.dispatch.explaining import Obstacle
 from heliograph.sms.dispatch.routing import Supplier
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentShare(msgspec.Struct, frozen=True, kw_only=True):
     """One supplier of a route, or of traffic without a route."""
 
     supplier_id: UUID
@@ -41,56 +41,56 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     #: Shares of messages that are handed to it first, 0 to 1: if all suppliers could be used, and now.
     configured: float
     now: float
-    #: Why it is not used now: a `Hindrance`, with the additional codes "simulator" (there are others), "elsewhere" (it
+    #: Why it is not used now: an `Obstacle`, with the additional codes "simulator" (there are others), "elsewhere" (it
     #: does not carry there), "unrated" (the route requires a price, and its rate card has none there) and "removed";
     #: None: it is used.
-    hindrance: Hindrance | None
+    obstacle: Obstacle | None
     #: True if it throttled within the last minute.
     is_throttled: bool
     #: Its maximum rate in messages per second, over all sessions; None: no limit is set.
     limit: float | None
 
 
-class Standings(msgspec.Struct, frozen=True):
+class CurrentShares(msgspec.Struct, frozen=True):
     """The current state of suppliers."""
 
     suppliers: Sequence[Supplier]
-    hindrances: Mapping[UUID, Hindrance]
+    obstacles: Mapping[UUID, Obstacle]
     throttled: frozenset[UUID]
     #: For routes that require a price.
     book: Book
 
-    def of(self, one: StoredRoute) -> list[Place]:
+    def of(self, one: StoredRoute) -> list[CurrentShare]:
         """The suppliers of a route, in the order in which they are tried."""
         known = {two.id: two for two in self.suppliers}
         why = {choice.supplier_id: self._why(known.get(choice.supplier_id), one.route) for choice in one.route.choices}
         return self._placed(one.route.choices, rules.adapted(one), why, one)
 
     @property
-    def without_route(self) -> list[Place]:
+    def without_route(self) -> list[CurrentShare]:
         """The suppliers by their own priorities and weights, as used where no route applies."""
         choices = [Choice(one.id, one.priority, one.weight) for one in self.suppliers]
         why = {one.id: self._why(one, None) for one in self.suppliers}
         return self._placed(choices, None, why, None)
 
-    def _why(self, one: Supplier | None, route: Route | None) -> Hindrance | None:
+    def _why(self, one: Supplier | None, route: Route | None) -> Obstacle | None:
         if one is None:
-            return Hindrance("removed")
+            return Obstacle("removed")
         if one not in routing.serving(self.suppliers):
-            return Hindrance("simulator")
+            return Obstacle("simulator")
         if route is not None and not _carries(one, route):
-            return Hindrance("elsewhere")
+            return Obstacle("elsewhere")
         if route is not None and route.rated and not _has_rate(route, one.id, self.book, clock.now()):
-            return Hindrance("unrated")
-        return self.hindrances.get(one.id)
+            return Obstacle("unrated")
+        return self.obstacles.get(one.id)
 
     def _placed(
         self,
         configured: Sequence[Choice],
         adapted: Route | None,
-        why: Mapping[UUID, Hindrance | None],
+        why: Mapping[UUID, Obstacle | None],
         stored: StoredRoute | None,
-    ) -> list[Place]:
+    ) -> list[CurrentShare]:
         # Suppliers that never carry there are not among the choices in a worker's table.
         able = {id for id, one in why.items() if one is None or one.code not in ("removed", "simulator", "elsewhere")}
         rest = shares(one for one in configured if one.supplier_id in able)
@@ -107,7 +107,7 @@ class Standings(msgspec.Struct, frozen=True):
         for one in sorted(configured, key=lambda choice: (choice.priority, -choice.weight)):
             supplier, share = known.get(one.supplier_id), measured.get(one.supplier_id)
             found.append(
-                Place(
+                CurrentShare(
                     supplier_id=one.supplier_id,
                     name="" if supplier is None else supplier.name,
                     is_simulated=supplier is not None and supplier.simulated,
@@ -117,7 +117,7 @@ class Standings(msgspec.Struct, frozen=True):
                     reason="" if share is None else share.reason,
                     configured=rest.get(one.supplier_id, 0.0),
                     now=now.get(one.supplier_id, 0.0),
-                    hindrance=why[one.supplier_id],
+                    obstacle=why[one.supplier_id],
                     is_throttled=one.supplier_id in self.throttled,
                     limit=None if supplier is None else limit(supplier),
                 )
@@ -125,7 +125,7 @@ class Standings(msgspec.Struct, frozen=True):
         return found
 
 
-async def standings(conn: Connection, routes: Iterable[StoredRoute], book: Book) -> Standings:
+async def current_shares(conn: Connection, routes: Iterable[StoredRoute], book: Book) -> CurrentShares:
     """The current state of all suppliers. `routes`: those whose shares are wanted; if one of them requires a price,
     `book` is refreshed."""
     known = await routing.load(conn)
@@ -133,7 +133,7 @@ async def standings(conn: Connection, routes: Iterable[StoredRoute], book: Book)
     throttled = frozenset(id for id, one in avoided.items() if one.throttled_at is not None)
     if any(one.route.rated for one in routes):
         await book.refresh(conn)
-    return Standings(known, await explaining.hindered(conn, known), throttled, book)
+    return CurrentShares(known, await explaining.find_obstacles(conn, known), throttled, book)
 
 
 def shares(choices: Iterable[Choice]) -> dict[UUID, float]:

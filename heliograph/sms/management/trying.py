@@ -22,7 +22,7 @@ from heliograph.sms.dispatch import suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import changing, drafts, following, long_messages
 from heliograph.sms.management.drafts import Trial
-from heliograph.sms.management.following import Followed, Heard, Told
+from heliograph.sms.management.following import Followed, Told, TrialReceipt
 from heliograph.sms.reports.keys import same_end, suffix, suffix_of
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Submission, Verdict
@@ -32,7 +32,7 @@ LOOK, WAIT = 0.5, 120.0
 #: Maximum number of receipts kept.
 MOST = 20
 
-FreshReceipts = Callable[[tuple[str, ...]], Awaitable[list[Heard]]]
+FreshReceipts = Callable[[tuple[str, ...]], Awaitable[list[TrialReceipt]]]
 
 READ = "SELECT trial::text FROM suppliers WHERE id = $1 AND state <> 'removed'"
 KEEP = "UPDATE suppliers SET trial = $2::text::jsonb WHERE id = $1"
@@ -80,11 +80,11 @@ async def demand_session(conn: Connection, supplier: Supplier) -> None:
 
 async def heard(
     conn: Connection, supplier: Supplier, message: Submission, ids: tuple[str, ...], *, since: datetime
-) -> list[Heard]:
+) -> list[TrialReceipt]:
     """Receipts for the handset of a test message since it was sent, oldest first. `ids`: those in its answer."""
     rows = await conn.fetch(HEARD, supplier.id, since, suffix(message.to), list(ids))
     return [
-        Heard(
+        TrialReceipt(
             tuple(row["keys"]),
             row["state"],
             row["error"],

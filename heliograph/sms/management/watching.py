@@ -12,7 +12,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.sentences import Sentence, unpacked
 from heliograph.sms.circuits import sharing
-from heliograph.sms.circuits.sharing import Avoided
+from heliograph.sms.circuits.sharing import CircuitState
 from heliograph.sms.watched import sessions as wires
 from heliograph.suppliers.contract import Wire
 from heliograph.traffic import reconciliation
@@ -45,7 +45,7 @@ class Watched(msgspec.Struct, frozen=True):
     line: Line | None
     #: Its share of everything handed to suppliers; None: nothing was.
     share: float | None
-    avoided: Avoided | None
+    avoided: CircuitState | None
 
     @property
     def busy(self) -> float | None:

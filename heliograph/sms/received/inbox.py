@@ -39,7 +39,7 @@ from heliograph.senders import owners as numbers
 from heliograph.sms.received import at_rest, handsets, replies
 from heliograph.sms.received.assembly import AGAIN, LATEST, Group, Row, assemble, text_of
 from heliograph.sms.received.handsets import Numbering
-from heliograph.sms.received.replies import Wanted
+from heliograph.sms.received.replies import KeywordReply
 from heliograph.suppliers import kinds
 from heliograph.webhooks.recording import events
 
@@ -59,7 +59,7 @@ MOST_SAME = 100
 LOCKED_PAUSE = timedelta(minutes=1)
 
 
-class Done(msgspec.Struct, frozen=True):
+class BatchResult(msgspec.Struct, frozen=True):
     """The result of a batch."""
 
     #: Rows processed; 0: nothing was due, or another worker is processing the inbox.
@@ -195,21 +195,21 @@ UPDATE inbound_messages SET state = v.state, due_at = v.due_at, message_id = v.m
 """
 
 
-async def work_through(conn: Connection, *, limit: int = 500) -> Done:
+async def process_due(conn: Connection, *, limit: int = 500) -> BatchResult:
     """Process one batch, in its own transaction."""
     async with conn.transaction():
         if not await timers.hold(conn, TIMER):
-            return Done()
+            return BatchResult()
         rows = await conn.fetch(DUE, limit)
         if not rows:
-            return Done()
-        done = await _work_through(conn, [row_of(row) for row in rows], rows[0]["at"])
+            return BatchResult()
+        done = await _process(conn, [row_of(row) for row in rows], rows[0]["at"])
         crash_point("inbound.before_commit")
     crash_point("inbound.after_commit")
     return done
 
 
-async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
+async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResult:
     due = await at_rest.opened(conn, due)
     new = [row for row in due if row.state == "new"]
     again = await _repeated(conn, [row for row in new if row.concatenation is None])
@@ -286,7 +286,7 @@ async def _work_through(conn: Connection, due: list[Row], at: datetime) -> Done:
     unassigned = len(ready) - len(taken) - len(stuck)
     if unassigned:
         log.warning("inbound messages unassigned", count=unassigned)
-    return Done(len(due), deliveries, queued)
+    return BatchResult(len(due), deliveries, queued)
 
 
 async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
@@ -386,7 +386,7 @@ async def _find_words(conn: Connection, messages: Sequence[_Message]) -> None:
             one.keyword, one.word = found
 
 
-async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) -> tuple[int, list[Wanted]]:
+async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) -> tuple[int, list[KeywordReply]]:
     """Act on keywords. Returns webhook deliveries queued, and the replies that follow."""
     saying = [message for message in messages if message.keyword is not None]
     campaign = await _last(conn, [one for one in saying if one.shared or one.keyword == "doubtful"])
@@ -396,7 +396,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
             one.keyword = "stop" if campaign.get(one.person) else "help"
     opted_out = await optouts.current(conn, {message.person for message in saying})
     deliveries = 0
-    wanted: list[Wanted] = []
+    wanted: list[KeywordReply] = []
     for turn in _turns(saying):
         out, back = [], []
         for one in turn:
@@ -413,7 +413,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message], at: datetime) ->
             # If organizations share a number, only those that have written to the person reply.
             silent = one.answered or (one.shared and one.person not in campaign)
             if not silent and at - one.group.first.received_at < REPLY_WITHIN:
-                wanted.append(Wanted(*one.pair, one.keyword or "", one.owner.sender_id, at))
+                wanted.append(KeywordReply(*one.pair, one.keyword or "", one.owner.sender_id, at))
         deliveries += await optouts.suppress(conn, out)
         opted_out |= {one.person for one in turn if one.keyword == "stop"}
         await optouts.lift(conn, back)

@@ -13,7 +13,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 
 
-class Heard(msgspec.Struct, frozen=True):
+class NewestPart(msgspec.Struct, frozen=True):
     """A part of a message."""
 
     id: UUID
@@ -40,6 +40,6 @@ SELECT m.id, m.received_at, coalesce(s.name, '') AS supplier, right(m.sender, 4)
 _LAST = UUID(int=2**128 - 1)
 
 
-async def heard(conn: Connection, *, after: UUID | None = None, limit: int) -> list[Heard]:
+async def heard(conn: Connection, *, after: UUID | None = None, limit: int) -> list[NewestPart]:
     """Received parts, from all suppliers and for all organizations, newest first, older than `after`."""
-    return [Heard(**row) for row in await conn.fetch(HEARD, after or _LAST, limit)]
+    return [NewestPart(**row) for row in await conn.fetch(HEARD, after or _LAST, limit)]

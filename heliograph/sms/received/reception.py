@@ -55,7 +55,7 @@ class Reception:
     async def round(self) -> int:
         """Process a batch of the inbox; returns the number of rows."""
         async with self._pool.acquire() as conn:
-            done = await inbox.work_through(conn)
+            done = await inbox.process_due(conn)
         if done.deliveries:
             self._on_deliveries()
         if done.replies:

@@ -79,7 +79,7 @@ TEXTS = {
 }
 
 
-class Wanted(msgspec.Struct, frozen=True, gc=False):
+class KeywordReply(msgspec.Struct, frozen=True, gc=False):
     """A reply to a keyword. `kind`: "stop", "start" or "help"."""
 
     organization_id: UUID
@@ -105,7 +105,7 @@ RETURNING organization_id, message_id
 """
 
 
-async def want(conn: Connection, wanted: Sequence[Wanted]) -> int:
+async def want(conn: Connection, wanted: Sequence[KeywordReply]) -> int:
     """Queue the replies that are allowed. Runs in the caller's transaction; returns how many were queued."""
     # The same word twice in a batch gets one reply.
     unique = list({(one.organization_id, one.recipient, one.kind): one for one in wanted}.values())

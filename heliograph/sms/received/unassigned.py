@@ -35,7 +35,7 @@ COUNTED, KEYWORDS = timedelta(days=1), 10_000
 Why = Literal["nobody", "not_approved", "several"]
 
 
-class Nobodys(msgspec.Struct, frozen=True, kw_only=True):
+class UnassignedNumber(msgspec.Struct, frozen=True, kw_only=True):
     """Unassigned messages to one number from one supplier."""
 
     supplier_id: UUID
@@ -66,7 +66,7 @@ SELECT lower(s.value) AS value, s.status, o.name FROM sender_ids s JOIN organiza
 SUPPLIERS = "SELECT id, name FROM suppliers WHERE id = ANY ($1)"
 
 
-async def listed(conn: Connection) -> list[Nobodys]:
+async def listed(conn: Connection) -> list[UnassignedNumber]:
     """Numbers to which the newest LOOK unassigned messages were sent, latest first."""
     rows = await conn.fetch(NEWEST, LOOK)
     if not rows:
@@ -83,7 +83,7 @@ async def listed(conn: Connection) -> list[Nobodys]:
         of = next((holders[name] for name in some if name in holders), [])
         approved = [one for one in of if one["status"] == "approved"]
         found.append(
-            Nobodys(
+            UnassignedNumber(
                 supplier_id=row["supplier_id"],
                 supplier=names.get(row["supplier_id"], ""),
                 recipient=row["recipient"],
@@ -140,7 +140,7 @@ SELECT o.name FROM sender_ids s JOIN organizations o ON o.id = s.organization_id
 """
 
 
-class Words(msgspec.Struct, frozen=True):
+class RawPart(msgspec.Struct, frozen=True):
     """A part of a message as it was received, with its text and whole numbers."""
 
     received_at: datetime
@@ -157,7 +157,7 @@ SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_a
 """
 
 
-async def words(conn: Connection, *, by: Who = SYSTEM) -> list[Words]:
+async def words(conn: Connection, *, by: Who = SYSTEM) -> list[RawPart]:
     """The newest TEXTS unassigned messages with text and numbers; this is recorded in the audit log with the reason
     given in `by`."""
     async with conn.transaction():
@@ -166,7 +166,7 @@ async def words(conn: Connection, *, by: Who = SYSTEM) -> list[Words]:
             row["id"]: row for row in await conn.fetch(inbox.SUPPLIERS, list({one.supplier_id for one in rows}))
         }
         await audit.record(conn, by, "message.revealed", object_id="unassigned", after={"received": len(rows)})
-    return [Words(one.received_at, one.sender, one.recipient, _text(one, suppliers)) for one in rows]
+    return [RawPart(one.received_at, one.sender, one.recipient, _text(one, suppliers)) for one in rows]
 
 
 def _text(one: Row, suppliers: dict[UUID, asyncpg.Record]) -> str | None:
@@ -212,7 +212,7 @@ SELECT keyword, sum(count)::bigint AS count, count(*) AS organizations
 """
 
 
-class Said(msgspec.Struct, frozen=True):
+class KeywordCount(msgspec.Struct, frozen=True):
     """How often a keyword was received, and by how many organizations; "": messages without one."""
 
     keyword: str
@@ -220,10 +220,10 @@ class Said(msgspec.Struct, frozen=True):
     organizations: int
 
 
-async def keywords(conn: Connection) -> list[Said]:
+async def keywords(conn: Connection) -> list[KeywordCount]:
     """Keywords received within COUNTED, among at most KEYWORDS messages."""
     since = uuid7_floor(clock.now() - COUNTED - timedelta(hours=1))
     # By key, each row would be looked up in the order of organizations, which takes three times as long.
     async with conn.transaction():
         await conn.execute(RANGE_SCAN_PLANNING)
-        return [Said(**row) for row in await conn.fetch(SAID, COUNTED, since, KEYWORDS)]
+        return [KeywordCount(**row) for row in await conn.fetch(SAID, COUNTED, since, KEYWORDS)]

@@ -21,7 +21,7 @@ from heliograph.sms.reports.keys import look
 SINCE, AHEAD = "4 days", "2 minutes"
 
 
-class Nameless(msgspec.Struct, frozen=True, gc=False):
+class ReceiptWithoutId(msgspec.Struct, frozen=True, gc=False):
     """A stored receipt that matches no id. One of `keys` stands for the id of a message to its recipient that has
     none."""
 
@@ -76,7 +76,7 @@ RETURNING receipts.fingerprint
 """
 
 
-async def match(conn: Connection, receipts: Sequence[Nameless]) -> dict[UUID, asyncpg.Record]:
+async def match(conn: Connection, receipts: Sequence[ReceiptWithoutId]) -> dict[UUID, asyncpg.Record]:
     """Assign each receipt to its message, if there is exactly one candidate.
 
     Returns, by fingerprint, organization_id, message_id, attempt, part and parts of the assigned ones.

@@ -105,8 +105,8 @@ async def match(
     again: bool = False,
     alone: bool = True,
 ) -> Matched:
-    """Match receipts, and store those that no move will record. Raises UnmatchedReports, storing nothing, if one matches
-    nothing and answers may be being recorded at the same time (not `alone`).
+    """Match receipts, and store those that no move will record. Raises UnmatchedReports, storing nothing, if one
+    matches nothing and answers may be being recorded at the same time (not `alone`).
 
     `policies`: for each supplier, which receipts decide a message with several parts ("all", "any", "first", "last").
     `again`: they have been checked before. A receipt that names an id may be ahead of its answer, so only then can it
@@ -346,7 +346,7 @@ async def _match_nameless(
 ) -> dict[UUID, asyncpg.Record]:
     """The receipts that could be matched without an id, and their messages."""
     wanting = [
-        nameless.Nameless(
+        nameless.ReceiptWithoutId(
             one.supplier_id,
             weak_keys(storable(one.receipt.recipient)),
             suffix(storable(one.receipt.sender)),

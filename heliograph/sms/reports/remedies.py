@@ -49,17 +49,17 @@ SELECT count(*)::int AS looked, count(*) FILTER (WHERE known.found)::int AS fitt
 """
 
 
-class Fitting(msgspec.Struct, frozen=True):
+class MatchCount(msgspec.Struct, frozen=True):
     """How many receipts were examined, and how many of them match a message by their id alone."""
 
     looked: int
     fitting: int
 
 
-async def by_id_alone(conn: Connection, supplier_id: UUID) -> Fitting:
+async def by_id_alone(conn: Connection, supplier_id: UUID) -> MatchCount:
     """Whether unmatched receipts name known ids, so that only their recipient does not match."""
     row = await conn.fetchrow(BY_ID, supplier_id, *look(clock.now()))
-    return Fitting(row["looked"], row["fitting"]) if row is not None else Fitting(0, 0)
+    return MatchCount(row["looked"], row["fitting"]) if row is not None else MatchCount(0, 0)
 
 
 IDS = """
@@ -171,7 +171,7 @@ def _suspect(one: Supplier, detail: Sentence) -> Check:
     return Check(said("receipts of %(name)s", name=one.name), "warning", detail, remedy)
 
 
-def _recipients(one: Supplier, found: Fitting) -> Check:
+def _recipients(one: Supplier, found: MatchCount) -> Check:
     detail = said(
         "%(fitting)s of %(looked)s receipts that match nothing name a known id and another recipient",
         fitting=found.fitting,

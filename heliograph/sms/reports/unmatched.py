@@ -33,7 +33,7 @@ TAIL = 4
 Cause = Literal["no_id", "base", "recipient", "unknown"]
 
 
-class Place(msgspec.Struct, frozen=True):
+class ReceiptKey(msgspec.Struct, frozen=True):
     """Identifies a receipt: its key in the table."""
 
     received_on: date
@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
 class Unmatched(msgspec.Struct, frozen=True, kw_only=True):
     """An unmatched receipt."""
 
-    place: Place
+    place: ReceiptKey
     supplier: str
     keys: Sequence[str]
     state: str
@@ -97,7 +97,7 @@ async def listed(
             causes |= await _causes(conn, known[id], some)
     return [
         Unmatched(
-            place=Place(row["received_on"], row["supplier_id"], row["fingerprint"]),
+            place=ReceiptKey(row["received_on"], row["supplier_id"], row["fingerprint"]),
             supplier=known[row["supplier_id"]].name if row["supplier_id"] in known else "",
             keys=row["keys"],
             state=row["state"],
@@ -153,7 +153,7 @@ SELECT fingerprint FROM receipts
 """
 
 
-async def try_again(conn: Connection, places: Sequence[Place]) -> Applied:
+async def try_again(conn: Connection, places: Sequence[ReceiptKey]) -> Applied:
     """Check these receipts once more, now."""
     async with conn.transaction():
         return await _tried(conn, await conn.fetch(TAKE_FREE, *_columns_of(places)))
@@ -192,7 +192,9 @@ SELECT found.organization_id, found.message_id, found.attempt, found.part, found
 """
 
 
-async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, reason: str, by: Who = SYSTEM) -> bool:
+async def match_by_hand(
+    conn: Connection, place: ReceiptKey, *, message_id: UUID, reason: str, by: Who = SYSTEM
+) -> bool:
     """Assign a receipt to this message by hand. Returns whether the message moved: a final one stays as it is.
 
     Raises NotFound (receipt), Invalid (message_id: its supplier was not handed it, or the receipt has one; reason).
@@ -204,7 +206,7 @@ async def match_by_hand(conn: Connection, place: Place, *, message_id: UUID, rea
     return await despite_deadlocks(partial(_matched, conn, place, message_id, why, by))
 
 
-async def _matched(conn: Connection, place: Place, message_id: UUID, reason: str, by: Who) -> bool:
+async def _matched(conn: Connection, place: ReceiptKey, message_id: UUID, reason: str, by: Who) -> bool:
     async with conn.transaction():
         taken = await conn.fetch(TAKE, *_columns_of([place]))
         if not taken:
@@ -231,7 +233,7 @@ async def _matched(conn: Connection, place: Place, message_id: UUID, reason: str
     return moved
 
 
-def _columns_of(places: Sequence[Place]) -> tuple[list[date], list[UUID], list[UUID]]:
+def _columns_of(places: Sequence[ReceiptKey]) -> tuple[list[date], list[UUID], list[UUID]]:
     return (
         [one.received_on for one in places],
         [one.supplier_id for one in places],

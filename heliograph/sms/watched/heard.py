@@ -13,7 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 
 # The account of test keys is not stored.
-KEEP = """
+UPSERT = """
 INSERT INTO supplier_health AS known (supplier_id, receipt_at)
 SELECT id, at FROM unnest($1::uuid[], $2::timestamptz[]) AS item (id, at)
  WHERE EXISTS (SELECT FROM suppliers WHERE suppliers.id = item.id) ORDER BY id
@@ -22,7 +22,7 @@ ON CONFLICT (supplier_id) DO UPDATE SET receipt_at = greatest(known.receipt_at, 
 LAST = "SELECT supplier_id, receipt_at FROM supplier_health WHERE receipt_at IS NOT NULL"
 
 
-class Heard:
+class LastReceipts:
     """A worker's notes."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Heard:
         if not noted:
             return
         try:
-            await conn.execute(KEEP, list(noted), list(noted.values()))
+            await conn.execute(UPSERT, list(noted), list(noted.values()))
         except Exception:
             self._at = noted | self._at
             raise

@@ -59,18 +59,18 @@ SELECT id, at, is_sent, command, sequence, status, fields FROM supplier_pdus WHE
 """
 
 
-class Kept(Exchanged, frozen=True):
+class StoredExchange(Exchanged, frozen=True):
     """An exchange as stored; ids increase."""
 
     id: UUID
 
 
-class Seen(msgspec.Struct, frozen=True):
+class WatchedTraffic(msgspec.Struct, frozen=True):
     """What was recorded of a supplier's traffic; `until`: when its watch ends; None: it is not being watched."""
 
     until: datetime | None
     #: Newest first, at most LAST, of the last hour.
-    kept: list[Kept]
+    kept: list[StoredExchange]
 
 
 async def begin(conn: Connection, *, supplier: str, lasts: timedelta, by: Who) -> tuple[UUID, datetime]:
@@ -112,11 +112,13 @@ async def keep(conn: Connection, taken: list[tuple[UUID, Exchanged]]) -> None:
         await conn.execute(CUT, of)
 
 
-async def seen(conn: Connection, supplier_id: UUID) -> Seen:
+async def seen(conn: Connection, supplier_id: UUID) -> WatchedTraffic:
     """Whether a supplier is being watched, and what was recorded of its traffic."""
     until = await conn.fetchval(UNTIL, supplier_id)
     rows = await conn.fetch(SEEN, supplier_id)
-    return Seen(until, [Kept(**dict(row) | {"fields": msgspec.json.decode(row["fields"])}) for row in rows])
+    return WatchedTraffic(
+        until, [StoredExchange(**dict(row) | {"fields": msgspec.json.decode(row["fields"])}) for row in rows]
+    )
 
 
 def _json(fields: dict[str, Any]) -> str:
