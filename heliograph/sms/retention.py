@@ -8,7 +8,7 @@ from heliograph.accounts import usage
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.retention_rules import Deletion, Rules, Sums, Table
 from heliograph.senders import owners
-from heliograph.sms.watched import happenings, hours, pdus
+from heliograph.sms.watched import history, hours, pdus
 
 #: Suppliers' receipts and ids serve as evidence and to match late receipts; networks send none after a week.
 EVIDENCE = timedelta(days=14)
@@ -81,7 +81,7 @@ RULES = Rules(
         Deletion("days of reconciliation", DELETE_DAYS, lambda at: at.now - RECONCILIATION),
         Deletion("suppliers of numbers", DELETE_OWNERS, lambda at: at.now - owners.KEPT),
         Deletion("hours of suppliers", hours.DELETE, lambda at: at.now - RECEIPTS),
-        Deletion("circuits of suppliers", happenings.FORGET, lambda at: at.now - happenings.KEPT),
+        Deletion("circuits of suppliers", history.FORGET, lambda at: at.now - history.KEPT),
         Deletion("PDUs that were watched", pdus.DELETE, lambda at: at.now - pdus.KEPT),
         Deletion("callbacks of suppliers", DELETE_SUPPLIER_CALLBACKS, lambda at: at.text, "id"),
     ),

@@ -23,7 +23,7 @@ from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import forms
 from heliograph.sms.reports.words import Words, answer_codes
-from heliograph.sms.watched import happenings, pdus
+from heliograph.sms.watched import history, pdus
 from heliograph.sms.watched.heard import LastReceipts
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Outcome, Verdict, Wire
@@ -322,7 +322,7 @@ async def test_charts_have_marks_for_what_a_dip_may_come_from(pool: Pool, root: 
     early = await root.get(f"/console/suppliers/{id}?range=custom&from=2026-01-01T00:00&to=2026-01-02T00:00")
     assert "circuit open" not in early.words
     async with pool.acquire() as conn:
-        found = await happenings.between(conn, id=other, name="other", since=at - timedelta(hours=2), until=at)
+        found = await history.between(conn, id=other, name="other", since=at - timedelta(hours=2), until=at)
         assert [one.kind for one in found] == ["opened"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from heliograph.accounts import quota
 from heliograph.base.database import clock
 from heliograph.campaigns import plan, record
-from heliograph.campaigns.views import happenings
+from heliograph.campaigns.views import chart_events
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview import figures, usage
 from heliograph.pages import words
@@ -44,8 +44,8 @@ async def show_traffic(request: Request) -> Answer:
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)
         picture = await figures.picture(conn, actor, since=since, until=until)
-        happened = await happenings.between(conn, actor, since=picture.since, until=picture.until)
-    drawn = charts.pictured(request, picture, marks=charts.of_campaigns(request, happened))
+        events = await chart_events.between(conn, actor, since=picture.since, until=picture.until)
+    drawn = charts.pictured(request, picture, marks=charts.of_campaigns(request, events))
     if (file := charts.download(request, drawn)) is not None:
         return file
     values = {

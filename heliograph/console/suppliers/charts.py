@@ -10,7 +10,7 @@ from heliograph.base.database import clock
 from heliograph.pages.lists.ranges import LENGTHS, Range
 from heliograph.pages.pieces.charts import Chart, Mark, Series, Tone
 from heliograph.pages.requests import Request
-from heliograph.sms.watched.happenings import Happening, Kind
+from heliograph.sms.watched.history import HistoryEvent, Kind
 from heliograph.sms.watched.hours import Hour
 from heliograph.traffic.reconciliation import STATES, Line
 
@@ -53,7 +53,7 @@ def bounds(range: Range) -> tuple[datetime, datetime]:
     return min(since, until - HOUR), until
 
 
-def marks(request: Request, happened: Iterable[Happening]) -> list[Mark]:
+def marks(request: Request, happened: Iterable[HistoryEvent]) -> list[Mark]:
     """Marks for events that may explain a dip, in the reader's language."""
     return [Mark(one.at, request.text(HAPPENED[one.kind])) for one in happened]
 

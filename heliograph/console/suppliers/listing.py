@@ -24,7 +24,7 @@ from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import drafts, forms, options, watching
 from heliograph.sms.reports import words
-from heliograph.sms.watched import happenings, heard, hours, pdus
+from heliograph.sms.watched import heard, history, hours, pdus
 from heliograph.suppliers import kinds
 
 HERE = "/console/suppliers"
@@ -74,7 +74,7 @@ async def show_one(request: Request) -> Answer:
         one: Supplier = values["row"]
         range = ranges.read(request, usual="24h")
         since, until = charts.bounds(range)
-        marks = charts.marks(request, await happenings.between(conn, id=id, name=one.name, since=since, until=until))
+        marks = charts.marks(request, await history.between(conn, id=id, name=one.name, since=since, until=until))
         reported = await watching.hours(conn, id, since=since, until=until)
         drawn = charts.drawn(request, reported, since, until, marks, is_simulated=one.simulated)
         drawn += charts.loads(request, await hours.read(conn, id, since=since, until=until), since, until, marks)

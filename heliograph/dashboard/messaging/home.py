@@ -11,7 +11,7 @@ from heliograph.accounts import quota
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
-from heliograph.campaigns.views import happenings
+from heliograph.campaigns.views import chart_events
 from heliograph.dashboard.messaging import attention
 from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages, usage
@@ -123,15 +123,15 @@ async def dismiss(request: Request) -> Answer:
 async def _figures(conn: Connection, request: Request, *, since: datetime, until: datetime) -> Figures:
     actor, sees_messages = request.actor, request.may("sms:read")
     picture = await figures.picture(conn, actor, since=since, until=until)
-    happened = (
-        await happenings.between(conn, actor, since=picture.since, until=picture.until)
+    events = (
+        await chart_events.between(conn, actor, since=picture.since, until=picture.until)
         if request.may("campaigns:read")
         else []
     )
     links = _links(request, picture) if sees_messages else ()
     return Figures(
         picture,
-        charts.pictured(request, picture, links, charts.of_campaigns(request, happened)),
+        charts.pictured(request, picture, links, charts.of_campaigns(request, events)),
         _cards(request, picture),
         _reasons(request, picture),
     )

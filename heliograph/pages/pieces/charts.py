@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
-from heliograph.campaigns.views.happenings import Happening
+from heliograph.campaigns.views.chart_events import ChartEvent
 from heliograph.overview.figures import Picture
 from heliograph.pages import languages
 from heliograph.pages.answers import Download
@@ -176,10 +176,10 @@ def pictured(request: Request, picture: Picture, links: Sequence[str] = (), mark
     ]
 
 
-def of_campaigns(request: Request, happened: Iterable[Happening]) -> list[Mark]:
+def of_campaigns(request: Request, events: Iterable[ChartEvent]) -> list[Mark]:
     """When campaigns began, were paused and resumed, as marks."""
     marks = []
-    for one in happened:
+    for one in events:
         name = one.name if len(one.name) <= LONGEST_NAME else f"{one.name[:LONGEST_NAME]}…"
         if one.kind != "begun":
             what = request.text("a pause") if one.kind == "paused" else request.text("in progress")

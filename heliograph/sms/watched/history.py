@@ -18,7 +18,7 @@ MOST, KEPT = 30, timedelta(days=60)
 Kind = Literal["opened", "closed", "active", "paused", "draining", "lost", "bound"]
 
 
-class Happening(msgspec.Struct, frozen=True):
+class HistoryEvent(msgspec.Struct, frozen=True):
     """One entry in a supplier's history."""
 
     at: datetime
@@ -26,7 +26,7 @@ class Happening(msgspec.Struct, frozen=True):
 
 
 # Each part uses an index and reads only the latest rows: a circuit may open and close all day.
-HAPPENINGS = """
+HISTORY = """
 (SELECT opened_at AS at, 'opened' AS kind FROM supplier_circuits
   WHERE supplier_id = $1 AND opened_at >= $3 AND opened_at < $4 ORDER BY opened_at DESC LIMIT $5)
 UNION ALL
@@ -51,11 +51,11 @@ ORDER BY at DESC LIMIT $5
 """
 
 
-async def between(conn: Connection, *, id: UUID, name: str, since: datetime, until: datetime) -> list[Happening]:
+async def between(conn: Connection, *, id: UUID, name: str, since: datetime, until: datetime) -> list[HistoryEvent]:
     """A supplier's history in [since, until), oldest first; the latest MOST entries."""
     check = str(said("supplier %(name)s", name=name))
-    rows = await conn.fetch(HAPPENINGS, id, check, since, until, MOST)
-    return [Happening(*row) for row in reversed(rows)]
+    rows = await conn.fetch(HISTORY, id, check, since, until, MOST)
+    return [HistoryEvent(*row) for row in reversed(rows)]
 
 
 # For retention: deletes those before $1, at most $2 at once.

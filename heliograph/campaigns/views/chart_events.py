@@ -1,4 +1,4 @@
-"""When campaigns began, were paused and resumed: possible causes of dips and peaks in traffic."""
+"""Events marked in traffic charts: when campaigns began, were paused and resumed, which may explain dips and peaks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from heliograph.base.database.pool import Connection
 LOOK, MOST = 50, 20
 
 
-class Happening(msgspec.Struct, frozen=True):
-    """Of one campaign."""
+class ChartEvent(msgspec.Struct, frozen=True):
+    """A campaign began, was paused or was resumed."""
 
     at: datetime
     name: str
@@ -23,7 +23,7 @@ class Happening(msgspec.Struct, frozen=True):
 
 
 # Pauses and resumptions are in the organization's own log; its index by object finds the few entries.
-HAPPENINGS = """
+EVENTS = """
 WITH newest AS MATERIALIZED (
     SELECT id, name, started_at, completed_at FROM campaigns
      WHERE organization_id = $1 AND mode = $2 ORDER BY id DESC LIMIT $5
@@ -43,7 +43,7 @@ ORDER BY at DESC LIMIT $6
 """
 
 
-async def between(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> list[Happening]:
+async def between(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> list[ChartEvent]:
     """Events in the actor's mode, in [since, until), oldest first."""
-    rows = await conn.fetch(HAPPENINGS, actor.organization_id, actor.mode, since, until, LOOK, MOST)
-    return [Happening(*row) for row in reversed(rows)]
+    rows = await conn.fetch(EVENTS, actor.organization_id, actor.mode, since, until, LOOK, MOST)
+    return [ChartEvent(*row) for row in reversed(rows)]
