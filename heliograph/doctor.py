@@ -23,7 +23,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import LATE, Check, Sentence, State, joined, kept, quoted, said
 from heliograph.base.standby.readers import StandbyUnreadable, reached
 from heliograph.health import backups, database, snapshots
-from heliograph.health.database import Room, Safety, Unseen
+from heliograph.health.database import DiskSpace, DiskUnknown, Durability
 from heliograph.mail import checks as mails
 from heliograph.mail.work import sender_of
 from heliograph.people.operators import checks as sign_ins
@@ -67,7 +67,7 @@ async def examine(
     settings: Settings,
     *,
     far: bool = True,
-    safety: Safety | None = None,
+    safety: Durability | None = None,
     compared: list[Check] | None = None,
 ) -> list[Check]:
     """The checks of the database and of everything recorded in it. Ends early if its tables are missing. `far`: also
@@ -237,9 +237,9 @@ async def _speed(conn: Connection, settings: Settings) -> list[Check]:
     return [Check(name, "ok", said("a statement that does nothing takes %(ms)s ms", ms=round(best * 1000, 1)))]
 
 
-def disk(room: Room | Unseen | None, settings: Settings) -> Check:
+def disk(room: DiskSpace | DiskUnknown | None, settings: Settings) -> Check:
     """How much of the database's disk is free, if it is on this machine."""
-    if isinstance(room, Unseen):
+    if isinstance(room, DiskUnknown):
         detail = said("%(place)s cannot be checked: %(error)s", place=room.place, error=room.reason)
         return Check(said("disk"), "warning", detail, said("Check its permissions."))
     if room is None:

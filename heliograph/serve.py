@@ -25,7 +25,7 @@ import uvloop
 from heliograph import doctor, requests
 from heliograph.accounts import idempotency
 from heliograph.accounts.api_keys.keyring import Keyring
-from heliograph.accounts.installation import Current
+from heliograph.accounts.installation import SettingsCache
 from heliograph.api.callbacks import sms as sms_callbacks
 from heliograph.api.callbacks import whatsapp as whatsapp_callbacks
 from heliograph.api.callbacks.door import PREFIX as CALLBACKS
@@ -37,7 +37,7 @@ from heliograph.api.document.guide import PATH as GUIDE
 from heliograph.api.door import probes
 from heliograph.api.door.guard import Guard, Receive, Scope, Send
 from heliograph.api.door.health import HealthChecks
-from heliograph.api.door.limits import Limiter, Strangers
+from heliograph.api.door.limits import AnonymousLimiter, Limiter
 from heliograph.api.door.operation import Services
 from heliograph.api.door.probes import Probes
 from heliograph.api.routes import OPERATIONS, PREFIX
@@ -160,7 +160,7 @@ async def serve(
         settings=settings,
         keyring=Keyring(pool),
         limiter=Limiter(pool, settings),
-        strangers=Strangers(settings.rate_unauthenticated),
+        strangers=AnonymousLimiter(settings.rate_unauthenticated),
         log=requests.Log(pool),
         failures=Failures(pool),
         health=HealthChecks(pool),
@@ -275,7 +275,7 @@ async def serve_guide(
     `stop`. Raises CannotListen."""
     stop = stop or asyncio.Event()
     document = Page(openapi.document(OPERATIONS, ""), "application/json", "no-cache")
-    docs = Docs(Strangers(GUIDE_RATE), document=document)
+    docs = Docs(AnonymousLimiter(GUIDE_RATE), document=document)
     asgi = Asgi(partial(_guide, docs))
     service = Service(Registry(Limits()), asgi.begin, partial(envelope.unanswered, public_url=""), TrustedProxies())
     server, listening = Server(service, asgi.tasks), bound(host, port, shared=False)
@@ -351,7 +351,7 @@ def _page_services(services: Services, reads: Pool, readers: Readers) -> PageSer
         factor_key=factors.seal_key(settings),
         sms=services.acceptor,
         whatsapp=services.whatsapp,
-        installation=Current(reads),
+        installation=SettingsCache(reads),
         status=status,
         refusal_of=envelope.refusal_of,
     )

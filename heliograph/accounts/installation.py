@@ -90,7 +90,7 @@ async def change(conn: Connection, who: Who, given: Mapping[str, str]) -> Instal
     return after
 
 
-class Current:
+class SettingsCache:
     """A process's cache of the settings: at most MAX_AGE old, or the last known ones while the database is
     unavailable."""
 
@@ -172,4 +172,4 @@ def _moment(value: str) -> datetime | None:
     return at if at.tzinfo is not None else None
 
 
-__all__ = ["NAMES", "PRODUCT", "Current", "Installation", "change", "load"]
+__all__ = ["NAMES", "PRODUCT", "Installation", "SettingsCache", "change", "load"]

@@ -36,7 +36,7 @@ Recipient = tuple[str, str | None, str | None, str | None, str | None]
 
 
 class ListedNumbers(msgspec.Struct, frozen=True):
-    """ImportedContact recipients: the distinct numbers, and the distinct texts that are not numbers."""
+    """Listed recipients: the distinct numbers, and the distinct texts that are not numbers."""
 
     valid: list[str]
     invalid: list[str]

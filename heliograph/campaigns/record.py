@@ -105,7 +105,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
         return self.audience_tags is not None or self.audience_import is not None
 
 
-class Named(msgspec.Struct, frozen=True):
+class CampaignName(msgspec.Struct, frozen=True):
     """A campaign, for finding it by name."""
 
     id: UUID
@@ -236,9 +236,9 @@ SELECT id, name, created_at FROM campaigns WHERE organization_id = $1 AND mode =
 """
 
 
-async def latest(conn: Connection, actor: Actor, *, limit: int = LOOKED) -> list[Named]:
+async def latest(conn: Connection, actor: Actor, *, limit: int = LOOKED) -> list[CampaignName]:
     """The newest campaigns of the actor's mode, of both channels, by name."""
-    return [Named(*row) for row in await conn.fetch(LATEST, actor.organization_id, actor.mode, limit)]
+    return [CampaignName(*row) for row in await conn.fetch(LATEST, actor.organization_id, actor.mode, limit)]
 
 
 # Uses the index `campaigns_under_way`, which is small.

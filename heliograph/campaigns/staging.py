@@ -31,7 +31,7 @@ from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels.contract import Batch, DueCampaign, StagedMessage, StagingStop
 from heliograph.campaigns.channels.table import CHANNELS
 from heliograph.consent import skipped
-from heliograph.consent.skipped import Passed
+from heliograph.consent.skipped import SkippedRecipient
 
 log = structlog.get_logger()
 
@@ -273,7 +273,7 @@ class _Chunk(msgspec.Struct):
     short: str | None = None
     recipients: list[str] = msgspec.field(default_factory=list)
     made: list[StagedMessage] = msgspec.field(default_factory=list)
-    skipped: list[Passed] = msgspec.field(default_factory=list)
+    skipped: list[SkippedRecipient] = msgspec.field(default_factory=list)
 
     def skip(self, phone: str, reason: str) -> None:
         """Skip a recipient."""

@@ -64,7 +64,7 @@ ON CONFLICT (organization_id, name) DO NOTHING
 """
 
 
-class Linked(msgspec.Struct, frozen=True, gc=False):
+class NewLink(msgspec.Struct, frozen=True, gc=False):
     """A new link, with keys for names."""
 
     organization_id: UUID
@@ -74,7 +74,7 @@ class Linked(msgspec.Struct, frozen=True, gc=False):
     strange: tuple[str, ...]
 
 
-async def link(conn: Connection, links: Collection[Link]) -> list[Linked]:
+async def link(conn: Connection, links: Collection[Link]) -> list[NewLink]:
     """Record that names belong to one person; returns the new links. Runs in the caller's transaction, which from then
     on holds the locks of organizations that got a new link."""
     wanted = sorted(
@@ -106,7 +106,7 @@ async def link(conn: Connection, links: Collection[Link]) -> list[Linked]:
     often = Counter((organization_id, name) for organization_id, *pair in new for name in pair)
     strange = {place for place, times in often.items() if times == 1 and place not in known}
     return [
-        Linked(organization_id, one, other, tuple(name for name in (one, other) if (organization_id, name) in strange))
+        NewLink(organization_id, one, other, tuple(name for name in (one, other) if (organization_id, name) in strange))
         for organization_id, one, other in new
     ]
 
@@ -146,7 +146,7 @@ class _Groups:
         return person
 
 
-class Left(msgspec.Struct, frozen=True):
+class DepartedNumber(msgspec.Struct, frozen=True):
     """A number that its person moved away from."""
 
     left_at: datetime
@@ -168,14 +168,16 @@ SELECT item.n, known.left_at, known.moved_to, known.is_taken
 """
 
 
-async def left(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict[tuple[UUID, str], list[Left]]:
+async def left(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict[tuple[UUID, str], list[DepartedNumber]]:
     """Those of the names, as (organization, address), that people have left: each time, in order. Only the last one may
     not have been taken."""
     asked = list(names)
     rows = await conn.fetch(LEFT, [one for one, _ in asked], [phones.person(address) for _, address in asked])
-    found: dict[tuple[UUID, str], list[Left]] = {}
+    found: dict[tuple[UUID, str], list[DepartedNumber]] = {}
     for row in rows:
-        found.setdefault(asked[row["n"] - 1], []).append(Left(row["left_at"], row["moved_to"], row["is_taken"]))
+        found.setdefault(asked[row["n"] - 1], []).append(
+            DepartedNumber(row["left_at"], row["moved_to"], row["is_taken"])
+        )
     return found
 
 
@@ -247,7 +249,7 @@ async def names(conn: Connection, organization_id: UUID, address: str) -> list[s
     return [row["name"] for row in await conn.fetch(NAMES, organization_id, address)]
 
 
-class Owned(msgspec.Struct, frozen=True):
+class OwnedName(msgspec.Struct, frozen=True):
     """A name of a person, as a key, and from when until when it was theirs; None: always, or still."""
 
     name: str
@@ -268,9 +270,9 @@ SELECT mine.name, (SELECT max(taken_at) FROM former_names before
 """
 
 
-async def owned(conn: Connection, organization_id: UUID, address: str) -> list[Owned]:
+async def owned(conn: Connection, organization_id: UUID, address: str) -> list[OwnedName]:
     """All names of the person with this address, and the numbers that they had before somebody else did. A number that
     they had twice is listed twice."""
     mine = await names(conn, organization_id, address)
     rows = await conn.fetch(OWNED, organization_id, mine, phones.person(address))
-    return [Owned(row["name"], row["since"], row["until"]) for row in rows]
+    return [OwnedName(row["name"], row["since"], row["until"]) for row in rows]

@@ -23,7 +23,7 @@ REASONS = (OPTED_OUT, RECENTLY_WRITTEN, NOT_ALLOWED, UNFIT, NO_NUMBER)
 #: Characters kept of a listed text that is not a number.
 LONGEST = 64
 #: (recipient, reason)
-Passed = tuple[str, str]
+SkippedRecipient = tuple[str, str]
 
 KEEP = """
 INSERT INTO campaign_skipped (organization_id, campaign_id, id, recipient, reason)
@@ -36,7 +36,7 @@ def printable(text: str) -> str:
     return "".join(one for one in text[:LONGEST] if one.isprintable())
 
 
-async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, passed: Sequence[Passed]) -> None:
+async def keep(conn: Connection, organization_id: UUID, campaign_id: UUID, passed: Sequence[SkippedRecipient]) -> None:
     """Store skipped recipients. Runs in the caller's transaction."""
     if passed:
         ids = [uuid7() for _ in passed]

@@ -14,7 +14,7 @@ from heliograph.base.process.settings import Settings
 DURABLE = ("fsync", "full_page_writes", "synchronous_commit")
 
 
-class Room(msgspec.Struct, frozen=True):
+class DiskSpace(msgspec.Struct, frozen=True):
     """Space of a file system, in bytes."""
 
     place: str
@@ -27,23 +27,23 @@ class Room(msgspec.Struct, frozen=True):
         return 100 * self.free / self.total
 
 
-class Unseen(msgspec.Struct, frozen=True):
+class DiskUnknown(msgspec.Struct, frozen=True):
     """The database's files are on this machine, but their location cannot be examined, for the system's reason."""
 
     place: str
     reason: str
 
 
-class Safety(msgspec.Struct, frozen=True):
+class Durability(msgspec.Struct, frozen=True):
     """The safety of the database. `off`: settings of DURABLE that are off; `disk`: None if on another machine."""
 
     off: list[str]
-    disk: Room | Unseen | None
+    disk: DiskSpace | DiskUnknown | None
 
     @property
-    def room(self) -> Room | None:
+    def room(self) -> DiskSpace | None:
         """Space on its disk; None if it cannot be examined from here."""
-        return self.disk if isinstance(self.disk, Room) else None
+        return self.disk if isinstance(self.disk, DiskSpace) else None
 
 
 OFF = """
@@ -52,10 +52,10 @@ SELECT name FROM unnest($1::text[]) WITH ORDINALITY AS asked (name, place)
 """
 
 
-async def safety(conn: Connection, settings: Settings) -> Safety:
+async def safety(conn: Connection, settings: Settings) -> Durability:
     """Whether the database is durable, and how much space it has."""
     off = [name for (name,) in await conn.fetch(OFF, list(DURABLE))]
-    return Safety(off, await disk(conn, settings))
+    return Durability(off, await disk(conn, settings))
 
 
 # Only some roles may query the data directory, and refusals would fill the server's log. The embedded server tells
@@ -66,7 +66,7 @@ SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'MEMBER') THE
 """
 
 
-async def disk(conn: Connection, settings: Settings) -> Room | Unseen | None:
+async def disk(conn: Connection, settings: Settings) -> DiskSpace | DiskUnknown | None:
     """Free space on the database's file system: that of its data directory, or else of its socket, or else this
     machine's root; None if the database is on another machine."""
     names = [host.name for host in database_url.parse(settings.database_url).hosts]
@@ -76,5 +76,5 @@ async def disk(conn: Connection, settings: Settings) -> Room | Unseen | None:
     try:
         usage = shutil.disk_usage(place)
     except OSError as error:
-        return Unseen(place, error.strerror or "")
-    return Room(place, usage.free, usage.total)
+        return DiskUnknown(place, error.strerror or "")
+    return DiskSpace(place, usage.free, usage.total)

@@ -28,7 +28,7 @@ SPAN = 60.0
 MOST = 100
 
 
-class Web(Process, frozen=True):
+class WebProcess(Process, frozen=True):
     """A web process seen within a minute."""
 
     #: Address of its metrics for Prometheus; "": none.
@@ -48,12 +48,12 @@ SELECT {heartbeat.COLUMNS}, metrics, accepting
 """
 
 
-async def listed(conn: Connection) -> list[Web]:
+async def listed(conn: Connection) -> list[WebProcess]:
     """Web processes seen within a minute."""
-    return [Web(**row) for row in await conn.fetch(LIST, MOST)]
+    return [WebProcess(**row) for row in await conn.fetch(LIST, MOST)]
 
 
-def accepted_within(webs: Sequence[Web], share: float) -> float | None:
+def accepted_within(webs: Sequence[WebProcess], share: float) -> float | None:
     """Seconds within which `share` (0 to 1) of the messages of the last minute were accepted; None: there were none."""
     counts = [sum(column) for column in zip(*(one.accepting for one in webs if one.accepting), strict=True)]
     return percentile(counts, share) if counts else None

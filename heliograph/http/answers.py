@@ -43,7 +43,7 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "closed", "protocol"]
 
 
-class Way(msgspec.Struct, frozen=True, gc=False):
+class ConnectionTrace(msgspec.Struct, frozen=True, gc=False):
     """How a request reached the other side: the address connected to, and how long looking up the name, connecting and
     the TLS handshake took, in seconds; None where none was needed."""
 
@@ -68,7 +68,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     duration: float
     start: bytes = b""
     first_byte: float | None = None
-    way: Way | None = None
+    way: ConnectionTrace | None = None
     headers: Mapping[str, str] = NO_HEADERS
 
 
@@ -91,7 +91,7 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     duration: float
     #: Whether any of the request may have been sent.
     is_sent: bool = True
-    way: Way | None = None
+    way: ConnectionTrace | None = None
 
 
 class NotHttp(Exception):

@@ -33,9 +33,9 @@ from heliograph.base.network.standstill import stood_still
 from heliograph.base.network.tls import client_context
 from heliograph.base.process.settings import Settings
 from heliograph.http import writer
-from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, Failure, FailureKind, Way
+from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, ConnectionTrace, Failure, FailureKind
 from heliograph.http.client_connection import BODY_SECONDS, ClientConnection
-from heliograph.http.resolver import Blocked, Lookup, Resolver
+from heliograph.http.resolver import AddressBlocked, Lookup, Resolver
 
 #: Most receivers close an idle connection after 5 s or later; a request on one that is being closed is lost.
 KEEP_ALIVE = 4.0
@@ -150,7 +150,7 @@ class HttpClient:
             self._occupy(connection)
             return await connection.send(request, started=started, deadline=started + self._seconds)
         except _NotSent as why:
-            way = None if why.address is None else Way(why.address)
+            way = None if why.address is None else ConnectionTrace(why.address)
             return Failure(why.kind, why.detail, time.monotonic() - started, is_sent=False, way=way)
         except Exception as error:
             detail = str(error) if isinstance(error, ValueError) else type(error).__name__
@@ -275,7 +275,7 @@ class HttpClient:
                     sock.close()
                     raise _NotSent("connect", _reason(error)) from None
                 connection = await self._open(destination, sock, address)
-                connection.way = Way(
+                connection.way = ConnectionTrace(
                     address,
                     dns=None if destination.address is not None else found - began,
                     connect=reached - found,
@@ -290,7 +290,7 @@ class HttpClient:
             return [str(destination.address)]
         try:
             return await self._resolver.resolve(destination.host)
-        except Blocked as error:
+        except AddressBlocked as error:
             raise _NotSent("blocked", str(error)) from None
         except OSError as error:
             raise _NotSent("dns", _reason(error)) from None
@@ -333,7 +333,7 @@ class HttpClient:
             except BaseException:
                 sock.close()
                 raise
-        except Blocked as error:
+        except AddressBlocked as error:
             raise _NotSent("blocked", str(error)) from None
         except OSError as error:
             raise _NotSent("busy" if error.errno in _OURS else "connect", _reason(error), address) from None
@@ -400,7 +400,7 @@ class HttpClient:
     def _open_socket(self, info: tuple[Any, ...]) -> socket.socket:
         family, kind, protocol, _, place = info
         if not self._check(ip_address(place[0])):
-            raise Blocked(place[0])
+            raise AddressBlocked(place[0])
         return socket.socket(family, kind, protocol)
 
 

@@ -19,10 +19,10 @@ from heliograph.base.network import sockets
 from heliograph.http.answers import (
     Answer,
     AnswerReader,
+    ConnectionTrace,
     Failure,
     FailureKind,
     NotHttp,
-    Way,
     seconds_until,
 )
 
@@ -68,7 +68,7 @@ class ClientConnection(asyncio.Protocol):
         self.deadline = 0.0
         self.idle_since = 0.0
         #: How it was opened; after the first request, only its address.
-        self.way: Way | None = None
+        self.way: ConnectionTrace | None = None
 
     def send(self, request: bytes, *, started: float, deadline: float) -> asyncio.Future[Answer | Failure]:
         """Send this and read the answer. `started`: the start of its duration."""
@@ -171,7 +171,7 @@ class ClientConnection(asyncio.Protocol):
     def _settle(self, outcome: Answer | Failure) -> None:
         way = self.way
         if way is not None and way.connect is not None:
-            self.way = Way(way.address)
+            self.way = ConnectionTrace(way.address)
         done, self._done = self._done, None
         if done is not None:
             done(outcome)

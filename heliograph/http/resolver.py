@@ -26,7 +26,7 @@ _REMEMBERED = 4_096
 Lookup = Callable[[str], list[str]]
 
 
-class Blocked(OSError):
+class AddressBlocked(OSError):
     """An address that may not be connected to. An OSError: to the caller the name has no address."""
 
     def __init__(self, address: str) -> None:
@@ -46,8 +46,8 @@ class Resolver:
         self._running: dict[str, asyncio.Task[list[str]]] = {}
 
     async def resolve(self, name: str) -> list[str]:
-        """The checked addresses, alternating between families. Raises OSError if there are none; Blocked if one is
-        refused."""
+        """The checked addresses, alternating between families. Raises OSError if there are none; AddressBlocked if one
+        is refused."""
         expiry, found = self._known.get(name, (0.0, []))
         if time.monotonic() >= expiry:
             task = self._running.get(name)
@@ -79,7 +79,7 @@ class Resolver:
                 raise OSError("the name has no address")
             for address in outcome:
                 if not self._check(ip_address(address)):
-                    raise Blocked(address)
+                    raise AddressBlocked(address)
             outcome = _by_turns(outcome)
         except (OSError, ValueError) as error:
             # The system's resolver raises UnicodeError, a ValueError, for a name with an invalid label.

@@ -39,7 +39,7 @@ class Outbox(msgspec.Struct, frozen=True):
     base_url: str
 
 
-class Taken(msgspec.Struct, frozen=True):
+class ClaimedMail(msgspec.Struct, frozen=True):
     """A mail that this worker holds until its lease ends. `attempts` is its fencing token."""
 
     id: UUID
@@ -132,12 +132,12 @@ async def put_many(
     return int(done.split()[-1])
 
 
-def opened(key: Key, taken: Taken) -> Mail:
+def opened(key: Key, taken: ClaimedMail) -> Mail:
     """The content of a mail. Raises Unsealable."""
     return msgspec.json.decode(content(key, taken), type=Mail)
 
 
-def content(key: Key, taken: Taken) -> bytes:
+def content(key: Key, taken: ClaimedMail) -> bytes:
     """A row's content as JSON. Raises Unsealable."""
     return unseal(key, taken.sealed, context(taken.id))
 
@@ -172,9 +172,9 @@ RETURNING id, kind, sealed, attempts
 """
 
 
-async def take(conn: Connection) -> list[Taken]:
+async def take(conn: Connection) -> list[ClaimedMail]:
     """Mails to be sent now."""
-    return [Taken(**row) for row in await conn.fetch(TAKE, TAKEN, LEASE)]
+    return [ClaimedMail(**row) for row in await conn.fetch(TAKE, TAKEN, LEASE)]
 
 
 GIVE_UP = """
@@ -194,7 +194,7 @@ UPDATE mails SET state = 'sent', sealed = NULL, reason = '' WHERE id = $1 AND at
 """
 
 
-async def sent(conn: Connection, taken: Taken) -> None:
+async def sent(conn: Connection, taken: ClaimedMail) -> None:
     """Record that the server accepted a mail."""
     await conn.execute(SENT, taken.id, taken.attempts)
 
@@ -204,7 +204,7 @@ UPDATE mails SET state = 'failed', sealed = NULL, reason = $3 WHERE id = $1 AND 
 """
 
 
-async def failed(conn: Connection, taken: Taken, *, reason: str) -> None:
+async def failed(conn: Connection, taken: ClaimedMail, *, reason: str) -> None:
     """Record a permanent failure."""
     await conn.execute(FAILED, taken.id, taken.attempts, reason)
 
@@ -215,7 +215,7 @@ UPDATE mails SET due_at = least(now() + make_interval(secs => $4), deadline), re
 """
 
 
-async def again(conn: Connection, taken: Taken, *, reason: str) -> None:
+async def again(conn: Connection, taken: ClaimedMail, *, reason: str) -> None:
     """Schedule another try."""
     wait = RETRIES[min(taken.attempts, len(RETRIES)) - 1]
     await conn.execute(AGAIN, taken.id, taken.attempts, reason, float(wait))
@@ -224,7 +224,7 @@ async def again(conn: Connection, taken: Taken, *, reason: str) -> None:
 DONE = "DELETE FROM mails WHERE id = $1 AND attempts = $2 AND state = 'waiting' RETURNING true"
 
 
-async def done(conn: Connection, taken: Taken) -> bool:
+async def done(conn: Connection, taken: ClaimedMail) -> bool:
     """Delete a row that was a request, not a mail; False: another worker has it."""
     return bool(await conn.fetchval(DONE, taken.id, taken.attempts))
 

@@ -16,7 +16,7 @@ from heliograph.base.network import smtp
 from heliograph.base.network.smtp import Mailer, MailNotSent
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
-from heliograph.mail.outbox import Outbox, Taken
+from heliograph.mail.outbox import ClaimedMail, Outbox
 from heliograph.queue.work import Loop, Work
 
 log = structlog.get_logger()
@@ -80,7 +80,7 @@ class MailWork(Work):
         if self._sender is not None:
             self._sender.close()
 
-    async def _one(self, taken: Taken) -> None:
+    async def _one(self, taken: ClaimedMail) -> None:
         try:
             if taken.kind in self._answers:
                 await self._answer(taken)
@@ -91,14 +91,14 @@ class MailWork(Work):
             async with self._pool.acquire() as conn:
                 await outbox.failed(conn, taken, reason="unreadable")
 
-    async def _answer(self, taken: Taken) -> None:
+    async def _answer(self, taken: ClaimedMail) -> None:
         assert self._outbox is not None
         content = outbox.content(self._key, taken)
         async with self._pool.acquire() as conn, conn.transaction():
             if await outbox.done(conn, taken):
                 await self._answers[taken.kind](conn, self._outbox, content)
 
-    async def _send(self, taken: Taken) -> None:
+    async def _send(self, taken: ClaimedMail) -> None:
         assert self._sender is not None
         try:
             await self._sender.send(outbox.opened(self._key, taken), id=str(taken.id))

@@ -149,7 +149,7 @@ SELECT supplier_id, asked_on AS month, currency, count(*)::int AS numbers, sum(t
 """
 
 
-class Spent(msgspec.Struct, frozen=True):
+class MonthlyLookups(msgspec.Struct, frozen=True):
     """Look-ups of a month."""
 
     supplier_id: UUID
@@ -166,9 +166,9 @@ class Spent(msgspec.Struct, frozen=True):
     price: int
 
 
-async def spent(conn: Connection) -> list[Spent]:
+async def spent(conn: Connection) -> list[MonthlyLookups]:
     """The cost of look-ups by month and supplier, latest first, over 90 days."""
-    return [Spent(*row) for row in await conn.fetch(SPENT)]
+    return [MonthlyLookups(*row) for row in await conn.fetch(SPENT)]
 
 
 FORGET = "DELETE FROM number_lookups WHERE number = ANY ($1)"

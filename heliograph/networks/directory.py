@@ -30,7 +30,7 @@ WHOLE, OVERLAY = 3600.0, 100_000
 LATE = timedelta(minutes=1)
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class NumberOrigin(msgspec.Struct, frozen=True, gc=False):
     """Where a number belongs."""
 
     #: ISO region.
@@ -47,9 +47,9 @@ class Directory:
     """Call `refresh` periodically. A look-up takes about 0.6 µs."""
 
     def __init__(self) -> None:
-        #: By calling code: lengths of its prefixes, Place by prefix, and the Place of all other numbers (None: several
+        #: By calling code: lengths of its prefixes, NumberOrigin by prefix, and that of all other numbers (None: several
         #: countries share the code).
-        self._codes: dict[str, tuple[tuple[int, ...], dict[str, Place], Place | None]] = {}
+        self._codes: dict[str, tuple[tuple[int, ...], dict[str, NumberOrigin], NumberOrigin | None]] = {}
         self._numbers = array("q")
         self._kinds = array("H")
         #: (network, source) by the number that stands for it in the array of kinds, and the inverse.
@@ -59,13 +59,13 @@ class Directory:
         self._loaded_at: float | None = None
         self._until: datetime | None = None
 
-    def place(self, number: str) -> Place:
+    def place(self, number: str) -> NumberOrigin:
         """The country and network of an E.164 number."""
         if self._numbers or self._recent:
             kind = self._known(int(number[1:]))
             if kind is not None:
                 network, source = self._meaning[kind]
-                return Place(plan.country(number), network, source, True)
+                return NumberOrigin(plan.country(number), network, source, True)
         for end in (4, 3, 2):
             ranges = self._codes.get(number[1:end])
             if ranges is not None:
@@ -77,9 +77,9 @@ class Directory:
             found = prefixes.get(number[1 : 1 + length])
             if found is not None:
                 return found
-        return elsewhere or Place(plan.country(number), "", "", False)
+        return elsewhere or NumberOrigin(plan.country(number), "", "", False)
 
-    def hear(self, one: learned.Known) -> None:
+    def hear(self, one: learned.LearnedNetwork) -> None:
         """Add what was learned about a number, before `refresh` would."""
         self._recent[one.number] = self._kind(one)
 
@@ -90,14 +90,14 @@ class Directory:
         at = bisect_left(self._numbers, number)
         return self._kinds[at] if at < len(self._numbers) and self._numbers[at] == number else None
 
-    def _open(self, number: str) -> tuple[tuple[int, ...], dict[str, Place], Place | None]:
+    def _open(self, number: str) -> tuple[tuple[int, ...], dict[str, NumberOrigin], NumberOrigin | None]:
         code = phones.calling_code(number)
         ranges = plan.ranges(code)
         shared = code in plan.SHARED
         country = plan.country(number)
         exact = country in plan.unportable()
         places = {
-            network: Place(country, network, "range" if network else "", bool(network) and exact)
+            network: NumberOrigin(country, network, "range" if network else "", bool(network) and exact)
             for network in {"", *ranges.prefixes.values()}
         }
         prefixes = {prefix: places[network] for prefix, network in ranges.prefixes.items()}
@@ -131,7 +131,7 @@ class Directory:
         self._numbers, self._kinds, self._recent = numbers, kinds, {}
         self._loaded_at, self._until = begun, at
 
-    def _kind(self, one: learned.Known) -> int:
+    def _kind(self, one: learned.LearnedNetwork) -> int:
         key = (one.network, one.source)
         kind = self._kind_of.get(key)
         if kind is None:

@@ -25,7 +25,7 @@ _CONTINENTS = "234567"
 RECEIPT, LOOKUP = "receipt", "lookup"
 
 
-class Known(msgspec.Struct, frozen=True, gc=False):
+class LearnedNetwork(msgspec.Struct, frozen=True, gc=False):
     """What was learned about a number."""
 
     #: Its digits as a number: +258841234567 is 258841234567.
@@ -64,7 +64,7 @@ class Notes:
         """Store what was collected."""
         if self._known:
             known, self._known = self._known, {}
-            await learn(conn, [Known(number, network, RECEIPT) for number, network in known.items()])
+            await learn(conn, [LearnedNetwork(number, network, RECEIPT) for number, network in known.items()])
 
 
 # Ordered by key, so that two workers cannot deadlock. Known and recent rows are not rewritten: the row of a number that
@@ -79,7 +79,7 @@ SELECT number, date_trunc('month', now() AT TIME ZONE 'UTC')::date, network, sou
 """
 
 
-async def learn(conn: Connection, some: Iterable[Known]) -> None:
+async def learn(conn: Connection, some: Iterable[LearnedNetwork]) -> None:
     """Store what was learned; the last entry for a number counts."""
     last = {one.number: one for one in some}
     ordered = [last[number] for number in sorted(last)]
@@ -99,9 +99,9 @@ SELECT DISTINCT ON (number) number, network, source FROM number_networks
 """
 
 
-async def page(conn: Connection | Pool, *, after: int) -> list[Known]:
+async def page(conn: Connection | Pool, *, after: int) -> list[LearnedNetwork]:
     """What is known about numbers above `after`: up to STEP of them, in order."""
-    return [Known(*row) for row in await conn.fetch(PAGE, after, KEPT, STEP)]
+    return [LearnedNetwork(*row) for row in await conn.fetch(PAGE, after, KEPT, STEP)]
 
 
 SINCE = """
@@ -109,10 +109,10 @@ SELECT number, network, source, learned_at FROM number_networks WHERE learned_at
 """
 
 
-async def since(conn: Connection | Pool, at: datetime) -> tuple[list[Known], datetime]:
+async def since(conn: Connection | Pool, at: datetime) -> tuple[list[LearnedNetwork], datetime]:
     """What was learned after a time, at most STEP entries, and the time to continue from."""
     rows = await conn.fetch(SINCE, at, STEP)
-    return [Known(*list(row.values())[:3]) for row in rows], rows[-1]["learned_at"] if rows else at
+    return [LearnedNetwork(*list(row.values())[:3]) for row in rows], rows[-1]["learned_at"] if rows else at
 
 
 FORGET = """

@@ -52,7 +52,7 @@ class Country(msgspec.Struct, frozen=True):
     reason: Failed | None
 
 
-class Picture(msgspec.Struct, frozen=True):
+class PeriodFigures(msgspec.Struct, frozen=True):
     """A period, [since, until). `intervals`: (begin, figures) of each `step`; `countries`: those with most messages
     first; `reasons`: why messages failed, most frequent first, across all countries ("")."""
 
@@ -66,7 +66,7 @@ class Picture(msgspec.Struct, frozen=True):
     reasons: list[Failed]
 
 
-async def picture(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> Picture:
+async def picture(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> PeriodFigures:
     """A period in whole hours, or whole days if it is long, with the same length of time before it."""
     step = HOUR if until - since <= LONGEST_BY_HOUR else DAY
     since, until = _floor(max(since, until - LONGEST), step), _floor(until - timedelta(microseconds=1), step) + step
@@ -94,7 +94,7 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
     for point in points:
         by_time.setdefault(point.at, []).append(point)
     failed = await traffic.failures(conn, actor, date_from=since, date_to=until, limit=MOST)
-    return Picture(
+    return PeriodFigures(
         since=since,
         until=until,
         step=step,
@@ -106,7 +106,7 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
     )
 
 
-class Told(msgspec.Struct, frozen=True):
+class RollUpFigures(msgspec.Struct, frozen=True):
     """What the roll-ups know about certain messages accepted in [since, until); None: not asked for."""
 
     since: datetime
@@ -127,7 +127,7 @@ async def told(
     sender: str | None = None,
     has_figures: bool = True,
     has_reasons: bool = True,
-) -> Told:
+) -> RollUpFigures:
     """Figures and reasons of a channel, country or sender (reasons are not kept by sender), over whole hours, or whole
     days if the period is long. `usual`: the length of the period if it has no beginning."""
     until = until or clock.now()
@@ -151,10 +151,12 @@ async def told(
     if has_reasons:
         failed = await traffic.failures(conn, actor, date_from=since, date_to=until, limit=MOST)
     fitting = (one for one in failed if channel in (None, one.channel) and country in (None, one.country))
-    return Told(since, until, summed(points) if has_figures else None, _reasons(fitting) if has_reasons else None)
+    return RollUpFigures(
+        since, until, summed(points) if has_figures else None, _reasons(fitting) if has_reasons else None
+    )
 
 
-class Fall(msgspec.Struct, frozen=True):
+class DeliveryDrop(msgspec.Struct, frozen=True):
     """A drop in deliveries to a country: the last 24 hours compared with the 7 whole days (UTC) before them."""
 
     region: str
@@ -167,7 +169,7 @@ class Fall(msgspec.Struct, frozen=True):
 KNOWN, POINTS, ERRORS = 50, 5.0, 3.0
 
 
-async def falls(conn: Connection, actor: Actor) -> list[Fall]:
+async def falls(conn: Connection, actor: Actor) -> list[DeliveryDrop]:
     """Countries with worse delivery than in the week before, worst first."""
     until = _floor(clock.now(), HOUR) + HOUR
     since = until - DAY
@@ -181,11 +183,11 @@ async def falls(conn: Connection, actor: Actor) -> list[Fall]:
 
     midnight = _floor(since, DAY)
     now, before = await read(since, until), await read(midnight - WEEK, midnight)
-    found = [Fall(region, figures, before[region]) for region, figures in now.items() if region in before]
+    found = [DeliveryDrop(region, figures, before[region]) for region, figures in now.items() if region in before]
     return sorted((one for one in found if _fell(one) >= POINTS), key=_fell, reverse=True)
 
 
-def _fell(one: Fall) -> float:
+def _fell(one: DeliveryDrop) -> float:
     """The drop in percentage points; 0: too little is known, or it may be chance."""
     if min(known.delivered + known.failed for known in (one.now, one.before)) < KNOWN:
         return 0.0

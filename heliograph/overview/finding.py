@@ -14,10 +14,10 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 
 #: Campaigns, newest first, that are searched for a name: names have no index.
-LOOKED = 500
+EXAMINED = 500
 
 
-class Thing(msgspec.Struct, frozen=True):
+class SearchResult(msgspec.Struct, frozen=True):
     """A search result. `kind`: one of KINDS."""
 
     kind: str
@@ -74,13 +74,13 @@ SELECT kind, id FROM (
 """
 
 
-async def by_id(conn: Connection, actor: Actor, *, id: UUID, kinds: Collection[str]) -> Thing | None:
+async def by_id(conn: Connection, actor: Actor, *, id: UUID, kinds: Collection[str]) -> SearchResult | None:
     """The thing with this id, of these kinds, and in the actor's mode if it has one. For an event, its message."""
     row = await conn.fetchrow(BY_ID, actor.organization_id, id, actor.mode, list(kinds))
-    return None if row is None else Thing(*row)
+    return None if row is None else SearchResult(*row)
 
 
-async def by_name(conn: Connection, actor: Actor, *, name: str, kinds: Collection[str]) -> Thing | None:
+async def by_name(conn: Connection, actor: Actor, *, name: str, kinds: Collection[str]) -> SearchResult | None:
     """The thing with this name: a key by its ends, a person by e-mail, others by name, value or address."""
-    row = await conn.fetchrow(BY_NAME, actor.organization_id, name, actor.mode, list(kinds), LOOKED)
-    return None if row is None else Thing(*row)
+    row = await conn.fetchrow(BY_NAME, actor.organization_id, name, actor.mode, list(kinds), EXAMINED)
+    return None if row is None else SearchResult(*row)

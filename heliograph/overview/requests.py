@@ -17,7 +17,7 @@ from heliograph.base.database.bounded_scan import LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.overview import finding, messages
-from heliograph.overview.finding import Thing
+from heliograph.overview.finding import SearchResult
 from heliograph.overview.messages import Message
 from heliograph.requests import Filters, LogEntry, RequestPage, reading
 
@@ -31,7 +31,7 @@ class Detail(msgspec.Struct, frozen=True):
 
     request: LogEntry
     siblings: list[LogEntry]
-    thing: Thing | None = None
+    thing: SearchResult | None = None
 
 
 async def list_page(
@@ -108,7 +108,7 @@ LENGTH = 36
 MARGIN = timedelta(seconds=10)
 
 
-async def _thing(conn: Connection, actor: Actor, asked: LogEntry, kinds: Collection[str]) -> Thing | None:
+async def _thing(conn: Connection, actor: Actor, asked: LogEntry, kinds: Collection[str]) -> SearchResult | None:
     """What a request concerned, by the id in its path; otherwise what it created."""
     ids = [part for part in asked.path.split("/") if len(part) == LENGTH]
     named = ids[0] if ids else None
@@ -122,7 +122,7 @@ async def _thing(conn: Connection, actor: Actor, asked: LogEntry, kinds: Collect
         return None
     if "message" in kinds:
         try:
-            return Thing("message", (await messages.get(conn, actor, id=id)).message.id)
+            return SearchResult("message", (await messages.get(conn, actor, id=id)).message.id)
         except NotFound:
             pass
     return await finding.by_id(conn, actor, id=id, kinds=[kind for kind in kinds if kind != "message"])

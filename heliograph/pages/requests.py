@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph import requests
 from heliograph.accounts import idempotency
-from heliograph.accounts.installation import Current
+from heliograph.accounts.installation import SettingsCache
 from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor, Who
 from heliograph.base.crypto import Key
@@ -31,7 +31,7 @@ from heliograph.people.noticing.guessing import Guesses
 from heliograph.people.operators.sessions import Operator
 from heliograph.people.roles import Role
 from heliograph.people.session_keeping.book import SessionBook
-from heliograph.people.sessions import Known
+from heliograph.people.sessions import SignedInUser
 from heliograph.sms.accepting.accept import Acceptor as SmsAcceptor
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
 
@@ -72,7 +72,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     sms: SmsAcceptor
     whatsapp: WhatsAppAcceptor
     #: Settings of the installation made by operators.
-    installation: Current
+    installation: SettingsCache
     #: The state of the service in a word ("ok", "slow", "waiting" for a worker, "down"), and for how many minutes the
     #: oldest work is overdue.
     status: Callable[[], Awaitable[tuple[str, int]]]
@@ -144,7 +144,7 @@ class Request:
     is_compact: bool
     speech: Speech
     realm: Realm
-    session: Known | Operator | None
+    session: SignedInUser | Operator | None
     #: None: it is not traced.
     span: Span | None
     #: The session's token, as the browser sent it.
@@ -161,9 +161,9 @@ class Request:
         return None if self.span is None else self.span.context
 
     @property
-    def person(self) -> Known:
+    def person(self) -> SignedInUser:
         """The session, on pages of the dashboard that need one."""
-        assert isinstance(self.session, Known)
+        assert isinstance(self.session, SignedInUser)
         return self.session
 
     @property
@@ -181,7 +181,7 @@ class Request:
     @property
     def organization_id(self) -> UUID | None:
         """The organization that is shown; None: none, as in the console."""
-        return self.session.organization_id if isinstance(self.session, Known) else None
+        return self.session.organization_id if isinstance(self.session, SignedInUser) else None
 
     def form_token(self) -> str:
         """A fresh token for the forms of a page. It needs a session."""
@@ -192,7 +192,7 @@ class Request:
     def role(self) -> Role | None:
         """The person's role in the current organization; None without one."""
         person = self.session
-        return person.held if isinstance(person, Known) else None
+        return person.held if isinstance(person, SignedInUser) else None
 
     @property
     def actor(self) -> Actor:

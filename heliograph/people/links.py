@@ -33,7 +33,7 @@ class LinkUsed(Refusal):
     code, status = "link_used", 410
 
 
-class Used(msgspec.Struct, frozen=True):
+class LinkLogin(msgspec.Struct, frozen=True):
     """The person whom a link signs in. `needs_code`: it was mailed, and their second factor is required next."""
 
     user_id: UUID
@@ -68,12 +68,12 @@ RETURNING user_id, is_mailed, expires_at > now() AS is_good,
 """
 
 
-async def use(conn: Connection, *, token: str, realm: Realm = "dashboard") -> Used:
+async def use(conn: Connection, *, token: str, realm: Realm = "dashboard") -> LinkLogin:
     """The person of a token, which is used up. Raises LinkUsed."""
     row = await conn.fetchrow(USE, hash_secret(token.strip()[:200]), realm)
     if row is None or not row["is_good"]:
         raise LinkUsed
-    return Used(row["user_id"], row["is_mailed"], row["needs_code"])
+    return LinkLogin(row["user_id"], row["is_mailed"], row["needs_code"])
 
 
 END = "DELETE FROM sign_in_links WHERE user_id = $1"

@@ -24,7 +24,7 @@ from heliograph.guard.rules import Rules
 from heliograph.people import memberships, roles, users
 
 
-class Stops(msgspec.Struct, frozen=True):
+class ClosingEffects(msgspec.Struct, frozen=True):
     """What closing an organization stops, in numbers; MANY stands for that many or more."""
 
     keys: int
@@ -93,11 +93,11 @@ SELECT (SELECT count(*) FROM (SELECT FROM api_keys WHERE organization_id = $1 AN
 """
 
 
-async def stops(conn: Connection, actor: Actor) -> Stops:
+async def stops(conn: Connection, actor: Actor) -> ClosingEffects:
     """What closing the organization would stop."""
     row = await conn.fetchrow(STOPS, actor.organization_id, MANY)
     assert row is not None
-    return Stops(**row)
+    return ClosingEffects(**row)
 
 
 async def close(conn: Connection, actor: Actor) -> Organization:

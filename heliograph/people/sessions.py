@@ -40,7 +40,7 @@ touch, prove, end_token = ROWS.touch, ROWS.prove, ROWS.end_token
 end, end_all, list_all, FORGET = ROWS.end, ROWS.end_all, ROWS.list_all, ROWS.forget
 
 
-class Known(msgspec.Struct, frozen=True):
+class SignedInUser(msgspec.Struct, frozen=True):
     """A session and its person, at most half a second old."""
 
     id: UUID
@@ -207,14 +207,16 @@ SELECT s.token_hash, s.id, s.user_id, u.email, u.name, u.language, u.time_zone, 
 """
 
 
-async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, Known]:
+async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> dict[bytes, SignedInUser]:
     """Sessions by the SHA-256 of their tokens; unknown and ended ones are omitted."""
     found = {}
     lookers = operator_roles.holders(operator_roles.LOOK)
     for row in await conn.fetch(AUTHENTICATE, list(hashes), PROVED, UNREAD, roles.VIEWING.name, lookers):
-        values = {name: row[name] for name in Known.__struct_fields__ if name not in ("organizations", "silent")}
+        values = {name: row[name] for name in SignedInUser.__struct_fields__ if name not in ("organizations", "silent")}
         own = list(zip(row["ids"], row["names"], strict=True)) if row["reason"] is None else []
-        found[row["token_hash"]] = Known(organizations=own, silent=silent(row["theirs"], row["chosen"]), **values)
+        found[row["token_hash"]] = SignedInUser(
+            organizations=own, silent=silent(row["theirs"], row["chosen"]), **values
+        )
     return found
 
 

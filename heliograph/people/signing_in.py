@@ -39,7 +39,7 @@ class WrongCode(Refusal):
     code, status = "code_refused", 403
 
 
-class Proved(msgspec.Struct, frozen=True):
+class VerifiedPassword(msgspec.Struct, frozen=True):
     """Somebody with a correct password. `needs_code`: they have a second factor, which is required next."""
 
     user_id: UUID
@@ -51,7 +51,7 @@ FIND = "SELECT id, password, totp IS NOT NULL AS has_totp FROM users WHERE email
 
 async def password(
     pool: Pool, mark_key: Key, guesses: Guesses, *, email: str, password: str, address: str, browser: str = ""
-) -> Proved:
+) -> VerifiedPassword:
     """The person with this e-mail and password. Raises WrongSignIn, TooManyTries, TooManySignIns.
 
     `guesses`: notified of failures; `address`: where the attempt comes from; `browser`: the mark that it carries. No
@@ -70,7 +70,7 @@ async def password(
     if not row["has_totp"]:
         async with pool.acquire() as conn:
             await tries.forgive(conn, account=counted, address=address)
-    return Proved(row["id"], row["has_totp"])
+    return VerifiedPassword(row["id"], row["has_totp"])
 
 
 FIND_BY_ID = "SELECT password FROM users WHERE id = $1"

@@ -41,7 +41,7 @@ PIECES_AT_ONCE = 200
 AROUND = timedelta(days=2)
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """What an erasure did, as stored in the audit log: nothing in it identifies the person.
 
     `names`: how many spellings, numbers and user ids it covered, with numbers that they left and others have taken.
@@ -291,7 +291,7 @@ SELECT (SELECT count(*) FROM gone)::int AS gone, (SELECT count(*) FROM told)::in
 """
 
 
-async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
+async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureReceipt:
     """Erase the data held about a person, under all names; `address`: E.164, or a user id. `conn` plans by key from
     then on.
 
@@ -340,7 +340,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> Receipt:
         "messages_without_text": sent["seen"] + received["seen"] + row["seen"],
         "opt_outs": await conn.fetchval(OPT_OUTS, organization_id, names),
     }
-    receipt = Receipt(
+    receipt = ErasureReceipt(
         id=uuid7(),
         begun_at=clock.iso(begun),
         ended_at=clock.iso(clock.now()),

@@ -23,7 +23,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.retention import turns
 from heliograph.retention.forgetting import bounds
 from heliograph.retention.shorter import PARTS
-from heliograph.retention.turns import Budget, Swept
+from heliograph.retention.turns import Budget, SweptRows
 from heliograph.whatsapp.retention import SILENT
 
 NAME = "messages of organizations"
@@ -132,7 +132,7 @@ async def _forget_one(
     organization_id: UUID = row["id"]
     until = present - timedelta(days=row["days"])
     for table, remove in REMOVES.items():
-        swept = Swept(organization_id, f"rows of {organization_id} in {table}", FIRST[table], until, since)
+        swept = SweptRows(organization_id, f"rows of {organization_id} in {table}", FIRST[table], until, since)
 
         async def change(start: datetime, end: datetime, remove: Remove = remove) -> int:
             return await despite_deadlocks(partial(remove, conn, organization_id, start, end, until))

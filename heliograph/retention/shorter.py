@@ -16,7 +16,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.retention import turns
-from heliograph.retention.turns import Budget, Swept
+from heliograph.retention.turns import Budget, SweptRows
 from heliograph.sms import timeline
 
 #: Parts of a message arrive at most this long before the last of them.
@@ -102,7 +102,7 @@ async def _forget_one(conn: Connection, row: asyncpg.Record, budget: Budget) -> 
     organization_id: UUID = row["id"]
     until = await conn.fetchval("SELECT now()") - timedelta(days=row["days"])
     for table in ERASE:
-        swept = Swept(organization_id, f"texts of {organization_id} in {table}", FIRST[table], until)
+        swept = SweptRows(organization_id, f"texts of {organization_id} in {table}", FIRST[table], until)
         if not await turns.sweep(conn, swept, partial(_erase, conn, organization_id, table, budget), budget):
             return False
     for sql in ALSO:

@@ -15,7 +15,7 @@ from heliograph.retention.forgetting import bounds
 from heliograph.retention.rules import RULES
 
 
-class Kept(msgspec.Struct, frozen=True):
+class PartitionedTable(msgspec.Struct, frozen=True):
     """One partitioned table."""
 
     name: str
@@ -40,7 +40,7 @@ SELECT parent.relname AS parent, child.relname AS name, coalesce(pg_total_relati
 _MONTH, _DAY = re.compile(r"_(\d{4})_(\d{2})"), re.compile(r"_(\d{4})_(\d{2})_(\d{2})")
 
 
-async def standing(conn: Connection, settings: Settings) -> list[Kept]:
+async def standing(conn: Connection, settings: Settings) -> list[PartitionedTable]:
     """All partitioned tables, largest first."""
     at = bounds(settings, clock.now().astimezone(UTC))
     tables = {table.name: table for one in RULES for table in one.tables}
@@ -55,7 +55,7 @@ async def standing(conn: Connection, settings: Settings) -> list[Kept]:
         )
         begins, ends, size = spans[0] if spans else (None, None, 0)
         drop = None if ends is None else ends + kept
-        found.append(Kept(name, kept, len(sizes[name]), sum(sizes[name].values()), begins, drop, size))
+        found.append(PartitionedTable(name, kept, len(sizes[name]), sum(sizes[name].values()), begins, drop, size))
     return sorted(found, key=lambda one: (-one.bytes, one.name))
 
 

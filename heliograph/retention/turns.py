@@ -48,7 +48,7 @@ class Budget:
         return self._rows <= 0 or self._statements <= 0 or time.monotonic() >= self._ends
 
 
-class Swept(msgspec.Struct, frozen=True):
+class SweptRows(msgspec.Struct, frozen=True):
     """One organization's rows of one kind."""
 
     organization_id: UUID
@@ -109,7 +109,7 @@ async def _pass_on(conn: Connection, name: str, last: UUID, *, more: bool) -> No
     await conn.execute(MOVE, name, await conn.fetchval("SELECT now()"), mark)
 
 
-async def sweep(conn: Connection, swept: Swept, change: Change, budget: Budget) -> bool:
+async def sweep(conn: Connection, swept: SweptRows, change: Change, budget: Budget) -> bool:
     """Process an organization's ids in order, from where the last round ended; False: the round is over before that is
     done.
 

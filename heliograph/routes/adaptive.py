@@ -62,7 +62,7 @@ BOUNDS: Mapping[str, Bounds] = {
 }
 
 
-class Measured(msgspec.Struct, frozen=True):
+class QualitySample(msgspec.Struct, frozen=True):
     """Messages handed to a supplier in a period, all of them old enough to have a receipt."""
 
     count: int = 0
@@ -76,14 +76,14 @@ class Measured(msgspec.Struct, frozen=True):
         return self.delivered / self.count if self.count else PRIOR
 
 
-class Judged(msgspec.Struct, Generic[Id], frozen=True):
+class SupplierQuality(msgspec.Struct, Generic[Id], frozen=True):
     """What is known about one supplier of the route."""
 
     id: Id
     #: Millionths for a message of the route's usual length, in the currency that all share; None: it has no rate there.
     price: int | None
-    hour: Measured = Measured()
-    week: Measured = Measured()
+    hour: QualitySample = QualitySample()
+    week: QualitySample = QualitySample()
     #: Its points now, and at rest.
     share: int = 0
     rest: int = 0
@@ -132,7 +132,7 @@ def wilson(delivered: int, count: int, z: float = Z) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def contradicts(few: Measured, expected: float) -> bool:
+def contradicts(few: QualitySample, expected: float) -> bool:
     """True if messages too few to prove anything nevertheless have a delivery rate significantly below this one."""
     return few.count >= FEW and wilson(few.delivered, few.count)[1] < expected
 
@@ -142,7 +142,7 @@ def expected_cost(price: int, quality: float, loss: int) -> float:
     return price + loss * (1 - quality)
 
 
-def outside(one: Judged[Id], bounds: Bounds) -> Sentence:
+def outside(one: SupplierQuality[Id], bounds: Bounds) -> Sentence:
     """Why a supplier is outside the bounds; empty: it is within them."""
     quality, slow = one.quality, one.hour.p95
     if quality < bounds.floor:
@@ -158,7 +158,7 @@ def outside(one: Judged[Id], bounds: Bounds) -> Sentence:
     return quoted("")
 
 
-def evaluate(route: Sequence[Judged[Id]], bounds: Bounds) -> Outcome[Id]:
+def evaluate(route: Sequence[SupplierQuality[Id]], bounds: Bounds) -> Outcome[Id]:
     """Judge a route's suppliers and move their shares. Ties go to the lower price, then to the first supplier."""
     incumbent = max(route, key=lambda one: (one.share, one.rest))
     told = {one.id: _seen(one) for one in route}
@@ -187,7 +187,7 @@ def evaluate(route: Sequence[Judged[Id]], bounds: Bounds) -> Outcome[Id]:
         more(best.id, said("degraded: none is within bounds, it delivers best"))
         return _judged(_moved(route, bounds, best.id, {}, told), route, [], proven, degraded=True)
 
-    def cost(one: Judged[Id]) -> float:
+    def cost(one: SupplierQuality[Id]) -> float:
         return expected_cost(one.price or 0, one.quality, bounds.loss)
 
     within.sort(key=lambda one: (cost(one), one.price or 0))
@@ -243,7 +243,7 @@ def towards(shares: Mapping[Id, int], wanted: Mapping[Id, int]) -> dict[Id, int]
 
 
 def _moved(
-    route: Sequence[Judged[Id]],
+    route: Sequence[SupplierQuality[Id]],
     bounds: Bounds,
     target: Id | None,
     streaks: Mapping[Id, int],
@@ -261,9 +261,9 @@ def _moved(
 
 def _judged(
     moved: Outcome[Id],
-    route: Sequence[Judged[Id]],
-    within: Sequence[Judged[Id]],
-    proven: Sequence[Judged[Id]],
+    route: Sequence[SupplierQuality[Id]],
+    within: Sequence[SupplierQuality[Id]],
+    proven: Sequence[SupplierQuality[Id]],
     *,
     degraded: bool = False,
 ) -> Outcome[Id]:
@@ -277,7 +277,7 @@ def _judged(
     )
 
 
-def _seen(one: Judged[Id]) -> Sentence:
+def _seen(one: SupplierQuality[Id]) -> Sentence:
     hour, week = one.hour, one.week
     return said(
         "%(hour)s of %(hour_all)s delivered in the hour, %(week)s of %(week_all)s in its week",

@@ -25,7 +25,7 @@ from heliograph.senders.rules import MAX_NOTE
 ANY = UUID(int=0)
 
 
-class Registered(msgspec.Struct, frozen=True):
+class RegistrationRow(msgspec.Struct, frozen=True):
     """A registration as operators see it."""
 
     organization: str
@@ -138,9 +138,9 @@ SELECT o.name AS organization, r.sender_id, s.value AS sender, r.country, r.netw
 """
 
 
-async def everywhere(conn: Connection, *, organization_id: UUID | None, limit: int = 1000) -> list[Registered]:
+async def everywhere(conn: Connection, *, organization_id: UUID | None, limit: int = 1000) -> list[RegistrationRow]:
     """For operators: registrations of one organization, or of all (None)."""
-    return [Registered(*row.values()) for row in await conn.fetch(LIST, organization_id, limit)]
+    return [RegistrationRow(*row.values()) for row in await conn.fetch(LIST, organization_id, limit)]
 
 
 # Several suppliers may register one sender; the organization sees the most advanced registration.

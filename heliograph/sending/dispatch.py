@@ -79,7 +79,7 @@ class Dispatcher(Generic[Message, Report]):
         #: The number of answers that frees enough room for another round.
         self._wake_after = 0
         #: The traced messages of this round, and the traced attempts under way.
-        self._found: dict[UUID, traces.Kept] = {}
+        self._found: dict[UUID, traces.TraceContext] = {}
         self._spans: dict[Key, Span] = {}
 
     @property

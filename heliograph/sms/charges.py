@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.loading_cache import EVERY, Current
 from heliograph.base.money import Charge
 from heliograph.networks import plan
-from heliograph.networks.directory import Directory, Place
+from heliograph.networks.directory import Directory, NumberOrigin
 from heliograph.prices.book import Book, charge
 from heliograph.prices.calendar import Row, Span
 from heliograph.prices.tariff import Destination, Found, Rate, Tariff, sender_type
@@ -51,7 +51,14 @@ class Charges:
         self._refreshed_at = at
 
     def rate(
-        self, tariff: Tariff, place: Place, recipient: str, sender: str, segments: int, at: datetime, message_class: str
+        self,
+        tariff: Tariff,
+        place: NumberOrigin,
+        recipient: str,
+        sender: str,
+        segments: int,
+        at: datetime,
+        message_class: str,
     ) -> Found | None:
         """A tariff's rate for a message of this many segments; None if it has none."""
         to = Destination(recipient[1:], place.country, place.network, place.is_exact)

@@ -227,7 +227,7 @@ class Health(msgspec.Struct, frozen=True):
 LAST = 200
 
 
-class Exchanged(msgspec.Struct, frozen=True):
+class Exchange(msgspec.Struct, frozen=True):
     """One exchange on the wire, as shown to whoever watches a supplier: without phone numbers, texts and secrets."""
 
     at: datetime
@@ -241,7 +241,7 @@ class Exchanged(msgspec.Struct, frozen=True):
     fields: dict[str, Any]
 
 
-class Rebuilt(msgspec.Struct, frozen=True):
+class RebuiltRequest(msgspec.Struct, frozen=True):
     """The request sent to a supplier for one segment, reconstructed from stored data, in the protocol's terms."""
 
     number: int
@@ -253,7 +253,7 @@ class Rebuilt(msgspec.Struct, frozen=True):
     octets: str
 
 
-class Wire(msgspec.Struct, frozen=True):
+class WireActivity(msgspec.Struct, frozen=True):
     """A bound session, or all requests of a process: the latest exchange in each direction, and the number of requests
     waiting for an answer."""
 
@@ -266,10 +266,10 @@ class Wire(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Wired(Protocol):
+class InspectableConnector(Protocol):
     """A connector whose sessions can be inspected, one by one or as a whole."""
 
-    def wires(self) -> list[Wire]:
+    def wires(self) -> list[WireActivity]:
         """The bound sessions, with what happened since the last call."""
 
     def answers(self) -> list[int]:
@@ -278,13 +278,13 @@ class Wired(Protocol):
 
 
 @runtime_checkable
-class Watchable(Protocol):
+class WatchableConnector(Protocol):
     """A connector whose exchanges can be watched. It keeps none while nobody does."""
 
     def watch(self, is_watched: bool) -> None:
         """Start or stop keeping the latest exchanges."""
 
-    def exchanged(self) -> list[Exchanged]:
+    def exchanged(self) -> list[Exchange]:
         """Exchanges since the last call, oldest first, at most LAST."""
 
 

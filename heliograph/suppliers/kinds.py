@@ -20,7 +20,7 @@ from heliograph.suppliers.contract import (
     OnInbound,
     OnOutcome,
     OnReceipts,
-    Rebuilt,
+    RebuiltRequest,
     Submission,
 )
 from heliograph.suppliers.http import by_name, generic
@@ -78,7 +78,7 @@ def read(kind: str, settings: Mapping[str, Any], body: bytes, form: str) -> str 
     return texts.read(body, form, texts.alphabet_of(settings)) if kind == SMPP else None
 
 
-def rebuilt(kind: str, settings: Mapping[str, Any], submission: Submission) -> list[Rebuilt]:
+def rebuilt(kind: str, settings: Mapping[str, Any], submission: Submission) -> list[RebuiltRequest]:
     """The requests that a supplier of this kind was sent in one attempt, reconstructed; empty: none, or not possible
     for its kind. `settings`: as stored with it. Raises SettingsError."""
     return rebuilding.submits(settings_from(kind, settings), submission) if kind in REBUILT else []

@@ -4,7 +4,7 @@ The context of a traced message is a row of `message_traces`, kept for a week; s
 ids indicate that there is one (`base/process/spans.py`), so that no look-up is made for other messages.
 """
 
-from heliograph.traces.contexts import Kept, find, keep
+from heliograph.traces.contexts import TraceContext, find, keep
 from heliograph.traces.steps import attempt_begun, moved, of_event, waited
 
-__all__ = ["Kept", "attempt_begun", "find", "keep", "moved", "of_event", "waited"]
+__all__ = ["TraceContext", "attempt_begun", "find", "keep", "moved", "of_event", "waited"]

@@ -16,7 +16,7 @@ from heliograph.base.process.spans import Context
 DAYS = 8
 
 
-class Kept(msgspec.Struct, frozen=True, gc=False):
+class TraceContext(msgspec.Struct, frozen=True, gc=False):
     """The context in which a message's trace continues, and when the message was accepted, in nanoseconds since
     1970."""
 
@@ -49,12 +49,12 @@ async def keep(conn: Connection, traced: Sequence[tuple[UUID, UUID, Context]]) -
     )
 
 
-async def find(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> dict[UUID, Kept]:
+async def find(conn: Connection, messages: Sequence[tuple[UUID, UUID]]) -> dict[UUID, TraceContext]:
     """The contexts of messages (organization, message), by message; those that are not traced are missing."""
     rows = await conn.fetch(FIND, [organization for organization, _ in messages], [id for _, id in messages])
-    found: dict[UUID, Kept] = {}
+    found: dict[UUID, TraceContext] = {}
     for message_id, trace, span, at in rows:
-        found[message_id] = Kept(Context(trace.int, span & 0xFFFF_FFFF_FFFF_FFFF), _nanoseconds(at))
+        found[message_id] = TraceContext(Context(trace.int, span & 0xFFFF_FFFF_FFFF_FFFF), _nanoseconds(at))
         spans.remember(message_id, found[message_id].context)
     return found
 

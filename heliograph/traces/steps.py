@@ -10,7 +10,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import spans
 from heliograph.base.process.spans import Attributes, Context, Span
-from heliograph.traces.contexts import Kept, find
+from heliograph.traces.contexts import TraceContext, find
 
 
 class _Message(msgspec.Struct):
@@ -28,12 +28,12 @@ class _Body(msgspec.Struct):
 _message_of = msgspec.json.Decoder(_Body).decode
 
 
-def waited(kind: str, message_id: UUID, kept: Kept) -> None:
+def waited(kind: str, message_id: UUID, kept: TraceContext) -> None:
     """Record the time from acceptance to the claim as a span."""
     spans.begin(f"{kind} queue", kept.context, {"message_id": str(message_id)}, at=kept.at).end()
 
 
-def attempt_begun(kind: str, message_id: UUID, number: int, target_id: UUID, kept: Kept) -> Span:
+def attempt_begun(kind: str, message_id: UUID, number: int, target_id: UUID, kept: TraceContext) -> Span:
     """Begin the span of an attempt. The caller ends it when the answer arrives."""
     said: Attributes = {"message_id": str(message_id), "attempt": number, "target_id": str(target_id)}
     return spans.begin(f"{kind} attempt", kept.context, said, kind="client")

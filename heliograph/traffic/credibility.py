@@ -42,7 +42,7 @@ def too_fast(line: Line) -> float | None:
     return share if share > FAST_SHARE else None
 
 
-class Perfect(msgspec.Struct, frozen=True):
+class ImplausiblyPerfect(msgspec.Struct, frozen=True):
     """A supplier that delivers implausibly much, in a country where others do not."""
 
     country: str
@@ -50,10 +50,10 @@ class Perfect(msgspec.Struct, frozen=True):
     others: float
 
 
-def too_perfect(lines: Sequence[Line]) -> dict[UUID, Perfect]:
+def too_perfect(lines: Sequence[Line]) -> dict[UUID, ImplausiblyPerfect]:
     """From lines by supplier and country, the suppliers that deliver nearly everything where the others together do
     not."""
-    found: dict[UUID, Perfect] = {}
+    found: dict[UUID, ImplausiblyPerfect] = {}
     for one in lines:
         share = one.delivered_share
         if one.country is None or share is None or share < PERFECT or _ended(one) < PERFECT_OF:
@@ -62,7 +62,7 @@ def too_perfect(lines: Sequence[Line]) -> dict[UUID, Perfect]:
         ended = sum(map(_ended, others))
         theirs = sum(two["delivered"] for two in others) / ended if ended >= PERFECT_OF else 1.0
         if theirs <= OTHERS and (one.supplier_id not in found or theirs < found[one.supplier_id].others):
-            found[one.supplier_id] = Perfect(one.country, share, theirs)
+            found[one.supplier_id] = ImplausiblyPerfect(one.country, share, theirs)
     return found
 
 
@@ -77,7 +77,7 @@ def deviations(converted: int, of: int, others: int, of_others: int) -> float:
     return (others / of_others - converted / of) / error if error else 0.0
 
 
-class Unheard(msgspec.Struct, frozen=True):
+class RarelyConfirmed(msgspec.Struct, frozen=True):
     """A supplier whose delivered codes are entered far less often than those that others deliver to the same people."""
 
     country: str
@@ -105,13 +105,13 @@ SELECT m.organization_id, m.country, m.supplier_id, count(*)::int AS delivered, 
 """
 
 
-async def unheard(conn: Connection, *, at: datetime) -> dict[UUID, Unheard]:
+async def unheard(conn: Connection, *, at: datetime) -> dict[UUID, RarelyConfirmed]:
     """Suppliers whose codes nobody enters, according to organizations: for each, the clearest case."""
     bounds = at - SPAN, uuid7_floor(at - SPAN), uuid7_floor(at - MATURE)
     places: dict[tuple[UUID, str], dict[UUID, tuple[int, int]]] = {}
     for organization_id, country, supplier_id, delivered, converted in await conn.fetch(CONVERTED, *bounds):
         places.setdefault((organization_id, country), {})[supplier_id] = (converted, delivered)
-    found: dict[UUID, Unheard] = {}
+    found: dict[UUID, RarelyConfirmed] = {}
     for (_, country), rates in places.items():
         for id, one in _gaps(country, rates):
             if id not in found or one.deviations > found[id].deviations:
@@ -119,7 +119,7 @@ async def unheard(conn: Connection, *, at: datetime) -> dict[UUID, Unheard]:
     return found
 
 
-def _gaps(country: str, rates: Mapping[UUID, tuple[int, int]]) -> Iterable[tuple[UUID, Unheard]]:
+def _gaps(country: str, rates: Mapping[UUID, tuple[int, int]]) -> Iterable[tuple[UUID, RarelyConfirmed]]:
     """The differences between the suppliers of one organization in one country; `rates`: (converted, delivered)
     each."""
     for id, (converted, of) in rates.items():
@@ -129,4 +129,4 @@ def _gaps(country: str, rates: Mapping[UUID, tuple[int, int]]) -> Iterable[tuple
             continue
         gap = deviations(converted, of, theirs, of_theirs)
         if gap >= GAP:
-            yield id, Unheard(country, converted / of, of, theirs / of_theirs, gap)
+            yield id, RarelyConfirmed(country, converted / of, of, theirs / of_theirs, gap)

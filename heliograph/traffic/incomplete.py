@@ -16,7 +16,7 @@ from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Counted, Sums
 
 
-class Left(Protocol):
+class PartlyAccepted(Protocol):
     """A live message with several segments that has just moved."""
 
     @property
@@ -49,20 +49,20 @@ SELECT item.n, begun.supplier_id, begun.at, begun.taken, begun.parts, a.cost, a.
 """
 
 
-async def count(conn: Connection, left: Iterable[Left]) -> None:
+async def count(conn: Connection, left: Iterable[PartlyAccepted]) -> None:
     """Count these messages' accepted segments with the suppliers that have only some of them, each with its share of
     the charge, in the hour in which they were accepted. Runs in the transaction that moves the messages."""
     await _count(conn, [(one, None) for one in left], sign=1)
 
 
-async def take_back(conn: Connection, found: Iterable[tuple[Left, int]]) -> None:
+async def take_back(conn: Connection, found: Iterable[tuple[PartlyAccepted, int]]) -> None:
     """Take off again what `count` counted of series, each named by its first attempt, that turn out to have been
     completed after their message had left them. What is stored of them must be what was counted: the last segments'
     ids are stored after this."""
     await _count(conn, list(found), sign=-1)
 
 
-async def _count(conn: Connection, items: Sequence[tuple[Left, int | None]], *, sign: int) -> None:
+async def _count(conn: Connection, items: Sequence[tuple[PartlyAccepted, int | None]], *, sign: int) -> None:
     if not items:
         return
     messages = [one for one, _ in items]

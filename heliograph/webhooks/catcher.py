@@ -38,7 +38,7 @@ class Catcher(msgspec.Struct, frozen=True):
     until: datetime
 
 
-class Caught(msgspec.Struct, frozen=True):
+class CaughtAttempt(msgspec.Struct, frozen=True):
     """One attempt, as it would have been sent. `is_genuine`: a current secret produces its signature."""
 
     event_id: UUID
@@ -120,7 +120,9 @@ SELECT event_id, caught_at, headers, body FROM webhook_caught
 """
 
 
-async def caught(conn: Connection, actor: Actor, *, catcher: Catcher, rules: EndpointRules, limit: int) -> list[Caught]:
+async def caught(
+    conn: Connection, actor: Actor, *, catcher: Catcher, rules: EndpointRules, limit: int
+) -> list[CaughtAttempt]:
     """What it caught, newest first, with each signature checked as by a receiver."""
     secrets = await endpoints.secrets(conn, actor, id=catcher.id, rules=rules)
     rows = await conn.fetch(CAUGHT, actor.organization_id, catcher.id, limit)
@@ -137,7 +139,7 @@ async def caught(conn: Connection, actor: Actor, *, catcher: Catcher, rules: End
             body=body.encode(),
             now=at,
         )
-        found.append(Caught(event_id, at, headers, body, problem is None))
+        found.append(CaughtAttempt(event_id, at, headers, body, problem is None))
     return found
 
 

@@ -56,7 +56,7 @@ class Interval(msgspec.Struct, frozen=True):
     p95: float | None
 
 
-class Course(msgspec.Struct, frozen=True):
+class AttemptCourse(msgspec.Struct, frozen=True):
     """The attempts at an endpoint over a range: in total, and in intervals of `step`, empty ones included."""
 
     step: timedelta
@@ -178,7 +178,7 @@ async def of(conn: Connection, actor: Actor, *, id: UUID, hours: int = 24) -> He
     return (await _healths(conn, actor, [endpoint], hours))[0]
 
 
-async def course(conn: Connection, actor: Actor, *, id: UUID, since: datetime, until: datetime) -> Course:
+async def course(conn: Connection, actor: Actor, *, id: UUID, since: datetime, until: datetime) -> AttemptCourse:
     """The attempts at one of the actor's endpoints, by the hour, or in steps of 24 hours if the range is over a week;
     `since` is rounded down to the hour. Raises NotFound."""
     await endpoints.get(conn, actor, id=id)
@@ -196,7 +196,7 @@ async def course(conn: Connection, actor: Actor, *, id: UUID, since: datetime, u
     for each in results:
         total.update(each)
     whole = [sum(column) for column in zip(*took, strict=True)]
-    return Course(
+    return AttemptCourse(
         step,
         [
             Interval(

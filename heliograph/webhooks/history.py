@@ -19,14 +19,14 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.http.answers import FailureKind
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, REFUSED, UNSIGNED
-from heliograph.webhooks.delivery.evidence import Kept
+from heliograph.webhooks.delivery.evidence import StoredEvidence
 from heliograph.webhooks.recording import feed, successes
 from heliograph.webhooks.recording.feed import Recorded
 from heliograph.webhooks.recording.kept import opened_answers
 from heliograph.webhooks.recording.successes import SPAN
 
 
-class Tried(msgspec.Struct, frozen=True):
+class AttemptEntry(msgspec.Struct, frozen=True):
     """One attempt, with the kind of its event; `kind` is None once retention has deleted the event."""
 
     event_id: UUID
@@ -58,11 +58,11 @@ class Filters(msgspec.Struct, frozen=True):
 class Page(msgspec.Struct, frozen=True):
     """Attempts, newest first. `seen`: start, event and number of the attempt where a scan stopped early."""
 
-    attempts: list[Tried]
+    attempts: list[AttemptEntry]
     seen: tuple[datetime, UUID, int] | None
 
 
-#: The possible values of `Tried.result`.
+#: The possible values of `AttemptEntry.result`.
 RESULTS = (DELIVERED, REFUSED, GONE, UNSIGNED, *get_args(FailureKind))
 #: Stands for all results but DELIVERED.
 FAILED = "failed"
@@ -188,7 +188,7 @@ async def attempts(
         limit,
         *rest,
     )
-    listed = [Tried(*list(row.values())[:-1]) for row in found if row["fits"]]
+    listed = [AttemptEntry(*list(row.values())[:-1]) for row in found if row["fits"]]
     if len(listed) == limit or not found or found[-1]["fits"]:
         return Page(listed, None)
     last = found[-1]
@@ -203,9 +203,9 @@ class Delivery(msgspec.Struct, frozen=True):
     """One event at one endpoint: the attempts, newest first, and when the next one is due."""
 
     event: Recorded
-    attempts: list[Tried]
+    attempts: list[AttemptEntry]
     #: Evidence left by attempts that failed or were tests, by their start time.
-    evidence: dict[datetime, Kept]
+    evidence: dict[datetime, StoredEvidence]
     next_at: datetime | None
     #: Whether a worker holds it at this moment.
     is_under_way: bool
@@ -262,7 +262,7 @@ async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_i
     kept = await _evidence(conn, actor, event_id, endpoint_id, begun)
     return Delivery(
         found,
-        [Tried(event_id, row["kind"], message_id, *one.values()) for one in tried],
+        [AttemptEntry(event_id, row["kind"], message_id, *one.values()) for one in tried],
         kept,
         next_at,
         bool(is_under_way),
@@ -271,9 +271,9 @@ async def delivery(conn: Connection, actor: Actor, *, endpoint_id: UUID, event_i
 
 async def _evidence(
     conn: Connection, actor: Actor, event_id: UUID, endpoint_id: UUID, begun: Sequence[datetime]
-) -> dict[datetime, Kept]:
+) -> dict[datetime, StoredEvidence]:
     rows = await conn.fetch(EVIDENCE, actor.organization_id, event_id, endpoint_id, begun)
     answers = [one for row in rows for one in (row["head"], row["body"])]
     opened = iter(await opened_answers(conn, actor.organization_id, event_id, answers))
-    found = {row["started_at"]: Kept(*list(row.values())[1:]) for row in rows}
+    found = {row["started_at"]: StoredEvidence(*list(row.values())[1:]) for row in rows}
     return {at: msgspec.structs.replace(one, head=next(opened), body=next(opened)) for at, one in found.items()}

@@ -13,14 +13,14 @@ import msgspec
 
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.delivery.attempts import TEST, body_of
-from heliograph.webhooks.delivery.evidence import Kept
+from heliograph.webhooks.delivery.evidence import StoredEvidence
 from heliograph.webhooks.recording.feed import Recorded
 
 #: Members of a body that hold a person's number or user id, and those that hold text somebody wrote.
 _NUMBERS, _TEXTS = frozenset({"to", "from", "phone"}), frozenset({"text"})
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentRequest(msgspec.Struct, frozen=True):
     """A request. `signed`: the input of the signature; `is_genuine`: whether one of the current secrets produces the
     same signature. `is_copy`: the headers are those that went out; otherwise they were reconstructed."""
 
@@ -36,7 +36,7 @@ class Sent(msgspec.Struct, frozen=True):
         return f"{self.timestamp}.{self.body}"
 
 
-def sent(event: Recorded, kept: Kept | None, started_at: Any, secrets: Sequence[str]) -> Sent:
+def sent(event: Recorded, kept: StoredEvidence | None, started_at: Any, secrets: Sequence[str]) -> SentRequest:
     """What an attempt that began at `started_at` posted. `kept`: the evidence it left, if any."""
     text = body(event)
     headers: list[tuple[str, str]]
@@ -51,7 +51,7 @@ def sent(event: Recorded, kept: Kept | None, started_at: Any, secrets: Sequence[
     known = dict(headers)
     timestamp, signature = known["x-service-timestamp"], known["x-service-signature"]
     is_genuine = any(signing.sign(secret, timestamp, text.encode()) == signature for secret in secrets)
-    return Sent(headers, text, timestamp, signature, is_genuine, kept is not None)
+    return SentRequest(headers, text, timestamp, signature, is_genuine, kept is not None)
 
 
 def body(event: Recorded) -> str:

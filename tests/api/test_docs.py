@@ -7,7 +7,7 @@ import hashlib
 import re
 
 from heliograph.api.document.docs import POLICY, Docs
-from heliograph.api.door.limits import Strangers
+from heliograph.api.door.limits import AnonymousLimiter
 from tests.house.project import VENDORED
 
 from .conftest import Api
@@ -48,7 +48,7 @@ async def test_what_the_browser_has_is_not_sent_again(api: Api) -> None:
 
 async def test_it_comes_small_to_who_can_unpack_it(api: Api) -> None:
     address = next(
-        api.base_url + file for file in Docs(Strangers(10**9)).paths if file.endswith("swagger-ui-bundle.js")
+        api.base_url + file for file in Docs(AnonymousLimiter(10**9)).paths if file.endswith("swagger-ui-bundle.js")
     )
     whole = (VENDORED / "swagger-ui-bundle.js").read_bytes()
     for accepted, encoding in (("br, gzip", "gzip"), ("gzip;q=0", None), ("identity", None), ("GZIP;q=0.5", "gzip")):

@@ -15,7 +15,7 @@ from heliograph.accounts import organizations, rate_limits
 from heliograph.accounts.api_keys import lifecycle, spelling
 from heliograph.accounts.api_keys.keyring import Keyring
 from heliograph.api.door.guard import Guard
-from heliograph.api.door.limits import Limiter, Strangers
+from heliograph.api.door.limits import AnonymousLimiter, Limiter
 from heliograph.api.door.operation import Services
 from heliograph.api.door.reading import PATTERNS, UUID_FORM
 from heliograph.api.routes import OPERATIONS
@@ -517,7 +517,7 @@ async def test_guesses_while_an_address_is_locked_out_cost_no_query(pool: Pool, 
         settings=settings,
         keyring=Keyring(counting),
         limiter=limiter,
-        strangers=Strangers(1),
+        strangers=AnonymousLimiter(1),
         log=Log(pool),
         failures=Failures(pool),
         health=nothing,

@@ -169,7 +169,7 @@ async def test_a_near_name_is_found_among_many_that_begin_like_it(
 
 async def test_what_a_name_resembles_is_remembered_for_a_minute(pool: Pool, tenant: Tenant) -> None:
     at = 0.0
-    resemblance = approvals.Resemblance(monotonic=lambda: at)
+    resemblance = approvals.SimilarityCache(monotonic=lambda: at)
     asked = [(tenant.id, "MOZBANK")]
     async with pool.acquire() as conn:
 

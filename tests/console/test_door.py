@@ -13,7 +13,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.people import factors, links, passwords
 from heliograph.people.operators import accounts
 from heliograph.people.passkeys import keeping
-from heliograph.people.passkeys.challenges import Registered
+from heliograph.people.passkeys.challenges import StoredPasskey
 from tests.api.conftest import Tenant
 from tests.pages.conftest import make_person
 from tests.ports import held_port
@@ -168,7 +168,7 @@ async def test_who_made_the_account_of_a_later_operator_is_none(
     key, secret = factors.seal_key(settings), factors.new_secret()
     async with pool.acquire() as conn:
         codes = await factors.enable(conn, SYSTEM, key, user_id=user.id, secret=secret, given=pyotp.TOTP(secret).now())
-        made = Registered(b"mallory's", b"key", 0)
+        made = StoredPasskey(b"mallory's", b"key", 0)
         await keeping.add(conn, SYSTEM, user_id=user.id, made=made, asked=b"once", name="Mallory's")
     page = await other_browser.sign_in("eva@example.com")
     page = await other_browser.submit(page, "/login/code", code=codes[0])

@@ -22,7 +22,7 @@ from heliograph.base.process.settings import SECRETS, SOURCES, Settings, from_en
 from heliograph.base.sentences import Check, quoted
 from heliograph.cli.traffic.queue import COLUMNS
 from heliograph.console.engine import now, selecting
-from heliograph.console.engine.desk import SHARED, Desk
+from heliograph.console.engine.desk import SHARED, HealthCache
 from heliograph.health import database, findings
 from heliograph.overview.installation import now as state
 from heliograph.overview.installation import steps
@@ -57,7 +57,7 @@ async def test_now_names_what_is_wrong_with_its_remedy(pool: Pool, root: Browser
 
 
 async def test_what_is_wrong_is_told_since_when(pool: Pool) -> None:
-    desk = Desk()
+    desk = HealthCache()
     failed = Check(quoted("workers"), "failed", quoted("none"), quoted("Start one."))
     warned = Check(quoted("backups"), "warning", quoted("old"), quoted("Take one."))
     fine = Check(quoted("database"), "ok", quoted("18"))
@@ -110,7 +110,7 @@ def test_that_no_worker_runs_comes_before_what_follows_from_it() -> None:
     lost = [Check(name, "failed", sentences.said("no session bound"), quoted("Look.")) for name in names]
     paused = Check(sentences.said("supplier %(name)s", name="old"), "warning", quoted("paused"), quoted("Resume."))
     gone = Check(sentences.said("workers"), "failed", quoted("none"), sentences.said("Start `heliograph worker`."))
-    desk = Desk()
+    desk = HealthCache()
     desk.troubles([paused, *lost])
     found = [one.check for one in desk.troubles([paused, *lost, gone])]
     assert found == [gone, *lost, paused]
@@ -165,7 +165,7 @@ async def test_those_who_look_at_once_share_a_look(pool: Pool, settings: Setting
         await asyncio.sleep(0)
         return []
 
-    desk, asking = Desk(examine=examine, monotonic=lambda: clock[0]), cast("Request", Asking(pool, settings))
+    desk, asking = HealthCache(examine=examine, monotonic=lambda: clock[0]), cast("Request", Asking(pool, settings))
     await asyncio.gather(*(desk.refresh(asking, fresh=SHARED) for _ in range(5)))
     assert looks == 1
     clock[0] += SHARED - 0.5
@@ -180,7 +180,7 @@ async def test_those_who_look_at_once_share_a_look(pool: Pool, settings: Setting
 
 async def test_a_look_asks_the_same_once(pool: Pool, settings: Settings) -> None:
     asked: list[str] = []
-    desk, settings = Desk(), msgspec.structs.replace(settings, database_url="postgresql://localhost/x")
+    desk, settings = HealthCache(), msgspec.structs.replace(settings, database_url="postgresql://localhost/x")
     async with pool.acquire() as conn:
         with conn.query_logger(lambda query: asked.append(query.query)):
             await desk.look(conn, settings)
@@ -690,7 +690,7 @@ async def test_health_tells_what_was_found_and_where_settings_come_from(pool: Po
 
 
 async def test_what_is_wrong_is_told_since_it_was_written_down(pool: Pool) -> None:
-    desk = Desk()
+    desk = HealthCache()
     wrong = Check(quoted("workers"), "failed", quoted("none"), quoted("Start one."))
     earlier = clock.now() - timedelta(hours=2)
     (one,) = desk.troubles([wrong], {("workers", "failed"): earlier})

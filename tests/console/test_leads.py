@@ -149,7 +149,7 @@ def test_each_finding_leads_to_where_it_is_mended() -> None:
 standing = cast("Any", SimpleNamespace(suppliers=[], workers=[], queued={"sms": 1}))
 
 
-async def hits(pool: Pool, check: str) -> leads.Hit | None:
+async def hits(pool: Pool, check: str) -> leads.Affected | None:
     found = Check(said(check), "failed", said("none"))
     async with pool.acquire() as conn:
         return leads.lead(asking(), found, await leads.known(conn, standing, [found])).hit
@@ -159,11 +159,11 @@ async def test_a_hold_hits_those_whose_work_it_holds(pool: Pool, api: Api, tenan
     other = await make_tenant(pool)
     await sent(api, tenant)
     await long_queue(pool, other.id, 3)
-    assert await hits(pool, "queue") == leads.Hit(4, False, ["Acme 1", "Acme"])
+    assert await hits(pool, "queue") == leads.Affected(4, False, ["Acme 1", "Acme"])
     assert await hits(pool, "holds") is None
     async with pool.acquire() as conn:
         await holds.hold(conn, Selection(organization_id=tenant.id), reason="")
-    assert await hits(pool, "holds") == leads.Hit(1, False, ["Acme"])
+    assert await hits(pool, "holds") == leads.Affected(1, False, ["Acme"])
 
 
 async def test_the_guard_hits_those_whose_messages_wait_for_it(
@@ -173,10 +173,10 @@ async def test_the_guard_hits_those_whose_messages_wait_for_it(
     other = await make_tenant(pool)
     await long_queue(pool, other.id, 3)
     id = await suspicious(pool, tenant)
-    assert await hits(pool, "guard") == leads.Hit(2, False, ["Acme"])
+    assert await hits(pool, "guard") == leads.Affected(2, False, ["Acme"])
     # However many they are, it counts no further than LOOK.
     monkeypatch.setattr(leads, "LOOK", 1)
-    assert await hits(pool, "guard") == leads.Hit(2, True, ["Acme"])
+    assert await hits(pool, "guard") == leads.Affected(2, True, ["Acme"])
     async with pool.acquire() as conn:
         await guard.release(conn, id)
     assert await hits(pool, "guard") is None
@@ -194,12 +194,12 @@ async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, 
     def hit(english: str, **values: str) -> Any:
         return leads.lead(asking(), Check(said(english, **values), "failed", said("none")), found).hit
 
-    assert hit("supplier %(name)s", name="main") == leads.Hit(1, False, ["Acme"])
+    assert hit("supplier %(name)s", name="main") == leads.Affected(1, False, ["Acme"])
     assert hit("supplier %(name)s", name="other") is None
     assert hit("guard") is None
     assert hit("clocks") is None
     many = [WaitingTotal((f"organization {n}",), rows=n, is_more=n == 3) for n in range(1, 9)]
-    assert leads._of(many) == leads.Hit(36, True, [f"organization {n}" for n in (8, 7, 6, 5, 4)], 3)
+    assert leads._of(many) == leads.Affected(36, True, [f"organization {n}" for n in (8, 7, 6, 5, 4)], 3)
 
 
 async def test_a_hold_says_what_it_holds_and_who_made_it(pool: Pool, tenant: Tenant, root: Browser) -> None:

@@ -293,7 +293,7 @@ async def test_the_receipts_of_a_day_are_mailed_once(pool: Pool, root: Browser, 
         assert await daily.tell(conn, box=box, writes=writes, at=late + timedelta(hours=1)) == 0, "once is enough"
         assert box is not None
         rows = await conn.fetch("SELECT id, kind, sealed, attempts FROM mails")
-    letters = {one.to: one for one in (outbox.opened(box.key, outbox.Taken(*row)) for row in rows)}
+    letters = {one.to: one for one in (outbox.opened(box.key, outbox.ClaimedMail(*row)) for row in rows)}
     assert set(letters) == {"eva@example.com", "rui@example.com"}
     english, portuguese = letters["eva@example.com"].text, letters["rui@example.com"].text
     day = late - timedelta(days=1)

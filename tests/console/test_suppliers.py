@@ -26,11 +26,11 @@ from heliograph.sms.reports.words import Words, answer_codes
 from heliograph.sms.watched import history, pdus
 from heliograph.sms.watched.heard import LastReceipts
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Outcome, Verdict, Wire
+from heliograph.suppliers.contract import Outcome, Verdict, WireActivity
 from heliograph.suppliers.http.kind import Message, Request
-from heliograph.suppliers.http.watching import Tap as HttpTap
+from heliograph.suppliers.http.watching import ExchangeRecorder as HttpTap
 from heliograph.suppliers.smpp.codec import pdu as p
-from heliograph.suppliers.smpp.watching import Tap
+from heliograph.suppliers.smpp.watching import PduRecorder
 from heliograph.traffic import reconciliation
 from tests.api.conftest import Tenant
 from tests.rules.factories import SUM_DAYS
@@ -381,7 +381,7 @@ async def test_its_window_and_its_answers_are_drawn(pool: Pool, root: Browser, s
         assert said in (await root.get(f"/console/suppliers/{id}?csv={chart}")).text, chart
 
 
-async def held(pool: Pool, id: UUID, wire: Callable[[datetime], Wire]) -> None:
+async def held(pool: Pool, id: UUID, wire: Callable[[datetime], WireActivity]) -> None:
     """Two sessions of a worker, one of them bound and seen."""
     seen = wire(await pool.fetchval("SELECT now()"))
     await pool.execute(
@@ -399,7 +399,7 @@ async def held(pool: Pool, id: UUID, wire: Callable[[datetime], Wire]) -> None:
 
 async def test_each_session_is_listed_with_its_last_pdus(pool: Pool, root: Browser, settings: Settings) -> None:
     id = await add(pool, settings, sessions=2)
-    await held(pool, id, lambda at: Wire(3, "submit_sm", at, "enquire_link", at))
+    await held(pool, id, lambda at: WireActivity(3, "submit_sm", at, "enquire_link", at))
     page = await root.get(f"/console/suppliers/{id}")
     table = page.text.partition("Last PDU received</th>")[2].partition("</table>")[0]
     first, second = table.split("<tr>")[1:]
@@ -443,7 +443,7 @@ async def test_an_account_over_http_has_its_last_request_and_answer(
     pool: Pool, root: Browser, settings: Settings
 ) -> None:
     web = await add(pool, settings, "web", kind="twilio", settings={}, sessions=2)
-    await held(pool, web, lambda at: Wire(3, "POST", at, "429", at))
+    await held(pool, web, lambda at: WireActivity(3, "POST", at, "429", at))
     page = await root.get(f"/console/suppliers/{web}")
     assert "Last PDU" not in page.words
     table = page.text.partition("Last answer</th>")[2].partition("</table>")[0]
@@ -464,7 +464,7 @@ async def test_its_pdus_are_watched_for_minutes_and_shown_masked(pool: Pool, roo
     assert "Nothing has been sent or received yet." in page.words
     assert 'data-live="1000"' in page.text
     assert (await told(pool, id))[-1] == ("supplier.watched", "operator", '{"seconds":120}')
-    tap = Tap()
+    tap = PduRecorder()
     tap(p.SubmitSm(41, source_addr="ACME", destination_addr="258841234567", short_message=b"Hello"), True)
     tap(p.SubmitSmResp(41, 0x58, "188b2c"), False)
     async with pool.acquire() as conn:

@@ -8,7 +8,7 @@ from uuid import UUID
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.sms.watched import pdus
-from heliograph.suppliers.contract import Exchanged
+from heliograph.suppliers.contract import Exchange
 from tests.journeys.test_cli import Cli
 from tests.processes import until_true
 
@@ -25,7 +25,7 @@ async def test_a_watch_prints_what_comes_and_is_audited(database_url: str, pool:
         sequence = 0
         while not watching.done():
             sequence += 1
-            one = Exchanged(clock.now(), True, "submit_sm", sequence, "", {"destination_addr": "…4567"})
+            one = Exchange(clock.now(), True, "submit_sm", sequence, "", {"destination_addr": "…4567"})
             await pdus.keep(conn, [(found, one)])
             await asyncio.sleep(0.1)
     done = await watching

@@ -17,8 +17,8 @@ from heliograph.pages import cookies, forgery
 from heliograph.people import memberships, passwords, sessions, tries, users
 from heliograph.people.noticing.guessing import Guesses, Step
 from heliograph.people.passkeys import keeping
-from heliograph.people.passkeys.challenges import Registered
-from heliograph.people.sessions import Known
+from heliograph.people.passkeys.challenges import StoredPasskey
+from heliograph.people.sessions import SignedInUser
 from tests.hooks import until
 
 from .conftest import PASSWORD, Api, Browser, Tenant, link_for, make_person
@@ -331,7 +331,7 @@ async def test_a_session_ends_everywhere_within_a_second(
 async def test_sessions_end_by_themselves(pool: Pool, tenant: Tenant) -> None:
     user = await make_person(pool, tenant, "ana@example.com", password=None)
 
-    async def known(token: str) -> Known | None:
+    async def known(token: str) -> SignedInUser | None:
         async with pool.acquire() as conn:
             return next(iter((await sessions.authenticate_many(conn, [sessions.hash_secret(token)])).values()), None)
 
@@ -527,7 +527,7 @@ async def test_another_password_leaves_passkeys_and_says_so(pool: Pool, owner: B
     assert ("The password is changed." in page.words, said in page.words) == (True, False)
     async with pool.acquire() as conn:
         ana = await users.find(conn, email="ana@example.com")
-        made = Registered(b"1", b"key", 0)
+        made = StoredPasskey(b"1", b"key", 0)
         await keeping.add(conn, SYSTEM, user_id=ana.id, made=made, asked=b"once", name="Mallory's")
     page = await owner.submit(await owner.get("/account/password"), "/account/password", password=f"{PASSWORD} 2")
     assert (said in page.words, "Mallory's" in page.words) == (True, True)

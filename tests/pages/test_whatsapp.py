@@ -12,7 +12,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.whatsapp.mirror import qualities
-from heliograph.whatsapp.mirror.qualities import Noted
+from heliograph.whatsapp.mirror.qualities import QualityNote
 from heliograph.why.words import LANGUAGES, entries
 from tests.rules import whatsapp_factories as making
 from tests.rules.whatsapp_factories import Made
@@ -216,8 +216,8 @@ async def test_how_often_a_template_was_sent_and_how_qualities_went(
     async with pool.acquire() as conn:
         for day, quality, limit in ((3, "green", 1_000), (1, "yellow", 250)):
             at = clock.now() - timedelta(days=day)
-            await qualities.note(conn, tenant.id, [Noted(number, quality, limit)], at)
-            await qualities.note(conn, tenant.id, [Noted(made.template_id, quality)], at)
+            await qualities.note(conn, tenant.id, [QualityNote(number, quality, limit)], at)
+            await qualities.note(conn, tenant.id, [QualityNote(made.template_id, quality)], at)
     page = await owner.get("/numbers")
     assert "Quality over time" in page.words
     assert page.words.index("250 people in 24 h") < page.words.index("1,000 people in 24 h"), "newest first"

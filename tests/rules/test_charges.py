@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.money import UNIT, Charge
 from heliograph.networks import learned
-from heliograph.networks.learned import RECEIPT, Known
+from heliograph.networks.learned import RECEIPT, LearnedNetwork
 from heliograph.prices import book, margins, rows, tariffs
 from heliograph.prices.tariff import Tariff
 from heliograph.routes.lookup import Choice, Route
@@ -61,7 +61,7 @@ async def test_a_price_is_settled_when_a_message_is_accepted(pool: Pool) -> None
     actor, test = await organization(pool), await organization(pool, mode="test")
     await default(pool)
     async with pool.acquire() as conn:
-        await learned.learn(conn, [Known(int(PORTED[1:]), "643-03", RECEIPT)])
+        await learned.learn(conn, [LearnedNetwork(int(PORTED[1:]), "643-03", RECEIPT)])
     acceptor = Acceptor(pool)
     await acceptor.accept(send(actor, to=TO))
     await acceptor.accept(send(actor, "x" * 200, to=PORTED))
@@ -290,7 +290,7 @@ def receipt(state: ReceiptState, id: str, to: str = PORTED) -> Receipt:
 async def test_p9_what_is_billed_on_delivery_costs_nothing_before(pool: Pool, arrives: bool) -> None:
     made = await carried(pool)
     async with pool.acquire() as conn:
-        await learned.learn(conn, [Known(int(PORTED[1:]), "643-03", RECEIPT)])
+        await learned.learn(conn, [LearnedNetwork(int(PORTED[1:]), "643-03", RECEIPT)])
     made.bench.charges._refreshed_at = float("-inf")
     await made.bench.charges.refresh(pool)
     made.bench.only.script = lambda submission: accepted("k1")

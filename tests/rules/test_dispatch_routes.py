@@ -14,7 +14,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.networks import learned
-from heliograph.networks.learned import Known
+from heliograph.networks.learned import LearnedNetwork
 from heliograph.overview import messages
 from heliograph.prices import rows, tariffs
 from heliograph.routes import rules
@@ -223,7 +223,7 @@ async def test_a_network_that_was_learned_of_the_number_goes_before_a_prefix_and
     organization_id = await organization(pool)
     ported, plain, prefixed = "+258841230001", "+258861230001", "+258860001234"
     async with pool.acquire() as conn:
-        await learned.learn(conn, [Known(int(ported[1:]), "643-03", learned.RECEIPT)])
+        await learned.learn(conn, [LearnedNetwork(int(ported[1:]), "643-03", learned.RECEIPT)])
     await directory.refresh(pool)
     assert directory.place(plain).network == directory.place(prefixed).network == "643-03"
     for to in (ported, plain, prefixed):
@@ -247,7 +247,7 @@ async def test_r8_and_r9_a_ported_number_goes_by_its_network_and_by_its_prefix_o
             await rules.add(conn, Route(id=uuid7(), name="ported", network="643-03", choices=(Choice(a.id),))),
             await rules.add(conn, Route(id=uuid7(), name="range", prefix="25884", choices=(Choice(b.id),))),
         ]
-        await learned.learn(conn, [Known(int(TO[1:]), "643-03", learned.LOOKUP)])
+        await learned.learn(conn, [LearnedNetwork(int(TO[1:]), "643-03", learned.LOOKUP)])
     actor = await organization(pool)
 
     async def goes() -> tuple[str, str, str]:

@@ -26,7 +26,7 @@ from heliograph.base.network import certificates
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check
 from heliograph.health import backups, database, snapshots
-from heliograph.health.database import Room
+from heliograph.health.database import DiskSpace
 from heliograph.health.snapshots import Standbys
 from heliograph.metrics import database as metrics
 from heliograph.overview.installation.now import Watch
@@ -241,7 +241,7 @@ async def test_what_the_remedy_of_a_full_disk_says_makes_room(pool: Pool) -> Non
 
     async def check() -> Check:
         used = await pool.fetchval("SELECT pg_database_size(current_database())")
-        return doctor.disk(Room("/disk", total - used, total), settings)
+        return doctor.disk(DiskSpace("/disk", total - used, total), settings)
 
     assert (await check()).state == "warning"
     (name,) = re.findall(r"HELIOGRAPH_(\w+)", (await check()).remedy)

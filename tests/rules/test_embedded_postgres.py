@@ -20,7 +20,7 @@ from heliograph.base.embedded.install import PostgresError, account_for
 from heliograph.base.embedded.server import default_data_dir, url_of
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings
-from heliograph.health.database import Room, disk
+from heliograph.health.database import DiskSpace, disk
 from tests.embedded import QUICK, ROOT, Start, ask, execute, fetch, log_of
 from tests.processes import until_true
 
@@ -85,7 +85,7 @@ async def test_the_application_sees_how_full_the_disk_of_its_data_is(cluster_hom
         room = await disk(conn, Settings(database_url=server.url))
     finally:
         await conn.close()
-    assert isinstance(room, Room)
+    assert isinstance(room, DiskSpace)
     assert (room.place, room.total) == (str(cluster_home / "data"), shutil.disk_usage(cluster_home).total)
 
 

@@ -15,7 +15,7 @@ from heliograph.base.database.bounded_scan import AHEAD, SLACK
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import time_of, uuid7_floor
 from heliograph.overview.searching import everywhere
-from heliograph.overview.searching.everywhere import Counted, Hour, Wanted
+from heliograph.overview.searching.everywhere import Counted, Hour, MessageQuery
 from tests.rules.factories import organization
 
 NUMBER, OTHER = "+258841234567", "+258841234568"
@@ -54,7 +54,7 @@ async def looked(pool: Pool, *, most: int, limit: int = 50, rows: int = everywhe
     async with pool.acquire() as conn:
         while looks == 0 or after is not None:
             listed = await everywhere.look(
-                conn, Wanted(recipient=NUMBER), after=after, limit=limit, most=most, rows=rows
+                conn, MessageQuery(recipient=NUMBER), after=after, limit=limit, most=most, rows=rows
             )
             assert after is None or listed.seen is None or listed.seen < after, "a look leads to itself"
             page = [one.id for one in listed.messages][:limit]

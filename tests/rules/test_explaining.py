@@ -11,7 +11,7 @@ import pytest
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
 from heliograph.networks import learned
-from heliograph.networks.learned import Known
+from heliograph.networks.learned import LearnedNetwork
 from heliograph.prices import rows, tariffs
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
@@ -82,7 +82,7 @@ async def test_who_is_named_beforehand_is_who_is_asked(pool: Pool, seed: int) ->
     actor = await organization(pool)
     async with pool.acquire() as conn:
         await rule(conn, chance, actor.organization_id)
-        await learned.learn(conn, [Known(int(NUMBERS[0][1:]), "643-03", learned.LOOKUP)])
+        await learned.learn(conn, [LearnedNetwork(int(NUMBERS[0][1:]), "643-03", learned.LOOKUP)])
         bench = Bench(pool, *await routing.load(conn), routes=await rules.active(conn))
         bench.book = await loading.load(conn)
         bench.charges.routes_by_network = True

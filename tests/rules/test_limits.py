@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from heliograph.accounts.requests import RateUnit
-from heliograph.api.door.limits import Limiter, Standing, Strangers
+from heliograph.api.door.limits import AnonymousLimiter, Limiter, WindowState
 from heliograph.api.shapes.refusals import RateLimited
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
@@ -31,7 +31,7 @@ async def test_places_are_given_out_once_across_processes(pool: Pool) -> None:
     await within_one_minute(pool)
     one, other = limiter(pool), limiter(pool)
     organization, key = uuid7(), uuid7()
-    standings: list[Standing] = await asyncio.gather(
+    standings: list[WindowState] = await asyncio.gather(
         *(each.take(organization, key, "reads") for _ in range(60) for each in (one, other))
     )
     let_through = sorted(standing.place for standing in standings if not standing.exceeded)
@@ -112,7 +112,7 @@ async def test_a_rate_unit_is_judged_by_the_limit_that_it_was_given(pool: Pool) 
     standing = limits.standing_of(unit, organization, "sms_send")
     assert (standing.limit, standing.place, standing.exceeded) == (7, 7, False)
     used_up = limits.rate_unit(organization, key, "sms_send", 7)
-    assert isinstance(used_up, Standing)
+    assert isinstance(used_up, WindowState)
     assert (used_up.limit, used_up.exceeded) == (7, True)
     again = limits.rate_unit(organization, key, "sms_send", 8)
     assert isinstance(again, RateUnit), "there may be room under another limit"
@@ -153,7 +153,7 @@ async def test_who_is_locked_out_is_known_without_asking(pool: Pool) -> None:
 
 def test_strangers_have_a_minute_of_their_own_by_address() -> None:
     now = 1000.0
-    strangers = Strangers(2, monotonic=lambda: now)
+    strangers = AnonymousLimiter(2, monotonic=lambda: now)
 
     for address in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "2001:db8::1", "2001:db8::2"):
         strangers.admit(address)

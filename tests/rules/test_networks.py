@@ -11,8 +11,8 @@ from phonenumbers.carrierdata import CARRIER_DATA
 from heliograph.base import phones
 from heliograph.base.database.pool import Pool
 from heliograph.networks import learned, plan
-from heliograph.networks.directory import Directory, Place
-from heliograph.networks.learned import LOOKUP, RECEIPT, Known, Notes
+from heliograph.networks.directory import Directory, NumberOrigin
+from heliograph.networks.learned import LOOKUP, RECEIPT, LearnedNetwork, Notes
 from heliograph.prices import rows
 from heliograph.prices.tariff import Destination, Tariff
 from heliograph.privacy import erasure
@@ -60,11 +60,11 @@ def test_numbers_of_shared_codes_have_their_own_countries() -> None:
 
 def test_a_range_is_exact_only_where_numbers_cannot_be_ported() -> None:
     directory = Directory()
-    assert directory.place(PORTED) == Place("MZ", "643-04", "range", False)
-    assert directory.place("+251911234567") == Place("ET", "636-01", "range", True)
-    assert directory.place("+14165550123") == Place("CA", "", "", False)
-    assert directory.place("+97312345678") == Place("BH", "", "", False)
-    assert directory.place("+258991234567") == Place("MZ", "", "", False)
+    assert directory.place(PORTED) == NumberOrigin("MZ", "643-04", "range", False)
+    assert directory.place("+251911234567") == NumberOrigin("ET", "636-01", "range", True)
+    assert directory.place("+14165550123") == NumberOrigin("CA", "", "", False)
+    assert directory.place("+97312345678") == NumberOrigin("BH", "", "", False)
+    assert directory.place("+258991234567") == NumberOrigin("MZ", "", "", False)
 
 
 def test_what_suppliers_call_a_network() -> None:
@@ -75,7 +75,7 @@ def test_what_suppliers_call_a_network() -> None:
 
 async def learn(pool: Pool, number: str, network: str, *, source: str = RECEIPT, days: int = 0) -> None:
     async with pool.acquire() as conn:
-        await learned.learn(conn, [Known(int(number[1:]), network, source)])
+        await learned.learn(conn, [LearnedNetwork(int(number[1:]), network, source)])
         if days:
             await conn.execute(
                 "UPDATE number_networks SET learned_at = learned_at - make_interval(days => $2),"
@@ -97,11 +97,11 @@ async def test_what_was_learned_goes_before_the_range(pool: Pool) -> None:
     assert directory.place(PORTED).network == "643-04"
     await learn(pool, PORTED, "643-03")
     await refresh(directory, pool)
-    assert directory.place(PORTED) == Place("MZ", "643-03", RECEIPT, True)
-    assert directory.place("+258841234568") == Place("MZ", "643-04", "range", False)
+    assert directory.place(PORTED) == NumberOrigin("MZ", "643-03", RECEIPT, True)
+    assert directory.place("+258841234568") == NumberOrigin("MZ", "643-04", "range", False)
     await learn(pool, PORTED, "643-01", source=LOOKUP)
     await refresh(directory, pool)
-    assert directory.place(PORTED) == Place("MZ", "643-01", LOOKUP, True)
+    assert directory.place(PORTED) == NumberOrigin("MZ", "643-01", LOOKUP, True)
     another = Directory()
     await refresh(another, pool)
     assert another.place(PORTED) == directory.place(PORTED)
@@ -110,7 +110,7 @@ async def test_what_was_learned_goes_before_the_range(pool: Pool) -> None:
 async def test_many_numbers_are_found_and_their_neighbours_are_not(pool: Pool) -> None:
     numbers = [258_840_000_000 + 7 * n for n in range(45_000)]
     async with pool.acquire() as conn:
-        await learned.learn(conn, [Known(one, "643-03", RECEIPT) for one in reversed(numbers)])
+        await learned.learn(conn, [LearnedNetwork(one, "643-03", RECEIPT) for one in reversed(numbers)])
     directory = Directory()
     await refresh(directory, pool)
     for one in (numbers[0], numbers[19_999], numbers[20_000], numbers[-1]):

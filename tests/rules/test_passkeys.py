@@ -20,7 +20,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.people import users
 from heliograph.people.passkeys import challenges, checking, keeping
-from heliograph.people.passkeys.challenges import PasskeyRefused, Registered, Site
+from heliograph.people.passkeys.challenges import PasskeyRefused, Site, StoredPasskey
 
 KEY = derive_key("k" * 32, "tests")
 HERE = Site("sms.example.com", "https://sms.example.com")
@@ -39,10 +39,10 @@ class Device:
         self.secret = ec.generate_private_key(ec.SECP256R1())
 
     @property
-    def made(self) -> Registered:
+    def made(self) -> StoredPasskey:
         numbers = self.secret.public_key().public_numbers()
         key = {1: 2, 3: -7, -1: 1, -2: numbers.x.to_bytes(32, "big"), -3: numbers.y.to_bytes(32, "big")}
-        return Registered(self.id, cbor2.dumps(key), 0)
+        return StoredPasskey(self.id, cbor2.dumps(key), 0)
 
     def shows(self, asked: bytes, *, where: Site = HERE, flags: int = PRESENT | VERIFIED, uses: int = 0) -> str:
         said: dict[str, Any] = {"type": "webauthn.get", "challenge": text(asked), "origin": where.origin}

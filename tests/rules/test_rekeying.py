@@ -149,7 +149,7 @@ class Installation:
             assert letter.raw == b"a dead letter"
             mail = await conn.fetchrow("SELECT id, kind, sealed, attempts FROM mails")
             assert mail is not None
-            assert b"hello" in outbox.content(outbox.seal_key(settings), outbox.Taken(**mail))
+            assert b"hello" in outbox.content(outbox.seal_key(settings), outbox.ClaimedMail(**mail))
             await conn.execute("UPDATE users SET totp_step = 0")
             code = pyotp.TOTP(self.totp).now()
             assert await factors.check(conn, factors.seal_key(settings), user_id=self.user, given=code)

@@ -16,7 +16,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.network.smtp import Mail
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
-from heliograph.mail.outbox import Outbox, Taken
+from heliograph.mail.outbox import ClaimedMail, Outbox
 from heliograph.notices import Notice
 from heliograph.pages.noticing import mail as mails_of
 from heliograph.people import memberships, users
@@ -55,7 +55,7 @@ async def tell(pool: Pool, *told: Notice, mails: bool = True) -> int:
 
 async def mailed(pool: Pool) -> list[Mail]:
     rows = await pool.fetch("SELECT id, kind, sealed, attempts FROM mails WHERE kind = 'notices' ORDER BY id")
-    return sorted((outbox.opened(box().key, Taken(**row)) for row in rows), key=lambda one: one.to)
+    return sorted((outbox.opened(box().key, ClaimedMail(**row)) for row in rows), key=lambda one: one.to)
 
 
 async def choose(pool: Pool, actor: Actor, ways: Mapping[str, list[str] | None]) -> None:

@@ -15,7 +15,7 @@ from heliograph.base.network.smtp import Mail
 from heliograph.base.sentences import Check, said
 from heliograph.health import findings
 from heliograph.mail import outbox
-from heliograph.mail.outbox import Taken
+from heliograph.mail.outbox import ClaimedMail
 from heliograph.overview.installation import telling
 from heliograph.pages.noticing import operators as mails_of
 from heliograph.people import users
@@ -47,7 +47,7 @@ async def look(pool: Pool, *checks: Check, mails: bool = True) -> list[Mail]:
         await conn.execute("DELETE FROM mails")
         await telling.tell(conn, checks, box=box() if mails else None, writes=writes)
     rows = await pool.fetch("SELECT id, kind, sealed, attempts FROM mails ORDER BY id")
-    return sorted((outbox.opened(box().key, Taken(**row)) for row in rows), key=lambda one: one.to)
+    return sorted((outbox.opened(box().key, ClaimedMail(**row)) for row in rows), key=lambda one: one.to)
 
 
 async def later(pool: Pool, span: str) -> None:

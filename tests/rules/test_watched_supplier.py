@@ -21,7 +21,7 @@ from heliograph.sms.dispatch import suppliers
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
 from heliograph.sms.management import watching
 from heliograph.sms.watched import hours, pdus, sessions
-from heliograph.suppliers.contract import LAST, Account, Exchanged, Submission
+from heliograph.suppliers.contract import LAST, Account, Exchange, Submission
 from heliograph.suppliers.smpp import connector as smpp
 from heliograph.suppliers.smpp.connector import SmppConnector
 from tests.processes import until_true
@@ -161,8 +161,8 @@ async def test_what_goes_over_the_wire_is_seen_while_it_is_watched(pool: Pool) -
 async def test_the_last_of_each_supplier_are_kept_for_an_hour(pool: Pool) -> None:
     one, two = await _add(pool), await _add(pool, name="other")
 
-    def made(sequence: int) -> Exchanged:
-        return Exchanged(clock.now(), True, "enquire_link", sequence, "", {})
+    def made(sequence: int) -> Exchange:
+        return Exchange(clock.now(), True, "enquire_link", sequence, "", {})
 
     async with pool.acquire() as conn:
         await pdus.keep(conn, [(two, made(7))])

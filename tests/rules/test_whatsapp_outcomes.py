@@ -19,7 +19,7 @@ from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubm
 from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
 from heliograph.whatsapp.callbacks import conversations, expiry
 from heliograph.whatsapp.callbacks.conversations import User
-from heliograph.whatsapp.callbacks.matching import Blame
+from heliograph.whatsapp.callbacks.matching import WiderFailure
 from heliograph.whatsapp.dispatch import outcomes
 from heliograph.whatsapp.status import FAILURES
 from tests.rules.dispatching_whatsapp import (
@@ -329,7 +329,7 @@ async def test_a_status_moves_only_what_it_came_for(pool: Pool) -> None:
     await bench.hear(other, says(other, id, "delivered"), says(other, None, "read", wamid=wamid(id)))
     assert (await status_of(pool, id))[0] == "queued"
     async with pool.acquire() as conn, conn.transaction():
-        stray = Blame(who.organization_id, other.number_id, id, FAULTS[131042], clock.now())
+        stray = WiderFailure(who.organization_id, other.number_id, id, FAULTS[131042], clock.now())
         assert await outcomes.blame(conn, [stray], {id}) == 0
     assert (await status_of(pool, id))[0] == "queued"
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_accounts WHERE held_until IS NOT NULL") == 0

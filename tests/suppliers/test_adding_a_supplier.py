@@ -19,7 +19,7 @@ import pytest
 from heliograph.base.database.pool import Pool
 from heliograph.http.heads import RequestHead
 from heliograph.simulators.aggregators import profiles
-from heliograph.simulators.aggregators.profiles import Asked, Post, Profile
+from heliograph.simulators.aggregators.profiles import Post, Profile, SubmittedMessage
 from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.simulators.http import Reply
 from heliograph.sms.accepting import sender_ids
@@ -53,11 +53,11 @@ def _error(status: int, code: str) -> Reply:
     return _reply(status, {"error": {"code": code, "message": "No."}})
 
 
-def _read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
+def _read(head: RequestHead, body: bytes, secret: str) -> SubmittedMessage | None:
     if head.path != "/v1/sms" or dict(head.headers).get(b"authorization") != f"Bearer {secret}".encode():
         return None
     one = json.loads(body)
-    return Asked(one["to"].removeprefix("+"), one["from"], one["text"], one.get("callback", ""))
+    return SubmittedMessage(one["to"].removeprefix("+"), one["from"], one["text"], one.get("callback", ""))
 
 
 def _event(url: str, **one: str) -> Post:

@@ -20,7 +20,14 @@ from heliograph.simulators.aggregators import profiles
 from heliograph.simulators.aggregators.simulator import Aggregator, Options
 from heliograph.simulators.http import Reply
 from heliograph.suppliers import kinds, trial
-from heliograph.suppliers.contract import Account, Outcome, Submission, Verdict, Watchable, Wired
+from heliograph.suppliers.contract import (
+    Account,
+    InspectableConnector,
+    Outcome,
+    Submission,
+    Verdict,
+    WatchableConnector,
+)
 from heliograph.suppliers.http import connector as http
 from heliograph.suppliers.http.connector import HttpConnector, connect
 from heliograph.suppliers.http.kind import HttpKind
@@ -351,7 +358,7 @@ async def test_recipients_that_share_a_request_share_its_text_where_the_supplier
 
 async def test_requests_are_seen_while_somebody_watches_and_never_a_number_or_a_text(supplier: Aggregator) -> None:
     line = Line(supplier.base_url)
-    assert isinstance(line.connector, Watchable)
+    assert isinstance(line.connector, WatchableConnector)
     await line.connector.start()
     line.connector.set_sessions(1)
     await line.send(submission())
@@ -380,7 +387,7 @@ def test_a_code_or_a_password_of_digits_is_no_number() -> None:
 
 async def test_its_last_request_and_how_long_answers_took_are_known_without_a_watch(supplier: Aggregator) -> None:
     line = Line(supplier.base_url)
-    assert isinstance(line.connector, Wired)
+    assert isinstance(line.connector, InspectableConnector)
     await line.connector.start()
     # No session, nothing to look at.
     assert line.connector.wires() == []
@@ -411,11 +418,11 @@ async def test_its_last_request_and_how_long_answers_took_are_known_without_a_wa
 async def test_an_answer_may_say_id_and_code_in_headers(
     method: str, code: str, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def accepted(asked: profiles.Asked, id: str) -> Reply:
+    def accepted(asked: profiles.SubmittedMessage, id: str) -> Reply:
         return Reply(200, b"", "text/plain", headers=((b"Message-Id", id.encode()), (b"X-RESULT", code.encode())))
 
-    def read(head: Any, body: bytes, secret: str) -> profiles.Asked:
-        return profiles.Asked("258841230106", "ACME", "hi")
+    def read(head: Any, body: bytes, secret: str) -> profiles.SubmittedMessage:
+        return profiles.SubmittedMessage("258841230106", "ACME", "hi")
 
     plain = msgspec.structs.replace(profiles.PROFILES["plain"], accepted=accepted, read=read)
     monkeypatch.setitem(profiles.PROFILES, "plain", plain)  # type: ignore[arg-type]
@@ -446,7 +453,7 @@ async def test_an_answer_may_be_compressed_though_nobody_asked_for_it(
     """Unread, its message was sent once more. One that cannot be read leaves open whether the supplier has it."""
     made = profiles.PROFILES["africastalking"]
 
-    def accepted(wanted: profiles.Asked, id: str) -> Reply:
+    def accepted(wanted: profiles.SubmittedMessage, id: str) -> Reply:
         plain = made.accepted(wanted, id)
         packed = ((b"Content-Encoding", b"gzip"),)
         return msgspec.structs.replace(plain, body=pack(plain.body), headers=plain.headers + packed)
@@ -468,11 +475,11 @@ async def test_a_trial_shows_no_secret_however_the_answer_repeats_it(monkeypatch
     secret, basic = 'p@ss "w&rd', "dXM6cEBzcyAidyZyZA=="
     said = [secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret), basic, "/in/sms/1/t0ken/receipts"]
 
-    def accepted(asked: profiles.Asked, id: str) -> Reply:
+    def accepted(asked: profiles.SubmittedMessage, id: str) -> Reply:
         return Reply(200, "\n".join(said).encode(), "text/plain")
 
-    def read(head: Any, body: bytes, secret: str) -> profiles.Asked:
-        return profiles.Asked("258841230106", "ACME", "hi")
+    def read(head: Any, body: bytes, secret: str) -> profiles.SubmittedMessage:
+        return profiles.SubmittedMessage("258841230106", "ACME", "hi")
 
     plain = msgspec.structs.replace(profiles.PROFILES["plain"], accepted=accepted, read=read)
     monkeypatch.setitem(profiles.PROFILES, "plain", plain)  # type: ignore[arg-type]

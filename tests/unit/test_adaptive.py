@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from heliograph.base.money import UNIT
 from heliograph.routes import adaptive
-from heliograph.routes.adaptive import BOUNDS, Judged, Measured, evaluate
+from heliograph.routes.adaptive import BOUNDS, QualitySample, SupplierQuality, evaluate
 
 #: Enough of a week that it says nothing else than the prior does.
-A = Judged("A", 20_000, Measured(1000, 940), share=94, rest=94)
-B = Judged("B", 12_000, Measured(1000, 850), share=3, rest=3)
-C = Judged("C", 10_000, Measured(10, 9), share=3, rest=3)
+A = SupplierQuality("A", 20_000, QualitySample(1000, 940), share=94, rest=94)
+B = SupplierQuality("B", 12_000, QualitySample(1000, 850), share=3, rest=3)
+C = SupplierQuality("C", 10_000, QualitySample(10, 9), share=3, rest=3)
 OTP, TRANSACTIONAL, MARKETING = (BOUNDS[name] for name in ("otp", "transactional", "marketing"))
 
 
@@ -36,16 +36,18 @@ def leader(outcome: adaptive.Outcome[str]) -> str:
     return max(outcome.shares, key=lambda id: outcome.shares[id])
 
 
-def settled(route: list[Judged[str]], bounds: adaptive.Bounds, times: int = 40) -> dict[str, int]:
+def settled(route: list[SupplierQuality[str]], bounds: adaptive.Bounds, times: int = 40) -> dict[str, int]:
     """After so many evaluations of the same measurements."""
     for _ in range(times):
         route = after(route, evaluate(route, bounds))
     return {one.id: one.share for one in route}
 
 
-def after(route: list[Judged[str]], outcome: adaptive.Outcome[str]) -> list[Judged[str]]:
+def after(route: list[SupplierQuality[str]], outcome: adaptive.Outcome[str]) -> list[SupplierQuality[str]]:
     return [
-        Judged(one.id, one.price, one.hour, one.week, outcome.shares[one.id], one.rest, outcome.streaks[one.id])
+        SupplierQuality(
+            one.id, one.price, one.hour, one.week, outcome.shares[one.id], one.rest, outcome.streaks[one.id]
+        )
         for one in route
     ]
 
@@ -62,7 +64,10 @@ def test_r2_what_is_unproven_does_not_win() -> None:
 
 def test_r3_marketing_goes_to_the_cheaper_one() -> None:
     assert costs(MARKETING.loss)[:2] == [0.020627, 0.01351]
-    route = [Judged("A", 20_000, A.hour, share=95, rest=95), Judged("B", 12_000, B.hour, share=5, rest=5)]
+    route = [
+        SupplierQuality("A", 20_000, A.hour, share=95, rest=95),
+        SupplierQuality("B", 12_000, B.hour, share=5, rest=5),
+    ]
     assert settled(route, MARKETING) == {"A": 5, "B": 95}
 
 
@@ -75,7 +80,7 @@ def test_r4_the_third_evaluation_moves_ten_points() -> None:
 
 
 def test_r5_what_is_hardly_cheaper_does_not_take_over() -> None:
-    dearer = Judged("B", 15_000, B.hour, share=3, rest=3)
+    dearer = SupplierQuality("B", 15_000, B.hour, share=3, rest=3)
     outcome = evaluate([A, dearer, C], TRANSACTIONAL)
     assert "0.975 of the incumbent's cost" in outcome.reasons["B"]
     assert settled([A, dearer, C], TRANSACTIONAL) == {"A": 94, "B": 3, "C": 3}
@@ -86,7 +91,7 @@ def test_r6_segments_count() -> None:
 
 
 def test_r7_what_has_no_receipt_in_time_was_not_delivered() -> None:
-    assert Judged("A", 1, Measured(60, 54)).quality == pytest.approx(0.875)
+    assert SupplierQuality("A", 1, QualitySample(60, 54)).quality == pytest.approx(0.875)
 
 
 def test_r10_the_best_one_that_was_measured_stands_in() -> None:
@@ -95,7 +100,7 @@ def test_r10_the_best_one_that_was_measured_stands_in() -> None:
     assert (outcome.stand_ins, outcome.outside) == (("A", "B", "C"), {"B", "C"})
     assert evaluate([A, B, C], TRANSACTIONAL).stand_ins == ("B", "A", "C")
     assert evaluate([A, C], MARKETING).outside == {"C"}
-    unjudged = evaluate([Judged("A", 1), Judged("B", 2)], OTP)
+    unjudged = evaluate([SupplierQuality("A", 1), SupplierQuality("B", 2)], OTP)
     assert (unjudged.stand_ins, unjudged.outside) == ((), frozenset())
 
 
@@ -105,42 +110,45 @@ def test_r12_few_messages_do_not_win_on_a_lower_bound() -> None:
 
 
 def test_none_within_bounds_is_said_and_the_best_one_carries() -> None:
-    bad = [Judged("A", 20_000, Measured(1000, 500), share=50, rest=50), Judged("B", 1, Measured(1000, 300), share=50)]
+    bad = [
+        SupplierQuality("A", 20_000, QualitySample(1000, 500), share=50, rest=50),
+        SupplierQuality("B", 1, QualitySample(1000, 300), share=50),
+    ]
     outcome = evaluate(bad, OTP)
     assert "degraded" in outcome.reasons["A"]
     assert outcome.shares == {"A": 60, "B": 40}
 
 
 def test_an_incumbent_that_falls_against_its_own_week_is_left_at_once() -> None:
-    week = Measured(10_000, 9_500)
-    fallen = Judged("A", 10_000, Measured(500, 400), week, share=97, rest=97)
-    other = Judged("B", 12_000, Measured(500, 470), week, share=3, rest=3)
+    week = QualitySample(10_000, 9_500)
+    fallen = SupplierQuality("A", 10_000, QualitySample(500, 400), week, share=97, rest=97)
+    other = SupplierQuality("B", 12_000, QualitySample(500, 470), week, share=3, rest=3)
     outcome = evaluate([fallen, other], TRANSACTIONAL)
     assert outcome.shares == {"A": 87, "B": 13}
     assert "its week 95%" in outcome.reasons["A"]
 
 
 def test_slow_receipts_are_outside_of_the_bounds() -> None:
-    slow = Judged("A", 1, Measured(500, 490, 45.0), Measured(5000, 4900, 5.0), share=99, rest=99)
-    fast = Judged("B", 2, Measured(500, 490, 4.0), Measured(5000, 4900, 5.0), share=1, rest=1)
+    slow = SupplierQuality("A", 1, QualitySample(500, 490, 45.0), QualitySample(5000, 4900, 5.0), share=99, rest=99)
+    fast = SupplierQuality("B", 2, QualitySample(500, 490, 4.0), QualitySample(5000, 4900, 5.0), share=1, rest=1)
     assert evaluate([slow, fast], OTP).shares == {"A": 89, "B": 11}
     assert "its week 5 s" in evaluate([slow, fast], MARKETING).reasons["A"]
 
 
 def test_without_measurements_shares_return_to_rest() -> None:
-    route = [Judged("A", 1, share=20, rest=97), Judged("B", 2, share=80, rest=3)]
+    route = [SupplierQuality("A", 1, share=20, rest=97), SupplierQuality("B", 2, share=80, rest=3)]
     outcome = evaluate(route, TRANSACTIONAL)
     assert outcome.shares == {"A": 30, "B": 70}
     assert settled(route, TRANSACTIONAL) == {"A": 97, "B": 3}
     unpriced = [
-        Judged("A", None, Measured(99, 99), share=50, rest=97),
-        Judged("B", 2, Measured(99, 99), share=50, rest=3),
+        SupplierQuality("A", None, QualitySample(99, 99), share=50, rest=97),
+        SupplierQuality("B", 2, QualitySample(99, 99), share=50, rest=3),
     ]
     assert "prices of two suppliers" in evaluate(unpriced, TRANSACTIONAL).reasons["A"]
 
 
 measured = st.builds(
-    lambda count, rate, p95: Measured(count, int(count * rate), p95),
+    lambda count, rate, p95: QualitySample(count, int(count * rate), p95),
     st.integers(0, 5000),
     st.floats(0, 1),
     st.none() | st.floats(0.1, 500),
@@ -154,7 +162,9 @@ measured = st.builds(
         max_size=6,
     )
     | st.integers(20, adaptive.MOST).map(
-        lambda count: [(n + 1, Measured(100, 90, 5.0), Measured(900, 800, 5.0), n % 50, 1) for n in range(count)]
+        lambda count: [
+            (n + 1, QualitySample(100, 90, 5.0), QualitySample(900, 800, 5.0), n % 50, 1) for n in range(count)
+        ]
     ),
     st.sampled_from(sorted(BOUNDS)),
     st.integers(1, 30),
@@ -163,7 +173,7 @@ def test_shares_are_a_hundred_and_move_gradually(drawn: list[tuple[object, ...]]
     bounds = BOUNDS[name]
     rest = adaptive.at_rest([(n, one[3], one[4]) for n, one in enumerate(drawn)], bounds.trickle)  # type: ignore[misc]
     route = [
-        Judged(n, price, hour, week, rest[n], rest[n])  # type: ignore[arg-type]
+        SupplierQuality(n, price, hour, week, rest[n], rest[n])  # type: ignore[arg-type]
         for n, (price, hour, week, _, _) in enumerate(drawn)
     ]
     assert sum(rest.values()) == 100
@@ -174,6 +184,8 @@ def test_shares_are_a_hundred_and_move_gradually(drawn: list[tuple[object, ...]]
         assert sum(abs(outcome.shares[one.id] - one.share) for one in route) <= 2 * adaptive.STEP
         assert outcome.reasons.keys() == {one.id for one in route}
         route = [
-            Judged(one.id, one.price, one.hour, one.week, outcome.shares[one.id], one.rest, outcome.streaks[one.id])
+            SupplierQuality(
+                one.id, one.price, one.hour, one.week, outcome.shares[one.id], one.rest, outcome.streaks[one.id]
+            )
             for one in route
         ]

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from heliograph.api.callbacks.bodies import STALLED, Bodies, Body, Room
+from heliograph.api.callbacks.bodies import STALLED, Body, BodyBuffers, ByteLimits
 from heliograph.base.errors import Unavailable
 
-SMALL, LARGE = Room(100, 50), Room(1_000, 500)
+SMALL, LARGE = ByteLimits(100, 50), ByteLimits(1_000, 500)
 
 
 class Arriving:
     """A body whose task waits for more of it."""
 
-    def __init__(self, bodies: Bodies, address: str) -> None:
+    def __init__(self, bodies: BodyBuffers, address: str) -> None:
         self.body: Body
         self._begun = asyncio.Event()
         self._bodies = bodies
@@ -38,8 +38,8 @@ class Arriving:
         return self
 
 
-def bodies() -> Bodies:
-    return Bodies(small=SMALL, large=LARGE, limit=50)
+def bodies() -> BodyBuffers:
+    return BodyBuffers(small=SMALL, large=LARGE, limit=50)
 
 
 async def test_shares_and_rooms() -> None:

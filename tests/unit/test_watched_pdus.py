@@ -11,11 +11,11 @@ import pytest
 from heliograph.suppliers.contract import LAST
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.pdu import Tag
-from heliograph.suppliers.smpp.watching import Tap, masked
+from heliograph.suppliers.smpp.watching import PduRecorder, masked
 
 
 def _shown(pdu: p.Pdu) -> str:
-    tap = Tap()
+    tap = PduRecorder()
     tap(pdu, True)
     return msgspec.json.encode(tap.take()).decode()
 
@@ -59,7 +59,7 @@ def test_no_number_text_or_password_is_ever_shown(seed: int) -> None:
 
 
 def test_what_helps_is_shown() -> None:
-    tap = Tap()
+    tap = PduRecorder()
     tap(p.BindTransceiver(1, system_id="acme", password="geheim"), True)
     tap(
         p.SubmitSm(2, source_addr="ACME", destination_addr="+258 84 123 4567", data_coding=8, short_message=b"ab"), True
@@ -85,7 +85,7 @@ def test_what_helps_is_shown() -> None:
 
 
 def test_only_the_last_are_kept() -> None:
-    tap = Tap()
+    tap = PduRecorder()
     for sequence in range(LAST + 50):
         tap(p.EnquireLink(sequence), True)
     assert [one.sequence for one in tap.take()] == list(range(50, LAST + 50))

@@ -12,7 +12,7 @@ from heliograph.http.answers import Failure
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import LAST
 from heliograph.suppliers.http.kind import Message, Request
-from heliograph.suppliers.http.watching import Tap, shown
+from heliograph.suppliers.http.watching import ExchangeRecorder, shown
 
 SECRET, TEXT, TO = "xyz zy&1/2", "Your code is 4711", "258841234567"
 MESSAGE = Message(TO, "+258849999999", TEXT, "gsm7", "reference1", "https://sms.example.com/in/sms/x/geheim?ref=1")
@@ -39,7 +39,7 @@ def test_an_address_shows_names_and_lengths(url: str, said: str) -> None:
 
 
 def test_a_request_and_its_answer_belong_together() -> None:
-    tap, heard = Tap([SECRET]), []
+    tap, heard = ExchangeRecorder([SECRET]), []
     first = tap.asked(Request("https://x.example/send", b"12345"), [MESSAGE], heard.append)
     second = tap.asked(Request("https://x.example/many", method="PUT"), [MESSAGE, MESSAGE], heard.append)
     second(Failure("timeout", "no answer", 5.0))

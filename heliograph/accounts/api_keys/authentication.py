@@ -26,7 +26,7 @@ class Unauthorized(Refusal):
         self.headers = {"www-authenticate": "Bearer"}
 
 
-class Known(msgspec.Struct, frozen=True):
+class KeyOwner(msgspec.Struct, frozen=True):
     """The owner of an active key, and the networks it may be used from (empty: any)."""
 
     actor: Actor
@@ -42,7 +42,7 @@ SELECT k.secret_hash, k.id AS key_id, k.mode, k.scopes, k.allowed_ips,
 """
 
 
-async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[Known | None]:
+async def authenticate_many(conn: Connection, hashes: Sequence[bytes]) -> list[KeyOwner | None]:
     """The owner of each key, by its secret's SHA-256, in order; None if there is no active key."""
     found = {row["secret_hash"]: _who(row) for row in await conn.fetch(AUTHENTICATE, list(hashes))}
     return [found.get(digest) for digest in hashes]
@@ -58,7 +58,7 @@ def parsed_networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipadd
         raise Invalid(("allowed_ips", "format", "`allowed_ips` must list addresses or CIDR networks")) from None
 
 
-def _who(row: Any) -> Known:
+def _who(row: Any) -> KeyOwner:
     countries = row["allowed_countries"]
     limits = RateLimits(row["rate_sms_send"], row["rate_campaigns"], row["rate_mutations"], row["rate_reads"])
     actor = Actor(
@@ -74,4 +74,4 @@ def _who(row: Any) -> Known:
         allowed_countries=None if countries is None else frozenset(countries),
         rate_limits=None if limits == NO_LIMITS else limits,
     )
-    return Known(actor, parsed_networks(row["allowed_ips"]))
+    return KeyOwner(actor, parsed_networks(row["allowed_ips"]))

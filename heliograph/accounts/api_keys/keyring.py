@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from heliograph import notices
-from heliograph.accounts.api_keys.authentication import Known, Unauthorized, authenticate_many
+from heliograph.accounts.api_keys.authentication import KeyOwner, Unauthorized, authenticate_many
 from heliograph.accounts.api_keys.spelling import is_well_formed
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import hash_secret
@@ -69,7 +69,7 @@ class Keyring:
     def __init__(self, pool: Pool, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._pool = pool
         self._now = monotonic
-        self._keys: LoadingCache[bytes, Known] = LoadingCache(self._load, max_age=MAX_AGE, indivisible=is_down)
+        self._keys: LoadingCache[bytes, KeyOwner] = LoadingCache(self._load, max_age=MAX_AGE, indivisible=is_down)
         self._existing: LoadingCache[str, frozenset[int]] = LoadingCache(self._list, max_age=EXISTING_AGE)
         self._touched: dict[UUID, float] = {}
         self._touching: Batcher[tuple[UUID, str, str], None] = Batcher(self._touch, indivisible=is_down)
@@ -109,7 +109,7 @@ class Keyring:
         digests = await self._pool.fetchval(EXISTING) or b""
         return dict.fromkeys(names, frozenset(memoryview(digests).cast("Q")))
 
-    async def _load(self, digests: Sequence[bytes]) -> dict[bytes, Known]:
+    async def _load(self, digests: Sequence[bytes]) -> dict[bytes, KeyOwner]:
         async with self._pool.acquire() as conn:
             found = await authenticate_many(conn, digests)
         return {digest: known for digest, known in zip(digests, found, strict=True) if known is not None}
@@ -150,7 +150,7 @@ def network_of(address: str) -> str:
     return str(ipaddress.ip_network((parsed, 24 if parsed.version == 4 else 48), strict=False))
 
 
-def _inside(address: str, known: Known) -> bool:
+def _inside(address: str, known: KeyOwner) -> bool:
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

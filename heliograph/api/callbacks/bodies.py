@@ -16,7 +16,7 @@ from heliograph.base.errors import Unavailable
 from heliograph.base.network.addresses import sharer
 
 
-class Room(msgspec.Struct, frozen=True):
+class ByteLimits(msgspec.Struct, frozen=True):
     """Bytes that may be held in total, and for one address."""
 
     size: int
@@ -25,17 +25,17 @@ class Room(msgspec.Struct, frozen=True):
 
 #: Bodies of up to this many bytes are small. Most callbacks have one or two thousand.
 SMALL = 65_536
-SMALL_ROOM = Room(16 * 1_048_576, 8 * 1_048_576)
+SMALL_ROOM = ByteLimits(16 * 1_048_576, 8 * 1_048_576)
 #: A hundred callbacks of a thousand statuses each; a body is briefly in memory twice, as received and sealed.
-LARGE_ROOM = Room(32 * 1_048_576, 10 * 1_048_576)
+LARGE_ROOM = ByteLimits(32 * 1_048_576, 10 * 1_048_576)
 #: A body that received nothing for this many seconds may have to give way.
 STALLED = 1.0
 
 
-class Bodies:
+class BodyBuffers:
     """The bodies held by one process, inside a running event loop."""
 
-    def __init__(self, *, small: Room = SMALL_ROOM, large: Room = LARGE_ROOM, limit: int = SMALL) -> None:
+    def __init__(self, *, small: ByteLimits = SMALL_ROOM, large: ByteLimits = LARGE_ROOM, limit: int = SMALL) -> None:
         """`limit`: maximum size of a small body, in bytes."""
         self._limit = limit
         self._small = _Ward(small)
@@ -101,7 +101,7 @@ class Body:
 class _Ward:
     """Bodies that share a limit."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: ByteLimits) -> None:
         self._room = room
         self._held = 0
         self._of: dict[str, int] = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.api.callbacks.bodies import Bodies, Body
+from heliograph.api.callbacks.bodies import Body, BodyBuffers
 from heliograph.api.door.guard import Disconnected, Receive, Scope, Send
 from heliograph.api.door.limits import Limiter
 from heliograph.api.shapes import envelope
@@ -51,7 +51,7 @@ class Call(msgspec.Struct, frozen=True):
     body: Callable[[Callable[[bytes | bytearray], Awaitable[Any]], int], Awaitable[Any]]
 
 
-class Taker(msgspec.Struct, frozen=True):
+class CallbackHandler(msgspec.Struct, frozen=True):
     """Handles the callbacks under one path."""
 
     prefix: str
@@ -62,13 +62,18 @@ class Callbacks:
     """The door as an ASGI application."""
 
     def __init__(
-        self, takers: Sequence[Taker], limiter: Limiter, *, public_url: str = "", bodies: Bodies | None = None
+        self,
+        takers: Sequence[CallbackHandler],
+        limiter: Limiter,
+        *,
+        public_url: str = "",
+        bodies: BodyBuffers | None = None,
     ) -> None:
         """To be created inside a running loop. `public_url`: as in the settings."""
         self._takers = tuple(takers)
         self._limiter = limiter
         self._public_url = public_url
-        self._bodies = bodies or Bodies()
+        self._bodies = bodies or BodyBuffers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])

@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from uuid import UUID
 
-from heliograph.api.callbacks.door import Answer, Call, Taker, nowhere
+from heliograph.api.callbacks.door import Answer, Call, CallbackHandler, nowhere
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, UnsupportedMediaType
 from heliograph.http import codings
 from heliograph.sms.callbacks.addresses import INBOUND, PREFIX, RECEIPTS
@@ -28,7 +28,7 @@ def _signs(name: bytes) -> bool:
 _path = re.compile(rf"{PREFIX}([0-9a-fA-F-]{{36}})/([A-Za-z0-9_-]{{8,64}})/({RECEIPTS}|{INBOUND})").fullmatch
 
 
-def taker(intake: SupplierCallbacks, *, public_url: str) -> Taker:
+def taker(intake: SupplierCallbacks, *, public_url: str) -> CallbackHandler:
     """`public_url`: where suppliers reach this service, which is what they sign."""
 
     async def answer(call: Call) -> Answer:
@@ -67,4 +67,4 @@ def taker(intake: SupplierCallbacks, *, public_url: str) -> Taker:
         taken: Answer = await call.body(take, MOST)
         return taken
 
-    return Taker(PREFIX, answer)
+    return CallbackHandler(PREFIX, answer)

@@ -6,7 +6,7 @@ import re
 import urllib.parse
 from uuid import UUID
 
-from heliograph.api.callbacks.door import Answer, Call, Taker, nowhere
+from heliograph.api.callbacks.door import Answer, Call, CallbackHandler, nowhere
 from heliograph.api.shapes.refusals import MethodNotAllowed
 from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import is_signature
 from heliograph.whatsapp.callbacks.intake import CallbackIntake, NotGenuine
@@ -16,7 +16,7 @@ PREFIX = "/in/whatsapp/"
 _path = re.compile(r"/in/whatsapp/([0-9a-fA-F-]{36})").fullmatch
 
 
-def taker(intake: CallbackIntake, *, max_bytes: int) -> Taker:
+def taker(intake: CallbackIntake, *, max_bytes: int) -> CallbackHandler:
     """`max_bytes`: limit for one callback."""
 
     async def answer(call: Call) -> Answer:
@@ -35,7 +35,7 @@ def taker(intake: CallbackIntake, *, max_bytes: int) -> Taker:
         await call.body(lambda body: intake.take(app, body, signature), max_bytes)
         return Answer()
 
-    return Taker(PREFIX, answer)
+    return CallbackHandler(PREFIX, answer)
 
 
 def _app_id(path: str) -> UUID:

@@ -19,7 +19,7 @@ import msgspec
 
 from heliograph.api.document import guide
 from heliograph.api.document.guide import Guide
-from heliograph.api.door.limits import Strangers
+from heliograph.api.door.limits import AnonymousLimiter
 from heliograph.api.operations import discovery
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import RateLimited
@@ -64,7 +64,7 @@ def _read() -> tuple[Guide, list[tuple[str, str, mmap.mmap]]]:
 class Docs:
     """The pages as an ASGI application. `paths`: the paths that it serves."""
 
-    def __init__(self, strangers: Strangers, public_url: str = "", *, document: Page | None = None) -> None:
+    def __init__(self, strangers: AnonymousLimiter, public_url: str = "", *, document: Page | None = None) -> None:
         """`document`: the OpenAPI document, if no API serves it alongside these pages."""
         self._strangers = strangers
         self._public_url = public_url

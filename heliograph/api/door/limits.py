@@ -28,7 +28,7 @@ from heliograph.base.process.settings import Settings
 #: The bucket of refused keys; its windows belong to an address, not to an organization.
 FAILURES = "failures"
 #: The bucket of requests that need no key.
-STRANGERS = "unauthenticated"
+ANONYMOUS_PER_WINDOW = "unauthenticated"
 NOBODY = UUID(int=0)
 WINDOW = timedelta(seconds=60)
 #: Windows kept in memory; beyond that all are forgotten, which costs one query per window.
@@ -40,7 +40,7 @@ SELECT organization_id, key_id, bucket, taken, window_start, clock_timestamp() A
 """
 
 
-class Standing:
+class WindowState:
     """The state of a window after a request."""
 
     __slots__ = ("bucket", "headers", "limit", "place", "retry_after")
@@ -89,9 +89,9 @@ class Limiter:
         self._meters: dict[tuple[UUID, UUID, str], _Meter] = {}
         #: Local time until which at least one address is locked out.
         self._locked_until = 0.0
-        self._batcher: Batcher[_Meter, Standing] = Batcher(self._take, indivisible=is_down)
+        self._batcher: Batcher[_Meter, WindowState] = Batcher(self._take, indivisible=is_down)
 
-    async def take(self, organization_id: UUID, key_id: UUID, bucket: str, own: int | None = None) -> Standing:
+    async def take(self, organization_id: UUID, key_id: UUID, bucket: str, own: int | None = None) -> WindowState:
         """Count one request. Raises what the database raises: a request that cannot be counted is not admitted.
 
         `own`: the organization's own limit; None: the installation's.
@@ -101,13 +101,13 @@ class Limiter:
 
     def rate_unit(
         self, organization_id: UUID, key_id: UUID, bucket: str, own: int | None = None
-    ) -> RateUnit | Standing:
-        """A rate unit to be taken in the operation's own commit, or a Standing if the window is known to be used up.
+    ) -> RateUnit | WindowState:
+        """A rate unit to be taken in the operation's own commit, or a WindowState if the window is known to be used up.
         `own` as in `take`."""
         meter = self._meter(organization_id, key_id, bucket, own)
         return self._known_full(meter) or RateUnit(key_id, meter.limit)
 
-    def standing_of(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> Standing:
+    def standing_of(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> WindowState:
         """The standing after a rate unit has been taken."""
         assert rate_unit.window_start is not None
         assert rate_unit.at is not None
@@ -115,9 +115,9 @@ class Limiter:
         left = self._learn(meter, rate_unit.window_start, rate_unit.at)
         if rate_unit.used >= meter.limit:
             meter.full_until = self._now() + left
-        return Standing(bucket, meter.limit, rate_unit.used, meter.reset, max(math.ceil(left), 1))
+        return WindowState(bucket, meter.limit, rate_unit.used, meter.reset, max(math.ceil(left), 1))
 
-    async def take_failure(self, address: str) -> Standing:
+    async def take_failure(self, address: str) -> WindowState:
         """Count a refused key against its client address; an IPv6 address counts as its /64."""
         return await self.take(NOBODY, _address_id(address), FAILURES)
 
@@ -159,11 +159,11 @@ class Limiter:
             meter.limit, meter.full_until = limit, 0.0
         return meter
 
-    def _known_full(self, meter: _Meter) -> Standing | None:
+    def _known_full(self, meter: _Meter) -> WindowState | None:
         left = meter.full_until - self._now() if meter.full_until else 0.0
         if left <= 0:
             return None
-        return Standing(meter.bucket, meter.limit, meter.limit + 1, meter.reset, math.ceil(left))
+        return WindowState(meter.bucket, meter.limit, meter.limit + 1, meter.reset, math.ceil(left))
 
     def _learn(self, meter: _Meter, window_start: datetime, at: datetime) -> float:
         """Record the window; returns its remaining seconds."""
@@ -173,7 +173,7 @@ class Limiter:
             meter.reset = iso(end).encode()
         return (end - at).total_seconds()
 
-    async def _take(self, meters: list[_Meter]) -> list[Standing]:
+    async def _take(self, meters: list[_Meter]) -> list[WindowState]:
         units: dict[_Meter, int] = {}
         for meter in meters:
             units[meter] = units.get(meter, 0) + 1
@@ -200,11 +200,11 @@ class Limiter:
         standings = []
         for meter in meters:
             places[meter] += 1
-            standings.append(Standing(meter.bucket, meter.limit, places[meter], meter.reset, waits[meter]))
+            standings.append(WindowState(meter.bucket, meter.limit, places[meter], meter.reset, waits[meter]))
         return standings
 
 
-class Strangers:
+class AnonymousLimiter:
     """Requests that need no key, counted by address, per process: each is cheap, and must remain so when there are
     many."""
 
@@ -226,10 +226,10 @@ class Strangers:
         if taken > self._limit:
             left = self._ends - now
             reset = iso(clock.now() + timedelta(seconds=left)).encode()
-            raise _refusal(Standing(STRANGERS, self._limit, taken, reset, max(math.ceil(left), 1)))
+            raise _refusal(WindowState(ANONYMOUS_PER_WINDOW, self._limit, taken, reset, max(math.ceil(left), 1)))
 
 
-def _refusal(standing: Standing) -> RateLimited:
+def _refusal(standing: WindowState) -> RateLimited:
     """Add the rate limit headers, which are otherwise added for a key."""
     refusal = RateLimited(standing.bucket, standing.retry_after)
     refusal.headers |= {name.decode(): value.decode() for name, value in standing.headers}

@@ -21,7 +21,7 @@ from heliograph import requests
 from heliograph.accounts.api_keys.keyring import Keyring
 from heliograph.accounts.requests import Answer, RateUnit
 from heliograph.api.door.health import HealthChecks
-from heliograph.api.door.limits import Limiter, Strangers
+from heliograph.api.door.limits import AnonymousLimiter, Limiter
 from heliograph.audit.failures import Failures
 from heliograph.base.actor import Actor
 from heliograph.base.crypto import Key
@@ -206,7 +206,7 @@ class Services(msgspec.Struct, frozen=True):
     settings: Settings
     keyring: Keyring
     limiter: Limiter
-    strangers: Strangers
+    strangers: AnonymousLimiter
     #: The log of requests.
     log: requests.Log
     #: Failed authentications waiting to be written to the audit log.

@@ -13,7 +13,7 @@ from heliograph.api.shapes.fields import Success, Time
 from heliograph.api.shapes.paging import Limit
 from heliograph.base.database.clock import iso
 from heliograph.webhooks import catcher
-from heliograph.webhooks.catcher import Catcher, Caught
+from heliograph.webhooks.catcher import Catcher, CaughtAttempt
 from heliograph.webhooks.delivery.catching import MOST
 
 
@@ -101,5 +101,5 @@ def _shown(one: Catcher) -> OpenCatcher:
     return OpenCatcher(one.id, iso(one.until))
 
 
-def _caught(one: Caught) -> CaughtEvent:
+def _caught(one: CaughtAttempt) -> CaughtEvent:
     return CaughtEvent(one.event_id, one.kind, iso(one.at), dict(one.headers), one.body, one.is_genuine)

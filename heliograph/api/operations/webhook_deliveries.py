@@ -19,7 +19,7 @@ from heliograph.base.database.clock import iso, iso_or_none
 from heliograph.webhooks import history, replays
 from heliograph.webhooks.delivery.attempts import type_of
 from heliograph.webhooks.endpoints import EndpointDisabled, EndpointPaused
-from heliograph.webhooks.history import Filters, Tried
+from heliograph.webhooks.history import AttemptEntry, Filters
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, Replay, ReplayRunning
 
@@ -244,7 +244,7 @@ def _beginning(position: list[Any] | None) -> tuple[datetime, UUID, int] | None:
     return None if position is None else (datetime.fromisoformat(position[0]), UUID(position[1]), position[2])
 
 
-def _tried(row: Tried) -> WebhookAttempt:
+def _tried(row: AttemptEntry) -> WebhookAttempt:
     return WebhookAttempt(
         event_id=row.event_id,
         kind=None if row.kind is None else type_of(row.kind),

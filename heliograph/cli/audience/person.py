@@ -16,7 +16,7 @@ from heliograph.cli.terminal.console import DataDir, Org, Problem, acting_for, o
 from heliograph.cli.terminal.files import unless_stdout, writable, writing
 from heliograph.cli.terminal.printing import Json, JsonOnly, group, say, show
 from heliograph.privacy import erasure, holdings
-from heliograph.privacy.erasure import Receipt
+from heliograph.privacy.erasure import ErasureReceipt
 from heliograph.sealing import text_keys
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
@@ -80,7 +80,7 @@ def erase(who: Who, org: Org = None, json: Json = False, data_dir: DataDir = Non
       heliograph person erase +258841234567 --org "Acme Lda"
     """
 
-    async def work(conn: Connection) -> Receipt:
+    async def work(conn: Connection) -> ErasureReceipt:
         found = await organization(conn, org)
         return await erasure.erase(conn, acting_for(found), address=_address(who, found))
 

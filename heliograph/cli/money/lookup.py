@@ -228,7 +228,7 @@ async def _find(conn: Connection, which: str) -> dict[str, Any]:
     return next(row for row in await _all(conn) if row["id"] == str(one.id))
 
 
-def _shown(one: Account, month: list[asked.Spent]) -> dict[str, Any]:
+def _shown(one: Account, month: list[asked.MonthlyLookups]) -> dict[str, Any]:
     own = [line for line in month if line.supplier_id == one.id]
     paid = [f"{decimal(line.price)} {line.currency}" for line in own if line.price]
     return {

@@ -22,7 +22,7 @@ from heliograph.cli.terminal.console import (
 )
 from heliograph.cli.terminal.printing import Json, group, show
 from heliograph.senders import registrations
-from heliograph.senders.registrations import Registered
+from heliograph.senders.registrations import RegistrationRow
 from heliograph.sms.accepting import sender_ids, sender_questions
 from heliograph.sms.accepting.sender_ids import STATUSES, SenderId
 from heliograph.sms.dispatch import suppliers
@@ -216,7 +216,7 @@ def register(
       heliograph sender register ACME refused --country KE --note "The name belongs to somebody else"
     """
 
-    async def work(conn: Connection) -> list[Registered]:
+    async def work(conn: Connection) -> list[RegistrationRow]:
         actor = await operator(conn, org)
         one = await sender_ids.find(conn, actor, which=which)
         await registrations.put(
@@ -251,7 +251,7 @@ def registrations_(
       heliograph sender registrations --org "Acme Lda"
     """
 
-    async def work(conn: Connection) -> list[Registered]:
+    async def work(conn: Connection) -> list[RegistrationRow]:
         return await registrations.everywhere(conn, organization_id=await only(conn, org), limit=limit)
 
     show(on_database(work, settings_of(data_dir)), json, REGISTRATION_COLUMNS)

@@ -15,7 +15,7 @@ from heliograph.cli.terminal.console import DataDir, in_options, on_database, se
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.webhook.kit import EndpointId, moment, owner
 from heliograph.webhooks import history, replays
-from heliograph.webhooks.history import Delivery, Filters, Tried
+from heliograph.webhooks.history import AttemptEntry, Delivery, Filters
 from heliograph.webhooks.replays import Replay
 
 app = group("Deliveries.")
@@ -57,9 +57,9 @@ def attempts(
     to_at = None if until is None else moment(until, "--to")
     filters = Filters(history.FAILED if failed else result, kind, from_at, to_at)
 
-    async def work(conn: Connection) -> tuple[list[Tried], datetime | None]:
+    async def work(conn: Connection) -> tuple[list[AttemptEntry], datetime | None]:
         actor = await owner(conn, id)
-        found: list[Tried] = []
+        found: list[AttemptEntry] = []
         page = history.Page([], None)
         for _ in range(LOOKS):
             page = await history.attempts(

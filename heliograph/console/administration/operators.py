@@ -11,7 +11,7 @@ from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people import links, users
 from heliograph.people.operators import accounts, roles, sessions
-from heliograph.people.operators.accounts import LastRoot, Listed
+from heliograph.people.operators.accounts import LastRoot, ListedOperator
 
 HERE = "/console/operators"
 
@@ -89,7 +89,7 @@ async def remove(request: Request) -> Answer:
     return Elsewhere(location=HERE, notice=request.text("%(name)s is no longer an operator.", name=one.name))
 
 
-async def _operator(request: Request) -> Listed:
+async def _operator(request: Request) -> ListedOperator:
     wanted = request.id()
     async with request.reading() as conn:
         found = next((one for one in await accounts.list_all(conn) if one.user_id == wanted), None)
@@ -115,7 +115,7 @@ def _typed(request: Request) -> dict[str, Any]:
     }
 
 
-async def _of(request: Request, one: Listed) -> dict[str, Any]:
+async def _of(request: Request, one: ListedOperator) -> dict[str, Any]:
     async with request.reading() as conn:
         opened = await sessions.list_all(conn, user_id=one.user_id)
     return {

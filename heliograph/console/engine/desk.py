@@ -25,9 +25,9 @@ from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Check, english
 from heliograph.console.engine import leads
 from heliograph.health import database, findings
-from heliograph.health.database import Safety
+from heliograph.health.database import Durability
 from heliograph.overview.installation import approvals, telling
-from heliograph.overview.installation.approvals import Resemblance, Waits
+from heliograph.overview.installation.approvals import PendingApprovals, SimilarityCache
 from heliograph.overview.installation.now import Now, Watch
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVALS
@@ -44,27 +44,27 @@ COMPARED = 300.0
 Examine = Callable[..., Awaitable[list[Check]]]
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class Problem(msgspec.Struct, frozen=True):
     """A check that is not ok, and since when this is known."""
 
     check: Check
     since: datetime
 
 
-class Desk:
+class HealthCache:
     """The cache of a process between refreshes."""
 
     def __init__(self, *, examine: Examine = doctor.examine, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._examine, self._now = examine, monotonic
         self.watch = Watch()
-        self.resemblance = Resemblance()
-        self.known: list[Trouble] = []
+        self.resemblance = SimilarityCache()
+        self.known: list[Problem] = []
         #: All checks of the last refresh, including passing ones.
         self.checks: list[Check] = []
-        self.waits = Waits(0, None, None)
+        self.waits = PendingApprovals(0, None, None)
         #: Suppliers' rate cards, kept, so that a refresh loads only what has changed.
         self.rates = Book(kinds=("cost",))
-        self.database = Safety([], None)
+        self.database = Durability([], None)
         self._since: dict[tuple[str, str], datetime] = {}
         self._turn = asyncio.Lock()
         self._led: tuple[float, leads.Known] | None = None
@@ -73,7 +73,7 @@ class Desk:
 
     def troubles(
         self, checks: list[Check], noted: Mapping[tuple[str, str], datetime] = MappingProxyType({})
-    ) -> list[Trouble]:
+    ) -> list[Problem]:
         """Checks that are not ok, failures first, oldest first; but a lack of workers precedes all other failures:
         suppliers' sessions, which fail as a consequence, are found missing earlier. `noted`: since when findings have
         been recorded."""
@@ -84,12 +84,12 @@ class Desk:
         for one in wrong:
             key = (one.check, one.state)
             self._since[key] = min(self._since.get(key, at), noted.get(key, at))
-        found = [Trouble(one, self._since[one.check, one.state]) for one in wrong]
+        found = [Problem(one, self._since[one.check, one.state]) for one in wrong]
         return sorted(
             found, key=lambda one: (one.check.state != "failed", english(one.check.check) != "workers", one.since)
         )
 
-    async def look(self, conn: Connection, settings: Settings) -> list[Trouble]:
+    async def look(self, conn: Connection, settings: Settings) -> list[Problem]:
         """Run the checks; returns those that are not ok."""
         began = self._now()
         self.database = await database.safety(conn, settings)
@@ -103,7 +103,7 @@ class Desk:
 
     async def beside(
         self, conn: Connection, settings: Settings, rows: Sequence[Supplier] | None = None
-    ) -> list[Trouble]:
+    ) -> list[Problem]:
         """What is known, for a page that also shows the state of suppliers: in `reading`, so that both say the same.
         `rows`: the suppliers, if they are loaded already."""
         seen = await sms.sessions(conn, settings, await routing.load(conn) if rows is None else rows)
@@ -135,7 +135,7 @@ class Desk:
         async with request.reading() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
             yield conn
 
-    def rung(self, operator: Operator) -> list[Trouble]:
+    def rung(self, operator: Operator) -> list[Problem]:
         """Checks that are not ok, of the kinds that an operator's bell counts."""
         return [one for one in self.known if telling.kind_of(one.check) not in operator.silent]
 
@@ -154,9 +154,9 @@ def rings_for_approvals(operator: Operator) -> bool:
     return operator.may(None, APPROVALS, "live") and "approval.waiting" not in operator.silent
 
 
-_DESKS: WeakKeyDictionary[Pool, Desk] = WeakKeyDictionary()
+_DESKS: WeakKeyDictionary[Pool, HealthCache] = WeakKeyDictionary()
 
 
-def desk(request: Request) -> Desk:
+def desk(request: Request) -> HealthCache:
     """This process's desk for the database."""
-    return _DESKS.setdefault(request.services.reads, Desk())
+    return _DESKS.setdefault(request.services.reads, HealthCache())

@@ -9,13 +9,13 @@ from heliograph.base.process.settings import in_force
 from heliograph.console.engine import runbook
 from heliograph.console.engine.desk import SHARED, desk
 from heliograph.health import findings, sizes, webs
-from heliograph.health.database import Room
+from heliograph.health.database import DiskSpace
 from heliograph.health.sizes import Forecast, Sample
 from heliograph.overview.installation import backups as kept
 from heliograph.pages.answers import Answer, Shown
 from heliograph.pages.requests import Request
 from heliograph.retention import standing
-from heliograph.retention.standing import Kept
+from heliograph.retention.standing import PartitionedTable
 
 #: Backups and findings shown.
 BACKUPS, FINDINGS = 10, 100
@@ -59,12 +59,12 @@ async def show(request: Request) -> Answer:
     return Shown(template="engine/health.html", values=values)
 
 
-def _forecast(samples: list[Sample], tables: list[Kept], room: Room | None) -> Forecast | None:
+def _forecast(samples: list[Sample], tables: list[PartitionedTable], room: DiskSpace | None) -> Forecast | None:
     parts = [sizes.Part(one.bytes, one.oldest, one.kept) for one in tables if one.oldest is not None]
     return sizes.forecast(samples, parts, free=None if room is None else room.free, now=clock.now())
 
 
-def _coming(tables: list[Kept]) -> Kept | None:
+def _coming(tables: list[PartitionedTable]) -> PartitionedTable | None:
     """The partition to be dropped next; of several on one day, the largest."""
     ahead = [(one.next_drop.date(), -one.next_bytes, one.name, one) for one in tables if one.next_drop is not None]
     return min(ahead)[-1] if ahead else None

@@ -57,7 +57,7 @@ class Act(msgspec.Struct, frozen=True):
     of: str = ""
 
 
-class Hit(msgspec.Struct, frozen=True):
+class Affected(msgspec.Struct, frozen=True):
     """Whose messages wait because of it: `rows` of them (at least, if `is_more`) of these `organizations`, at most
     NAMED, those with the most first, and of the given number of `others`."""
 
@@ -74,7 +74,7 @@ class Lead(msgspec.Struct, frozen=True):
     path: str
     runbook: str
     acts: Sequence[Act] = ()
-    hit: Hit | None = None
+    hit: Affected | None = None
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ def lead(request: Request, check: Check, known: Known) -> Lead:
     )
 
 
-def _hit(check: Check, known: Known) -> Hit | None:
+def _hit(check: Check, known: Known) -> Affected | None:
     """For a supplier or account, those waiting for it; for operators' holds and the guard's, those whose messages they
     hold; for what blocks everything, those waiting for anything."""
     name, values = english(check.check), getattr(check.check, "values", {})
@@ -136,13 +136,13 @@ def _hit(check: Check, known: Known) -> Hit | None:
     return _of(waiting.by_organization(rows), only_held=name == HOLDS)
 
 
-def _of(sums: Sequence[WaitingTotal], *, only_held: bool = False) -> Hit | None:
+def _of(sums: Sequence[WaitingTotal], *, only_held: bool = False) -> Affected | None:
     counts = {one.who[0]: count for one in sums if (count := one.held if only_held else one.rows)}
     if not counts:
         return None
     names = sorted(counts, key=lambda name: (-counts[name], name))
     is_more = any(one.is_more for one in sums)
-    return Hit(sum(counts.values()), is_more, names[:NAMED], len(names) - len(names[:NAMED]))
+    return Affected(sum(counts.values()), is_more, names[:NAMED], len(names) - len(names[:NAMED]))
 
 
 def _whither(request: Request, check: Check, known: Known) -> tuple[str, list[Act]]:

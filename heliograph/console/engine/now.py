@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.base.sentences import english
 from heliograph.console.engine import leads
-from heliograph.console.engine.desk import SHARED, Trouble, desk
+from heliograph.console.engine.desk import SHARED, Problem, desk
 from heliograph.health import webs
 from heliograph.overview.installation.now import COUNTED, Now, only_simulated
 from heliograph.pages.answers import Answer, Shown
@@ -42,10 +42,10 @@ class Step(msgspec.Struct, frozen=True):
     link: str = ""
 
 
-class Alike(msgspec.Struct, frozen=True):
+class GroupedFindings(msgspec.Struct, frozen=True):
     """Findings that say the same about several objects: at most NAMED of them with their leads, and how many others."""
 
-    named: Sequence[tuple[Trouble, leads.Lead]]
+    named: Sequence[tuple[Problem, leads.Lead]]
     others: int
 
 
@@ -100,14 +100,16 @@ def reported(lines: Iterable[Line]) -> Reported:
     )
 
 
-def _alike(request: Request, troubles: Sequence[Trouble], known: leads.Known) -> list[Alike]:
+def _alike(request: Request, troubles: Sequence[Problem], known: leads.Known) -> list[GroupedFindings]:
     """Grouped by kind, in the order of each one's first, so that hundreds of similar ones do not hide others."""
-    groups: dict[tuple[str, str], list[Trouble]] = {}
+    groups: dict[tuple[str, str], list[Problem]] = {}
     for one in troubles:
         about, detail = english(one.check.check), english(one.check.detail)
         groups.setdefault((about, detail), []).append(one)
     return [
-        Alike([(one, leads.lead(request, one.check, known)) for one in group[:NAMED]], len(group) - len(group[:NAMED]))
+        GroupedFindings(
+            [(one, leads.lead(request, one.check, known)) for one in group[:NAMED]], len(group) - len(group[:NAMED])
+        )
         for group in groups.values()
     ]
 
@@ -131,7 +133,7 @@ def _steps(request: Request, seen: Now) -> list[Step]:
     return [] if all(one.is_done for one in listed) else listed
 
 
-def _said(request: Request, seen: Now, troubles: list[Trouble]) -> str:
+def _said(request: Request, seen: Now, troubles: list[Problem]) -> str:
     """The overall state in one sentence."""
     failed = sum(one.check.state == "failed" for one in troubles)
     if failed:

@@ -11,7 +11,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.networks import asked
-from heliograph.networks.asked import Spent
+from heliograph.networks.asked import MonthlyLookups
 from heliograph.pages.answers import Answer, Shown, refused
 from heliograph.pages.lists.changes import told
 from heliograph.pages.requests import Request
@@ -73,7 +73,7 @@ async def known(conn: Connection, id: UUID) -> Account:
 
 
 async def _values(request: Request, conn: Connection, one: Account) -> dict[str, Any]:
-    spent: Sequence[Spent] = [line for line in await asked.spent(conn) if line.supplier_id == one.id]
+    spent: Sequence[MonthlyLookups] = [line for line in await asked.spent(conn) if line.supplier_id == one.id]
     shown = forms.shown(one)
     return {
         "one": one,

@@ -84,7 +84,7 @@ async def _organization(conn: Connection, typed: dict[str, str]) -> Organization
 async def _everywhere(conn: Connection, request: Request, filters: messages.Filters) -> dict[str, Any]:
     """The latest matches of all organizations, and who knows the number."""
     after = uuid_in(request.query.get("after", ""))
-    wanted = everywhere.Wanted(
+    wanted = everywhere.MessageQuery(
         recipient=filters.recipient,
         client_reference=filters.client_reference,
         request_id=filters.request_id,

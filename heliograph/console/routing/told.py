@@ -54,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True):
     is_undoable: bool
 
 
-class Goes(msgspec.Struct, frozen=True):
+class RoutedShift(msgspec.Struct, frozen=True):
     """Part of yesterday's traffic that would go elsewhere; empty names: nobody."""
 
     source: str
@@ -91,7 +91,9 @@ def entry(request: Request, one: AuditEntry, names: Mapping[UUID, str]) -> Entry
 def preview(found: TrafficShift, names: Mapping[UUID, str]) -> dict[str, Any]:
     """What a change would shift, for its page."""
     goes = [
-        Goes(names.get(one.source, "") if one.source else "", names.get(one.target, "") if one.target else "", count)
+        RoutedShift(
+            names.get(one.source, "") if one.source else "", names.get(one.target, "") if one.target else "", count
+        )
         for one in found.flows
         if (count := round(one.messages))
     ]

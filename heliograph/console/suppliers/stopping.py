@@ -18,7 +18,7 @@ from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import shifts
 
 
-class Goes(msgspec.Struct, frozen=True):
+class Reroute(msgspec.Struct, frozen=True):
     """Where part of its traffic of yesterday would go. `target` is empty if there is no other supplier for it: it would
     wait, or fail."""
 
@@ -98,7 +98,7 @@ async def _instead(conn: Connection, one: Supplier, *, removed: bool = False) ->
     )
     names = {two.id: two.name for two in configuration.suppliers}
     goes = [
-        Goes(names.get(flow.target, "") if flow.target else "", round(flow.messages))
+        Reroute(names.get(flow.target, "") if flow.target else "", round(flow.messages))
         for flow in found.flows
         if flow.source == one.id and round(flow.messages)
     ]

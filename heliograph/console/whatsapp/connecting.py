@@ -22,7 +22,7 @@ FIELDS = ("organization", "app_id", "app_secret", "waba_id", "token", "currency"
 TEMPLATE = "whatsapp/connect.html"
 
 
-class Tried(msgspec.Struct, frozen=True):
+class CheckedValue(msgspec.Struct, frozen=True):
     """One value, and Meta's response to it."""
 
     #: The field concerned.
@@ -75,30 +75,30 @@ async def submit(request: Request) -> Answer:
     return Elsewhere(location=where, notice=request.text("It is connected. Now enter the callback address at Meta."))
 
 
-async def _try(request: Request, conn: Connection, client: CloudClient, typed: dict[str, str]) -> list[Tried]:
+async def _try(request: Request, conn: Connection, client: CloudClient, typed: dict[str, str]) -> list[CheckedValue]:
     key = apps.seal_key(request.services.settings)
     values = {name: typed[name] for name in ("app_id", "waba_id", "token")}
     found = await onboarding.attempt(conn, key, client, app_secret=typed["app_secret"] or None, **values)
     return _told(request, found)
 
 
-def _told(request: Request, found: Reading) -> list[Tried]:
+def _told(request: Request, found: Reading) -> list[CheckedValue]:
     """Meta's responses, value by value, in the order of the form."""
     text, count = request.text, request.speech.count
     app_refused = next((one for one in found.problems if one.startswith("credential:")), None)
     is_valid = found.credential in ("ok", "expiring")
-    told = [Tried("app_secret", app_refused is None, app_refused or text("Meta knows the app and its secret."))]
+    told = [CheckedValue("app_secret", app_refused is None, app_refused or text("Meta knows the app and its secret."))]
     said = found.credential_detail or text("Meta accepts the token, and it has all required permissions.")
-    told.append(Tried("token", is_valid, said if app_refused is None else text("It could not be checked.")))
+    told.append(CheckedValue("token", is_valid, said if app_refused is None else text("It could not be checked.")))
     if found.numbers is None:
         problem = next((one for one in found.problems if one.startswith("numbers:")), "")
-        return [*told, Tried("waba_id", False, problem or text("The account cannot be read."))]
+        return [*told, CheckedValue("waba_id", False, problem or text("The account cannot be read."))]
     name = found.account.name if found.account is not None else ""
     numbers = count("%(num)s number", "%(num)s numbers", len(found.numbers))
     templates = count("%(num)s template", "%(num)s templates", len(found.templates or ()))
-    told.append(Tried("waba_id", True, text("“%(name)s”: %(what)s.", name=name, what=f"{numbers}, {templates}")))
+    told.append(CheckedValue("waba_id", True, text("“%(name)s”: %(what)s.", name=name, what=f"{numbers}, {templates}")))
     if found.account is not None and found.account.currency is None:
-        told.append(Tried("currency", False, text("Meta names no currency: choose one.")))
+        told.append(CheckedValue("currency", False, text("Meta names no currency: choose one.")))
     return told
 
 
@@ -130,7 +130,7 @@ def _client(typed: dict[str, str]) -> CloudClient:
         raise Invalid(("base_url", "format", str(error))) from None
 
 
-def _values(request: Request, tried: list[Tried]) -> dict[str, Any]:
+def _values(request: Request, tried: list[CheckedValue]) -> dict[str, Any]:
     form = request.form
     return {
         "typed": {name: form.get(name, "") for name in FIELDS} | {"base_url": form.get("base_url", BASE_URL)},

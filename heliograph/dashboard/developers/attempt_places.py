@@ -11,7 +11,7 @@ from uuid import UUID
 from heliograph.base.database import cursor
 from heliograph.base.errors import Invalid
 from heliograph.pages.requests import Request
-from heliograph.webhooks.history import Tried
+from heliograph.webhooks.history import AttemptEntry
 
 COLLECTION = "attempts of a page"
 #: (when an attempt began, its event, its number).
@@ -53,6 +53,6 @@ class Places:
         return datetime.fromisoformat(at), UUID(event), number
 
 
-def place(one: Tried) -> Place:
+def place(one: AttemptEntry) -> Place:
     """The position of an attempt."""
     return one.started_at, one.event_id, one.attempt

@@ -13,7 +13,7 @@ from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT
 from heliograph.webhooks import catcher
-from heliograph.webhooks.catcher import Caught
+from heliograph.webhooks.catcher import CaughtAttempt
 from heliograph.webhooks.delivery.catching import MOST
 from heliograph.webhooks.inspection import masked_body
 
@@ -73,7 +73,7 @@ async def close(request: Request) -> Answer:
     return Elsewhere(location=request.to("/webhooks/catcher"), notice=said)
 
 
-def _line(one: Caught, whole: bool) -> Line:
+def _line(one: CaughtAttempt, whole: bool) -> Line:
     shown = one.body if whole else masked_body(one.body)
     return Line(
         id=f"c-{one.event_id}-{one.at.timestamp():.3f}",
@@ -87,7 +87,7 @@ def _line(one: Caught, whole: bool) -> Line:
     )
 
 
-def _curl(one: Caught) -> str:
+def _curl(one: CaughtAttempt) -> str:
     """The same request to a program on the developer's machine. The body is the signed one, byte for byte."""
     lines = [f"curl -sS {LOCAL}", *(f"  -H {shlex.quote(f'{name}: {value}')}" for name, value in one.headers)]
     return " \\\n".join([*lines, f"  --data-raw {shlex.quote(one.body)}"])

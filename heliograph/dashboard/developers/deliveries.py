@@ -14,9 +14,9 @@ from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, REVEAL
 from heliograph.webhooks import endpoints, history, inspection, replays
 from heliograph.webhooks.delivery.attempts import type_of
-from heliograph.webhooks.delivery.evidence import Kept
+from heliograph.webhooks.delivery.evidence import StoredEvidence
 from heliograph.webhooks.endpoints import EndpointDisabled, EndpointPaused
-from heliograph.webhooks.history import Delivery, Tried
+from heliograph.webhooks.history import AttemptEntry, Delivery
 
 #: Waiting for a test just sent, so that the page shows its response: the number of checks, and seconds between them.
 LOOKS, PAUSE = 12, 0.2
@@ -25,8 +25,8 @@ LOOKS, PAUSE = 12, 0.2
 class Line(msgspec.Struct, frozen=True):
     """An attempt, and the response as far as it is kept."""
 
-    tried: Tried
-    kept: Kept | None
+    tried: AttemptEntry
+    kept: StoredEvidence | None
     head: str
     body: str
     #: (phase, seconds).
@@ -100,7 +100,7 @@ async def _values(request: Request, endpoint_id: UUID, found: Delivery, *, is_re
     }
 
 
-def _line(tried: Tried, kept: Kept | None, whole: bool) -> Line:
+def _line(tried: AttemptEntry, kept: StoredEvidence | None, whole: bool) -> Line:
     if kept is None:
         return Line(tried, None, "", "", [])
     body = kept.body.decode("utf-8", "replace") if whole else ""

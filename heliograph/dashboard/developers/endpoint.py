@@ -28,7 +28,7 @@ from heliograph.pages.requests import Request
 from heliograph.webhooks import changing, endpoints, figures, history, replays
 from heliograph.webhooks.changing import Changes
 from heliograph.webhooks.endpoints import OVERLAP, Endpoint, EndpointDisabled, EndpointPaused, TooManyEndpoints
-from heliograph.webhooks.figures import Course, Health
+from heliograph.webhooks.figures import AttemptCourse, Health
 from heliograph.webhooks.history import Filters, Page
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
@@ -314,7 +314,7 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=id)
         filters, problem = await _of_message(conn, request, filters, named)
-        course: Course | None = None
+        course: AttemptCourse | None = None
         if is_first or request.query.get("csv"):
             since, until = endpoint_charts.bounds(range)
             measured = figures.course(conn, request.actor, id=id, since=since, until=until)

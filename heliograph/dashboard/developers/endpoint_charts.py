@@ -12,7 +12,7 @@ from heliograph.pages.lists.ranges import LENGTHS, Range
 from heliograph.pages.pieces.charts import Chart, Series
 from heliograph.pages.requests import Request
 from heliograph.webhooks.delivery.attempts import DELIVERED
-from heliograph.webhooks.figures import Course
+from heliograph.webhooks.figures import AttemptCourse
 from heliograph.webhooks.replays import REPLAY_DAYS
 
 #: The default range, and the number of failures with a plot of their own; the others share one.
@@ -27,7 +27,7 @@ def bounds(range: Range) -> tuple[datetime, datetime]:
     return min(since, until - timedelta(seconds=1)).astimezone(UTC), until.astimezone(UTC)
 
 
-def drawn(request: Request, course: Course) -> list[Chart]:
+def drawn(request: Request, course: AttemptCourse) -> list[Chart]:
     """Bars for successes and each kind of failure, and lines for p50 and p95."""
     text, speech = request.text, request.speech
     intervals = course.intervals

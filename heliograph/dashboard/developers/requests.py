@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
 from heliograph.dashboard import listing
 from heliograph.overview import requests
-from heliograph.overview.finding import Thing
+from heliograph.overview.finding import SearchResult
 from heliograph.pages.answers import Answer, Elsewhere, Shown
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.lists.ranges import Range
@@ -131,7 +131,7 @@ THINGS = {
 }
 
 
-def _place(request: Request, thing: Thing) -> tuple[str, str]:
+def _place(request: Request, thing: SearchResult) -> tuple[str, str]:
     """(its address, its name)"""
     text = request.text
     path, name = {

@@ -13,7 +13,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid_in
 from heliograph.campaigns import record
-from heliograph.campaigns.record import Named
+from heliograph.campaigns.record import CampaignName
 from heliograph.consent import optouts
 from heliograph.contacts import suggesting
 from heliograph.dashboard.conversations import inbox
@@ -79,7 +79,7 @@ class Wanted(msgspec.Struct, frozen=True):
     id: UUID | None
     #: The content of the campaign field, and the campaigns to choose from if several names match it.
     campaign: str = ""
-    choices: Sequence[Named] = ()
+    choices: Sequence[CampaignName] = ()
     #: Numbers that the typed text could mean; the first one is searched for.
     numbers: Sequence[str] = ()
 
@@ -129,12 +129,12 @@ async def find(conn: Connection, request: Request) -> Wanted:
     )
 
 
-async def campaigns(conn: Connection, request: Request, *, limit: int = record.LOOKED) -> list[Named]:
+async def campaigns(conn: Connection, request: Request, *, limit: int = record.LOOKED) -> list[CampaignName]:
     """The latest campaigns, for readers who may see them."""
     return await record.latest(conn, request.actor, limit=limit) if request.may("campaigns:read") else []
 
 
-def _shown(id: UUID, latest: Sequence[Named]) -> str:
+def _shown(id: UUID, latest: Sequence[CampaignName]) -> str:
     """The name of a campaign if it identifies it, otherwise its id."""
     name = next((one.name for one in latest if one.id == id), None)
     same = [one for one in latest if name is not None and one.name.casefold() == name.casefold()]

@@ -15,7 +15,7 @@ from heliograph.campaigns.views import chart_events
 from heliograph.dashboard.messaging import attention
 from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages, usage
-from heliograph.overview.figures import ARRIVED, DAY, Picture
+from heliograph.overview.figures import ARRIVED, DAY, PeriodFigures
 from heliograph.overview.messages import Message
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Elsewhere, Shown
@@ -55,7 +55,7 @@ class Step(msgspec.Struct, frozen=True):
 class Figures(msgspec.Struct, frozen=True):
     """Figures from the roll-ups, as they are shown."""
 
-    picture: Picture
+    picture: PeriodFigures
     charts: list[Chart]
     #: (title, figure, change, address of the list of its messages).
     cards: list[tuple[str, str, str, str]]
@@ -147,7 +147,7 @@ def _wants_checklist(request: Request) -> bool:
     return request.may("api_keys:read") and request.cookies.get(cookies.CHECKLIST) != "gone"
 
 
-def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]]:
+def _cards(request: Request, picture: PeriodFigures) -> list[tuple[str, str, str, str]]:
     now, before = picture.now, picture.before
     speech, text = request.speech, request.text
 
@@ -186,7 +186,7 @@ def _cards(request: Request, picture: Picture) -> list[tuple[str, str, str, str]
     ]
 
 
-async def _spent(conn: Connection, request: Request, picture: Picture) -> list[tuple[str, str, str, str]]:
+async def _spent(conn: Connection, request: Request, picture: PeriodFigures) -> list[tuple[str, str, str, str]]:
     """Cards of the spending in the days of the picture. Test messages cost nothing."""
     if request.actor.mode != "live":
         return []
@@ -217,7 +217,7 @@ async def _spent(conn: Connection, request: Request, picture: Picture) -> list[t
     return cards
 
 
-def _days(picture: Picture) -> tuple[date, date]:
+def _days(picture: PeriodFigures) -> tuple[date, date]:
     """(since, until): as many UTC days as the picture is long, up to its last one, since spending is summed by day."""
     last = (picture.until - timedelta(microseconds=1)).date()
     until = min(last, clock.now().date()) + timedelta(days=1)
@@ -234,16 +234,16 @@ def _compared(request: Request, since: date, until: date, before: str) -> str:
     return f"{speech.whole_day(since)} – {last} · {earlier}"
 
 
-def _links(request: Request, picture: Picture) -> list[str]:
+def _links(request: Request, picture: PeriodFigures) -> list[str]:
     return [request.to("/messages", **{"from": iso(at), "to": iso(at + picture.step)}) for at, _ in picture.intervals]
 
 
-def _stretch(picture: Picture) -> dict[str, str]:
+def _stretch(picture: PeriodFigures) -> dict[str, str]:
     """The figures' time range, as query parameters of the list."""
     return {"from": iso(picture.since), "to": iso(picture.until)}
 
 
-def _reasons(request: Request, picture: Picture) -> list[tuple[Failed, Kind, str]]:
+def _reasons(request: Request, picture: PeriodFigures) -> list[tuple[Failed, Kind, str]]:
     stretch = _stretch(picture)
     return [
         (

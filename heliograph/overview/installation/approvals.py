@@ -34,7 +34,7 @@ _READ_AS = str.maketrans("013457i8", "oleastlb", " ._&-")
 _IN_SQL = "translate(lower({}), '013457i8 ._&-', 'oleastlb')"
 
 
-class Alike(msgspec.Struct, frozen=True):
+class SimilarSender(msgspec.Struct, frozen=True):
     """A sender ID of another organization that is approved, suspended, or also pending."""
 
     organization: str
@@ -44,10 +44,10 @@ class Alike(msgspec.Struct, frozen=True):
     is_near: bool
 
 
-class Alikes(msgspec.Struct, frozen=True):
+class SimilarSenders(msgspec.Struct, frozen=True):
     """What a sender ID could be mistaken for. `is_cut`: more begin or end like it than were examined."""
 
-    names: list[Alike]
+    names: list[SimilarSender]
     is_cut: bool
 
 
@@ -91,7 +91,7 @@ class Waiting(msgspec.Struct, frozen=True):
     sends: Sends
     #: A frequently imitated name that reads the same; "": none.
     brand: str
-    alike: list[Alike]
+    alike: list[SimilarSender]
     #: True if not all names that begin or end like it were compared.
     is_cut: bool
 
@@ -148,7 +148,7 @@ SELECT asked.n, other.organization_id, other.value, other.status, other.is_last
 """
 
 
-async def alike(conn: Connection, asked: Sequence[tuple[UUID, str]]) -> list[Alikes]:
+async def alike(conn: Connection, asked: Sequence[tuple[UUID, str]]) -> list[SimilarSenders]:
     """For each (organization, value), up to ALIKE of other organizations' sender IDs that it could be mistaken for,
     those that read the same first. A number reads only as itself."""
     seen_as = [(of, read_as(value)) for of, value in asked]
@@ -168,19 +168,21 @@ async def alike(conn: Connection, asked: Sequence[tuple[UUID, str]]) -> list[Ali
     others = {of for some in kept for (of, _), _ in some}
     called = await names(conn, others) if others else {}
     return [
-        Alikes([Alike(called[of], value, status, near) for (of, value), (status, near) in some], place in cut)
+        SimilarSenders(
+            [SimilarSender(called[of], value, status, near) for (of, value), (status, near) in some], place in cut
+        )
         for place, some in enumerate(kept)
     ]
 
 
-class Resemblance:
+class SimilarityCache:
     """One per process: caches for REMEMBERED seconds what sender IDs could be mistaken for."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
-        self._found: dict[tuple[UUID, str], tuple[float, Alikes]] = {}
+        self._found: dict[tuple[UUID, str], tuple[float, SimilarSenders]] = {}
 
-    async def look(self, conn: Connection, asked: Sequence[tuple[UUID, str]], *, anew: bool) -> list[Alikes]:
+    async def look(self, conn: Connection, asked: Sequence[tuple[UUID, str]], *, anew: bool) -> list[SimilarSenders]:
         """Like `alike`, but queries only what is not cached; with `anew`, everything."""
         at = self._now()
         found = {one: known for one, known in self._found.items() if at - known[0] < REMEMBERED}
@@ -237,7 +239,7 @@ async def sends(conn: Connection, ids: Iterable[UUID]) -> dict[UUID, Sends]:
 
 
 async def waiting(
-    conn: Connection, resemblance: Resemblance | None = None, *, is_renewal: bool = False
+    conn: Connection, resemblance: SimilarityCache | None = None, *, is_renewal: bool = False
 ) -> list[Waiting]:
     """Up to MOST sender IDs to decide on, of all organizations, oldest first. `is_renewal`: a refreshing page uses
     cached similarities."""
@@ -247,7 +249,7 @@ async def waiting(
     asking = [row["organization_id"] for row in rows]
     sent, decided = await sends(conn, asking), await decisions(conn, asking)
     asked = [(row["organization_id"], row["value"]) for row in rows]
-    resembled = await (resemblance or Resemblance()).look(conn, asked, anew=not is_renewal)
+    resembled = await (resemblance or SimilarityCache()).look(conn, asked, anew=not is_renewal)
     columns = SenderId.__struct_fields__
     return [
         Waiting(
@@ -278,7 +280,7 @@ SELECT count(*) AS count, min(created_at) AS oldest, max(created_at) AS newest
 """
 
 
-class Waits(msgspec.Struct, frozen=True):
+class PendingApprovals(msgspec.Struct, frozen=True):
     """How many are waiting, at most MOST, and since when the oldest and the newest are."""
 
     count: int
@@ -286,11 +288,11 @@ class Waits(msgspec.Struct, frozen=True):
     newest: datetime | None
 
 
-async def waits(conn: Connection) -> Waits:
+async def waits(conn: Connection) -> PendingApprovals:
     """How many are waiting for a decision."""
     row = await conn.fetchrow(COUNT, MOST)
     assert row is not None
-    return Waits(**row)
+    return PendingApprovals(**row)
 
 
 def read_as(value: str) -> str:

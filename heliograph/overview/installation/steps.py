@@ -31,7 +31,7 @@ class Setup(msgspec.Struct, frozen=True):
         return all(getattr(self, name) for name in self.__struct_fields__)
 
 
-class Near(msgspec.Struct, frozen=True):
+class NearlyExhausted(msgspec.Struct, frozen=True):
     """An organization that has used at least nine tenths of its quota."""
 
     id: UUID
@@ -45,7 +45,7 @@ class Facts(msgspec.Struct, frozen=True):
     each; `near`: at most NAMED, most used first; `is_cut`: there are more of them."""
 
     setup: Setup
-    near: list[Near]
+    near: list[NearlyExhausted]
     is_cut: bool
     held: int
 
@@ -78,5 +78,5 @@ async def look(conn: Connection) -> Facts:
     """Read the facts."""
     row = await conn.fetchrow(SETUP)
     assert row is not None
-    near = [Near(*one) for one in await conn.fetch(NEAR, NAMED + 1)]
+    near = [NearlyExhausted(*one) for one in await conn.fetch(NEAR, NAMED + 1)]
     return Facts(Setup(**row), near[:NAMED], len(near) > NAMED, await conn.fetchval(HELD))

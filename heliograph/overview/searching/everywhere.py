@@ -32,7 +32,7 @@ ROWS = 20_000
 KNOWING = 20
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which messages; None matches any. One of the first three is given."""
 
     #: E.164 with `+`.
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True):
     accepted_at: datetime
 
 
-class Knowing(msgspec.Struct, frozen=True):
+class OrganizationWithNumber(msgspec.Struct, frozen=True):
     """An organization that knows a number."""
 
     id: UUID
@@ -146,7 +146,7 @@ SELECT found.* FROM organizations o CROSS JOIN LATERAL (
 
 async def look(
     conn: Connection,
-    wanted: Wanted,
+    wanted: MessageQuery,
     *,
     after: UUID | None = None,
     limit: int = 50,
@@ -219,9 +219,9 @@ SELECT o.id, o.name FROM organizations o CROSS JOIN LATERAL (
 """
 
 
-async def knowing(conn: Connection, *, number: str) -> list[Knowing]:
+async def knowing(conn: Connection, *, number: str) -> list[OrganizationWithNumber]:
     """Organizations that have a number among their contacts or opt-outs, newest first, at most KNOWING."""
-    return [Knowing(*row) for row in await conn.fetch(KNOWING_IT, number)]
+    return [OrganizationWithNumber(*row) for row in await conn.fetch(KNOWING_IT, number)]
 
 
 def _message(row: asyncpg.Record) -> Message:

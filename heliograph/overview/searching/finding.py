@@ -12,7 +12,7 @@ from uuid import UUID
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid7_floor, uuid_in
-from heliograph.overview.finding import Thing
+from heliograph.overview.finding import SearchResult
 
 #: What can be found by id alone, and belongs to an organization or to nobody.
 OWNED_KINDS = (
@@ -34,7 +34,7 @@ OWNED_KINDS = (
 )
 
 
-class Owned(Thing, frozen=True):
+class Owned(SearchResult, frozen=True):
     """A search result, and the organization it belongs to; None: the installation."""
 
     organization_id: UUID | None
@@ -190,10 +190,10 @@ def made_at(text: str) -> datetime | None:
     return time_of(id) if id is not None and id.version == 7 and 10**12 < id.int >> 80 < 2**47 else None
 
 
-async def by_id(conn: Connection, *, id: UUID, kinds: Collection[str]) -> Thing | None:
+async def by_id(conn: Connection, *, id: UUID, kinds: Collection[str]) -> SearchResult | None:
     """The thing with this id, of these kinds. Messages are found separately (`sms.timeline`)."""
     row = await conn.fetchrow(BY_ID, id, list(kinds))
-    return None if row is None else Thing(*row)
+    return None if row is None else SearchResult(*row)
 
 
 async def owned(conn: Connection, *, id: UUID, kinds: Collection[str]) -> Owned | None:
@@ -202,10 +202,10 @@ async def owned(conn: Connection, *, id: UUID, kinds: Collection[str]) -> Owned 
     return None if row is None else Owned(*row)
 
 
-async def by_name(conn: Connection, *, name: str, kinds: Collection[str]) -> Thing | None:
+async def by_name(conn: Connection, *, name: str, kinds: Collection[str]) -> SearchResult | None:
     """The thing with this name: organization or supplier by name, operator by e-mail, message by its supplier's id."""
     row = await conn.fetchrow(BY_NAME, name, list(kinds))
-    return None if row is None else Thing(*row)
+    return None if row is None else SearchResult(*row)
 
 
 # If an organization's name begins with it, that was meant; otherwise each organization is queried in turn, by key.

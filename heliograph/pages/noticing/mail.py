@@ -8,10 +8,10 @@ from heliograph.base.network.smtp import Mail
 from heliograph.notices.reading import Noticed
 from heliograph.pages.languages import DEFAULT, Speech, speech
 from heliograph.pages.noticing.lines import Line, lines
-from heliograph.people.noticing.telling import Told
+from heliograph.people.noticing.telling import MailRecipient
 
 
-def compose(to: Told, notices: Sequence[Noticed], base_url: str) -> Mail:
+def compose(to: MailRecipient, notices: Sequence[Noticed], base_url: str) -> Mail:
     """A mail about notices. Those of a kind are grouped, in the order of their newest."""
     known = speech(to.language or DEFAULT, to.zone)
     kinds = list(dict.fromkeys((one.kind, one.mode) for one in notices))

@@ -8,7 +8,7 @@ from heliograph.pages import cookies, languages
 from heliograph.pages.answers import Answer, Elsewhere
 from heliograph.pages.requests import Request
 from heliograph.people import users
-from heliograph.people.sessions import Known
+from heliograph.people.sessions import SignedInUser
 
 
 def here(request: Request) -> str:
@@ -19,7 +19,7 @@ def here(request: Request) -> str:
 def self_of(request: Request) -> Actor | Who:
     """Who changes their own account: recorded in the audit log of their current organization, if any."""
     session = request.session
-    return request.acting("live") if isinstance(session, Known) and session.organization_id else request.who
+    return request.acting("live") if isinstance(session, SignedInUser) and session.organization_id else request.who
 
 
 def zones() -> list[str]:

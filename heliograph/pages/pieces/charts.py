@@ -16,7 +16,7 @@ import msgspec
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.campaigns.views.chart_events import ChartEvent
-from heliograph.overview.figures import Picture
+from heliograph.overview.figures import PeriodFigures
 from heliograph.pages import languages
 from heliograph.pages.answers import Download
 from heliograph.pages.languages import Speech
@@ -123,7 +123,9 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         return "–" if value is None else self.speech.number(value, self.digits)
 
 
-def pictured(request: Request, picture: Picture, links: Sequence[str] = (), marks: Sequence[Mark] = ()) -> list[Chart]:
+def pictured(
+    request: Request, picture: PeriodFigures, links: Sequence[str] = (), marks: Sequence[Mark] = ()
+) -> list[Chart]:
     """Charts of the outcome of messages, and of delivery times, by hour or day. `links`: the address of each
     interval."""
     text, speech, step = request.text, request.speech, int(picture.step.total_seconds())

@@ -39,7 +39,7 @@ from heliograph.pages.serving.rendering import ALWAYS, Frame, Rendering, kit
 from heliograph.pages.uploads import Disconnected
 from heliograph.people import memberships
 from heliograph.people.roles import RoleRequired
-from heliograph.people.sessions import Known
+from heliograph.people.sessions import SignedInUser
 from heliograph.people.signing_in import WrongSignIn
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -115,7 +115,7 @@ class Pages:
             status, headers, body, code = await self._failed(request, error)
         recording.end_span(request, status, code)
         await self._send(request, send, status, headers, body)
-        if request.method == "POST" and request.route and isinstance(request.session, Known):
+        if request.method == "POST" and request.route and isinstance(request.session, SignedInUser):
             recording.remember(request, status, code, began)
 
     # ── The steps, in order ───────────────────────────────────────────────────────────────────────────────────────
@@ -185,9 +185,9 @@ class Pages:
         is_open = route.is_personal or (route.is_public and route.path != "/")
         if not is_open and person is not None and person.lacks_factor:
             said = request.text("This organization requires a second factor. Turn one on to continue.")
-            return Elsewhere(location=self.realm.factor, notice=said if isinstance(person, Known) else "")
+            return Elsewhere(location=self.realm.factor, notice=said if isinstance(person, SignedInUser) else "")
         if route.method == "POST":
-            if isinstance(person, Known) and person.reason is not None and not route.is_harmless:
+            if isinstance(person, SignedInUser) and person.reason is not None and not route.is_harmless:
                 raise ViewingOnly
             public = self.services.settings.public_url
             forgery.check_origin(request.headers, host=request.host, public_url=public, is_secure=request.is_secure)
@@ -233,7 +233,7 @@ class Pages:
         if route.is_public or route.is_personal:
             return
         person = request.session
-        if isinstance(person, Known) and person.organization_id is None:
+        if isinstance(person, SignedInUser) and person.organization_id is None:
             raise NotFound("You belong to no organization. Ask somebody there to invite you.")
         mode = "live" if route.is_shared else request.mode
         if not request.may(route.scope, route.permission, mode=mode):
@@ -292,7 +292,7 @@ class Pages:
     async def _whom(self, request: Request, refusal: Refusal) -> list[str]:
         """Names of those in the organization who may do what was refused."""
         person, roles = request.session, refusal.details.get("required")
-        if not isinstance(person, Known) or person.organization_id is None or not isinstance(roles, list):
+        if not isinstance(person, SignedInUser) or person.organization_id is None or not isinstance(roles, list):
             return []
         try:
             async with request.reading() as conn:

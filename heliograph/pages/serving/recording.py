@@ -6,7 +6,7 @@ import time
 
 from heliograph.base.ids import uuid7
 from heliograph.pages.requests import Request
-from heliograph.people.sessions import Known
+from heliograph.people.sessions import SignedInUser
 from heliograph.requests import Entry, blanking
 
 
@@ -20,7 +20,7 @@ def end_span(request: Request, status: int, code: str) -> None:
     }
     if request.route:
         said["http.route"] = request.route
-    if isinstance(request.session, Known) and request.session.organization_id is not None:
+    if isinstance(request.session, SignedInUser) and request.session.organization_id is not None:
         said["organization_id"] = str(request.session.organization_id)
     if code:
         said["error.type"] = code

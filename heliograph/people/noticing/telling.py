@@ -37,7 +37,7 @@ MOST, STALE = 500, timedelta(days=1)
 KIND, WITHIN = "notices", timedelta(hours=12)
 
 
-class Told(msgspec.Struct, frozen=True):
+class MailRecipient(msgspec.Struct, frozen=True):
     """The recipient of a mail, with their language and time zone."""
 
     email: str
@@ -48,7 +48,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 #: Writes a mail: (recipient, notices, newest first, address of the dashboard) → mail.
-Writes = Callable[[Told, Sequence[Noticed], str], Mail]
+Writes = Callable[[MailRecipient, Sequence[Noticed], str], Mail]
 
 TAKE = """
 UPDATE notices SET is_told = true
@@ -67,7 +67,7 @@ SELECT o.id AS organization_id, o.name AS organization, o.notice_ways AS theirs,
 CHOSEN = "SELECT id, notice_ways FROM organizations WHERE id = ANY ($1)"
 
 
-class Taken(msgspec.Struct, frozen=True):
+class PendingNotice(msgspec.Struct, frozen=True):
     """A notice of an organization, and the only person it is for, if any."""
 
     organization_id: UUID
@@ -87,7 +87,7 @@ async def tell(conn: Connection, *, box: Outbox | None, writes: Writes) -> int:
     return len(rows)
 
 
-async def _mail(conn: Connection, taken: Sequence[Taken], box: Outbox, writes: Writes) -> None:
+async def _mail(conn: Connection, taken: Sequence[PendingNotice], box: Outbox, writes: Writes) -> None:
     by_organization = defaultdict(list)
     for one in reversed(taken):
         by_organization[one.organization_id].append(one)
@@ -102,13 +102,13 @@ async def _mail(conn: Connection, taken: Sequence[Taken], box: Outbox, writes: W
             and "mail" in chosen.ways(one.notice.kind)
         ]
         if wanted:
-            to = Told(row["email"], row["organization"], row["language"], row["zone"])
+            to = MailRecipient(row["email"], row["organization"], row["language"], row["zone"])
             mails.append((row["organization_id"], row["user_id"], writes(to, wanted, box.base_url)))
     if mails:
         await outbox.put_many(conn, box, mails, kind=KIND, within=WITHIN)
 
 
-async def _raise(conn: Connection, taken: Sequence[Taken]) -> None:
+async def _raise(conn: Connection, taken: Sequence[PendingNotice]) -> None:
     open_ = [one for one in taken if not KINDS[one.notice.kind].is_personal]
     organizations = sorted({one.organization_id for one in open_})
     if not open_ or not (wanted := await events.wanted(conn, organizations, "notice.created")):
@@ -135,13 +135,13 @@ def sees(role: str, kind: str) -> bool:
     )
 
 
-def _taken(row: asyncpg.Record) -> Taken:
+def _taken(row: asyncpg.Record) -> PendingNotice:
     known = {name: row[name] for name in ("id", "mode", "kind", "object", "name", "created_at")}
     facts = msgspec.json.decode(row["facts"], type=dict[str, str | int])
-    return Taken(row["organization_id"], row["user_id"], Noticed(**known, facts=facts, is_new=True))
+    return PendingNotice(row["organization_id"], row["user_id"], Noticed(**known, facts=facts, is_new=True))
 
 
-def _event(one: Taken) -> Event:
+def _event(one: PendingNotice) -> Event:
     return Event(
         organization_id=one.organization_id,
         id=uuid7(),

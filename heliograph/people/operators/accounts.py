@@ -27,7 +27,7 @@ class LastRoot(Refusal):
     code, status = "last_root", 409
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedOperator(msgspec.Struct, frozen=True):
     """An operator as the others see them."""
 
     user_id: UUID
@@ -57,9 +57,9 @@ SELECT o.user_id, u.email, u.name, o.role, o.created_at, u.signed_in_at,
 """
 
 
-async def list_all(conn: Connection) -> list[Listed]:
+async def list_all(conn: Connection) -> list[ListedOperator]:
     """All operators, by name."""
-    return [Listed(**row) for row in await conn.fetch(LIST)]
+    return [ListedOperator(**row) for row in await conn.fetch(LIST)]
 
 
 IS_ONE = "SELECT EXISTS (SELECT FROM operators WHERE user_id = $1)"

@@ -20,7 +20,7 @@ from webauthn.helpers.structs import (
     UserVerificationRequirement,
 )
 
-from heliograph.people.passkeys.challenges import PasskeyRefused, Registered, Site
+from heliograph.people.passkeys.challenges import PasskeyRefused, Site, StoredPasskey
 
 #: Maximum characters of what a browser sends.
 LONGEST = 20_000
@@ -46,7 +46,7 @@ def registration_options(
     )
 
 
-def registered(where: Site, asked: bytes, given: str) -> Registered:
+def registered(where: Site, asked: bytes, given: str) -> StoredPasskey:
     """The passkey that a browser created. Raises PasskeyRefused."""
     try:
         found = webauthn.verify_registration_response(
@@ -58,7 +58,7 @@ def registered(where: Site, asked: bytes, given: str) -> Registered:
         )
     except (WebAuthnException, ValueError, KeyError, TypeError):
         raise PasskeyRefused from None
-    return Registered(found.credential_id, found.credential_public_key, found.sign_count)
+    return StoredPasskey(found.credential_id, found.credential_public_key, found.sign_count)
 
 
 def sign_in_options(where: Site, asked: bytes) -> str:

@@ -34,7 +34,7 @@ class Site(msgspec.Struct, frozen=True):
     origin: str
 
 
-class Registered(msgspec.Struct, frozen=True):
+class StoredPasskey(msgspec.Struct, frozen=True):
     """A passkey as it is stored."""
 
     credential_id: bytes

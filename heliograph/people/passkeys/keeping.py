@@ -18,7 +18,7 @@ from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.people.passkeys.challenges import GOOD_FOR, PasskeyRefused, Registered
+from heliograph.people.passkeys.challenges import GOOD_FOR, PasskeyRefused, StoredPasskey
 
 MOST, LONGEST_NAME = 20, 60
 
@@ -57,7 +57,9 @@ RETURNING id
 """
 
 
-async def add(conn: Connection, by: Actor | Who, *, user_id: UUID, made: Registered, asked: bytes, name: str) -> UUID:
+async def add(
+    conn: Connection, by: Actor | Who, *, user_id: UUID, made: StoredPasskey, asked: bytes, name: str
+) -> UUID:
     """Store a passkey. Raises Invalid, PasskeyRefused."""
     name = name.strip()
     if not 1 <= len(name) <= LONGEST_NAME or not naming.is_plain(name):

@@ -19,7 +19,7 @@ _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _JSON = {"Content-Type": "application/json"}
 
 
-class Asked(msgspec.Struct, frozen=True):
+class SubmittedMessage(msgspec.Struct, frozen=True):
     """A message submitted to the supplier."""
 
     #: Digits.
@@ -50,19 +50,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     #: (head, body, the account's secret); None if the secret is wrong or it is no send.
-    read: Callable[[RequestHead, bytes, str], Asked | None]
-    accepted: Callable[[Asked, str], Reply]
-    refused: Callable[[Asked], Reply]
-    throttled: Callable[[Asked], Reply]
-    busy: Callable[[Asked], Reply]
+    read: Callable[[RequestHead, bytes, str], SubmittedMessage | None]
+    accepted: Callable[[SubmittedMessage, str], Reply]
+    refused: Callable[[SubmittedMessage], Reply]
+    throttled: Callable[[SubmittedMessage], Reply]
+    busy: Callable[[SubmittedMessage], Reply]
     unauthorized: Reply = msgspec.field(default_factory=lambda: _json(401, {"error": "unauthorized"}))
     #: (URL, message, id, "delivered", "undelivered", "expired" or "rejected").
-    receipt: Callable[[str, Asked, str, str], Post]
+    receipt: Callable[[str, SubmittedMessage, str, str], Post]
     #: (URL, from, to, text, id).
     inbound: Callable[[str, str, str, str, str], Post]
     sign: Callable[[Post, str], Post] = _unsigned
     #: Like `read`, for a request that may contain several; None if it always contains one.
-    read_several: Callable[[RequestHead, bytes, str], list[Asked]] | None = None
+    read_several: Callable[[RequestHead, bytes, str], list[SubmittedMessage]] | None = None
     #: Combines the responses to several messages into one.
     together: Callable[[list[Reply]], Reply] = lambda replies: replies[0]
 
@@ -86,16 +86,16 @@ def _form(values: Mapping[str, str]) -> bytes:
 # -- Africa's Talking --------------------------------------------------------------------------------------------------
 
 
-def _at_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
+def _at_read(head: RequestHead, body: bytes, secret: str) -> SubmittedMessage | None:
     fields = _fields(body)
     if head.method != "POST" or head.path != "/version1/messaging" or _header(head, b"apikey") != secret:
         return None
     if not fields.get("username") or not fields.get("to", "").startswith("+"):
         return None
-    return Asked(fields["to"][1:], fields.get("from", ""), fields["message"])
+    return SubmittedMessage(fields["to"][1:], fields.get("from", ""), fields["message"])
 
 
-def _at_read_several(head: RequestHead, body: bytes, secret: str) -> list[Asked]:
+def _at_read_several(head: RequestHead, body: bytes, secret: str) -> list[SubmittedMessage]:
     first = _at_read(head, body, secret)
     if first is None:
         return []
@@ -107,7 +107,7 @@ def _at_together(replies: list[Reply]) -> Reply:
     return _json(201, {"SMSMessageData": {"Message": "Sent", "Recipients": recipients}})
 
 
-def _at_said(code: int, status: str, asked: Asked, id: str = "None") -> Reply:
+def _at_said(code: int, status: str, asked: SubmittedMessage, id: str = "None") -> Reply:
     one = {"statusCode": code, "status": status, "number": f"+{asked.to}", "cost": "KES 0.8000", "messageId": id}
     return _json(201, {"SMSMessageData": {"Message": "Sent to 1/1", "Recipients": [one]}})
 
@@ -138,14 +138,14 @@ _AFRICASTALKING = Profile(
 # -- Clickatell --------------------------------------------------------------------------------------------------------
 
 
-def _clickatell_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
+def _clickatell_read(head: RequestHead, body: bytes, secret: str) -> SubmittedMessage | None:
     if head.path != "/v1/message" or _header(head, b"authorization") != secret:
         return None
     one = json.loads(body)["messages"][0]
-    return Asked(one["to"], one.get("from", ""), one["content"], reference=one.get("clientMessageId", ""))
+    return SubmittedMessage(one["to"], one.get("from", ""), one["content"], reference=one.get("clientMessageId", ""))
 
 
-def _clickatell_error(status: int, code: int, words: str, asked: Asked) -> Reply:
+def _clickatell_error(status: int, code: int, words: str, asked: SubmittedMessage) -> Reply:
     error = {"code": code, "description": words}
     return _json(status, {"messages": [{"apiMessageId": None, "accepted": False, "to": asked.to, "error": error}]})
 
@@ -193,18 +193,20 @@ _CLICKATELL = Profile(
 # -- Infobip -----------------------------------------------------------------------------------------------------------
 
 
-def _infobip_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
+def _infobip_read(head: RequestHead, body: bytes, secret: str) -> SubmittedMessage | None:
     return next(iter(_infobip_read_several(head, body, secret)), None)
 
 
-def _infobip_read_several(head: RequestHead, body: bytes, secret: str) -> list[Asked]:
+def _infobip_read_several(head: RequestHead, body: bytes, secret: str) -> list[SubmittedMessage]:
     if head.path != "/sms/3/messages" or _header(head, b"authorization") != f"App {secret}":
         return []
     found = []
     for one in json.loads(body)["messages"]:
         place = one["destinations"][0]
         url = one.get("webhooks", {}).get("delivery", {}).get("url", "")
-        found.append(Asked(place["to"], one["sender"], one["content"]["text"], url, place.get("messageId", "")))
+        found.append(
+            SubmittedMessage(place["to"], one["sender"], one["content"]["text"], url, place.get("messageId", ""))
+        )
     return found
 
 
@@ -212,7 +214,7 @@ def _infobip_together(replies: list[Reply]) -> Reply:
     return _json(200, {"bulkId": "b", "messages": [json.loads(one.body)["messages"][0] for one in replies]})
 
 
-def _infobip_said(asked: Asked, group: int, id: int, name: str) -> Reply:
+def _infobip_said(asked: SubmittedMessage, group: int, id: int, name: str) -> Reply:
     status = {"groupId": group, "groupName": "X", "id": id, "name": name}
     one = {"messageId": asked.reference, "destination": asked.to, "status": status}
     return _json(200, {"bulkId": "b", "messages": [one]})
@@ -226,7 +228,7 @@ _INFOBIP_STATES = {
 }
 
 
-def _infobip_receipt(url: str, asked: Asked, id: str, state: str) -> Post:
+def _infobip_receipt(url: str, asked: SubmittedMessage, id: str, state: str) -> Post:
     group, number, name = _INFOBIP_STATES[state]
     one = {
         "messageId": asked.reference,
@@ -260,14 +262,14 @@ _INFOBIP = Profile(
 # -- Twilio ------------------------------------------------------------------------------------------------------------
 
 
-def _twilio_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
+def _twilio_read(head: RequestHead, body: bytes, secret: str) -> SubmittedMessage | None:
     if not head.path.startswith("/2010-04-01/Accounts/") or not head.path.endswith("/Messages.json"):
         return None
     name, _, given = base64.b64decode(_header(head, b"authorization").removeprefix("Basic ")).decode().partition(":")
     fields = _fields(body)
     if given != secret or not name or not fields["To"].startswith("+"):
         return None
-    return Asked(fields["To"][1:], fields.get("From", ""), fields["Body"], fields.get("StatusCallback", ""))
+    return SubmittedMessage(fields["To"][1:], fields.get("From", ""), fields["Body"], fields.get("StatusCallback", ""))
 
 
 def _twilio_error(status: int, code: int, words: str) -> Reply:
@@ -307,14 +309,16 @@ _TWILIO = Profile(
 # -- Vonage ------------------------------------------------------------------------------------------------------------
 
 
-def _vonage_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
+def _vonage_read(head: RequestHead, body: bytes, secret: str) -> SubmittedMessage | None:
     fields = _fields(body)
     if head.path != "/sms/json" or fields.get("api_secret") != secret:
         return None
-    return Asked(fields["to"], fields["from"], fields["text"], fields.get("callback", ""), fields.get("client-ref", ""))
+    return SubmittedMessage(
+        fields["to"], fields["from"], fields["text"], fields.get("callback", ""), fields.get("client-ref", "")
+    )
 
 
-def _vonage_said(asked: Asked, status: str, **more: str) -> Reply:
+def _vonage_said(asked: SubmittedMessage, status: str, **more: str) -> Reply:
     return _json(200, {"message-count": "1", "messages": [{"to": asked.to, "status": status, **more}]})
 
 
@@ -351,18 +355,18 @@ _VONAGE = Profile(
 # -- A generic supplier ------------------------------------------------------------------------------------------------
 
 
-def _plain_read(head: RequestHead, body: bytes, secret: str) -> Asked | None:
+def _plain_read(head: RequestHead, body: bytes, secret: str) -> SubmittedMessage | None:
     """`GET /send?user=…&pass=…&to=…&from=…&text=…&dlr-url=…`, like Kannel's sendsms: it assigns no ids."""
     query = dict(urllib.parse.parse_qsl(head.query.decode(), keep_blank_values=True))
     if head.method != "GET" or head.path != "/send" or query.get("pass") != secret:
         return None
-    return Asked(query["to"].removeprefix("+"), query["from"], query["text"], query.get("dlr-url", ""))
+    return SubmittedMessage(query["to"].removeprefix("+"), query["from"], query["text"], query.get("dlr-url", ""))
 
 
 _PLAIN_STATES = {"delivered": "1", "undelivered": "2", "expired": "2", "rejected": "16"}
 
 
-def _plain_receipt(url: str, asked: Asked, id: str, state: str) -> Post:
+def _plain_receipt(url: str, asked: SubmittedMessage, id: str, state: str) -> Post:
     return Post(f"{url}&status={_PLAIN_STATES[state]}", b"", {}, "GET")
 
 

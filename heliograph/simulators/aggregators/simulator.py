@@ -19,7 +19,7 @@ from heliograph.http.answers import Answer
 from heliograph.http.client import ClientRules, HttpClient
 from heliograph.http.heads import RequestHead
 from heliograph.simulators.aggregators.lookups import LOOKUPS
-from heliograph.simulators.aggregators.profiles import PROFILES, Asked, Post, Profile
+from heliograph.simulators.aggregators.profiles import PROFILES, Post, Profile, SubmittedMessage
 from heliograph.simulators.http import Coming, HttpSimulator, Reply
 
 #: Last four digits → what becomes of the message.
@@ -69,11 +69,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     always: str = ""
 
 
-class Taken(msgspec.Struct, frozen=True):
+class AcceptedMessage(msgspec.Struct, frozen=True):
     """A message it accepted."""
 
     id: str
-    asked: Asked
+    asked: SubmittedMessage
 
 
 class Aggregator:
@@ -82,7 +82,7 @@ class Aggregator:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.profile: Profile = PROFILES[options.profile]
-        self.taken: list[Taken] = []
+        self.taken: list[AcceptedMessage] = []
         #: Responses by kind, and callbacks by the status of their response.
         self.answered: Counter[str] = Counter()
         self.called: Counter[int] = Counter()
@@ -141,14 +141,14 @@ class Aggregator:
             return self.profile.unauthorized
         return self._one(some[0]) if len(some) == 1 else self._several(some)
 
-    def _fate(self, asked: Asked) -> str:
+    def _fate(self, asked: SubmittedMessage) -> str:
         """The fate of a message, this time."""
         fate = self.options.always or FATES.get(asked.to[-4:], "delivered")
         is_first = asked.to not in self._seen
         self._seen.add(asked.to)
         return fate if fate not in ("throttled", "busy") or is_first or self.options.always else "delivered"
 
-    def _several(self, some: list[Asked]) -> Reply:
+    def _several(self, some: list[SubmittedMessage]) -> Reply:
         """Handle the messages of one request: a throttle or a lost response concerns all of them."""
         fates = [self._fate(asked) for asked in some]
         if "throttled" in fates:
@@ -170,13 +170,13 @@ class Aggregator:
             return Reply(200, b"<html>It works!</html>", "text/html")
         return self._delayed(self.profile.together(replies))
 
-    def _take(self, asked: Asked) -> str:
+    def _take(self, asked: SubmittedMessage) -> str:
         id = f"{self.profile.name}-{next(self._numbers)}"
-        self.taken.append(Taken(id, asked))
+        self.taken.append(AcceptedMessage(id, asked))
         self.answered["accepted"] += 1
         return id
 
-    def _one(self, asked: Asked) -> Coming:
+    def _one(self, asked: SubmittedMessage) -> Coming:
         fate = self._fate(asked)
         if fate in ("refused", "throttled", "busy"):
             self.answered[fate] += 1
@@ -200,11 +200,11 @@ class Aggregator:
         reply.delay = self.options.latency
         return reply
 
-    async def _early(self, asked: Asked, id: str) -> Reply:
+    async def _early(self, asked: SubmittedMessage, id: str) -> Reply:
         await self._post(self._receipt(asked, id, "delivered"))
         return self.profile.accepted(asked, id)
 
-    async def _tell(self, asked: Asked, id: str, fate: str) -> None:
+    async def _tell(self, asked: SubmittedMessage, id: str, fate: str) -> None:
         await asyncio.sleep(self.options.latency + self.options.receipt_delay)
         post = self._receipt(asked, id, fate if fate in STATES else "delivered")
         for _ in range(2 if fate == "twice" else 1):
@@ -213,7 +213,7 @@ class Aggregator:
                     break
                 await asyncio.sleep(self.options.redeliver_after)
 
-    def _receipt(self, asked: Asked, id: str, state: str) -> Post:
+    def _receipt(self, asked: SubmittedMessage, id: str, state: str) -> Post:
         address = asked.callback or f"{self.options.callback}/receipts"
         return self.profile.sign(self.profile.receipt(address, asked, id, state), self.options.secret)
 

@@ -30,7 +30,7 @@ _BINDS = frozenset({Command.BIND_RECEIVER, Command.BIND_TRANSMITTER, Command.BIN
 _SESSION_INIT_SECONDS = 30.0
 
 
-class Hub:
+class SmscState:
     """State shared by all sessions."""
 
     def __init__(self, options: SmscOptions) -> None:
@@ -63,7 +63,7 @@ class Hub:
             account.flush()
 
 
-class Parcel(msgspec.Struct, gc=False):
+class PendingDelivery(msgspec.Struct, gc=False):
     """A receipt or inbound message on its way to a client."""
 
     command: int
@@ -78,11 +78,11 @@ class Parcel(msgspec.Struct, gc=False):
 class SmscAccount:
     """A system_id: its sessions, and the parcels waiting for one of them."""
 
-    def __init__(self, hub: Hub, system_id: str) -> None:
+    def __init__(self, hub: SmscState, system_id: str) -> None:
         self.hub = hub
         self.system_id = system_id
         self.sessions: list[Session] = []
-        self.ready: deque[Parcel] = deque()
+        self.ready: deque[PendingDelivery] = deque()
         self._tokens = 0.0
         self._filled_at = 0.0
 
@@ -134,12 +134,12 @@ class Session(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, hub: Hub, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, hub: SmscState, loop: asyncio.AbstractEventLoop) -> None:
         self.hub = hub
         self.loop = loop
         self.account: SmscAccount | None = None
         self.submits = self.receives = False
-        self.pending: dict[int, Parcel] = {}
+        self.pending: dict[int, PendingDelivery] = {}
         self.out: list[bytes] = []
         self._rest = b""
         self._sequence = 0
@@ -220,7 +220,7 @@ class Session(asyncio.Protocol):
         """Whether a receipt can be sent here now."""
         return self.receives and not self._closing and not self._paused and len(self.pending) < window
 
-    def number(self, parcel: Parcel | None = None) -> int:
+    def number(self, parcel: PendingDelivery | None = None) -> int:
         """The next sequence number, under which `parcel` awaits its response."""
         self._sequence = self._sequence % 0x7FFFFFFF + 1
         if parcel is not None:
@@ -303,11 +303,13 @@ class Session(asyncio.Protocol):
             command = Command.DELIVER_SM if options.by == "deliver_sm" else Command.DATA_SM
             write = hub.writer.write
             if fate.interim:
-                parcels.append(Parcel(command, write(submit, receipt_id, "ACCEPTD", interim=True), False, self))
+                parcels.append(
+                    PendingDelivery(command, write(submit, receipt_id, "ACCEPTD", interim=True), False, self)
+                )
             body = write(submit, receipt_id, fate.stat)
-            parcels.append(Parcel(command, body, False, self))
+            parcels.append(PendingDelivery(command, body, False, self))
             if fate.twice:
-                parcels.append(Parcel(command, body, False, self))
+                parcels.append(PendingDelivery(command, body, False, self))
         if fate.early and parcels:
             account.ready.extend(parcels)
             account.pump()
@@ -332,14 +334,14 @@ class Session(asyncio.Protocol):
             return True
         return submit.part == (1 if policy == "first" else submit.parts)
 
-    def _answer(self, answer: bytes, parcels: list[Parcel], wait: float) -> None:
+    def _answer(self, answer: bytes, parcels: list[PendingDelivery], wait: float) -> None:
         latency = self.hub.options.latency
         if latency:
             self.hub.clock.put(latency, self._answer_now, answer, parcels, wait)
         else:
             self._answer_now(answer, parcels, wait)
 
-    def _answer_now(self, answer: bytes, parcels: list[Parcel], wait: float) -> None:
+    def _answer_now(self, answer: bytes, parcels: list[PendingDelivery], wait: float) -> None:
         if answer and not self._closing:
             self.out.append(answer)
         if not parcels or self.account is None:
@@ -365,7 +367,7 @@ class Session(asyncio.Protocol):
         else:
             self.hub.clock.put(self.hub.options.redeliver_after, self._again, parcel)
 
-    def _again(self, parcel: Parcel) -> None:
+    def _again(self, parcel: PendingDelivery) -> None:
         if self.account is not None:
             parcel.again = True
             parcel.session = None

@@ -5,7 +5,7 @@ not deliver: a receipt that is not answered with 0, or whose connection is lost,
 the same system_id, as real SMSCs do. The rule nobody may break: it is never the bottleneck. There is no task and no
 timer per message: a chunk of submits is read in one go, and its responses and receipts leave in one write.
 
-    Smsc ── Hub (shared by sessions) ── SmscAccount (a system_id: what waits for it) ── Session (a connection)
+    Smsc ── SmscState (shared by sessions) ── SmscAccount (a system_id: what waits for it) ── Session (a connection)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from heliograph.simulators.smsc.options import SmscOptions
 from heliograph.simulators.smsc.records import Counters, SubmittedMessage
-from heliograph.simulators.smsc.session import Hub, Parcel, Session
+from heliograph.simulators.smsc.session import PendingDelivery, Session, SmscState
 from heliograph.sms.accepting import encoding
 from heliograph.suppliers.smpp.codec import pdu as codec
 from heliograph.suppliers.smpp.codec.wire import NO_TLVS, Command
@@ -36,7 +36,7 @@ class Smsc:
     def __init__(self, options: SmscOptions | None = None) -> None:
         #: The port it listens on; 0 before the first start.
         self.port = 0
-        self._hub = Hub(options or SmscOptions(port=0))
+        self._hub = SmscState(options or SmscOptions(port=0))
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
 
@@ -154,7 +154,7 @@ class Smsc:
                 short_message=one,
                 tlvs=tlvs,
             )
-            account.ready.append(Parcel(Command.DELIVER_SM, pdu.encode()[16:], True))
+            account.ready.append(PendingDelivery(Command.DELIVER_SM, pdu.encode()[16:], True))
         self._hub.flush()
         return len(bodies)
 

@@ -27,7 +27,7 @@ from heliograph.networks import plan
 from heliograph.prices.book import Book
 from heliograph.prices.tariff import SENDER_TYPES, Destination, Rate, sender_type
 from heliograph.routes import adaptive, rules
-from heliograph.routes.adaptive import BOUNDS, Bounds, Judged, Measured
+from heliograph.routes.adaptive import BOUNDS, Bounds, QualitySample, SupplierQuality
 from heliograph.routes.lookup import Candidates, Route
 from heliograph.routes.rules import Share, StoredRoute
 from heliograph.sms.charges import everywhere
@@ -85,9 +85,9 @@ class _Sum(msgspec.Struct):
                 sums[place] += number
         self.to_receipt = sums
 
-    def measured(self) -> Measured:
+    def measured(self) -> QualitySample:
         # Receipts may be counted an instant before their answer.
-        return Measured(max(self.count, self.delivered), self.delivered, percentile(self.to_receipt, 0.95))
+        return QualitySample(max(self.count, self.delivered), self.delivered, percentile(self.to_receipt, 0.95))
 
 
 class Facts:
@@ -312,7 +312,7 @@ def _judged(
                 last = there[0]
         share = known.get(id)
         judged.append(
-            Judged(
+            SupplierQuality(
                 id,
                 prices.get(id),
                 last.measured(),

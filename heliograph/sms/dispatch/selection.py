@@ -19,7 +19,7 @@ from heliograph.base.money import Charge
 from heliograph.base.retry import HOLD
 from heliograph.base.sentences import Sentence, kept
 from heliograph.classes.kinds import CLASSES
-from heliograph.networks.directory import Place
+from heliograph.networks.directory import NumberOrigin
 from heliograph.queue.leases import SINGLE, Postponed
 from heliograph.routes import words
 from heliograph.routes.decisions import Decisions
@@ -270,7 +270,7 @@ class Selection:
         found = self._look_up(due, place)
         return self._table.owned(found, due.recipient, owners) if owners else found
 
-    def _look_up(self, due: ClaimedMessage, place: Place) -> Candidates:
+    def _look_up(self, due: ClaimedMessage, place: NumberOrigin) -> Candidates:
         return self._table.candidates(
             due.recipient,
             organization_id=due.lease.organization_id,

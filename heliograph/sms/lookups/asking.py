@@ -17,12 +17,12 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid
 from heliograph.networks import asked, learned, plan
 from heliograph.networks.directory import Directory
-from heliograph.networks.learned import LOOKUP, Known, network_of
+from heliograph.networks.learned import LOOKUP, LearnedNetwork, network_of
 from heliograph.routes.lookup import Route
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.lookups import accounts
 from heliograph.sms.lookups.accounts import Account
-from heliograph.suppliers.lookups.kinds import Asker
+from heliograph.suppliers.lookups.kinds import LookupClient
 
 log = structlog.get_logger()
 
@@ -42,7 +42,7 @@ async def try_once(key: Key, one: Account, number: str) -> str:
         secret = accounts.open_secret(key, one)
     except Unsealable:
         raise Invalid(("to", "sealed", f"the API key of {one.name} was encrypted with another secret key")) from None
-    asker = Asker(one.kind, one.settings, secret)
+    asker = LookupClient(one.kind, one.settings, secret)
     try:
         answer = await asker.ask([number[1:]])
     finally:
@@ -62,7 +62,7 @@ class Lookups:
         #: The account for each country in which look-ups affect routing.
         self._serving: dict[str, Account] = {}
         self._accounts: list[Account] = []
-        self._askers: dict[UUID, tuple[Account, Asker]] = {}
+        self._askers: dict[UUID, tuple[Account, LookupClient]] = {}
         #: Set when a look-up was requested here.
         self.wake = asyncio.Event()
 
@@ -102,7 +102,7 @@ class Lookups:
             if number in begun:
                 waiting[id] = min(STEP, longest)
             elif state is not None and state.state == "found":
-                self._directory.hear(Known(number, state.network, LOOKUP))
+                self._directory.hear(LearnedNetwork(number, state.network, LOOKUP))
             elif state is not None and state.state == "asked" and (left := longest - state.age.total_seconds()) > 0:
                 waiting[id] = min(STEP, left)
         return waiting
@@ -125,7 +125,7 @@ class Lookups:
                 await asked.answered(
                     conn, numbers, told, error=answer.error, price=settings.cost, currency=settings.currency
                 )
-                found = [Known(number, network, LOOKUP) for number, network in told.items() if network]
+                found = [LearnedNetwork(number, network, LOOKUP) for number, network in told.items() if network]
                 await learned.learn(conn, found)
             if answer.error:
                 failed = len(numbers) - len(told)
@@ -134,7 +134,7 @@ class Lookups:
             await asyncio.sleep(len(numbers) / settings.per_second)
         return done
 
-    async def _asker(self, account: Account) -> Asker | None:
+    async def _asker(self, account: Account) -> LookupClient | None:
         known = self._askers.get(account.id)
         if known is not None and known[0].changed_at == account.changed_at:
             return known[1]
@@ -146,7 +146,7 @@ class Lookups:
         except Unsealable:
             log.error("look-up supplier unusable: another secret key", supplier=account.name)
             return None
-        asker = Asker(account.kind, account.settings, secret)
+        asker = LookupClient(account.kind, account.settings, secret)
         self._askers[account.id] = account, asker
         return asker
 

@@ -14,7 +14,7 @@ from heliograph.base.sentences import Sentence, unpacked
 from heliograph.sms.circuits import sharing
 from heliograph.sms.circuits.sharing import CircuitState
 from heliograph.sms.watched import sessions as wires
-from heliograph.suppliers.contract import Wire
+from heliograph.suppliers.contract import WireActivity
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Line, Query
 
@@ -33,7 +33,7 @@ class Session(msgspec.Struct, frozen=True):
     #: with the first.
     in_flight: int
     error: Sentence
-    wire: Wire | None
+    wire: WireActivity | None
 
 
 class Watched(msgspec.Struct, frozen=True):

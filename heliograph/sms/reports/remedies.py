@@ -24,7 +24,7 @@ from heliograph.sms.reports.diagnosis import MINUTES, SAMPLE
 from heliograph.sms.reports.keys import look
 from heliograph.suppliers import kinds
 from heliograph.traffic import credibility, reconciliation
-from heliograph.traffic.credibility import Perfect, Unheard
+from heliograph.traffic.credibility import ImplausiblyPerfect, RarelyConfirmed
 from heliograph.traffic.reconciliation import Line, Query
 
 #: A supplier is judged by at least this many messages: of the last day, without the last hour, whose receipts may still
@@ -129,7 +129,7 @@ def _is_unread(line: Line | None) -> bool:
     return line is not None and line["unknown"] >= ENOUGH and line["unknown"] >= UNREAD * line.submitted
 
 
-def _unbelievable(one: Supplier, line: Line | None, perfect: Perfect | None) -> Iterable[Check]:
+def _unbelievable(one: Supplier, line: Line | None, perfect: ImplausiblyPerfect | None) -> Iterable[Check]:
     """Receipts that may not come from handsets. Simulators are excluded: theirs never do."""
     if one.simulated:
         return
@@ -150,7 +150,7 @@ def _unbelievable(one: Supplier, line: Line | None, perfect: Perfect | None) -> 
         yield _suspect(one, detail)
 
 
-def _unheard(one: Supplier, found: Unheard) -> Check:
+def _unheard(one: Supplier, found: RarelyConfirmed) -> Check:
     detail = said(
         "of %(count)s codes to %(country)s that it reports as delivered, %(share)s were entered; of those of others, "
         "%(others)s",

@@ -26,7 +26,7 @@ from heliograph.sending.attempts import WORKER_DIED
 from heliograph.sms.intervening import deciding
 from heliograph.sms.submitting import written
 from heliograph.suppliers import kinds
-from heliograph.suppliers.contract import Rebuilt
+from heliograph.suppliers.contract import RebuiltRequest
 from heliograph.webhooks.timeline import Entry, known
 
 #: Maximum number of attempts to rebuild, the latest ones; most messages have one.
@@ -117,7 +117,9 @@ def _entries(
     return [_entry(one["started_at"], which, segment, doubts, whole=whole) for segment in found]
 
 
-def _entry(at: datetime, which: dict[str, Any], segment: Rebuilt, doubts: Sequence[Sentence], *, whole: bool) -> Entry:
+def _entry(
+    at: datetime, which: dict[str, Any], segment: RebuiltRequest, doubts: Sequence[Sentence], *, whole: bool
+) -> Entry:
     shown = segment.whole if whole else segment.masked
     values = {
         "part": f"{segment.number}/{segment.total}",

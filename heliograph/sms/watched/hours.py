@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.histogram import LENGTH, as_text, percentile
-from heliograph.suppliers.contract import Connector, Health, Wired
+from heliograph.suppliers.contract import Connector, Health, InspectableConnector
 
 KEEP = """
 INSERT INTO supplier_hours AS known (supplier_id, hour, in_flight, room, answers)
@@ -60,7 +60,7 @@ class Hours:
 
     def look(self, supplier_id: UUID, connector: Connector, health: Health) -> None:
         """Take a sample from a connector."""
-        took = connector.answers() if isinstance(connector, Wired) else []
+        took = connector.answers() if isinstance(connector, InspectableConnector) else []
         if health.window or any(took):
             self._add(supplier_id, health.in_flight, health.window, took)
 

@@ -22,7 +22,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
 from heliograph.sms.dispatch import suppliers
-from heliograph.suppliers.contract import LAST, Connector, Exchanged, Watchable
+from heliograph.suppliers.contract import LAST, Connector, Exchange, WatchableConnector
 
 #: The longest watch.
 LONGEST = timedelta(minutes=15)
@@ -59,7 +59,7 @@ SELECT id, at, is_sent, command, sequence, status, fields FROM supplier_pdus WHE
 """
 
 
-class StoredExchange(Exchanged, frozen=True):
+class StoredExchange(Exchange, frozen=True):
     """An exchange as stored; ids increase."""
 
     id: UUID
@@ -90,16 +90,16 @@ async def begin(conn: Connection, *, supplier: str, lasts: timedelta, by: Who) -
 
 async def exchange(conn: Connection, connectors: Mapping[UUID, Connector], watched: Collection[UUID]) -> None:
     """Run by each worker once a second: store exchanges of watched connectors, and start and stop their recording."""
-    taken: list[tuple[UUID, Exchanged]] = []
+    taken: list[tuple[UUID, Exchange]] = []
     for id, connector in connectors.items():
-        if isinstance(connector, Watchable):
+        if isinstance(connector, WatchableConnector):
             taken += [(id, one) for one in connector.exchanged()]
             connector.watch(id in watched)
     if taken:
         await keep(conn, taken)
 
 
-async def keep(conn: Connection, taken: list[tuple[UUID, Exchanged]]) -> None:
+async def keep(conn: Connection, taken: list[tuple[UUID, Exchange]]) -> None:
     """Store exchanges, in order for each supplier, and delete all but the latest of each. One worker at a time."""
     of = sorted({id for id, _ in taken})
     rows = [

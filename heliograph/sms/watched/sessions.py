@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.suppliers.contract import Connector, Wire, Wired
+from heliograph.suppliers.contract import Connector, InspectableConnector, WireActivity
 
 #: Seconds over which a rate is measured.
 SPAN = 5.0
@@ -43,9 +43,9 @@ class Rates:
 
 def written(connector: Connector) -> str:
     """A connector's report on its bound sessions, as a JSON list."""
-    return msgspec.json.encode(connector.wires() if isinstance(connector, Wired) else []).decode()
+    return msgspec.json.encode(connector.wires() if isinstance(connector, InspectableConnector) else []).decode()
 
 
-def read(stored: str) -> Wire | None:
+def read(stored: str) -> WireActivity | None:
     """One session as stored in its row; None: it is not bound, or has no connection of its own."""
-    return msgspec.json.decode(stored, type=Wire) if stored else None
+    return msgspec.json.decode(stored, type=WireActivity) if stored else None

@@ -29,18 +29,18 @@ from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import (
     Account,
-    Exchanged,
+    Exchange,
     Health,
     OnOutcome,
     Outcome,
     Scope,
     Submission,
     Verdict,
-    Wire,
+    WireActivity,
 )
 from heliograph.suppliers.http import references
 from heliograph.suppliers.http.kind import Answer, HttpKind, HttpSettings, Message, Request, secrets_of
-from heliograph.suppliers.http.watching import Looks, Tap
+from heliograph.suppliers.http.watching import ExchangeRecorder, RequestActivity
 from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger(__name__)
@@ -97,9 +97,9 @@ class HttpConnector:
         #: How often it throttled us.
         self._throttles = 0
         self._last_error = quoted("")
-        self._looks = Looks()
+        self._looks = RequestActivity()
         #: Set while somebody watches.
-        self._tap: Tap | None = None
+        self._tap: ExchangeRecorder | None = None
 
     # -- contract.Connector --------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class HttpConnector:
         told, asked = self._throttles, self._asked
         return Health(sessions, in_flight, None, self._last_error, told, pause, window=window, submitted=asked)
 
-    def wires(self) -> list[Wire]:
+    def wires(self) -> list[WireActivity]:
         """See contract.Wired. All requests of this process count as one, since nothing distinguishes sessions."""
         if not self.ready():
             return []
@@ -186,9 +186,9 @@ class HttpConnector:
     def watch(self, is_watched: bool) -> None:
         """See contract.Watchable. While nobody watches, a request costs one attribute check."""
         if is_watched != (self._tap is not None):
-            self._tap = Tap(self._secrets.values()) if is_watched else None
+            self._tap = ExchangeRecorder(self._secrets.values()) if is_watched else None
 
-    def exchanged(self) -> list[Exchanged]:
+    def exchanged(self) -> list[Exchange]:
         """See contract.Watchable."""
         return self._tap.take() if self._tap is not None else []
 

@@ -19,7 +19,7 @@ from heliograph.base.database import clock
 from heliograph.base.histogram import LENGTH, bucket
 from heliograph.http import answers as http
 from heliograph.http.answers import Failure
-from heliograph.suppliers.contract import LAST, Exchanged, Wire
+from heliograph.suppliers.contract import LAST, Exchange, WireActivity
 from heliograph.suppliers.http.kind import Message, Request
 
 #: This many digits or more are a number, and masked.
@@ -32,12 +32,12 @@ _NAME = re.compile(r"[\w.\[\]-]{1,40}", re.ASCII)
 Heard = Callable[[http.Answer | Failure], None]
 
 
-class Tap:
+class ExchangeRecorder:
     """Sees each request, and its answer before the caller does, and keeps the latest exchanges until they are taken."""
 
     def __init__(self, secrets: Collection[str]) -> None:
         self._secrets = [one for one in secrets if one]
-        self._last: deque[Exchanged] = deque(maxlen=LAST)
+        self._last: deque[Exchange] = deque(maxlen=LAST)
         self._numbers = itertools.count(1)
 
     def asked(self, request: Request, messages: Sequence[Message], heard: Heard) -> Heard:
@@ -59,7 +59,7 @@ class Tap:
 
         return answered
 
-    def take(self) -> list[Exchanged]:
+    def take(self) -> list[Exchange]:
         """Exchanges since the last call, oldest first, at most LAST."""
         taken = list(self._last)
         self._last.clear()
@@ -68,11 +68,11 @@ class Tap:
     def _keep(self, number: int, method: str, status: str, fields: Mapping[str, int | str], *, is_sent: bool) -> None:
         at = clock.now()
         self._last.append(
-            Exchanged(at=at, is_sent=is_sent, command=method, sequence=number, status=status, fields=dict(fields))
+            Exchange(at=at, is_sent=is_sent, command=method, sequence=number, status=status, fields=dict(fields))
         )
 
 
-class Looks:
+class RequestActivity:
     """The last request and answer, dated when somebody looks, and response times: requests need no clock reading of
     their own for it."""
 
@@ -98,14 +98,14 @@ class Looks:
             self._status = str(found.status)
             self._took[bucket(found.duration)] += 1
 
-    def wire(self, in_flight: int) -> Wire:
+    def wire(self, in_flight: int) -> WireActivity:
         """The account's requests, with what happened since the last look."""
         now = clock.now()
         if self._asked != self._sent[0]:
             self._sent = (self._asked, now)
         if self._heard != self._received[0]:
             self._received = (self._heard, now)
-        return Wire(in_flight, self._method, self._sent[1], self._status, self._received[1])
+        return WireActivity(in_flight, self._method, self._sent[1], self._status, self._received[1])
 
     def took(self) -> list[int]:
         """Response times of the answers since the last call."""

@@ -69,7 +69,7 @@ class LookupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return self.ported * (micros(self.loss) or 0) > self.cost / self.reuses
 
 
-class Answered(msgspec.Struct, frozen=True):
+class LookupAnswer(msgspec.Struct, frozen=True):
     """The result of a request for several numbers."""
 
     #: By number (digits): its network as the supplier writes it ("64304"); empty: it knows no network.
@@ -91,4 +91,4 @@ class LookupKind(msgspec.Struct, frozen=True, kw_only=True):
     #: (settings, secrets, numbers), digits without +.
     request: Callable[[Any, Secrets, Sequence[str]], Request]
     #: (settings, numbers, answer) for any status.
-    answer: Callable[[Any, Sequence[str], Answer], Answered]
+    answer: Callable[[Any, Sequence[str], Answer], LookupAnswer]

@@ -17,7 +17,7 @@ from heliograph.http.answers import READ_BYTES, Failure
 from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.http.kind import Answer, secrets_of
 from heliograph.suppliers.lookups import by_name
-from heliograph.suppliers.lookups.kind import Answered, LookupKind, LookupSettings
+from heliograph.suppliers.lookups.kind import LookupAnswer, LookupKind, LookupSettings
 from heliograph.suppliers.settings import checked
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ def settings_from(kind: str, values: Mapping[str, Any]) -> LookupSettings:
     return checked(KINDS[kind].settings, values)
 
 
-class Asker:
+class LookupClient:
     """One account. `ask`, `close`."""
 
     def __init__(self, kind: str, settings: LookupSettings, secret: str) -> None:
@@ -60,17 +60,17 @@ class Asker:
             )
         )
 
-    async def ask(self, numbers: Sequence[str]) -> Answered:
+    async def ask(self, numbers: Sequence[str]) -> LookupAnswer:
         """Look up numbers (digits), at most `most` of them. On any failure the answer is empty, with the reason."""
         try:
             made = self._kind.request(self._settings, self._secrets, numbers)
             found = await self._client.request(made.method, made.url, made.body, made.headers)
             if isinstance(found, Failure):
-                return Answered({}, f"{found.kind}: {found.detail}".rstrip(": "))
+                return LookupAnswer({}, f"{found.kind}: {found.detail}".rstrip(": "))
             return self._kind.answer(self._settings, numbers, Answer(found.status, found.body, found.retry_after))
         except Exception as error:  # a supplier's module failed on an answer
             log.exception("look-up not understood", kind=self._kind.name, error=type(error).__name__)
-            return Answered({}, f"not understood: {type(error).__name__}")
+            return LookupAnswer({}, f"not understood: {type(error).__name__}")
 
     async def close(self) -> None:
         """Close its connections."""

@@ -26,7 +26,7 @@ from heliograph.base.sentences import Sentence, quoted, said
 from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import (
     Account,
-    Exchanged,
+    Exchange,
     Health,
     Inbound,
     OnInbound,
@@ -35,7 +35,7 @@ from heliograph.suppliers.contract import (
     Outcome,
     Receipt,
     Submission,
-    Wire,
+    WireActivity,
 )
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.codec import pdu as p
@@ -46,7 +46,7 @@ from heliograph.suppliers.smpp.receipts import ReceiptRules, id_key, parse
 from heliograph.suppliers.smpp.settings import SmppSettings, settings_from
 from heliograph.suppliers.smpp.submits import Builder
 from heliograph.suppliers.smpp.tls import tls_context
-from heliograph.suppliers.smpp.watching import Looks, Tap
+from heliograph.suppliers.smpp.watching import PduRecorder, SessionActivity
 
 log = structlog.get_logger(__name__)
 
@@ -135,8 +135,8 @@ class SmppConnector:
         self._last_error = quoted("")
         #: How often the supplier has throttled it.
         self._throttles = 0
-        self._tap: Tap | None = None
-        self._looks = Looks()
+        self._tap: PduRecorder | None = None
+        self._looks = SessionActivity()
         try:
             self._tls = tls_context(settings)
         except OSError as error:
@@ -251,7 +251,7 @@ class SmppConnector:
             receiving=sum(all(link.bound for link in links) for links in self._sessions),
         )
 
-    def wires(self) -> list[Wire]:
+    def wires(self) -> list[WireActivity]:
         """See contract.Wired."""
         bound = [links for links in self._sessions if links[0].bound]
         return self._looks.look([[link.connection.session for link in links if link.connection] for links in bound])
@@ -264,11 +264,11 @@ class SmppConnector:
     def watch(self, is_watched: bool) -> None:
         """See contract.Watchable. While nobody watches, each PDU costs one attribute check."""
         if is_watched != (self._tap is not None):
-            self._tap = Tap() if is_watched else None
+            self._tap = PduRecorder() if is_watched else None
             for link in [link for session in self._sessions for link in session]:
                 link.watch(self._tap)
 
-    def exchanged(self) -> list[Exchanged]:
+    def exchanged(self) -> list[Exchange]:
         """See contract.Watchable."""
         return [] if self._tap is None else self._tap.take()
 

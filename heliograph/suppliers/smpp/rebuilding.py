@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.suppliers.contract import Rebuilt, Submission
+from heliograph.suppliers.contract import RebuiltRequest, Submission
 from heliograph.suppliers.smpp.attempt import Attempt
 from heliograph.suppliers.smpp.codec.pdu import PduError, SubmitSm, Tag
 from heliograph.suppliers.smpp.codec.wire import HEADER_LENGTH
@@ -25,13 +25,13 @@ _TLVS = {
 }
 
 
-def submits(settings: SmppSettings, submission: Submission) -> list[Rebuilt]:
+def submits(settings: SmppSettings, submission: Submission) -> list[RebuiltRequest]:
     """The PDUs of one attempt, in order; none if it cannot be encoded, since nothing was sent then."""
     attempt = Attempt(submission)
     try:
         attempt.load(Builder(settings).build(submission))
         return [
-            Rebuilt(number, attempt.total, fields(pdu), fields(pdu, whole=True), _octets(pdu.encode()))
+            RebuiltRequest(number, attempt.total, fields(pdu), fields(pdu, whole=True), _octets(pdu.encode()))
             for number, pdu in zip(attempt.numbers, attempt.pdus, strict=True)
         ]
     except PduError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from heliograph.base import phones
 from heliograph.base.database import clock
-from heliograph.suppliers.contract import LAST, Exchanged, Wire
+from heliograph.suppliers.contract import LAST, Exchange, WireActivity
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.codec.pdu import Pdu, Tag
 from heliograph.suppliers.smpp.codec.statuses import name_of
@@ -34,7 +34,7 @@ _TLVS = {
 }
 
 
-class Tap:
+class PduRecorder:
     """Called with each PDU of an account's sessions; keeps the last ones until they are taken."""
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class Tap:
     def __call__(self, pdu: Pdu, is_sent: bool) -> None:
         self._last.append((clock.now(), pdu, is_sent))
 
-    def take(self) -> list[Exchanged]:
+    def take(self) -> list[Exchange]:
         """Exchanges since the last call, oldest first, at most LAST."""
         taken = list(self._last)
         self._last.clear()
         return [
-            Exchanged(
+            Exchange(
                 at=at,
                 is_sent=is_sent,
                 command=_COMMANDS.get(pdu.command, f"0x{pdu.command:08X}"),
@@ -60,13 +60,13 @@ class Tap:
         ]
 
 
-class Looks:
+class SessionActivity:
     """When the last PDU of each connection was first seen. Sessions record no time for it, so it costs them nothing."""
 
     def __init__(self) -> None:
         self._known: dict[Session, tuple[bytes, datetime | None, bytes, datetime | None]] = {}
 
-    def look(self, sessions: Iterable[Iterable[Session]]) -> list[Wire]:
+    def look(self, sessions: Iterable[Iterable[Session]]) -> list[WireActivity]:
         """The wires of these sessions; the two connections of a pair make one."""
         now, known = clock.now(), self._known
         self._known = {}
@@ -85,7 +85,7 @@ class Looks:
                     received.append((received_at, _command(one.received)))
             out, back = max(sent, default=(None, "")), max(received, default=(None, ""))
             waiting = sum(one.pending for one in connections)
-            wires.append(Wire(waiting, out[1], out[0], back[1], back[0]))
+            wires.append(WireActivity(waiting, out[1], out[0], back[1], back[0]))
         return wires
 
 

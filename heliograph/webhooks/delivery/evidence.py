@@ -99,7 +99,7 @@ async def store(conn: Connection, tried: Sequence[tuple[Lease, Attempt]]) -> Non
     )
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredEvidence(msgspec.Struct, frozen=True):
     """Stored evidence: the answer's head and body, and the duration of each step, milliseconds."""
 
     url: str

@@ -15,8 +15,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.consent import handing_on
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import CallItem
 from heliograph.whatsapp.callbacks import conversations, number_changes
-from heliograph.whatsapp.callbacks.conversations import Heard, User
-from heliograph.whatsapp.callbacks.number_changes import Written
+from heliograph.whatsapp.callbacks.conversations import User, UserActivity
+from heliograph.whatsapp.callbacks.number_changes import UserEvent
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
@@ -34,14 +34,14 @@ async def note(conn: Connection, calls: Sequence[Call]) -> None:
     if not calls:
         return
     made = [
-        Written(User(one.organization_id, one.number_id, one.item.sender, one.item.user_id), min(one.item.at, one.at))
+        UserEvent(User(one.organization_id, one.number_id, one.item.sender, one.item.user_id), min(one.item.at, one.at))
         for one in sorted(calls, key=lambda one: one.item.at)
     ]
     authors, handovers = await number_changes.authors(conn, made)
     users = [one.user for one in authors]
     places = await conversations.of_users(conn, users)
     heard = [
-        Heard(place, user, one.at, opens=True, referred=False, is_call=True)
+        UserActivity(place, user, one.at, opens=True, referred=False, is_call=True)
         for place, user, one in zip(places, users, made, strict=True)
     ]
     await conversations.open_windows(conn, heard)

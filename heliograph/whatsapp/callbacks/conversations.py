@@ -44,7 +44,7 @@ class User(msgspec.Struct, frozen=True, gc=False):
         return []
 
 
-class Heard(msgspec.Struct, frozen=True, gc=False):
+class UserActivity(msgspec.Struct, frozen=True, gc=False):
     """A user's message, or call, to be recorded in its conversation."""
 
     conversation_id: UUID
@@ -182,9 +182,9 @@ UPDATE whatsapp_conversations c
 """
 
 
-async def open_windows(conn: Connection, heard: Sequence[Heard]) -> None:
+async def open_windows(conn: Connection, heard: Sequence[UserActivity]) -> None:
     """Record messages and calls of users: those with `opens` open or extend the window of their conversation."""
-    by_conversation: dict[tuple[UUID, UUID], list[Heard]] = {}
+    by_conversation: dict[tuple[UUID, UUID], list[UserActivity]] = {}
     for one in heard:
         by_conversation.setdefault((one.user.organization_id, one.conversation_id), []).append(one)
     if not by_conversation:

@@ -47,7 +47,7 @@ class Matched(msgspec.Struct, frozen=True, gc=False):
     item: StatusItem
 
 
-class Blame(msgspec.Struct, frozen=True, gc=False):
+class WiderFailure(msgspec.Struct, frozen=True, gc=False):
     """A failure that concerns more than its message."""
 
     organization_id: UUID
@@ -65,7 +65,7 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     #: Meta's names of users, in addition to those that we wrote to.
     names: set[Link]
     #: Failures that concern a window, a template, a number or an account.
-    blames: list[Blame]
+    blames: list[WiderFailure]
 
 
 MATCH = """
@@ -124,7 +124,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     early: list[tuple[object, ...]] = []
     bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
     names: set[Link] = set()
-    blames: list[Blame] = []
+    blames: list[WiderFailure] = []
     for one, key in zip(said, keys, strict=True):
         item, found = one.item, rows.get(key)
         status, when = STATUSES[item.status], min(item.at, at)
@@ -141,7 +141,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
         organization_id, id, recipient, is_known = found.message
         moves.append(Move(organization_id, id, status, when, failure, evidence, pricing))
         if status == "failed" and _concerns_more(_fault(item)):
-            blames.append(Blame(organization_id, one.number_id, id, _fault(item), when))
+            blames.append(WiderFailure(organization_id, one.number_id, id, _fault(item), when))
         if not is_known:
             bound[found.number_id, item.wamid] = (organization_id, id)
         if item.user_id or not is_known:
@@ -276,7 +276,7 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
         adopted = dict.fromkeys((row["number_id"], row["wamid"]) for row in rows)
         await conn.execute(COPIES, *_columns([(known[place][0], *place) for place in adopted]))
     moves: list[Move] = []
-    blames: list[Blame] = []
+    blames: list[WiderFailure] = []
     for row in rows:
         message = known[row["number_id"], row["wamid"]]
         evidence, pricing = row["failure_evidence"], pricing_of(row["pricing"])
@@ -284,7 +284,7 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
         fault = classify(int(evidence) if evidence else None)
         if row["status"] == "failed" and _concerns_more(fault):
             organization_id, id = message
-            blames.append(Blame(organization_id, row["number_id"], id, fault, row["at"]))
+            blames.append(WiderFailure(organization_id, row["number_id"], id, fault, row["at"]))
     return Found(moves, set(), blames)
 
 

@@ -19,7 +19,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.consent import people
 from heliograph.consent.handing_on import Handover
-from heliograph.consent.people import Left
+from heliograph.consent.people import DepartedNumber
 from heliograph.whatsapp.callbacks import conversations
 from heliograph.whatsapp.callbacks.conversations import User
 
@@ -27,7 +27,7 @@ from heliograph.whatsapp.callbacks.conversations import User
 _FOLLOWED = 10
 
 
-class Written(msgspec.Struct, frozen=True, gc=False):
+class UserEvent(msgspec.Struct, frozen=True, gc=False):
     """A user's message, or notice of a new number."""
 
     user: User
@@ -46,7 +46,7 @@ class Author(msgspec.Struct, frozen=True, gc=False):
     moved_to: str | None = None
 
 
-async def authors(conn: Connection, written: Sequence[Written]) -> tuple[list[Author], list[Handover]]:
+async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[Author], list[Handover]]:
     """Who wrote each of these, given in order of time; and what `handing_on` has to do before any word of theirs takes
     effect.
 
@@ -110,11 +110,11 @@ async def _take_over(conn: Connection, user: User, at: datetime) -> list[Handove
     return await _take(conn, user, departures[-1], at)
 
 
-async def _departures(conn: Connection, organization_id: UUID, number: str) -> list[Left]:
+async def _departures(conn: Connection, organization_id: UUID, number: str) -> list[DepartedNumber]:
     return (await people.left(conn, [(organization_id, number)])).get((organization_id, number), [])
 
 
-def _first_since(departures: Sequence[Left], at: datetime) -> Left | None:
+def _first_since(departures: Sequence[DepartedNumber], at: datetime) -> DepartedNumber | None:
     """How whoever had a number at a point in time left it; None: whoever has it now had it then, or nobody did."""
     return next((one for one in departures if one.left_at >= at), None)
 
@@ -130,7 +130,11 @@ async def _today(conn: Connection, organization_id: UUID, number: str, at: datet
 
 
 async def _author(
-    conn: Connection, one: Written, user: User, left: dict[tuple[UUID, str], list[Left]], handovers: list[Handover]
+    conn: Connection,
+    one: UserEvent,
+    user: User,
+    left: dict[tuple[UUID, str], list[DepartedNumber]],
+    handovers: list[Handover],
 ) -> User:
     place = user.organization_id, user.recipient
     departures = left.get(place, []) if user.digits is not None else []
@@ -148,7 +152,7 @@ def _under(number: str, user: User) -> User:
     return msgspec.structs.replace(user, digits=number.removeprefix("+"))
 
 
-async def _take(conn: Connection, user: User, known: Left, at: datetime) -> list[Handover]:
+async def _take(conn: Connection, user: User, known: DepartedNumber, at: datetime) -> list[Handover]:
     """Somebody writes from, or changed to, a number that its person had left."""
     organization_id, number = user.organization_id, user.recipient
     if user.user_id is not None and user.user_id in await people.names(conn, organization_id, number):

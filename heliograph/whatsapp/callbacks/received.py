@@ -28,9 +28,9 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
 from heliograph.whatsapp.accepting.accept import TABLE
 from heliograph.whatsapp.callbacks import conversations, number_changes, opt_out_words
-from heliograph.whatsapp.callbacks.conversations import Heard, Renamed, User
+from heliograph.whatsapp.callbacks.conversations import Renamed, User, UserActivity
 from heliograph.whatsapp.callbacks.matching import LIFE
-from heliograph.whatsapp.callbacks.number_changes import Author, Written
+from heliograph.whatsapp.callbacks.number_changes import Author, UserEvent
 from heliograph.whatsapp.callbacks.opt_out_words import Said
 
 #: Maximum characters of a text in an event: even if all are escaped, its body stays below 20 kB.
@@ -136,7 +136,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
     await conversations.open_windows(
         conn,
         [
-            Heard(one.conversation_id, one.user, one.at, one.received.item.opens_window, _was_referred(one))
+            UserActivity(one.conversation_id, one.user, one.at, one.received.item.opens_window, _was_referred(one))
             for one in messages
         ],
     )
@@ -154,10 +154,10 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
     return len(messages), deliveries
 
 
-def _written(one: InboundMessage) -> Written:
+def _written(one: InboundMessage) -> UserEvent:
     user = User(one.organization_id, one.number_id, one.item.sender, one.item.user_id)
     moved_to = f"+{one.item.new_sender}" if one.item.new_sender else None
-    return Written(user, min(one.item.at, one.at), moved_to)
+    return UserEvent(user, min(one.item.at, one.at), moved_to)
 
 
 def _was_referred(message: _Message) -> bool:

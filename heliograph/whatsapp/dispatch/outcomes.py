@@ -32,7 +32,7 @@ from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.errors import Fault, Kind, Scope
 from heliograph.whatsapp.callbacks import conversations, matching
-from heliograph.whatsapp.callbacks.matching import Blame, Found, failure_of
+from heliograph.whatsapp.callbacks.matching import Found, WiderFailure, failure_of
 from heliograph.whatsapp.dispatch import holds, test_mode
 from heliograph.whatsapp.mirror import accounts, numbers, template_sync
 from heliograph.whatsapp.status import Move
@@ -196,7 +196,7 @@ SELECT item.n, m.conversation_id, m.template_id, n.account_id
 """
 
 
-async def blame(conn: Connection, blames: Sequence[Blame], moved: Collection[UUID]) -> int:
+async def blame(conn: Connection, blames: Sequence[WiderFailure], moved: Collection[UUID]) -> int:
     """Like `follow`, for failures reported by statuses. Runs after the moves; returns the number of deliveries queued.
 
     `moved`: the messages that have failed because of it. Statuses are repeated for days, and an ended hold must not

@@ -436,5 +436,5 @@ async def _write(conn: Connection, organization_id: UUID, old: Any, row: Mapping
     if any(row[name] != old[name] for name in _WRITTEN):
         await conn.execute(WRITE, organization_id, row["id"], *(row[name] for name in _WRITTEN), at)
     if any(row[name] != old[name] for name in ("quality_rating", "messaging_limit")):
-        noted = qualities.Noted(row["id"], row["quality_rating"], row["messaging_limit"])
+        noted = qualities.QualityNote(row["id"], row["quality_rating"], row["messaging_limit"])
         await qualities.note(conn, organization_id, [noted], at)

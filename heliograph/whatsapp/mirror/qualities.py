@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Connection
 SHOWN = 8
 
 
-class Noted(msgspec.Struct, frozen=True):
+class QualityNote(msgspec.Struct, frozen=True):
     """The changed state of a number or template."""
 
     id: UUID
@@ -44,7 +44,7 @@ SELECT $1, one.id, $2, one.quality, one.messaging_limit
 """
 
 
-async def note(conn: Connection, organization_id: UUID, noted: Sequence[Noted], at: datetime) -> None:
+async def note(conn: Connection, organization_id: UUID, noted: Sequence[QualityNote], at: datetime) -> None:
     """Record changed states. Runs in the transaction that stores them."""
     if noted:
         columns = ([one.id for one in noted], [one.quality for one in noted], [one.messaging_limit for one in noted])

@@ -468,7 +468,7 @@ async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair]
                 if row["category"] != old["category"] and row["category"] == "marketing":
                     told.append(Notice(organization_id, "template.marketing", str(row["id"]), row["name"]))
         if row["quality"] != old["quality"]:
-            noted.append(qualities.Noted(row["id"], row["quality"].lower()))
+            noted.append(qualities.QualityNote(row["id"], row["quality"].lower()))
         stored.append((organization_id, row["id"], *(row[name] for name in _WRITTEN)))
     if stored:
         await conn.executemany(WRITE, stored)

@@ -49,32 +49,32 @@ _OVER: dict[tuple[str, str], tuple[str, ...]] = {
 _DETAIL = 300
 
 
-class Warned(msgspec.Struct, frozen=True):
+class WarningEvent(msgspec.Struct, frozen=True):
     """The content of an event: warnings in Meta's words, and kinds that are withdrawn."""
 
     said: tuple[tuple[str, str], ...] = ()
     over: tuple[str, ...] = ()
 
 
-def read(item: AccountItem) -> Warned:
+def read(item: AccountItem) -> WarningEvent:
     """The warnings of an event. Pure."""
     key = (item.field, item.event or "")
     if item.field == "account_alerts":
         words = " ".join(filter(None, (item.event, item.severity, item.detail)))
-        return Warned(over=("alert",)) if item.is_over else Warned((("alert", words[:_DETAIL]),))
+        return WarningEvent(over=("alert",)) if item.is_over else WarningEvent((("alert", words[:_DETAIL]),))
     if item.field == "security":
-        return Warned((("pin_changed", (item.event or "")[:_DETAIL]),))
+        return WarningEvent((("pin_changed", (item.event or "")[:_DETAIL]),))
     if item.field == "account_update" and item.ban_state is not None:
         if item.ban_state == "REINSTATE":
-            return Warned(over=("scheduled_disable", "disabled"))
+            return WarningEvent(over=("scheduled_disable", "disabled"))
         kind = _BANS.get(item.ban_state)
-        return Warned(((kind, (item.ban_date or "")[:_DETAIL]),)) if kind else Warned()
+        return WarningEvent(((kind, (item.ban_date or "")[:_DETAIL]),)) if kind else WarningEvent()
     kind = _SAID.get(key)
     if kind is None:
-        return Warned(over=_OVER.get(key, ()))
+        return WarningEvent(over=_OVER.get(key, ()))
     if kind == "restriction" and item.restrictions:
-        return Warned(tuple((kind, _restriction(one.type, one.until)[:_DETAIL]) for one in item.restrictions))
-    return Warned(((kind, (item.violation or item.detail or "")[:_DETAIL]),))
+        return WarningEvent(tuple((kind, _restriction(one.type, one.until)[:_DETAIL]) for one in item.restrictions))
+    return WarningEvent(((kind, (item.violation or item.detail or "")[:_DETAIL]),))
 
 
 def _restriction(type: str, until: datetime | None) -> str:

@@ -439,7 +439,7 @@ async def days(conn: Connection, actor: Actor, *, since: date, until: date) -> l
     return [Day(*row) for row in await conn.fetch(DAYS, actor.organization_id, since, until)]
 
 
-class Reserved(msgspec.Struct, frozen=True):
+class Reservations(msgspec.Struct, frozen=True):
     """Reservations for messages in transit, among the latest messages examined.
 
     `amount`: less than the wallet's if older messages hold the rest. `until`: when the last of them is released if
@@ -463,8 +463,8 @@ SELECT coalesce(sum(reserved), 0)::bigint AS amount, count(*) AS messages, min(a
 """
 
 
-async def reserved(conn: Connection, actor: Actor) -> Reserved:
+async def reserved(conn: Connection, actor: Actor) -> Reservations:
     """The current reservations: amount, since when, and until when."""
     row = await conn.fetchrow(RESERVED, actor.organization_id, LOOK)
     assert row is not None
-    return Reserved(*row)
+    return Reservations(*row)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from heliograph.suppliers.http.kind import JSON, SECRET, Answer, Request, Secrets, at, listed, text_of
-from heliograph.suppliers.lookups.kind import Answered, LookupKind, LookupSettings
+from heliograph.suppliers.lookups.kind import LookupAnswer, LookupKind, LookupSettings
 
 #: Groups of a status: expired, rejected.
 _NOT_ASKED = (4, 5)
@@ -27,12 +27,12 @@ def request(settings: Settings, secrets: Secrets, numbers: Sequence[str]) -> Req
     return Request(f"{settings.base_url}/number/1/query", msgspec.json.encode({"to": numbers}), headers)
 
 
-def answer(settings: Settings, numbers: Sequence[str], answer: Answer) -> Answered:
+def answer(settings: Settings, numbers: Sequence[str], answer: Answer) -> LookupAnswer:
     """`results[]`, by number; errors of the whole request are in `requestError` or only in the HTTP status."""
     said = answer.json
     if answer.status != 200:
         words = text_of(at(said, "requestError", "serviceException", "text")) or text_of(at(said, "description"))
-        return Answered({}, f"HTTP {answer.status} {words}".strip())
+        return LookupAnswer({}, f"HTTP {answer.status} {words}".strip())
     told, error = {}, "" if listed(said, "results") else "no results"
     for one in listed(said, "results"):
         number, status = text_of(at(one, "to")), at(one, "status")
@@ -42,7 +42,7 @@ def answer(settings: Settings, numbers: Sequence[str], answer: Answer) -> Answer
             error = text_of(at(status, "name")) or "not asked"
         else:
             told[number] = text_of(at(one, "mccMnc"))
-    return Answered(told, error)
+    return LookupAnswer(told, error)
 
 
 KIND = LookupKind(
