@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from heliograph.base.database import migrate
-from heliograph.base.database.pool import RANGE_SCAN_PLANNING, Connection, Pool
+from heliograph.base.database.pool import RANGE_PLANS, Connection, Pool
 from heliograph.base.process.heartbeat import IS_ALIVE
 from heliograph.base.process.measures import Gauge, database_up
 from heliograph.health import snapshots
@@ -67,7 +67,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiti
 async def read(pool: Pool, standbys: Standbys) -> Sequence[Gauge]:
     """The current metrics from the database. Raises what asyncpg raises."""
     async with pool.acquire() as conn, conn.transaction(readonly=True):
-        await conn.execute(RANGE_SCAN_PLANNING)
+        await conn.execute(RANGE_PLANS)
         return await _read(conn, standbys)
 
 

@@ -47,7 +47,7 @@ class Directory:
     """Call `refresh` periodically. A look-up takes about 0.6 µs."""
 
     def __init__(self) -> None:
-        #: By calling code: lengths of its prefixes, NumberOrigin by prefix, and that of all other numbers (None: several
+        #: By calling code: its prefix lengths, NumberOrigin by prefix, and that of all other numbers (None: several
         #: countries share the code).
         self._codes: dict[str, tuple[tuple[int, ...], dict[str, NumberOrigin], NumberOrigin | None]] = {}
         self._numbers = array("q")

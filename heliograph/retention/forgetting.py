@@ -22,7 +22,7 @@ import structlog
 
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import make_days, make_partitions
-from heliograph.base.database.pool import RANGE_SCAN_PLANNING, Connection, is_open
+from heliograph.base.database.pool import RANGE_PLANS, Connection, is_open
 from heliograph.base.database.retention_rules import Bounds, Deletion, Rules, Sums, Table
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
@@ -177,7 +177,7 @@ def _deletes(name: str, sql: str, *arguments: object) -> Step:
 async def _once(conn: Connection, sql: str, *arguments: object) -> int:
     """Run one statement in a transaction of its own; returns how many rows it changed."""
     async with conn.transaction():
-        await conn.execute(RANGE_SCAN_PLANNING)
+        await conn.execute(RANGE_PLANS)
         await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
         return int((await conn.execute(sql, *arguments)).rpartition(" ")[2])
 
@@ -288,7 +288,7 @@ async def _sum_up(conn: Connection, sums: Sums, partition: str, month: datetime)
         place = await conn.fetchrow(PLACE, name)
         after = msgspec.json.decode(place["mark"]) if place is not None else [str(NIL), str(NIL)]
         async with conn.transaction():
-            await conn.execute(RANGE_SCAN_PLANNING)
+            await conn.execute(RANGE_PLANS)
             await conn.execute(f"SET LOCAL statement_timeout = {STATEMENT_MS}")
             counted = await sums.count(
                 conn, partition=partition, month=month.date(), after=(UUID(after[0]), UUID(after[1])), limit=STEP

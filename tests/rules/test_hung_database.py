@@ -13,10 +13,10 @@ import asyncpg
 import pytest
 
 from heliograph.base.database import pulse
-from heliograph.base.database.pool import SESSION_PARAMETERS, Pool, is_down, open_pool
+from heliograph.base.database.pool import SESSION_SETTINGS, Pool, is_down, open_pool
 from heliograph.base.database.url import shown
 from heliograph.base.errors import Unavailable
-from heliograph.base.network.connecting import DEAD_PEER_PARAMETERS, Connector, connect
+from heliograph.base.network.connecting import DEAD_PEER_TIMEOUTS, Connector, connect
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal import process
 from heliograph.cli.terminal.process import prepared
@@ -135,7 +135,7 @@ async def test_who_stops_in_the_middle_of_a_transaction_keeps_nobody_waiting(
     pool: Pool, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its machine has stopped, or its network is gone: the server ends its session, and with it its locks."""
-    monkeypatch.setitem(SESSION_PARAMETERS, "idle_in_transaction_session_timeout", "100ms")
+    monkeypatch.setitem(SESSION_SETTINGS, "idle_in_transaction_session_timeout", "100ms")
     actor = await organization(pool)
     async with wire(database_url) as (line, url):
         stopped = await open_pool(url, size=1)
@@ -154,9 +154,9 @@ async def test_who_stops_in_the_middle_of_a_transaction_keeps_nobody_waiting(
 
 async def test_the_server_finds_out_that_this_end_is_gone(pool: Pool) -> None:
     rows = await pool.fetch(
-        "SELECT name, current_setting(name) FROM unnest($1::text[]) AS name", list(DEAD_PEER_PARAMETERS)
+        "SELECT name, current_setting(name) FROM unnest($1::text[]) AS name", list(DEAD_PEER_TIMEOUTS)
     )
-    assert dict(rows) == DEAD_PEER_PARAMETERS
+    assert dict(rows) == DEAD_PEER_TIMEOUTS
 
 
 async def test_a_pool_whose_connections_are_all_taken_is_waited_for_no_longer_than_its_patience(

@@ -31,7 +31,7 @@ from heliograph.base.database.migrate import (
     migrate,
     pending,
 )
-from heliograph.base.database.pool import STATEMENT_SEMANTICS, Connection, Pool, open_pool
+from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, Pool, open_pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.migration_plan import plan
 from tests.database import Cluster
@@ -112,8 +112,8 @@ async def test_what_the_role_sets_changes_nothing(empty_database_url: str) -> No
         assert await conn.fetchval("SELECT count(*) FROM pg_class WHERE relnamespace = 'other'::regnamespace") == 0
         pool = await open_pool(empty_database_url, size=1)
         try:
-            shown = [await pool.fetchval(f"SELECT current_setting('{setting}')") for setting in STATEMENT_SEMANTICS]
-            assert shown == list(STATEMENT_SEMANTICS.values())
+            shown = [await pool.fetchval(f"SELECT current_setting('{setting}')") for setting in QUERY_SEMANTICS]
+            assert shown == list(QUERY_SEMANTICS.values())
             assert await pool.fetchval("SELECT count(*) FROM organizations") == 0
         finally:
             pool.terminate()

@@ -29,7 +29,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.database import roles
-from heliograph.base.database.pool import STATEMENT_SEMANTICS, Connection
+from heliograph.base.database.pool import QUERY_SEMANTICS, Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.network.connecting import connect
 
@@ -152,7 +152,7 @@ async def migrate(
     MigrationError if its encoding is not UTF-8) before anything is changed. `root`: the folder with the SQL files.
     """
     # An index of a large table takes longer than a role may give its statements.
-    connection = await connect(url, server_settings={**STATEMENT_SEMANTICS, "statement_timeout": "0"})
+    connection = await connect(url, server_settings={**QUERY_SEMANTICS, "statement_timeout": "0"})
     try:
         await _lock(connection)
         encoding = await connection.fetchval("SHOW server_encoding")

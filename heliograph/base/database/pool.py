@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import asyncpg
 
 from heliograph.base.database import clock
-from heliograph.base.network.connecting import DEAD_PEER_PARAMETERS, Connector, DatabaseUnavailable, TlsMissing
+from heliograph.base.network.connecting import DEAD_PEER_TIMEOUTS, Connector, DatabaseUnavailable, TlsMissing
 from heliograph.base.process import measures
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 #: Our tables are empty one second and full the next, and every statement finds its rows by key, in sets. So plans must
 #: not depend on statistics: one generic plan with index look-ups, whatever sizes the planner assumes.
-KEY_LOOKUP_PLANNING = {
+KEYED_PLANS = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -46,24 +46,19 @@ KEY_LOOKUP_PLANNING = {
 
 #: The meaning of a statement must not depend on defaults of the role, the database or the server: it sees what others
 #: have committed in the meantime (a serializable one would fail instead), and its tables are those in `public`.
-STATEMENT_SEMANTICS = {
+QUERY_SEMANTICS = {
     "default_transaction_isolation": "read committed",
     "search_path": "public",
     "standard_conforming_strings": "on",
 }
 
-#: Parameters of every session. A pooler in transaction mode accepts none, so behind one they are set on the role.
-SESSION_PARAMETERS = {
-    "client_connection_check_interval": "1000",
-    **DEAD_PEER_PARAMETERS,
-    **STATEMENT_SEMANTICS,
-    **KEY_LOOKUP_PLANNING,
-}
+#: Settings of every session. A pooler in transaction mode accepts none, so behind one they are set on the role.
+SESSION_SETTINGS = {"client_connection_check_interval": "1000", **DEAD_PEER_TIMEOUTS, **QUERY_SEMANTICS, **KEYED_PLANS}
 PLANS = "SELECT current_setting('plan_cache_mode')"
 
 #: For the few statements that read a time range rather than keys: planned for their actual values, with statistics. Run
 #: inside a transaction, to which the settings are limited.
-RANGE_SCAN_PLANNING = """
+RANGE_PLANS = """
 SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'on', true),
        set_config('enable_hashjoin', 'on', true), set_config('enable_bitmapscan', 'on', true),
        set_config('random_page_cost', '1.1', true)
@@ -74,7 +69,7 @@ STATEMENT_TIMEOUT = 30.0
 #: How much longer than the server's statement timeout this side waits, seconds: a timeout there costs no connection.
 CLIENT_TIMEOUT_MARGIN = 0.5
 
-CONFIGURATION_ERRORS = (asyncpg.InvalidAuthorizationSpecificationError, ssl.SSLCertVerificationError, TlsMissing)
+SETUP_ERRORS = (asyncpg.InvalidAuthorizationSpecificationError, ssl.SSLCertVerificationError, TlsMissing)
 
 
 class RoleUnset(ValueError):
@@ -99,9 +94,8 @@ class _DisposableConnection(_Raw):
     plans: int
 
     def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
-        asyncio.get_running_loop().call_soon(
-            self.terminate
-        )  # not here: whoever waits for the statement is informed first
+        # Not here: whoever waits for the statement is informed first.
+        asyncio.get_running_loop().call_soon(self.terminate)
 
     async def _do_execute(
         self, query: str, executor: Callable[[Any, float | None], Any], *arguments: Any, **options: Any
@@ -210,7 +204,7 @@ async def open_pool(
     """
     # An unnamed statement is parsed and run in one message, which a pooler passes to a single server.
     connector = Connector(url, current=current, **({"statement_cache_size": 0} if pooler == "unprepared" else {}))
-    session = {} if pooler else {"statement_timeout": str(int(statement * 1000)), **SESSION_PARAMETERS}
+    session = {} if pooler else {"statement_timeout": str(int(statement * 1000)), **SESSION_SETTINGS}
     deadline = asyncio.get_running_loop().time() + wait
     while True:
         try:
@@ -233,7 +227,7 @@ async def open_pool(
                 async with pool.acquire() as conn:
                     if follow:
                         await follow_clock(conn)
-                    if pooler and await conn.fetchval(PLANS) != KEY_LOOKUP_PLANNING["plan_cache_mode"]:
+                    if pooler and await conn.fetchval(PLANS) != KEYED_PLANS["plan_cache_mode"]:
                         raise RoleUnset
             except BaseException:
                 pool.terminate()
@@ -241,11 +235,7 @@ async def open_pool(
             return pool
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             # Mistakes at startup only: later, the password is being changed, and its file will follow.
-            if (
-                not is_down(error)
-                or isinstance(error, CONFIGURATION_ERRORS)
-                or asyncio.get_running_loop().time() >= deadline
-            ):
+            if not is_down(error) or isinstance(error, SETUP_ERRORS) or asyncio.get_running_loop().time() >= deadline:
                 raise
             await asyncio.sleep(0.1)
 
@@ -270,18 +260,18 @@ SELECT format('ALTER ROLE CURRENT_USER IN DATABASE %I SET %I = %L', current_data
 
 
 async def set_role(conn: Connection) -> bool:
-    """Set SESSION_PARAMETERS on the connection's role in this database; returns whether any were missing. A role
+    """Set SESSION_SETTINGS on the connection's role in this database; returns whether any were missing. A role
     may do so for itself."""
     kept = set(await conn.fetchval(STORED_PARAMETERS) or ())
-    missing = {name: value for name, value in SESSION_PARAMETERS.items() if f"{name}={value}" not in kept}
+    missing = {name: value for name, value in SESSION_SETTINGS.items() if f"{name}={value}" not in kept}
     for row in await conn.fetch(ALTER_ROLE, list(missing), list(missing.values())):
         await conn.execute(row[0])
     return bool(missing)
 
 
 async def plan_by_key(conn: Connection) -> None:
-    """Apply KEY_LOOKUP_PLANNING to a connection outside the pool for as long as it lives."""
-    await conn.execute("".join(f"SET {name} = '{value}';" for name, value in KEY_LOOKUP_PLANNING.items()))
+    """Apply KEYED_PLANS to a connection outside the pool for as long as it lives."""
+    await conn.execute("".join(f"SET {name} = '{value}';" for name, value in KEYED_PLANS.items()))
 
 
 class HeldConnection:

@@ -44,7 +44,7 @@ NEXT_HOST_ERRORS = (
 
 #: Session parameters that make the server end a session whose client is gone, which it would otherwise notice after two
 #: hours, or has stopped in the middle of a transaction. Until then, others wait for its locks and its claimed rows.
-DEAD_PEER_PARAMETERS = {
+DEAD_PEER_TIMEOUTS = {
     "idle_in_transaction_session_timeout": "30s",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "3",

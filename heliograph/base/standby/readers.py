@@ -19,7 +19,7 @@ import asyncpg
 import structlog
 
 from heliograph.base.database.pool import (
-    STATEMENT_SEMANTICS,
+    QUERY_SEMANTICS,
     STATEMENT_TIMEOUT,
     Connection,
     Pool,
@@ -105,7 +105,7 @@ async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterat
     the reason why the primary must be read."""
     try:
         async with asyncio.timeout(CONNECT):
-            standby = await connect(url, command_timeout=STATEMENT_TIMEOUT, server_settings=STATEMENT_SEMANTICS)
+            standby = await connect(url, command_timeout=STATEMENT_TIMEOUT, server_settings=QUERY_SEMANTICS)
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise StandbyUnreadable(str(error) or type(error).__name__) from None
     try:

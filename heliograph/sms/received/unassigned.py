@@ -17,7 +17,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Actor, Who
 from heliograph.base.database import clock
-from heliograph.base.database.pool import RANGE_SCAN_PLANNING, Connection
+from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7_floor
 from heliograph.sms.accepting import sender_ids
@@ -225,5 +225,5 @@ async def keywords(conn: Connection) -> list[KeywordCount]:
     since = uuid7_floor(clock.now() - COUNTED - timedelta(hours=1))
     # By key, each row would be looked up in the order of organizations, which takes three times as long.
     async with conn.transaction():
-        await conn.execute(RANGE_SCAN_PLANNING)
+        await conn.execute(RANGE_PLANS)
         return [KeywordCount(**row) for row in await conn.fetch(SAID, COUNTED, since, KEYWORDS)]

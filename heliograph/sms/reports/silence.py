@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from heliograph.base.database.clock import now
-from heliograph.base.database.pool import RANGE_SCAN_PLANNING, Connection
+from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.sms.status import NO_RECEIPT, Move, move_many
 
 # The position in time is stored with the timer; it advances in the transaction that closes what lies before it.
@@ -35,7 +35,7 @@ async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta
     place = await conn.fetchrow(ADVANCE, deadline, span)
     if place is None:
         return 0
-    await conn.execute(RANGE_SCAN_PLANNING)
+    await conn.execute(RANGE_PLANS)
     at = now()
     rows = await conn.fetch(SILENT, place["start"], place["done_until"])
     moved = await move_many(conn, [Move(org, message, "unknown", at, NO_RECEIPT) for org, message in rows])
