@@ -60,7 +60,7 @@ from heliograph.http.server.asgi import Asgi
 from heliograph.http.server.exchange import Service
 from heliograph.http.server.registry import Limits, Registry, limits_of
 from heliograph.http.server.server import Server, bound
-from heliograph.http.static import Page
+from heliograph.http.static import StaticPage
 from heliograph.metrics.exporting import Exporter, exported
 from heliograph.pages import languages
 from heliograph.pages.realms import CONSOLE, DASHBOARD
@@ -169,7 +169,7 @@ async def serve(
         webhook_rules=endpoints.rules(settings),
         answer_key=idempotency.seal_key(settings),
         cursor_key=derive_key(settings.secret_keys, "cursors"),
-        document=Page(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
+        document=StaticPage(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
         is_draining=lambda: registry.draining,
     )
     sealing = apps.seal_key(settings)
@@ -274,7 +274,7 @@ async def serve_guide(
     """Serve only the guide, the errors and the API reference, without settings or a database, until SIGTERM, SIGINT or
     `stop`. Raises CannotListen."""
     stop = stop or asyncio.Event()
-    document = Page(openapi.document(OPERATIONS, ""), "application/json", "no-cache")
+    document = StaticPage(openapi.document(OPERATIONS, ""), "application/json", "no-cache")
     docs = Docs(AnonymousLimiter(GUIDE_RATE), document=document)
     asgi = Asgi(partial(_guide, docs))
     service = Service(Registry(Limits()), asgi.begin, partial(envelope.unanswered, public_url=""), TrustedProxies())

@@ -7,7 +7,7 @@ from uuid import UUID
 from heliograph.base import phones
 from heliograph.base.ids import just_above
 from heliograph.overview.searching import finding
-from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import LOOK, MONEY, OPERATORS, ORGANIZATIONS, TRAFFIC
 from heliograph.why.words import entries
@@ -49,7 +49,7 @@ async def go(request: Request) -> Answer:
     """Go to its page, or to a list searched for it. The text is typed in the form, or in a link's query."""
     text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     if not text:
-        return Elsewhere(location=request.realm.front)
+        return Redirect(location=request.realm.front)
     kinds = [kind for kind, (_, permission) in THINGS.items() if request.may(permission=permission)]
     try:
         id = UUID(text)
@@ -61,26 +61,26 @@ async def go(request: Request) -> Answer:
         else:
             thing = await finding.by_name(conn, name=text, kinds=kinds)
     if thing is not None:
-        return Elsewhere(location=THINGS[thing.kind][0].format(id=thing.id))
+        return Redirect(location=THINGS[thing.kind][0].format(id=thing.id))
     if id is not None and (place := await _owned(request, id)) is not None:
-        return Elsewhere(location=place)
+        return Redirect(location=place)
     if id is not None and "message" in kinds:
         async with request.reading() as conn:
             if await finding.is_request(conn, request_id=text):
-                return Elsewhere(location=request.to("/console/messages", request_id=text))
-        return Elsewhere(location=THINGS["message"][0].format(id=id))
+                return Redirect(location=request.to("/console/messages", request_id=text))
+        return Redirect(location=THINGS["message"][0].format(id=id))
     if text in entries()["error"]:
-        return Elsewhere(location=f"/docs/errors/{text}")
+        return Redirect(location=f"/docs/errors/{text}")
     if "organization" in kinds and text.startswith(("hg_live_", "hg_test_")):
         # A key as displayed, `hg_live_…a1B2`. Only the last four characters, even of a whole key, get into an address.
-        return Elsewhere(location=request.to("/console/keys", search=text[-4:], revoked="yes"))
+        return Redirect(location=request.to("/console/keys", search=text[-4:], revoked="yes"))
     if "message" in kinds and phones.parse(text.translate(_SPACING)) is not None:
-        return Elsewhere(location=request.to("/console/messages", recipient=text))
+        return Redirect(location=request.to("/console/messages", recipient=text))
     if "organization" in kinds:
         async with request.reading() as conn:
             if await finding.is_sender(conn, value=text):
-                return Elsewhere(location=request.to("/console/senders", search=text))
-    return Elsewhere(location=request.to("/console/organizations", search=text))
+                return Redirect(location=request.to("/console/senders", search=text))
+    return Redirect(location=request.to("/console/organizations", search=text))
 
 
 async def _owned(request: Request, id: UUID) -> str | None:

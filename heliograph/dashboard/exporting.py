@@ -11,7 +11,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.jobs import TooManyExports
 from heliograph.overview.exports.kinds import Wanted
-from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.pieces.charts import SEPARATORS
 from heliograph.pages.requests import Request
 
@@ -36,5 +36,5 @@ async def ask(request: Request, actor: Actor, wanted: Wanted) -> Answer:
             async with request.writing() as conn:
                 await work(conn)
     except TooManyExports as refusal:
-        return Elsewhere(location=request.to(HERE), notice=request.text(refusal.message))
-    return Elsewhere(location=request.to(HERE))
+        return Redirect(location=request.to(HERE), notice=request.text(refusal.message))
+    return Redirect(location=request.to(HERE))

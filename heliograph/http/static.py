@@ -33,7 +33,7 @@ class Answer:
         self.body = body
 
 
-class Page:
+class StaticPage:
     """The content at one URL."""
 
     def __init__(

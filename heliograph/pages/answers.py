@@ -11,7 +11,7 @@ import msgspec
 from heliograph.base.errors import Invalid
 
 
-class Shown(msgspec.Struct, kw_only=True):
+class Page(msgspec.Struct, kw_only=True):
     """A page. `values`: those of its template."""
 
     template: str
@@ -35,7 +35,7 @@ class Region(msgspec.Struct, frozen=True):
     packed: bytes | None
 
 
-class Elsewhere(msgspec.Struct, kw_only=True):
+class Redirect(msgspec.Struct, kw_only=True):
     """A redirect (303). `notice` is shown on the next page, already in the reader's language; with `undo`, an address
     that accepts a POST without fields, it has a button "Undo"."""
 
@@ -61,7 +61,7 @@ class Stream(msgspec.Struct, kw_only=True):
     parts: AsyncIterator[bytes]
 
 
-Answer = Shown | Region | Elsewhere | Download | Stream
+Answer = Page | Region | Redirect | Download | Stream
 
 
 def worded(refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, str] = MappingProxyType({})) -> Invalid:
@@ -75,9 +75,9 @@ def worded(refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, st
     )
 
 
-def refused(template: str, refusal: Invalid, values: Mapping[str, Any]) -> Shown:
+def refused(template: str, refusal: Invalid, values: Mapping[str, Any]) -> Page:
     """A form shown again with everything that was typed, and what was wrong with it."""
-    return Shown(template=template, values=dict(values), status=422, refusal=refusal)
+    return Page(template=template, values=dict(values), status=422, refusal=refusal)
 
 
 def own_address(text: str) -> str:

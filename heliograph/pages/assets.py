@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from heliograph.http.static import Headers, Page
+from heliograph.http.static import Headers, StaticPage
 
 FOLDER = Path(__file__).with_name("static")
 PREFIX = "/assets/"
@@ -30,7 +30,9 @@ class Assets:
         whole = hashlib.sha256(b"".join(name.encode() + body for name, body in files.items()))
         self.base = f"{PREFIX}{whole.hexdigest()[:16]}/"
         self.pages = {
-            self.base + name: Page(body, _TYPES[Path(name).suffix], "public, max-age=31536000, immutable", headers)
+            self.base + name: StaticPage(
+                body, _TYPES[Path(name).suffix], "public, max-age=31536000, immutable", headers
+            )
             for name, body in files.items()
         }
 

@@ -55,7 +55,7 @@ class Filters(msgspec.Struct, frozen=True):
     events: Sequence[UUID] | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
+class AttemptPage(msgspec.Struct, frozen=True):
     """Attempts, newest first. `seen`: start, event and number of the attempt where a scan stopped early."""
 
     attempts: list[AttemptEntry]
@@ -152,7 +152,7 @@ async def attempts(
     before: tuple[datetime, UUID, int] | None = None,
     limit: int = 50,
     look: int = LOOK,
-) -> Page:
+) -> AttemptPage:
     """Up to `limit` attempts of an endpoint, newest first; `before`: start, event and number of the last one seen.
 
     With a result or a kind, at most `look` attempts are scanned; for failures, only those stored individually.
@@ -190,9 +190,9 @@ async def attempts(
     )
     listed = [AttemptEntry(*list(row.values())[:-1]) for row in found if row["fits"]]
     if len(listed) == limit or not found or found[-1]["fits"]:
-        return Page(listed, None)
+        return AttemptPage(listed, None)
     last = found[-1]
-    return Page(listed, (last["started_at"], last["event_id"], last["attempt"]))
+    return AttemptPage(listed, (last["started_at"], last["event_id"], last["attempt"]))
 
 
 #: How many attempts of one event are shown, newest first.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from heliograph.http.static import Page, digest, mapped
+from heliograph.http.static import StaticPage, digest, mapped
 
 BEFORE, AFTER = b"as it was " * 5_000, b"as it is now"
 
@@ -13,7 +13,10 @@ BEFORE, AFTER = b"as it was " * 5_000, b"as it is now"
 async def test_a_file_is_sent_as_it_was_when_the_process_began(tmp_path: Path) -> None:
     file, newer = tmp_path / "viewer.js", tmp_path / "newer"
     file.write_bytes(BEFORE)
-    page, same = Page(mapped(file), "text/javascript", "no-cache"), Page(BEFORE, "text/javascript", "no-cache")
+    page, same = (
+        StaticPage(mapped(file), "text/javascript", "no-cache"),
+        StaticPage(BEFORE, "text/javascript", "no-cache"),
+    )
     newer.write_bytes(AFTER)
     newer.replace(file)
     assert page.etag == same.etag == f'"{digest(BEFORE)}"'.encode()

@@ -24,7 +24,7 @@ from heliograph.api.operations import discovery
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import RateLimited
 from heliograph.base.ids import uuid7_text
-from heliograph.http.static import ASKED, Headers, Page, digest, mapped
+from heliograph.http.static import ASKED, Headers, StaticPage, digest, mapped
 
 #: Inline scripts, inline styles and eval are all refused: Swagger UI sets styles through the CSSOM only.
 POLICY = (
@@ -64,33 +64,35 @@ def _read() -> tuple[Guide, list[tuple[str, str, mmap.mmap]]]:
 class Docs:
     """The pages as an ASGI application. `paths`: the paths that it serves."""
 
-    def __init__(self, strangers: AnonymousLimiter, public_url: str = "", *, document: Page | None = None) -> None:
+    def __init__(
+        self, strangers: AnonymousLimiter, public_url: str = "", *, document: StaticPage | None = None
+    ) -> None:
         """`document`: the OpenAPI document, if no API serves it alongside these pages."""
         self._strangers = strangers
         self._public_url = public_url
         self._guide, viewer = _read()
         self._styled = {f"{{{name}}}": address for name, address, _ in viewer}
         self._pages = {
-            address: Page(body, _TYPES[name], "public, max-age=31536000, immutable", _ALWAYS)
+            address: StaticPage(body, _TYPES[name], "public, max-age=31536000, immutable", _ALWAYS)
             for name, address, body in viewer
         }
         page = self._html((_FOLDER / "docs.html").read_text())
         self._pages[PATH] = self._pages[PATH + "/"] = page
         # Browsers get the dashboard, all other clients the index of the API.
         index = msgspec.json.encode(discovery.index())
-        self._pages[FRONT] = Page(index, "application/json", "no-cache", _ALWAYS, vary="accept, accept-encoding")
+        self._pages[FRONT] = StaticPage(index, "application/json", "no-cache", _ALWAYS, vary="accept, accept-encoding")
         if document is not None:
             self._pages[_DOCUMENT] = document
         for address, path in self._guide.pictures.items():
-            self._pages[address] = Page(mapped(path), "image/png", "no-cache", _ALWAYS)
+            self._pages[address] = StaticPage(mapped(path), "image/png", "no-cache", _ALWAYS)
         self.paths = frozenset(self._pages) | frozenset(self._guide.entries) | {guide.SEARCH, _GUIDE}
 
-    def _html(self, text: str, vary: str = "accept-encoding") -> Page:
+    def _html(self, text: str, vary: str = "accept-encoding") -> StaticPage:
         for place, address in self._styled.items():
             text = text.replace(place, address)
-        return Page(text.encode(), _HTML, "no-cache", _ALWAYS, vary=vary)
+        return StaticPage(text.encode(), _HTML, "no-cache", _ALWAYS, vary=vary)
 
-    async def _page(self, path: str, query: bytes) -> Page:
+    async def _page(self, path: str, query: bytes) -> StaticPage:
         if path == guide.SEARCH:
             asked = urllib.parse.parse_qs(query.decode("latin-1"), errors="replace").get("q", [""])[0]
             return self._html(await asyncio.to_thread(self._guide.found, asked))

@@ -30,7 +30,7 @@ from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.process.settings import Settings
 from heliograph.base.process.spans import Context, Span
 from heliograph.base.standby.readers import Readers
-from heliograph.http.static import Page
+from heliograph.http.static import StaticPage
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.webhooks.endpoints import EndpointRules
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
@@ -220,7 +220,7 @@ class Services(msgspec.Struct, frozen=True):
     #: Authenticates the cursors of lists.
     cursor_key: Key
     #: The OpenAPI document.
-    document: Page
+    document: StaticPage
     #: True once the process is shutting down.
     is_draining: Callable[[], bool] = lambda: False
 

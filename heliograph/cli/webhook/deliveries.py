@@ -60,7 +60,7 @@ def attempts(
     async def work(conn: Connection) -> tuple[list[AttemptEntry], datetime | None]:
         actor = await owner(conn, id)
         found: list[AttemptEntry] = []
-        page = history.Page([], None)
+        page = history.AttemptPage([], None)
         for _ in range(LOOKS):
             page = await history.attempts(
                 conn, actor, endpoint_id=id, filters=filters, before=page.seen, limit=limit - len(found)

@@ -15,7 +15,7 @@ from heliograph.base.errors import NotFound
 from heliograph.console import acting
 from heliograph.console.routing import told as routes
 from heliograph.overview.installation.organizations import names
-from heliograph.pages.answers import Answer, Shown, Stream
+from heliograph.pages.answers import Answer, Page, Stream
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.changes import Change, Told, told
 from heliograph.pages.lists.ranges import Range
@@ -144,4 +144,4 @@ def _values(
 
 def _shown(template: str, values: dict[str, Any]) -> Answer:
     is_wrong = values["problems"] or values["range"].problems
-    return Shown(template=template, values=values, status=422 if is_wrong else 200)
+    return Page(template=template, values=values, status=422 if is_wrong else 200)

@@ -11,7 +11,7 @@ from heliograph.accounts.installation import Installation
 from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import in_force
 from heliograph.mail import outbox
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.forms import leaving
 from heliograph.pages.lists import ranges
 from heliograph.pages.requests import Request
@@ -41,7 +41,7 @@ WRONG: Mapping[str, str] = {
 async def show(request: Request) -> Answer:
     """All settings; the fragment shows the progress of the test mail."""
     values = await _values(request)
-    return Shown(
+    return Page(
         template="administration/mail_live.html" if request.is_fragment else "administration/settings.html",
         values=values,
     )
@@ -58,17 +58,17 @@ async def save(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("administration/settings.html", worded(refusal, WRONG), await _values(request))
     request.services.installation.forget()
-    return Elsewhere(location=HERE, notice=request.text("The settings are saved."))
+    return Redirect(location=HERE, notice=request.text("The settings are saved."))
 
 
 async def send_mail(request: Request) -> Answer:
     """Send a mail to oneself, by the same route as all mails."""
     box = outbox.of(request.services.settings)
     if box is None:
-        return Elsewhere(location=HERE, notice=request.text("No mails are sent: HELIOGRAPH_SMTP_URL is not set."))
+        return Redirect(location=HERE, notice=request.text("No mails are sent: HELIOGRAPH_SMTP_URL is not set."))
     async with request.writing() as conn, conn.transaction():
         await trial.put(conn, box, user_id=request.operator.user_id, email=request.operator.email)
-    return Elsewhere(location=f"{HERE}#mail")
+    return Redirect(location=f"{HERE}#mail")
 
 
 def _given(request: Request) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people import links, users
@@ -20,12 +20,12 @@ async def show(request: Request) -> Answer:
     """All operators."""
     async with request.reading() as conn:
         listed = await accounts.list_all(conn)
-    return Shown(template="administration/operators.html", values={"operators": listed})
+    return Page(template="administration/operators.html", values={"operators": listed})
 
 
 async def show_new(request: Request) -> Answer:
     """The form for a new operator."""
-    return Shown(template="administration/operator_new.html", values=_typed(request))
+    return Page(template="administration/operator_new.html", values=_typed(request))
 
 
 async def add(request: Request) -> Answer:
@@ -43,7 +43,7 @@ async def add(request: Request) -> Answer:
 
 async def show_one(request: Request) -> Answer:
     """One operator, with forms to change the role, create a link, end sessions, or remove them."""
-    return Shown(template="administration/operator.html", values=await _of(request, await _operator(request)))
+    return Page(template="administration/operator.html", values=await _of(request, await _operator(request)))
 
 
 async def change_role(request: Request) -> Answer:
@@ -57,7 +57,7 @@ async def change_role(request: Request) -> Answer:
     except (LastRoot, Invalid) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("role", refusal.code, refusal.message))
         return refused("administration/operator.html", wrong, await _of(request, one))
-    return Elsewhere(location=HERE, notice=request.text("The role is changed."))
+    return Redirect(location=HERE, notice=request.text("The role is changed."))
 
 
 async def make_link(request: Request) -> Answer:
@@ -73,7 +73,7 @@ async def end_sessions(request: Request) -> Answer:
     one = await _operator(request)
     async with request.writing() as conn:
         await sessions.end_all(conn, request.who, user_id=one.user_id)
-    return Elsewhere(location=f"{HERE}/{one.user_id}", notice=request.text("All sessions were ended."))
+    return Redirect(location=f"{HERE}/{one.user_id}", notice=request.text("All sessions were ended."))
 
 
 async def remove(request: Request) -> Answer:
@@ -86,7 +86,7 @@ async def remove(request: Request) -> Answer:
     except (LastRoot, Invalid) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid((confirming.FIELD, refusal.code, refusal.message))
         return refused("administration/operator.html", wrong, await _of(request, one))
-    return Elsewhere(location=HERE, notice=request.text("%(name)s is no longer an operator.", name=one.name))
+    return Redirect(location=HERE, notice=request.text("%(name)s is no longer an operator.", name=one.name))
 
 
 async def _operator(request: Request) -> ListedOperator:
@@ -129,4 +129,4 @@ async def _of(request: Request, one: ListedOperator) -> dict[str, Any]:
 def _link(request: Request, email: str, token: str) -> Answer:
     base = request.headers.get(b"origin", b"").decode("latin-1")
     values = {"link": links.address(base, token, realm="console"), "email": email}
-    return Shown(template="administration/operator_link.html", values=values)
+    return Page(template="administration/operator_link.html", values=values)

@@ -10,7 +10,7 @@ from heliograph.console.acting import acting_for, organization
 from heliograph.console.engine.desk import desk
 from heliograph.overview.installation import approvals
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import four_eyes, sender_ids, sender_questions
@@ -32,7 +32,7 @@ async def show(request: Request) -> Answer:
         "may_decide": request.may(permission=APPROVE),
         "mine": four_eyes.identity(request.who),
     }
-    return Shown(
+    return Page(
         template="approvals/senders_live.html" if request.is_fragment else "approvals/senders.html", values=values
     )
 
@@ -47,14 +47,14 @@ async def show_reject(request: Request) -> Answer:
     values = await _values(request)
     values |= {"told": _reason(request, request.query), "chosen": request.query.get("canned", "")}
     template = "approvals/sender_told.html" if request.is_fragment else "approvals/sender_reject.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def reject(request: Request) -> Answer:
     """Reject it with a reason that its organization reads; or preview this."""
     reason = _reason(request, request.form)
     if request.form.get("do") == "look":
-        return Shown(template="approvals/sender_reject.html", values=await _values(request))
+        return Page(template="approvals/sender_reject.html", values=await _values(request))
     try:
         if not reason:
             raise Invalid(("reason", "required", "Choose a reason, or write one: the organization reads it."))
@@ -65,7 +65,7 @@ async def reject(request: Request) -> Answer:
 
 async def show_ask(request: Request) -> Answer:
     """The form for a question to the organization."""
-    return Shown(template="approvals/sender_ask.html", values=await _values(request))
+    return Page(template="approvals/sender_ask.html", values=await _values(request))
 
 
 async def ask(request: Request) -> Answer:
@@ -77,7 +77,7 @@ async def ask(request: Request) -> Answer:
             await sender_questions.ask(conn, acting_for(request, one), id=request.id(), question=asked)
     except Invalid as refusal:
         return refused("approvals/sender_ask.html", refusal, await _values(request))
-    return Elsewhere(location=HERE, notice=request.text("The question was sent to %(name)s.", name=one.name))
+    return Redirect(location=HERE, notice=request.text("The question was sent to %(name)s.", name=one.name))
 
 
 async def undo(request: Request) -> Answer:
@@ -86,9 +86,9 @@ async def undo(request: Request) -> Answer:
         one = await organization(conn, request)
         done = await sender_ids.reopen(conn, acting_for(request, one), id=request.id())
     if done:
-        return Elsewhere(location=HERE, notice=request.text("The decision is undone."))
+        return Redirect(location=HERE, notice=request.text("The decision is undone."))
     said = request.text("It is too late to undo this decision. The sender ID can still be suspended.")
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 async def _decided(request: Request, status: str, reason: str | None, said: str) -> Answer:
@@ -98,8 +98,8 @@ async def _decided(request: Request, status: str, reason: str | None, said: str)
         sender = await sender_ids.review(conn, acting_for(request, one), id=id, status=status, reason=reason)
     if sender.status != status:
         said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")
-        return Elsewhere(location=HERE, notice=said % {"value": sender.value})
-    return Elsewhere(location=HERE, notice=said % {"value": sender.value}, undo=f"{HERE}/{one.id}/{id}/undo")
+        return Redirect(location=HERE, notice=said % {"value": sender.value})
+    return Redirect(location=HERE, notice=said % {"value": sender.value}, undo=f"{HERE}/{one.id}/{id}/undo")
 
 
 def _reason(request: Request, typed: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from heliograph.accounts import organizations
 from heliograph.accounts.api_keys import issued
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.accepting.sender_ids import STATUSES
@@ -34,7 +34,7 @@ async def show_keys(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("credentials/all_keys.html", refusal, given | {"rows": [], "is_cut": False})
     rows = [(name, owners[key.id], key) for name, key in found[:LISTED]]
-    return Shown(template="credentials/all_keys.html", values=given | {"rows": rows, "is_cut": len(found) > LISTED})
+    return Page(template="credentials/all_keys.html", values=given | {"rows": rows, "is_cut": len(found) > LISTED})
 
 
 async def show_senders(request: Request) -> Answer:
@@ -54,7 +54,7 @@ async def show_senders(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("credentials/all_senders.html", refusal, values | {"rows": [], "is_cut": False})
     rows = [(name, owner, sender) for owner, name, sender in found[:LISTED]]
-    return Shown(template="credentials/all_senders.html", values=values | {"rows": rows, "is_cut": len(found) > LISTED})
+    return Page(template="credentials/all_senders.html", values=values | {"rows": rows, "is_cut": len(found) > LISTED})
 
 
 async def _organization(conn: Connection, text: str) -> UUID | None:

@@ -17,7 +17,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
@@ -35,7 +35,7 @@ async def show_new(request: Request) -> Answer:
     """The form for a key."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-    return Shown(template="credentials/key_new.html", values=_typed(request, one))
+    return Page(template="credentials/key_new.html", values=_typed(request, one))
 
 
 async def create(request: Request) -> Answer:
@@ -70,12 +70,12 @@ async def create(request: Request) -> Answer:
     except TooManyActiveKeys as refusal:
         wrong = Invalid(("name", refusal.code, refusal.message))
         return refused("credentials/key_new.html", wrong, _typed(request, one))
-    return Shown(template="credentials/key_made.html", values={"one": one, "key": made, "secret": made["secret"]})
+    return Page(template="credentials/key_made.html", values={"one": one, "key": made, "secret": made["secret"]})
 
 
 async def show(request: Request) -> Answer:
     """A key with its rights, and the forms that change it."""
-    return Shown(template="credentials/key.html", values=await _values(request))
+    return Page(template="credentials/key.html", values=await _values(request))
 
 
 async def rename(request: Request) -> Answer:
@@ -87,7 +87,7 @@ async def rename(request: Request) -> Answer:
             await lifecycle.rename(conn, acting_for(request, one), id=request.id("key"), name=name)
     except Invalid as refusal:
         return refused("credentials/key.html", worded(refusal, WRONG), await _values(request))
-    return Elsewhere(location=_path(one, request), notice=request.text("The key is renamed."))
+    return Redirect(location=_path(one, request), notice=request.text("The key is renamed."))
 
 
 async def rotate(request: Request) -> Answer:
@@ -113,7 +113,7 @@ async def rotate(request: Request) -> Answer:
         wrong = Invalid(("overlap", refusal.code, refusal.message))
         return refused("credentials/key.html", wrong, await _values(request))
     values = {"one": one, "key": made, "secret": made["secret"], "ends": datetime.fromisoformat(made["ends"])}
-    return Shown(template="credentials/key_made.html", values=values)
+    return Page(template="credentials/key_made.html", values=values)
 
 
 def _path(one: Organization, request: Request) -> str:

@@ -11,7 +11,7 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base.errors import NotFound
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import approvals
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE, ORGANIZATIONS_CHANGE
 from heliograph.sms.accepting import sender_ids
@@ -19,7 +19,7 @@ from heliograph.sms.accepting import sender_ids
 
 async def show(request: Request) -> Answer:
     """Both lists."""
-    return Shown(template="credentials/keys.html", values=await values(request))
+    return Page(template="credentials/keys.html", values=await values(request))
 
 
 async def values(request: Request) -> dict[str, Any]:
@@ -60,7 +60,7 @@ async def show_revoke(request: Request) -> Answer:
         key = await issued.get(conn, acting_for(request, one), id=request.id("key"))
     if key.status == "revoked":
         raise NotFound
-    return Shown(template="credentials/key_revoke.html", values={"one": one, "key": key})
+    return Page(template="credentials/key_revoke.html", values={"one": one, "key": key})
 
 
 async def revoke(request: Request) -> Answer:
@@ -76,4 +76,4 @@ async def _done(request: Request, act: Callable[..., Awaitable[object]], said: s
     except TooManyActiveKeys as refusal:
         # From resuming a key, which has no field on this page.
         said = request.text(refusal.message)
-    return Elsewhere(location=f"/console/organizations/{request.id()}/keys", notice=said)
+    return Redirect(location=f"/console/organizations/{request.id()}/keys", notice=said)

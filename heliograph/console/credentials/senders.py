@@ -10,7 +10,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.console.credentials import keys
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import sender_ids
@@ -46,7 +46,7 @@ async def show_suspend(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         sender = await sender_ids.find(conn, acting_for(request, one), which=str(request.id("sender")))
-    return Shown(template="credentials/sender_suspend.html", values={"one": one, "sender": sender})
+    return Page(template="credentials/sender_suspend.html", values={"one": one, "sender": sender})
 
 
 async def suspend(request: Request) -> Answer:
@@ -91,7 +91,7 @@ async def _done(request: Request, work: Work) -> Answer:
         return await _wrong(request, refusal)
     except AT_FIELD as refusal:
         return await _wrong(request, Invalid(("value", refusal.code, refusal.message)))
-    return Elsewhere(location=f"/console/organizations/{request.id()}/keys", notice=said)
+    return Redirect(location=f"/console/organizations/{request.id()}/keys", notice=said)
 
 
 async def _wrong(request: Request, refusal: Invalid) -> Answer:

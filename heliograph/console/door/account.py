@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.base.errors import Invalid
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import own_account, passkeys
 from heliograph.pages.requests import Request
 from heliograph.people import factors
@@ -18,8 +18,8 @@ HERE = "/console/account"
 async def show(request: Request) -> Answer:
     """Name, role, factor and sessions."""
     if request.operator.lacks_factor:
-        return Elsewhere(location=request.realm.factor)
-    return Shown(template="door/account.html", values=await _values(request))
+        return Redirect(location=request.realm.factor)
+    return Page(template="door/account.html", values=await _values(request))
 
 
 async def change(request: Request) -> Answer:
@@ -35,7 +35,7 @@ async def end_session(request: Request) -> Answer:
     """End one of the operator's sessions."""
     async with request.writing() as conn:
         await sessions.end(conn, request.who, user_id=request.operator.user_id, id=request.id())
-    return Elsewhere(location=HERE, notice=request.text("The session was ended."))
+    return Redirect(location=HERE, notice=request.text("The session was ended."))
 
 
 async def end_others(request: Request) -> Answer:
@@ -43,7 +43,7 @@ async def end_others(request: Request) -> Answer:
     operator = request.operator
     async with request.writing() as conn:
         await sessions.end_all(conn, request.who, user_id=operator.user_id, keep=operator.id)
-    return Elsewhere(location=HERE, notice=request.text("All other sessions were ended."))
+    return Redirect(location=HERE, notice=request.text("All other sessions were ended."))
 
 
 async def _values(request: Request) -> dict[str, Any]:

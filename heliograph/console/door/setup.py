@@ -6,7 +6,7 @@ The rule nobody may break: a session without a second factor gets only these pag
 from __future__ import annotations
 
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import factor
 from heliograph.pages.people.door import end_former, said, signed_in
 from heliograph.pages.requests import Request
@@ -19,7 +19,7 @@ ACCOUNT, FACTOR, NEXT = "/console/setup/account", "/console/setup/factor", "/con
 
 async def show_link(request: Request) -> Answer:
     """The page that a one-time link opens. The token is after `#`, so a script fills it in, or the reader pastes it."""
-    return Shown(template="link.html", values={})
+    return Page(template="link.html", values={})
 
 
 async def enter(request: Request) -> Answer:
@@ -46,7 +46,7 @@ async def enter(request: Request) -> Answer:
 
 async def show_account(request: Request) -> Answer:
     """Step 1: the form for name and password."""
-    return Shown(template="door/setup_account.html", values={"name": request.operator.name})
+    return Page(template="door/setup_account.html", values={"name": request.operator.name})
 
 
 async def keep_account(request: Request) -> Answer:
@@ -80,12 +80,12 @@ async def keep_account(request: Request) -> Answer:
     except TooManyTries as refusal:
         return refused("door/setup_account.html", Invalid(("password", "refused", said(request, refusal))), values)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location=FACTOR)
+    return Redirect(location=FACTOR)
 
 
 async def show_factor(request: Request) -> Answer:
     """Step 2: an authenticator app, its QR code, its secret as text, and a field for the first code."""
-    return Shown(template="door/setup_factor.html", values=factor.offer(request, factors.new_secret()))
+    return Page(template="door/setup_factor.html", values=factor.offer(request, factors.new_secret()))
 
 
 async def turn_factor_on(request: Request) -> Answer:
@@ -93,10 +93,10 @@ async def turn_factor_on(request: Request) -> Answer:
     operator = request.operator
     # An existing factor has to be used before it is replaced; an operator without one came by a link just now.
     if not operator.is_proved:
-        return Elsewhere(location=request.realm.sign_in if operator.lacks_factor else "/console/account")
+        return Redirect(location=request.realm.sign_in if operator.lacks_factor else "/console/account")
     secret = factor.offered(request)
     if secret is None:
-        return Elsewhere(location=FACTOR)
+        return Redirect(location=FACTOR)
     try:
         async with request.writing() as conn:
             codes = await factors.enable(
@@ -110,11 +110,11 @@ async def turn_factor_on(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("door/setup_factor.html", refusal, factor.offer(request, secret))
     request.services.sessions.forget(request.token)
-    return Shown(template="door/setup_codes.html", values={"codes": codes})
+    return Page(template="door/setup_codes.html", values={"codes": codes})
 
 
 async def show_next(request: Request) -> Answer:
     """Step 4: what to do first."""
     if request.operator.lacks_factor:
-        return Elsewhere(location=FACTOR)
-    return Shown(template="door/setup_next.html", values={})
+        return Redirect(location=FACTOR)
+    return Page(template="door/setup_next.html", values={})

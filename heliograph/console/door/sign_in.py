@@ -7,7 +7,7 @@ from uuid import UUID
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, Shown, own_address, refused
+from heliograph.pages.answers import Answer, Page, Redirect, own_address, refused
 from heliograph.pages.people import passkeys
 from heliograph.pages.people.door import end_former, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request
@@ -26,18 +26,18 @@ FIRST = "/console/now"
 async def front(request: Request) -> Answer:
     """Go to the first page; visitors go to the sign-in form, and operators who are not set up yet to the setup."""
     if request.session is None:
-        return Elsewhere(location=request.realm.sign_in)
+        return Redirect(location=request.realm.sign_in)
     if request.operator.lacks_factor:
-        return Elsewhere(location=request.realm.factor)
-    return Elsewhere(location=FIRST)
+        return Redirect(location=request.realm.factor)
+    return Redirect(location=FIRST)
 
 
 async def show_form(request: Request) -> Answer:
     """The form; the console for those who are signed in."""
     following = _following(request.query.get("next", FRONT))
     if request.session is not None:
-        return Elsewhere(location=following)
-    return Shown(template="door/sign_in.html", values=_form(request, following, ""))
+        return Redirect(location=following)
+    return Page(template="door/sign_in.html", values=_form(request, following, ""))
 
 
 async def sign_in(request: Request) -> Answer:
@@ -64,7 +64,7 @@ async def sign_in(request: Request) -> Answer:
         )
         return _refused(request, said_so, values)
     ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=False)
-    return Shown(template="sign_in_code.html", values={"next": following, "ticket": ticket})
+    return Page(template="sign_in_code.html", values={"next": following, "ticket": ticket})
 
 
 async def sign_in_code(request: Request) -> Answer:
@@ -122,7 +122,7 @@ async def sign_in_passkey(request: Request) -> Answer:
 
 async def prove(request: Request) -> Answer:
     """Return to the page that needs the password; asking for it is declared on this route."""
-    return Elsewhere(location=_following(request.query.get("next", FRONT)))
+    return Redirect(location=_following(request.query.get("next", FRONT)))
 
 
 async def _session(request: Request, user_id: UUID, how: str) -> str:

@@ -12,7 +12,7 @@ from heliograph.health import findings, sizes, webs
 from heliograph.health.database import DiskSpace
 from heliograph.health.sizes import Forecast, Sample
 from heliograph.overview.installation import backups as kept
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.requests import Request
 from heliograph.retention import standing
 from heliograph.retention.standing import PartitionedTable
@@ -28,7 +28,7 @@ async def show(request: Request) -> Answer:
     if request.is_fragment:
         async with request.reading() as conn:
             history = await findings.history(conn, limit=FINDINGS)
-        return Shown(
+        return Page(
             template="engine/health_live.html",
             values={"checks": known.checks, "history": history, "runbook": runbook.address},
         )
@@ -56,7 +56,7 @@ async def show(request: Request) -> Answer:
         "metrics": sorted({one.metrics for one in processes if one.metrics}),
         "versions": (("Heliograph", __version__), ("PostgreSQL", postgres.split()[0])),
     }
-    return Shown(template="engine/health.html", values=values)
+    return Page(template="engine/health.html", values=values)
 
 
 def _forecast(samples: list[Sample], tables: list[PartitionedTable], room: DiskSpace | None) -> Forecast | None:

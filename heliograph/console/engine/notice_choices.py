@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.mail import outbox
 from heliograph.notices.kinds import OWN_WAYS
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.operators import noticing
 
@@ -35,7 +35,7 @@ async def show(request: Request) -> Answer:
         "differs": known != noticing.USUAL,
         "sends_mail": outbox.of(request.services.settings) is not None,
     }
-    return Shown(template="notice_choices.html", values=values)
+    return Page(template="notice_choices.html", values=values)
 
 
 async def choose(request: Request) -> Answer:
@@ -48,4 +48,4 @@ async def choose(request: Request) -> Answer:
     async with request.writing() as conn:
         await noticing.choose(conn, request.who, user_id=request.operator.user_id, ways=ways)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location=HERE, notice=request.text("Saved."))
+    return Redirect(location=HERE, notice=request.text("Saved."))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.console.engine import runbook
 from heliograph.console.engine.desk import SHARED, desk, rings_for_approvals
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.operators import accounts
 
@@ -24,7 +24,7 @@ async def show(request: Request) -> Answer:
         "unread": known.unread(request.operator),
         "runbook": runbook.address,
     }
-    return Shown(template="engine/notices.html", values=values)
+    return Page(template="engine/notices.html", values=values)
 
 
 async def read(request: Request) -> Answer:
@@ -32,4 +32,4 @@ async def read(request: Request) -> Answer:
     async with request.writing() as conn:
         await accounts.told(conn, user_id=request.operator.user_id)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location=HERE)
+    return Redirect(location=HERE)

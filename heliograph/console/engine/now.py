@@ -12,7 +12,7 @@ from heliograph.console.engine import leads
 from heliograph.console.engine.desk import SHARED, Problem, desk
 from heliograph.health import webs
 from heliograph.overview.installation.now import COUNTED, Now, only_simulated
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import (
     APPROVALS,
@@ -86,7 +86,7 @@ async def show(request: Request) -> Answer:
         "counted": COUNTED,
     }
     values["simulated_only"] = only_simulated(seen.suppliers)
-    return Shown(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)
+    return Page(template="engine/now_live.html" if request.is_fragment else "engine/now.html", values=values)
 
 
 def reported(lines: Iterable[Line]) -> Reported:

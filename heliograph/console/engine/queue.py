@@ -8,7 +8,7 @@ from heliograph.audit import reasons
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.engine import selecting
 from heliograph.overview.installation import now, queued_work
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.queue import holds, waiting, workers
@@ -30,7 +30,7 @@ async def show(request: Request) -> Answer:
             which = await selecting.selection(conn, request.query)
     except Invalid as refusal:
         return refused(template, refusal, await _values(request, Selection()))
-    return Shown(template=template, values=await _values(request, which))
+    return Page(template=template, values=await _values(request, which))
 
 
 async def show_withdraw(request: Request) -> Answer:
@@ -58,7 +58,7 @@ async def withdraw(request: Request) -> Answer:
         ended=request.speech.number(sums.ended),
         left=request.speech.number(sums.left),
     )
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 async def hurry(request: Request) -> Answer:
@@ -66,7 +66,7 @@ async def hurry(request: Request) -> Answer:
     async with request.writing() as conn:
         done = await holds.hurry(conn, id=request.id(), by=request.who)
     said = request.text("It is being sent now.") if done else request.text("It is not waiting, or a worker has it.")
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 async def show_hold(request: Request) -> Answer:
@@ -95,7 +95,7 @@ async def hold(request: Request) -> Answer:
             "%(num)s rows are already with workers and are still sent.",
             leased,
         )
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 async def release(request: Request) -> Answer:
@@ -104,7 +104,7 @@ async def release(request: Request) -> Answer:
         ended = await holds.release(conn, Selection(), id=request.id(), by=request.who)
     if not ended:
         raise NotFound
-    return Elsewhere(location=HERE, notice=request.text("Released: it is being sent now."))
+    return Redirect(location=HERE, notice=request.text("Released: it is being sent now."))
 
 
 async def show_drain(request: Request) -> Answer:
@@ -116,7 +116,7 @@ async def show_drain(request: Request) -> Answer:
     if one is None:
         raise NotFound
     others = sum(other.state == "works" for other in known if other.id != wanted)
-    return Shown(template="engine/worker_drain.html", values={"one": one, "others": others})
+    return Page(template="engine/worker_drain.html", values={"one": one, "others": others})
 
 
 async def drain(request: Request) -> Answer:
@@ -124,14 +124,14 @@ async def drain(request: Request) -> Answer:
     then: workers.Drain = "stay" if request.form.get("then") == "stay" else "end"
     async with request.writing() as conn:
         name = await workers.drain(conn, str(request.id()), then=then, by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("%(name)s finishes what it holds.", name=name))
+    return Redirect(location=HERE, notice=request.text("%(name)s finishes what it holds.", name=name))
 
 
 async def resume(request: Request) -> Answer:
     """Have an idle drained worker accept work again."""
     async with request.writing() as conn:
         name = await workers.resume(conn, str(request.id()), by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("%(name)s takes work again.", name=name))
+    return Redirect(location=HERE, notice=request.text("%(name)s takes work again.", name=name))
 
 
 async def _values(request: Request, which: Selection) -> dict[str, Any]:

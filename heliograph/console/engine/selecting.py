@@ -12,7 +12,7 @@ from typing import Any
 from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import OUTGOING, Selection
@@ -56,9 +56,9 @@ async def show(request: Request, template: str, values: Mapping[str, Any]) -> An
     """The form that selects work; after that, how much it is and the form that acts on it."""
     given = typed(request.query) | dict(values)
     if not request.query.get("look"):
-        return Shown(template=template, values=given | {"sums": None})
+        return Page(template=template, values=given | {"sums": None})
     try:
-        return Shown(template=template, values=given | await _looked(request, request.query))
+        return Page(template=template, values=given | await _looked(request, request.query))
     except Invalid as refusal:
         return refused(template, refusal, given | {"sums": None})
 

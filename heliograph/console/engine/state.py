@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.console.engine.desk import desk
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.pieces import state
 from heliograph.pages.pieces.places import Mark
 from heliograph.pages.requests import Request
@@ -23,4 +23,4 @@ async def show(request: Request) -> Answer:
         )
         marks.append(Mark("/console/approvals", waiting, said))
     values = {"words": await state.said(request), "unread": known.unread(request.operator), "marks": marks}
-    return Shown(template="state_live.html" if request.is_fragment else "state.html", values=values)
+    return Page(template="state_live.html" if request.is_fragment else "state.html", values=values)

@@ -11,7 +11,7 @@ from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
 from heliograph.guard.windows import LISTED, RULES
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE, TRAFFIC_CHANGE
@@ -45,7 +45,7 @@ async def show(request: Request) -> Answer:
         "may_change": request.may(permission=TRAFFIC_CHANGE),
         "may_settle": request.may(permission=ORGANIZATIONS_CHANGE),
     }
-    return Shown(template="guard/guard_live.html" if request.is_fragment else "guard/guard.html", values=values)
+    return Page(template="guard/guard_live.html" if request.is_fragment else "guard/guard.html", values=values)
 
 
 async def release(request: Request) -> Answer:
@@ -55,12 +55,12 @@ async def release(request: Request) -> Answer:
     said = request.speech.count("%(num)s message is being sent now.", "%(num)s messages are being sent now.", queued)
     if not queued:
         said = request.text("Nothing waited for it. The range is left alone for a day.")
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 async def show_withdraw(request: Request) -> Answer:
     """What a withdrawal would cancel, before it does."""
-    return Shown(template="guard/withdraw.html", values=await _one(request))
+    return Page(template="guard/withdraw.html", values=await _one(request))
 
 
 async def withdraw(request: Request) -> Answer:
@@ -75,7 +75,7 @@ async def withdraw(request: Request) -> Answer:
     said = request.speech.count(
         "%(num)s message is canceled and refunded.", "%(num)s messages are canceled and refunded.", canceled
     )
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 def stands(one: Hold) -> bool:

@@ -14,7 +14,7 @@ from heliograph.console.acting import organization
 from heliograph.guard import rules
 from heliograph.guard.rules import Rules
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import guard_rules, leaving
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
@@ -28,7 +28,7 @@ FIELDS = (*guard_rules.FIELDS, "event")
 
 async def show(request: Request) -> Answer:
     """Its rules, or the defaults."""
-    return Shown(template=TEMPLATE, values=await _values(request))
+    return Page(template=TEMPLATE, values=await _values(request))
 
 
 async def save(request: Request) -> Answer:
@@ -54,7 +54,7 @@ async def save(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return refused(TEMPLATE, _in_words(refusal), await _values(request))
-    return Elsewhere(location=f"/console/guard/rules/{one.id}", notice=request.text("Saved."))
+    return Redirect(location=f"/console/guard/rules/{one.id}", notice=request.text("Saved."))
 
 
 def _in_words(refusal: Invalid) -> Invalid:

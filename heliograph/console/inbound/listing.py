@@ -11,7 +11,7 @@ from heliograph.accounts import organizations
 from heliograph.audit import reasons
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE, LOOK, TRAFFIC_CHANGE
@@ -51,13 +51,13 @@ async def assign(request: Request) -> Answer:
         return await _page(request, Invalid(("organization", "unknown", refusal.message)))
     if count is None:
         said = request.text("You approved the number for them. It is theirs once another operator does so too.")
-        return Elsewhere(location=HERE, notice=said)
+        return Redirect(location=HERE, notice=said)
     said = request.speech.count(
         "It is theirs; %(num)s message is checked again.",
         "It is theirs; %(num)s messages are checked again.",
         count,
     )
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 async def retry(request: Request) -> Answer:
@@ -65,10 +65,10 @@ async def retry(request: Request) -> Answer:
     async with request.writing() as conn:
         count = await inbound.retry(conn)
     said = request.speech.count("%(num)s message is checked again.", "%(num)s messages are checked again.", count)
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
-async def _page(request: Request, problem: Invalid | None = None, words: list[RawPart] | None = None) -> Shown:
+async def _page(request: Request, problem: Invalid | None = None, words: list[RawPart] | None = None) -> Page:
     size = leafing.size(request)
     async with request.reading() as conn:
         values: dict[str, Any] = {
@@ -91,4 +91,4 @@ async def _page(request: Request, problem: Invalid | None = None, words: list[Ra
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     template = "inbound/inbound_live.html" if request.is_fragment else "inbound/inbound.html"
-    return Shown(template=template, values=values, status=422 if problem else 200, refusal=problem)
+    return Page(template=template, values=values, status=422 if problem else 200, refusal=problem)

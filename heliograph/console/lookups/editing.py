@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from heliograph.base.errors import Invalid
 from heliograph.console.lookups.listing import HERE, known
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
@@ -22,7 +22,7 @@ from heliograph.suppliers.lookups import kinds
 async def show_new(request: Request) -> Answer:
     """The form with a field for each setting and its default."""
     kind = _kind(request.query.get("kind", ""))
-    return Shown(template="lookups/edit.html", values=_form(None, kind, {"name": ""} | _defaults(kind)))
+    return Page(template="lookups/edit.html", values=_form(None, kind, {"name": ""} | _defaults(kind)))
 
 
 async def add(request: Request) -> Answer:
@@ -47,14 +47,14 @@ async def add(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("lookups/edit.html", refusal, _form(None, kind, given))
     said = request.text("%(name)s is added: workers use it within seconds.", name=given["name"].strip())
-    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+    return Redirect(location=f"{HERE}/{id}", notice=said)
 
 
 async def show(request: Request) -> Answer:
     """The form with the current values."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
-    return Shown(template="lookups/edit.html", values=_form(one, one.kind, forms.shown(one)))
+    return Page(template="lookups/edit.html", values=_form(one, one.kind, forms.shown(one)))
 
 
 async def change(request: Request) -> Answer:
@@ -73,14 +73,14 @@ async def change(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("lookups/edit.html", refusal, _form(one, one.kind, given))
     said = request.text("Saved: workers apply it within seconds.") if values else request.text("Nothing was changed.")
-    return Elsewhere(location=f"{HERE}/{one.id}", notice=said)
+    return Redirect(location=f"{HERE}/{one.id}", notice=said)
 
 
 async def show_key(request: Request) -> Answer:
     """An empty field for its API key."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
-    return Shown(template="lookups/key.html", values={"one": one, "meaning": kinds.KINDS[one.kind].secrets[SECRET]})
+    return Page(template="lookups/key.html", values={"one": one, "meaning": kinds.KINDS[one.kind].secrets[SECRET]})
 
 
 async def replace_key(request: Request) -> Answer:
@@ -102,7 +102,7 @@ async def replace_key(request: Request) -> Answer:
     except Invalid as refusal:
         values = {"one": one, "meaning": kinds.KINDS[one.kind].secrets[SECRET]}
         return refused("lookups/key.html", refusal, values)
-    return Elsewhere(location=f"{HERE}/{one.id}", notice=request.text("Saved: workers apply it within seconds."))
+    return Redirect(location=f"{HERE}/{one.id}", notice=request.text("Saved: workers apply it within seconds."))
 
 
 async def pause(request: Request) -> Answer:
@@ -119,7 +119,7 @@ async def resume(request: Request) -> Answer:
 async def show_remove(request: Request) -> Answer:
     """What removing it would lose."""
     async with request.reading() as conn:
-        return Shown(template="lookups/remove.html", values={"one": await known(conn, request.id())})
+        return Page(template="lookups/remove.html", values={"one": await known(conn, request.id())})
 
 
 async def remove(request: Request) -> Answer:
@@ -132,14 +132,14 @@ async def remove(request: Request) -> Answer:
         return refused("lookups/remove.html", refusal, {"one": one})
     async with request.writing() as conn:
         await accounts.set_state(conn, account=str(one.id), state="removed", by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("%(name)s is removed.", name=one.name))
+    return Redirect(location=HERE, notice=request.text("%(name)s is removed.", name=one.name))
 
 
 async def _set(request: Request, state: Literal["active", "paused"], said: str, undo: str) -> Answer:
     id = request.id()
     async with request.writing() as conn:
         await accounts.set_state(conn, account=str(id), state=state, by=request.who)
-    return Elsewhere(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/{undo}")
+    return Redirect(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/{undo}")
 
 
 def _kind(text: str) -> str:

@@ -12,7 +12,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.networks import asked
 from heliograph.networks.asked import MonthlyLookups
-from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.lists.changes import told
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
@@ -41,14 +41,14 @@ async def show(request: Request) -> Answer:
         "where": [(country, accounts.serving(known, country)) for country in sorted(where)],
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
-    return Shown(template="lookups/lookups.html", values=values)
+    return Page(template="lookups/lookups.html", values=values)
 
 
 async def show_one(request: Request) -> Answer:
     """One of them, with its settings, its figures by month, and who changed what."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
-        return Shown(template="lookups/lookup.html", values=await _values(request, conn, one))
+        return Page(template="lookups/lookup.html", values=await _values(request, conn, one))
 
 
 async def try_once(request: Request) -> Answer:
@@ -64,7 +64,7 @@ async def try_once(request: Request) -> Answer:
         network = await asking.try_once(suppliers.seal_key(request.services.settings), one, number)
     except Invalid as refusal:
         return refused("lookups/lookup.html", refusal, values)
-    return Shown(template="lookups/lookup.html", values=values | {"tried": (number, network)})
+    return Page(template="lookups/lookup.html", values=values | {"tried": (number, network)})
 
 
 async def known(conn: Connection, id: UUID) -> Account:

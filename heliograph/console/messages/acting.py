@@ -10,7 +10,7 @@ from uuid import UUID
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.console.messages.looking import HERE, seen
 from heliograph.overview import intervening
-from heliograph.pages.answers import Answer, Elsewhere, refused
+from heliograph.pages.answers import Answer, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.intervening import passing_over
 
@@ -25,7 +25,7 @@ async def give_up(request: Request) -> Answer:
         raise
     except Refusal as refusal:
         return await _again(request, id, refusal, given_up=reason)
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It is given up: nothing of it is sent."))
+    return Redirect(location=f"{HERE}/{id}", notice=request.text("It is given up: nothing of it is sent."))
 
 
 async def elsewhere(request: Request) -> Answer:
@@ -42,7 +42,7 @@ async def elsewhere(request: Request) -> Answer:
     except Refusal as refusal:
         return await _again(request, id, refusal, elsewhere=reason)
     said = request.text("%(over)s is skipped; the message goes to %(others)s.", over=over, others=", ".join(others))
-    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+    return Redirect(location=f"{HERE}/{id}", notice=said)
 
 
 async def decide(request: Request) -> Answer:
@@ -55,7 +55,7 @@ async def decide(request: Request) -> Answer:
         raise
     except Refusal as refusal:
         return await _again(request, id, refusal, decided=reason, status=status)
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Its outcome is set; its event is on its way."))
+    return Redirect(location=f"{HERE}/{id}", notice=request.text("Its outcome is set; its event is on its way."))
 
 
 async def _again(request: Request, id: UUID, refusal: Refusal, **typed: str) -> Answer:

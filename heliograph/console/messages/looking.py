@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.console.messages import showing, waiting
-from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.sending.timeline import Timeline
 from heliograph.sms import timeline
@@ -30,7 +30,7 @@ async def show(request: Request) -> Answer:
     """Everything that happened to it, without text and full number."""
     async with request.reading() as conn:
         values = await seen(conn, request, request.id())
-    return Shown(
+    return Page(
         template="messages/message_live.html" if request.is_fragment else "messages/message.html", values=values
     )
 
@@ -46,7 +46,7 @@ async def reveal(request: Request) -> Answer:
         return refused("messages/message.html", wrong, values)
     async with request.writing() as conn:
         values = await seen(conn, request, id, by=msgspec.structs.replace(request.who, reason=reason))
-    return Shown(template="messages/message.html", values=values)
+    return Page(template="messages/message.html", values=values)
 
 
 async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:

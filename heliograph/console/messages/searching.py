@@ -22,7 +22,7 @@ from heliograph.console.acting import acting_for
 from heliograph.console.messages.looking import HERE
 from heliograph.overview import messages
 from heliograph.overview.searching import everywhere, finding
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.requests import reading as requests
 from heliograph.sending.listing import MessagePage
@@ -38,15 +38,15 @@ async def find(request: Request) -> Answer:
     values: dict[str, Any] = {**typed, "found": None, "asked": None, "one": None, "knowing": None, "further": ""}
     if typed["id"]:
         if (id := uuid_in(typed["id"])) is not None:
-            return Elsewhere(location=f"{HERE}/{id}")
+            return Redirect(location=f"{HERE}/{id}")
         async with request.reading() as conn:
             id = await finding.by_foreign_id(conn, id=typed["id"])
         if id is not None:
-            return Elsewhere(location=f"{HERE}/{id}")
+            return Redirect(location=f"{HERE}/{id}")
         wrong = Invalid(("id", "unknown", "No message has this id, neither here nor at a supplier or Meta."))
         return refused("messages/find.html", wrong, values)
     if not any(typed[name] for name in ("organization", "recipient", "reference", "request_id")):
-        return Shown(template="messages/find.html", values=values)
+        return Page(template="messages/find.html", values=values)
     number = phones.parse(typed["recipient"]) or phones.normalize(typed["recipient"])
     if typed["recipient"] and number is None:
         wrong = Invalid(("recipient", "format", "Write a phone number with its country code, such as +258841234567."))
@@ -66,7 +66,7 @@ async def find(request: Request) -> Answer:
                 values |= await _listed(conn, request, one, filters)
     except NotFound as refusal:
         return refused("messages/find.html", Invalid(("organization", refusal.code, refusal.message)), values)
-    return Shown(template="messages/find.html", values=values)
+    return Page(template="messages/find.html", values=values)
 
 
 async def _organization(conn: Connection, typed: dict[str, str]) -> Organization | None:

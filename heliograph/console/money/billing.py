@@ -9,7 +9,7 @@ from typing import Any
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview.installation import billing
 from heliograph.overview.usage import month_of
-from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream, refused
+from heliograph.pages.answers import Answer, Page, Redirect, Stream, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
 
@@ -20,12 +20,12 @@ async def show(request: Request) -> Answer:
     """The months, latest first."""
     async with request.reading() as conn:
         listed = await billing.months(conn)
-    return Shown(template="money/billing.html", values={"months": listed})
+    return Page(template="money/billing.html", values={"months": listed})
 
 
 async def show_one(request: Request) -> Answer:
     """A month's totals, from the usage lists and from its lines."""
-    return Shown(template="money/month.html", values=await _values(request, _month(request)))
+    return Page(template="money/month.html", values=await _values(request, _month(request)))
 
 
 async def show_lock(request: Request) -> Answer:
@@ -33,7 +33,7 @@ async def show_lock(request: Request) -> Answer:
     values = await _values(request, _month(request))
     if values["one"].locked or not values["one"].is_over:
         raise NotFound
-    return Shown(template="money/month_lock.html", values=values)
+    return Page(template="money/month_lock.html", values=values)
 
 
 async def lock(request: Request) -> Answer:
@@ -45,7 +45,7 @@ async def lock(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("money/month.html", refusal, await _values(request, month))
     said = request.speech.count("It is locked: %(num)s line.", "It is locked: %(num)s lines.", made.lines)
-    return Elsewhere(location=f"{HERE}/{month:%Y-%m}", notice=said)
+    return Redirect(location=f"{HERE}/{month:%Y-%m}", notice=said)
 
 
 async def fetch(request: Request) -> Answer:

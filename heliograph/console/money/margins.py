@@ -11,7 +11,7 @@ from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.base.money import decimal
 from heliograph.console.typed import day
-from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.answers import Answer, Download, Page
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
 from heliograph.prices import margins
@@ -55,7 +55,7 @@ async def show(request: Request) -> Answer:
         "until": last.isoformat(),
         "file": request.again(csv="1"),
     }
-    return Shown(template="money/margins.html", values=values, status=422 if refusal else 200, refusal=refusal)
+    return Page(template="money/margins.html", values=values, status=422 if refusal else 200, refusal=refusal)
 
 
 def _days(typed: dict[str, str]) -> tuple[date, date]:

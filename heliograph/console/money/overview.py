@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.overview.installation import money, organizations
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
@@ -25,7 +25,7 @@ async def show_plans(request: Request) -> Answer:
         "renewals": ahead,
         "states": words.ORGANIZATION_STATES,
     }
-    return Shown(template="money/plans.html", values=values)
+    return Page(template="money/plans.html", values=values)
 
 
 async def show_rates(request: Request) -> Answer:
@@ -40,4 +40,4 @@ async def show_rates(request: Request) -> Answer:
         "lists": [one for one in cards if one.kind == "price"],
         "may_change": request.may(permission=MONEY_CHANGE),
     }
-    return Shown(template="money/rates.html", values=values)
+    return Page(template="money/rates.html", values=values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
@@ -24,7 +24,7 @@ async def show(request: Request) -> Answer:
         "always": refunds.UNSENT,
         "may_change": request.may(permission=MONEY_CHANGE),
     }
-    return Shown(template="money/refunds.html", values=values)
+    return Page(template="money/refunds.html", values=values)
 
 
 async def change(request: Request) -> Answer:
@@ -34,7 +34,7 @@ async def change(request: Request) -> Answer:
         typed = leaving.typed(request.form, shown, shown)
         chosen = {name: typed[f"class_{name}"] == "yes" for name in refunds.CHOICES}
         await refunds.change_policy(conn, chosen, by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("Saved: it applies to messages that fail from now on."))
+    return Redirect(location=HERE, notice=request.text("Saved: it applies to messages that fail from now on."))
 
 
 def _shown(policy: Mapping[str, bool]) -> dict[str, str]:

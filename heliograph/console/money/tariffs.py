@@ -17,7 +17,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.money import is_currency
 from heliograph.console.acting import acting_for
 from heliograph.console.money import rate_calendar
-from heliograph.pages.answers import Answer, Download, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Download, Page, Redirect, refused
 from heliograph.pages.pieces import pasted
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
@@ -42,7 +42,7 @@ async def show(request: Request) -> Answer:
         rates = await tariffs.rates_of(conn, one)
     if "csv" in request.query:
         return _file(one.name, rates)
-    return Shown(template="money/tariff.html", values=_values(request, one, rates))
+    return Page(template="money/tariff.html", values=_values(request, one, rates))
 
 
 async def draft(request: Request) -> Answer:
@@ -85,7 +85,7 @@ async def assign(request: Request) -> Answer:
                 return refused("money/tariff.html", Invalid(("organization", "exclusive", said)), values)
             await tariffs.make_default(conn, price_list=one.name, by=request.who)
             said = request.text("%(name)s is the list of all organizations without an assigned one.", name=one.name)
-            return Elsewhere(location=f"{HERE}/cards/{one.id}", notice=said)
+            return Redirect(location=f"{HERE}/cards/{one.id}", notice=said)
         try:
             theirs = await organizations.find(conn, reference=reference or None)
         except (NotFound, Invalid):
@@ -97,12 +97,12 @@ async def assign(request: Request) -> Answer:
     said = request.text("%(organization)s pays by %(name)s from now on.", organization=theirs.name, name=one.name)
     if wanted is None:
         said = request.text("%(organization)s no longer has an assigned price list.", organization=theirs.name)
-    return Elsewhere(location=f"{HERE}/cards/{one.id}", notice=said)
+    return Redirect(location=f"{HERE}/cards/{one.id}", notice=said)
 
 
 async def show_import(request: Request) -> Answer:
     """The form."""
-    return Shown(template="money/tariff_import.html", values=await _import_values(request))
+    return Page(template="money/tariff_import.html", values=await _import_values(request))
 
 
 async def import_(request: Request) -> Answer:
@@ -129,11 +129,11 @@ async def import_(request: Request) -> Answer:
             card = None if is_dry else await tariffs.find(conn, kind, name=name, supplier_id=supplier_id)
     except TariffInvalid as refusal:
         values = await _import_values(request, text=text, errors=refusal.details["errors"])
-        return Shown(template="money/tariff_import.html", values=values, status=422)
+        return Page(template="money/tariff_import.html", values=values, status=422)
     except Invalid as refusal:
         return refused("money/tariff_import.html", refusal, await _import_values(request, text=text))
     if card is None:
-        return Shown(template="money/tariff_import.html", values=await _import_values(request, text=text, checked=done))
+        return Page(template="money/tariff_import.html", values=await _import_values(request, text=text, checked=done))
     count = request.speech.number
     said = request.text(
         "Imported: %(added)s added, %(changed)s changed, %(removed)s removed, %(unchanged)s as they were.",
@@ -142,7 +142,7 @@ async def import_(request: Request) -> Answer:
         removed=count(done.removed),
         unchanged=count(done.unchanged),
     )
-    return Elsewhere(location=f"{HERE}/cards/{card.id}", notice=said)
+    return Redirect(location=f"{HERE}/cards/{card.id}", notice=said)
 
 
 async def _target(conn: Connection, target: str, name: str) -> tuple[Literal["cost", "price"], str, UUID | None]:

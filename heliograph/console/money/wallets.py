@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import money
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.forms import figures
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
@@ -40,7 +40,7 @@ async def show(request: Request) -> Answer:
         sums = await money.sums(conn)
     last = found[size - 1].organization_id if len(found) > size else None
     values = {"rows": found[:size], "sums": sums, "pages": leafing.pages(request, last)}
-    return Shown(template="money/wallets.html", values=values)
+    return Page(template="money/wallets.html", values=values)
 
 
 async def show_one(request: Request) -> Answer:
@@ -48,7 +48,7 @@ async def show_one(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         values = await _values(conn, request, one)
-    return Shown(template="money/wallet.html", values=values)
+    return Page(template="money/wallet.html", values=values)
 
 
 async def change(request: Request) -> Answer:
@@ -73,7 +73,7 @@ async def change(request: Request) -> Answer:
         problem = worded(refusal, WRONG) if isinstance(refusal, Invalid) else _too_little()
         async with request.reading() as conn:
             return refused("money/wallet.html", problem, await _values(conn, request, one))
-    return Elsewhere(location=f"{HERE}/{one.id}", notice=request.text("It is booked."))
+    return Redirect(location=f"{HERE}/{one.id}", notice=request.text("It is booked."))
 
 
 def _too_little() -> Invalid:

@@ -12,7 +12,7 @@ from heliograph.base.database import clock
 from heliograph.base.money import decimal
 from heliograph.console.money import rate_calendar
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Download, Shown
+from heliograph.pages.answers import Answer, Download, Page
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
@@ -52,7 +52,7 @@ async def show(request: Request) -> Answer:
         "categories": [(name, request.text(words.BILLING_CATEGORIES[name])) for name in rates.CATEGORIES],
         "may_change": request.may(permission=MONEY_CHANGE),
     }
-    return Shown(template="money/whatsapp_rates.html", values=values)
+    return Page(template="money/whatsapp_rates.html", values=values)
 
 
 def _holding(found: Sequence[Rate], now: datetime) -> set[Rate]:

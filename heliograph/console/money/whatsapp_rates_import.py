@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from heliograph.base.errors import Invalid
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.pieces import pasted
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
@@ -17,7 +17,7 @@ from heliograph.whatsapp.money.rates import Imported, RatesInvalid
 
 async def show(request: Request) -> Answer:
     """The form."""
-    return Shown(template="money/whatsapp_rates_import.html", values=_values(request))
+    return Page(template="money/whatsapp_rates_import.html", values=_values(request))
 
 
 async def submit(request: Request) -> Answer:
@@ -32,18 +32,18 @@ async def submit(request: Request) -> Answer:
             done = await rates.import_rates(conn, found, dry_run=only_check, by=request.who)
     except RatesInvalid as refusal:
         values = _values(request, text=text, errors=refusal.details["errors"])
-        return Shown(template="money/whatsapp_rates_import.html", values=values, status=422)
+        return Page(template="money/whatsapp_rates_import.html", values=values, status=422)
     except Invalid as refusal:
-        return Shown(template="money/whatsapp_rates_import.html", values=_values(request), status=422, refusal=refusal)
+        return Page(template="money/whatsapp_rates_import.html", values=_values(request), status=422, refusal=refusal)
     if only_check:
-        return Shown(template="money/whatsapp_rates_import.html", values=_values(request, text=text, checked=done))
+        return Page(template="money/whatsapp_rates_import.html", values=_values(request, text=text, checked=done))
     said = request.text(
         "Imported: %(new)s new, %(changed)s changed, %(unchanged)s as they were.",
         new=request.speech.number(done.new),
         changed=request.speech.number(done.changed),
         unchanged=request.speech.number(done.unchanged),
     )
-    return Elsewhere(location="/console/rates", notice=said)
+    return Redirect(location="/console/rates", notice=said)
 
 
 def _values(

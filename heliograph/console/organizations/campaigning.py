@@ -15,7 +15,7 @@ from heliograph.campaigns import plan, record
 from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
 from heliograph.campaigns.record import Campaign
 from heliograph.console.acting import acting_for, organization
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.why.words import why
 
@@ -38,7 +38,7 @@ async def show_cancel(request: Request) -> Answer:
         one = await organization(conn, request, "id")
         campaign = await _find(conn, request, acting_for(request, one))
     values = {"one": one, "campaign": campaign, "back": _list(request, campaign)}
-    return Shown(template="organizations/campaign_cancel.html", values=values)
+    return Page(template="organizations/campaign_cancel.html", values=values)
 
 
 async def cancel(request: Request) -> Answer:
@@ -63,7 +63,7 @@ async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: 
                 ).strip()
         except (CampaignNotPausable, CampaignNotCancelable) as refusal:
             said = request.text(refusal.message)
-    return Elsewhere(location=_list(request, campaign), notice=said)
+    return Redirect(location=_list(request, campaign), notice=said)
 
 
 async def _find(conn: Connection, request: Request, actor: Actor) -> Campaign:

@@ -15,7 +15,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import organization
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.forms import leaving, organization_rules
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import reply_form
@@ -44,7 +44,7 @@ async def show(request: Request) -> Answer:
     """All settings in one form."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-    return Shown(template="organizations/settings.html", values=_values(request, one, _known(one)))
+    return Page(template="organizations/settings.html", values=_values(request, one, _known(one)))
 
 
 async def change(request: Request) -> Answer:
@@ -83,7 +83,7 @@ async def change(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return refused("organizations/settings.html", worded(refusal, WRONG), _values(request, one, given))
-    return Elsewhere(location=f"/console/organizations/{one.id}/settings", notice=request.text("Saved."))
+    return Redirect(location=f"/console/organizations/{one.id}/settings", notice=request.text("Saved."))
 
 
 def _known(one: Organization) -> dict[str, str]:

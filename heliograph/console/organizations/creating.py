@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.mail import outbox
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, refused, worded
 from heliograph.pages.people import team
 from heliograph.pages.requests import Request
 from heliograph.people import invitations
@@ -28,7 +28,7 @@ async def show(request: Request) -> Answer:
     values = _typed(request)
     if begins_with := request.services.installation.last.new_quota:
         values["quota"] = str(begins_with)
-    return Shown(template="organizations/new.html", values=values)
+    return Page(template="organizations/new.html", values=values)
 
 
 async def create(request: Request) -> Answer:
@@ -80,7 +80,7 @@ async def create(request: Request) -> Answer:
         "sends": box is not None,
         "link": invitations.address(team.base(request), token) if token else "",
     }
-    return Shown(template="organizations/made.html", values=values)
+    return Page(template="organizations/made.html", values=values)
 
 
 def _typed(request: Request) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from heliograph.console.acting import organization
 from heliograph.overview.installation import organizations as overview
 from heliograph.overview.installation import rates
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.forms import leaving, organization_rules, shortening
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
@@ -50,7 +50,7 @@ Work = Callable[[Connection, Organization, Mapping[str, str]], Awaitable[object]
 
 async def show(request: Request) -> Answer:
     """All limits, each group in a form of its own."""
-    return Shown(template="organizations/limits.html", values=await _values(request))
+    return Page(template="organizations/limits.html", values=await _values(request))
 
 
 async def set_state(request: Request) -> Answer:
@@ -168,7 +168,7 @@ async def set_rates(request: Request) -> Answer:
 
 async def show_close(request: Request) -> Answer:
     """What closing it stops."""
-    return Shown(template="organizations/close.html", values=await _stops(request))
+    return Page(template="organizations/close.html", values=await _stops(request))
 
 
 async def close(request: Request) -> Answer:
@@ -185,7 +185,7 @@ async def close(request: Request) -> Answer:
             await organizations.set_state(conn, id=one.id, state="closed", by=by)
     except Invalid as refusal:
         return refused("organizations/close.html", refusal, values)
-    return Elsewhere(location=f"/console/organizations/{one.id}", notice=request.text("The organization is closed."))
+    return Redirect(location=f"/console/organizations/{one.id}", notice=request.text("The organization is closed."))
 
 
 async def _stops(request: Request) -> dict[str, Any]:
@@ -205,7 +205,7 @@ async def _changed(request: Request, group: str, work: Work) -> Answer:
         return shortening.ask(request, asks, back=f"/console/organizations/{request.id('id')}/limits")
     except Invalid as refusal:
         return refused("organizations/limits.html", worded(refusal, typed.WRONG), await _values(request, group))
-    return Elsewhere(location=f"/console/organizations/{one.id}/limits", notice=request.text("Saved."))
+    return Redirect(location=f"/console/organizations/{one.id}/limits", notice=request.text("Saved."))
 
 
 def _days(request: Request, given: Mapping[str, str], name: str, bounds: tuple[int, int]) -> int | None:

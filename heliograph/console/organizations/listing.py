@@ -6,7 +6,7 @@ from uuid import UUID
 
 from heliograph.overview.installation import organizations
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 
@@ -31,4 +31,4 @@ async def show(request: Request) -> Answer:
         "is_first": after is None,
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
     }
-    return Shown(template="organizations/list.html", values=values)
+    return Page(template="organizations/list.html", values=values)

@@ -16,7 +16,7 @@ from heliograph.campaigns.views import chart_events
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview import figures, usage
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces import charts
 from heliograph.pages.requests import Request
@@ -56,7 +56,7 @@ async def show_traffic(request: Request) -> Answer:
         "countries": picture.countries[:COUNTRIES],
         "reasons": [(failed, _kind(failed)) for failed in picture.reasons[:REASONS]],
     }
-    return Shown(template="organizations/traffic.html", values=values)
+    return Page(template="organizations/traffic.html", values=values)
 
 
 async def show_webhooks(request: Request) -> Answer:
@@ -69,7 +69,7 @@ async def show_webhooks(request: Request) -> Answer:
         "lines": [(health, *_told(request, health)) for health in found if health.endpoint.catches_until is None],
         "most_waiting": webhooks.MOST_WAITING,
     }
-    return Shown(template="organizations/webhooks.html", values=values)
+    return Page(template="organizations/webhooks.html", values=values)
 
 
 async def show_campaigns(request: Request) -> Answer:
@@ -90,7 +90,7 @@ async def show_campaigns(request: Request) -> Answer:
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
         "pages": leafing.pages(request, found[size - 1].id if len(found) > size else None),
     }
-    return Shown(template="organizations/campaigns.html", values=values)
+    return Page(template="organizations/campaigns.html", values=values)
 
 
 async def show_whatsapp(request: Request) -> Answer:
@@ -100,7 +100,7 @@ async def show_whatsapp(request: Request) -> Answer:
         accounts = await onboarding.accounts_of(conn, one.id)
         numbers = await standing.list_all(conn, acting_for(request, one)) if accounts else []
     values = {"one": one, "accounts": accounts, "numbers": numbers}
-    return Shown(template="organizations/whatsapp.html", values=values)
+    return Page(template="organizations/whatsapp.html", values=values)
 
 
 async def show_money(request: Request) -> Answer:
@@ -120,7 +120,7 @@ async def show_money(request: Request) -> Answer:
         "wallet": held,
         "currency": held.currency or wallet.DEFAULT_CURRENCY,
     }
-    return Shown(template="organizations/money.html", values=values)
+    return Page(template="organizations/money.html", values=values)
 
 
 def _kind(failed: Failed) -> Kind:

@@ -12,7 +12,7 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base.actor import Actor
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import acting_for, organization
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import team
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, links, memberships, roles
@@ -34,12 +34,12 @@ async def show(request: Request) -> Answer:
         "invitations": invited,
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
     }
-    return Shown(template="organizations/members.html", values=values)
+    return Page(template="organizations/members.html", values=values)
 
 
 async def show_invite(request: Request) -> Answer:
     """The form for an invitation."""
-    return Shown(template="organizations/member_invite.html", values=await _typed(request))
+    return Page(template="organizations/member_invite.html", values=await _typed(request))
 
 
 async def invite(request: Request) -> Answer:
@@ -49,14 +49,14 @@ async def invite(request: Request) -> Answer:
         made = await team.invite(request, actor)
     except Invalid as refusal:
         return refused("organizations/member_invite.html", refusal, await _typed(request))
-    return Shown(template="organizations/member_invited.html", values={"one": one} | made)
+    return Page(template="organizations/member_invited.html", values={"one": one} | made)
 
 
 async def renew(request: Request) -> Answer:
     """Create a new link, valid for three more days."""
     one, actor = await _acting(request)
     made = await team.renew(request, actor, id=request.id("invitation"))
-    return Shown(template="organizations/member_invited.html", values={"one": one} | made)
+    return Page(template="organizations/member_invited.html", values={"one": one} | made)
 
 
 async def withdraw(request: Request) -> Answer:
@@ -70,7 +70,7 @@ async def withdraw(request: Request) -> Answer:
 async def show_one(request: Request) -> Answer:
     """One member, with forms to change the role, create a sign-in link, or remove them."""
     one, actor = await _acting(request)
-    return Shown(template="organizations/member.html", values=await _of(request, one, actor))
+    return Page(template="organizations/member.html", values=await _of(request, one, actor))
 
 
 async def change_role(request: Request) -> Answer:
@@ -94,7 +94,7 @@ async def make_link(request: Request) -> Answer:
     async with request.writing() as conn:
         token = await links.make(conn, actor, user_id=member.user_id)
     values = {"one": one, "email": member.email, "link": links.address(team.base(request), token)}
-    return Shown(template="organizations/member_link.html", values=values)
+    return Page(template="organizations/member_link.html", values=values)
 
 
 async def remove(request: Request) -> Answer:
@@ -138,4 +138,4 @@ def _at_role(refusal: LastOwner | Invalid) -> Invalid:
 
 
 def _back(one: Organization, said: str) -> Answer:
-    return Elsewhere(location=f"/console/organizations/{one.id}/members", notice=said)
+    return Redirect(location=f"/console/organizations/{one.id}/members", notice=said)

@@ -14,7 +14,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import notes
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
@@ -29,7 +29,7 @@ _RUNNING: set[asyncio.Task[None]] = set()
 
 async def show(request: Request) -> Answer:
     """The notes."""
-    return Shown(template="organizations/notes.html", values=await _values(request))
+    return Page(template="organizations/notes.html", values=await _values(request))
 
 
 async def add(request: Request) -> Answer:
@@ -40,7 +40,7 @@ async def add(request: Request) -> Answer:
             await notes.add(conn, organization_id=one.id, body=request.form.get("body", ""), by=request.who)
     except Invalid as refusal:
         return refused("organizations/notes.html", refusal, await _values(request))
-    return Elsewhere(location=f"/console/organizations/{one.id}/notes", notice=request.text("Saved."))
+    return Redirect(location=f"/console/organizations/{one.id}/notes", notice=request.text("Saved."))
 
 
 async def remove(request: Request) -> Answer:
@@ -48,12 +48,12 @@ async def remove(request: Request) -> Answer:
     async with request.writing() as conn:
         one = await organization(conn, request, "id")
         await notes.remove(conn, organization_id=one.id, id=request.id("note"), by=request.who)
-    return Elsewhere(location=f"/console/organizations/{one.id}/notes", notice=request.text("The note is removed."))
+    return Redirect(location=f"/console/organizations/{one.id}/notes", notice=request.text("The note is removed."))
 
 
 async def show_erase(request: Request) -> Answer:
     """What an erasure will do, before it does."""
-    return Shown(template="organizations/erase.html", values=await _erasing(request))
+    return Page(template="organizations/erase.html", values=await _erasing(request))
 
 
 async def erase(request: Request) -> Answer:
@@ -77,7 +77,7 @@ async def erase(request: Request) -> Answer:
     _RUNNING.add(task)
     task.add_done_callback(_RUNNING.discard)
     said = request.text("The erasure has begun. Its receipt will appear in the history below.")
-    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
+    return Redirect(location=f"/console/organizations/{one.id}", notice=said)
 
 
 async def _erase(request: Request, actor: Actor, address: str) -> None:

@@ -17,7 +17,7 @@ from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import organizations as overview
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
@@ -29,7 +29,7 @@ HISTORY = 20
 
 async def show(request: Request) -> Answer:
     """The organization's overview."""
-    return Shown(template="organizations/one.html", values=await _values(request))
+    return Page(template="organizations/one.html", values=await _values(request))
 
 
 async def show_suspend(request: Request) -> Answer:
@@ -38,7 +38,7 @@ async def show_suspend(request: Request) -> Answer:
         one = await organization(conn, request, "id")
         stops = await overview.stops(conn, id=one.id)
     values = {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
-    return Shown(template="organizations/suspend.html", values=values)
+    return Page(template="organizations/suspend.html", values=values)
 
 
 async def suspend(request: Request) -> Answer:
@@ -61,7 +61,7 @@ async def suspend(request: Request) -> Answer:
         by = msgspec.structs.replace(request.who, reason=reason)
         await organizations.set_state(conn, id=one.id, state="suspended", by=by)
     said = request.text("It is suspended: its keys can only read now.")
-    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
+    return Redirect(location=f"/console/organizations/{one.id}", notice=said)
 
 
 async def resume(request: Request) -> Answer:
@@ -71,7 +71,7 @@ async def resume(request: Request) -> Answer:
         resumed = await organizations.resume(conn, id=one.id, by=request.who)
     state = request.text(words.ORGANIZATION_STATES[resumed.state])
     said = request.text("It is resumed. Its state is: %(state)s.", state=state)
-    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
+    return Redirect(location=f"/console/organizations/{one.id}", notice=said)
 
 
 async def rename(request: Request) -> Answer:
@@ -82,7 +82,7 @@ async def rename(request: Request) -> Answer:
             await organizations.rename(conn, id=one.id, name=request.form.get("name", ""), by=request.who)
     except Invalid as refusal:
         return refused("organizations/one.html", worded(refusal, typed.WRONG), await _values(request))
-    return Elsewhere(location=f"/console/organizations/{one.id}", notice=request.text("Saved."))
+    return Redirect(location=f"/console/organizations/{one.id}", notice=request.text("Saved."))
 
 
 async def grant(request: Request) -> Answer:
@@ -107,7 +107,7 @@ async def grant(request: Request) -> Answer:
         wrong = Invalid(("amount", "range", "This takes away more than is left."))
         return refused("organizations/one.html", wrong, await _values(request))
     said = request.speech.count("%(num)s message is left.", "%(num)s messages are left.", left)
-    return Elsewhere(location=f"/console/organizations/{one.id}", notice=said)
+    return Redirect(location=f"/console/organizations/{one.id}", notice=said)
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.accounts.organizations import Organization
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import organization
-from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators import viewing
 
@@ -16,7 +16,7 @@ async def show(request: Request) -> Answer:
     """The form for the reason."""
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-    return Shown(template="organizations/view.html", values=_values(request, one))
+    return Page(template="organizations/view.html", values=_values(request, one))
 
 
 async def begin(request: Request) -> Answer:
@@ -32,7 +32,7 @@ async def begin(request: Request) -> Answer:
         return refused("organizations/view.html", refusal, _values(request, one))
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
     values = _values(request, one) | {"link": viewing.address(base, token)}
-    return Shown(template="organizations/view.html", values=values)
+    return Page(template="organizations/view.html", values=values)
 
 
 def _values(request: Request, one: Organization) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.typed import day
-from heliograph.pages.answers import Answer, Shown, Stream
+from heliograph.pages.answers import Answer, Page, Stream
 from heliograph.pages.lists import leafing
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
@@ -73,7 +73,7 @@ async def show(request: Request) -> Answer:
         "file": request.again(csv="1", after=""),
     }
     status = 200 if refusal is None else 422
-    return Shown(template="receipts/report.html", values=values, status=status, refusal=refusal)
+    return Page(template="receipts/report.html", values=values, status=status, refusal=refusal)
 
 
 async def _file(request: Request, query: Query) -> AsyncIterator[bytes]:

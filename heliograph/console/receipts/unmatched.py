@@ -10,7 +10,7 @@ import msgspec
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.messages.looking import HERE as MESSAGES
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
@@ -51,7 +51,7 @@ async def show(request: Request) -> Answer:
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     template = "receipts/unmatched_live.html" if request.is_fragment else "receipts/unmatched.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def retry(request: Request) -> Answer:
@@ -59,7 +59,7 @@ async def retry(request: Request) -> Answer:
     place = _place(request, request.form)
     async with request.writing() as conn:
         applied = await unmatched.try_again(conn, [place])
-    return Elsewhere(location=HERE, notice=_said(request, applied))
+    return Redirect(location=HERE, notice=_said(request, applied))
 
 
 async def retry_all(request: Request) -> Answer:
@@ -67,7 +67,7 @@ async def retry_all(request: Request) -> Answer:
     async with request.writing() as conn:
         id = await suppliers.id_of(conn, request.form.get("supplier", ""))
         applied = await unmatched.try_newest(conn, supplier_id=id)
-    return Elsewhere(location=HERE, notice=_said(request, applied))
+    return Redirect(location=HERE, notice=_said(request, applied))
 
 
 async def cure(request: Request) -> Answer:
@@ -80,12 +80,12 @@ async def cure(request: Request) -> Answer:
     said = request.speech.count(
         "It is set; %(num)s receipt is checked again.", "It is set; %(num)s receipts are checked again.", count
     )
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 async def show_match(request: Request) -> Answer:
     """The form for the message that one of them is about."""
-    return Shown(template="receipts/match.html", values=_values(_place(request, request.query), request.query))
+    return Page(template="receipts/match.html", values=_values(_place(request, request.query), request.query))
 
 
 async def match(request: Request) -> Answer:
@@ -105,11 +105,11 @@ async def match(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("receipts/match.html", refusal, _values(place, form))
     if moved:
-        return Elsewhere(
+        return Redirect(
             location=f"{MESSAGES}/{message}", notice=request.text("It is matched, and its message's status changed.")
         )
     said = request.text("It is matched. The message is not changed: an earlier receipt counts, or parts are missing.")
-    return Elsewhere(location=f"{MESSAGES}/{message}", notice=said)
+    return Redirect(location=f"{MESSAGES}/{message}", notice=said)
 
 
 def _said(request: Request, applied: Applied) -> str:

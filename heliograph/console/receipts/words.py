@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.base.errors import Invalid
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.sms.dispatch import routing, suppliers
@@ -35,7 +35,7 @@ async def say_state(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return await _page(request, refusal)
-    return Elsewhere(location=HERE, notice=request.text("It applies from the next receipt on."))
+    return Redirect(location=HERE, notice=request.text("It applies from the next receipt on."))
 
 
 async def say_error(request: Request) -> Answer:
@@ -52,10 +52,10 @@ async def say_error(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return await _page(request, refusal)
-    return Elsewhere(location=HERE, notice=request.text("It is noted."))
+    return Redirect(location=HERE, notice=request.text("It is noted."))
 
 
-async def _page(request: Request, problem: Invalid | None = None) -> Shown:
+async def _page(request: Request, problem: Invalid | None = None) -> Page:
     async with request.reading() as conn:
         known, simulators = await routing.load(conn), await routing.simulators(conn)
         states = await words.unknown_states(conn)
@@ -68,4 +68,4 @@ async def _page(request: Request, problem: Invalid | None = None) -> Shown:
         "longest": words.LONGEST_MEANING,
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
-    return Shown(template="receipts/words.html", values=values, status=422 if problem else 200, refusal=problem)
+    return Page(template="receipts/words.html", values=values, status=422 if problem else 200, refusal=problem)

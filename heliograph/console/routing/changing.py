@@ -11,7 +11,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing import told
 from heliograph.console.routing.listing import HERE
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
@@ -35,7 +35,7 @@ async def show_history(request: Request) -> Answer:
         "there": there,
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
-    return Shown(template="routing/history.html", values=values)
+    return Page(template="routing/history.html", values=values)
 
 
 async def show_pause(request: Request) -> Answer:
@@ -60,7 +60,7 @@ async def resume(request: Request) -> Answer:
 
 async def show_remove(request: Request) -> Answer:
     """What removing it would shift."""
-    return Shown(template="routing/remove.html", values=await _removing(request))
+    return Page(template="routing/remove.html", values=await _removing(request))
 
 
 async def remove(request: Request) -> Answer:
@@ -76,7 +76,7 @@ async def remove(request: Request) -> Answer:
         await rules.remove(conn, await rules.lock(conn, route=str(id)), by=request.who)
         entry = (await rerouting.history(conn, route_id=id, limit=1))[0]
     said = request.text("%(name)s is removed: the next matching route decides.", name=one.route.name)
-    return Elsewhere(location=HERE, notice=said, undo=f"{HERE}/{id}/undo/{entry.id}")
+    return Redirect(location=HERE, notice=said, undo=f"{HERE}/{id}/undo/{entry.id}")
 
 
 async def show_undo(request: Request) -> Answer:
@@ -96,7 +96,7 @@ async def undo(request: Request) -> Answer:
         except (Invalid, NotFound):
             return await _show_undo(request, conn, entry)
     said = request.text("It is restored: workers apply it within a second.")
-    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+    return Redirect(location=f"{HERE}/{id}", notice=said)
 
 
 async def supplier_names(conn: Connection) -> dict[UUID, str]:
@@ -130,7 +130,7 @@ async def _ask(request: Request, state: str) -> Answer:
             return one.route.id
 
         values = await previewed(request, conn, work, one)
-    return Shown(template="routing/state.html", values={"one": one, "state": state, **values})
+    return Page(template="routing/state.html", values={"one": one, "state": state, **values})
 
 
 async def _set(request: Request, state: str, said: str) -> Answer:
@@ -139,7 +139,7 @@ async def _set(request: Request, state: str, said: str) -> Answer:
         await rules.set_state(conn, await rules.lock(conn, route=str(id)), state, by=request.who)
         entry = (await rerouting.history(conn, route_id=id, limit=1))[0]
     undo = f"{HERE}/{id}/undo/{entry.id}" if entry.before else ""
-    return Elsewhere(location=f"{HERE}/{id}", notice=said, undo=undo)
+    return Redirect(location=f"{HERE}/{id}", notice=said, undo=undo)
 
 
 async def _removing(request: Request) -> dict[str, Any]:
@@ -173,4 +173,4 @@ async def _show_undo(request: Request, conn: Connection, entry: AuditEntry) -> A
             ("name", "moved", "Somebody has changed this route in the meantime. Review the difference again.")
         )
         return refused("routing/undo.html", wrong, values)
-    return Shown(template="routing/undo.html", values=values)
+    return Page(template="routing/undo.html", values=values)

@@ -14,7 +14,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing.changing import previewed
 from heliograph.console.routing.listing import HERE
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.forms import figures, leaving
 from heliograph.pages.requests import Request
 from heliograph.routes import rules
@@ -65,7 +65,7 @@ async def show_new(request: Request) -> Answer:
         known = await routing.load(conn)
     asked = ("prefix", "country", "network", "organization")
     given = EMPTY | {name: request.query[name] for name in asked if name in request.query}
-    return Shown(template="routing/form.html", values=_values(None, given, known))
+    return Page(template="routing/form.html", values=_values(None, given, known))
 
 
 async def add(request: Request) -> Answer:
@@ -78,7 +78,7 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(request.id()))
         known = await routing.load(conn)
-    return Shown(template="routing/form.html", values=_values(one, _shown(one), known))
+    return Page(template="routing/form.html", values=_values(one, _shown(one), known))
 
 
 async def change(request: Request) -> Answer:
@@ -97,7 +97,7 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
         given |= leaving.kept(form, _fields(one, known))
         values = _values(one, given, known)
         if form.get("do") == "again":
-            return Shown(template="routing/form.html", values=values)
+            return Page(template="routing/form.html", values=values)
         try:
             wanted = await _read(conn, one, given, known)
 
@@ -114,17 +114,17 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
         except Invalid as refusal:
             return refused("routing/form.html", worded(refusal, WRONG), values)
     if one is not None and not values["differences"]:
-        return Elsewhere(location=f"{HERE}/{one.route.id}", notice=request.text("Nothing was changed."))
-    return Shown(template="routing/preview.html", values=values)
+        return Redirect(location=f"{HERE}/{one.route.id}", notice=request.text("Nothing was changed."))
+    return Page(template="routing/preview.html", values=values)
 
 
 async def _saved(request: Request, conn: Connection, one: StoredRoute | None, id: UUID) -> Answer:
     if one is None:
         said = request.text("The route is added: workers apply it within a second.")
-        return Elsewhere(location=f"{HERE}/{id}", notice=said)
+        return Redirect(location=f"{HERE}/{id}", notice=said)
     (entry,) = await rerouting.history(conn, route_id=id, limit=1)
     said = request.text("Saved: workers apply it within a second.")
-    return Elsewhere(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/undo/{entry.id}" if entry.before else "")
+    return Redirect(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/undo/{entry.id}" if entry.before else "")
 
 
 async def _write(conn: Connection, request: Request, one: StoredRoute | None, wanted: Route, note: str) -> UUID:

@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.routes import rules
 from heliograph.sms.dispatch import explaining, routing
@@ -24,7 +24,7 @@ async def show(request: Request) -> Answer:
     typed["class"] = typed["class"] if typed["class"] in rules.CLASSES else USUAL
     values: dict[str, Any] = {"typed": typed, "classes": rules.CLASSES, "found": None}
     if not typed["to"]:
-        return Shown(template="routing/explain.html", values=values)
+        return Page(template="routing/explain.html", values=values)
     wrong: list[tuple[str, str, str]] = []
     number = phones.parse(typed["to"].translate(_SPACING))
     if number is None:
@@ -52,4 +52,4 @@ async def show(request: Request) -> Answer:
         simulators = await routing.simulators(conn)
     values["simulated_only"] = bool(found.suppliers) and simulators.issuperset(found.suppliers)
     values |= {"simulators": simulators, "found": found, "number": number, "asked": one, "stored": stored}
-    return Shown(template="routing/explain.html", values=values)
+    return Page(template="routing/explain.html", values=values)

@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.engine.desk import desk
 from heliograph.console.routing import told
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY, TRAFFIC_CHANGE
 from heliograph.prices import margins
@@ -76,7 +76,7 @@ async def show_one(request: Request) -> Answer:
         "history": [told.entry(request, entry, names) for entry in history],
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
-    return Shown(template="routing/route.html", values=values)
+    return Page(template="routing/route.html", values=values)
 
 
 async def _earned(conn: Connection, one: StoredRoute) -> Sequence[margins.Line]:
@@ -112,7 +112,7 @@ async def _listed(request: Request, template: str) -> Answer:
         "beside": {one.supplier_id: one for one in without},
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
-    return Shown(template=template, values=values, status=422 if refusal else 200, refusal=refusal)
+    return Page(template=template, values=values, status=422 if refusal else 200, refusal=refusal)
 
 
 def _page(request: Request, found: Sequence[StoredRoute], now: CurrentShares) -> dict[str, Any]:

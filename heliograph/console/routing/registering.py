@@ -10,7 +10,7 @@ from heliograph.accounts import organizations
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.senders import registrations
@@ -34,7 +34,7 @@ WRONG: Mapping[str, str] = {
 
 async def show(request: Request) -> Answer:
     """Registrations of all organizations, or of one, with the form."""
-    return Shown(template="routing/registrations.html", values=await _values(request, request.query))
+    return Page(template="routing/registrations.html", values=await _values(request, request.query))
 
 
 async def register(request: Request) -> Answer:
@@ -66,7 +66,7 @@ async def register(request: Request) -> Answer:
         return refused("routing/registrations.html", worded(refusal, WRONG), await _values(request, form))
     state = request.text(words.REGISTRATIONS[form["state"]])
     said = request.text("Recorded: %(sender)s, %(state)s.", sender=sender.value, state=state)
-    return Elsewhere(location=request.to(HERE, organization=one.name), notice=said)
+    return Redirect(location=request.to(HERE, organization=one.name), notice=said)
 
 
 async def _supplier(request: Request, text: str) -> UUID | None:

@@ -10,7 +10,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.senders import numbers, rules
@@ -66,12 +66,12 @@ async def show(request: Request) -> Answer:
         "kinds": {name: request.text(said) for name, said in KINDS.items()},
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
-    return Shown(template="routing/rules.html", values=values)
+    return Page(template="routing/rules.html", values=values)
 
 
 async def show_sender(request: Request) -> Answer:
     """The form for a sender rule, filled in by the link of an existing one."""
-    return Shown(template="routing/rule_sender.html", values=await _form(request, SENDER, request.query))
+    return Page(template="routing/rule_sender.html", values=await _form(request, SENDER, request.query))
 
 
 async def set_sender(request: Request) -> Answer:
@@ -94,12 +94,12 @@ async def set_sender(request: Request) -> Answer:
         return refused(
             "routing/rule_sender.html", worded(refusal, WRONG, fields=NAMED), await _form(request, SENDER, form)
         )
-    return Elsewhere(location=HERE, notice=request.text("Saved: workers apply it within a second."))
+    return Redirect(location=HERE, notice=request.text("Saved: workers apply it within a second."))
 
 
 async def show_number(request: Request) -> Answer:
     """The form for a number rule, filled in by the link of an existing one."""
-    return Shown(template="routing/rule_number.html", values=await _form(request, NUMBER, request.query))
+    return Page(template="routing/rule_number.html", values=await _form(request, NUMBER, request.query))
 
 
 async def set_number(request: Request) -> Answer:
@@ -122,7 +122,7 @@ async def set_number(request: Request) -> Answer:
         return refused(
             "routing/rule_number.html", worded(refusal, WRONG, fields=NAMED), await _form(request, NUMBER, form)
         )
-    return Elsewhere(location=HERE, notice=request.text("Saved: workers apply it within a second."))
+    return Redirect(location=HERE, notice=request.text("Saved: workers apply it within a second."))
 
 
 async def show_remove_sender(request: Request) -> Answer:
@@ -139,14 +139,14 @@ async def remove_sender(request: Request) -> Answer:
     """Remove it: the remaining rules apply to its senders."""
     async with request.writing() as conn:
         await rules.remove(conn, request.id(), by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("The rule is removed."))
+    return Redirect(location=HERE, notice=request.text("The rule is removed."))
 
 
 async def remove_number(request: Request) -> Answer:
     """Remove it: the remaining rules apply to its numbers."""
     async with request.writing() as conn:
         await numbers.remove(conn, request.id(), by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("The rule is removed."))
+    return Redirect(location=HERE, notice=request.text("The rule is removed."))
 
 
 async def _ask(
@@ -165,7 +165,7 @@ async def _ask(
         "done": {action: request.text(said) for action, said in DONE.items()},
         "kinds": {kind: request.text(said) for kind, said in KINDS.items()},
     }
-    return Shown(template="routing/rule_remove.html", values=values)
+    return Page(template="routing/rule_remove.html", values=values)
 
 
 async def _supplier(request: Request, text: str) -> UUID:

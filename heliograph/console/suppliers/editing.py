@@ -13,7 +13,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.routing import told
 from heliograph.console.suppliers.listing import HERE, known
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import routing, suppliers
@@ -37,7 +37,7 @@ async def show(request: Request) -> Answer:
     """The form with the current values."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
-    return Shown(template="suppliers/supplier_edit.html", values=_form(one, _shown(one)))
+    return Page(template="suppliers/supplier_edit.html", values=_form(one, _shown(one)))
 
 
 async def change(request: Request) -> Answer:
@@ -48,12 +48,12 @@ async def change(request: Request) -> Answer:
     given = _shown(one) | {name: form[name] for name in _shown(one) if name in form}
     given |= leaving.kept(form, _shown(one))
     if form.get("do") == "again":
-        return Shown(template="suppliers/supplier_edit.html", values=_form(one, given))
+        return Page(template="suppliers/supplier_edit.html", values=_form(one, given))
     try:
         after = forms.changed(one, given)
         found = options.differences(one, after)
         if not found:
-            return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Nothing was changed."))
+            return Redirect(location=f"{HERE}/{id}", notice=request.text("Nothing was changed."))
         seen = _seen(form.get("seen", "")) if form.get("do") == "save" else one.changed_at
         key = suppliers.seal_key(request.services.settings)
 
@@ -71,7 +71,7 @@ async def change(request: Request) -> Answer:
             values = _form(one, given) | {"differences": _told(found), "seen": one.changed_at.isoformat()}
             if ROUTING & {each["setting"] for each in found}:
                 values |= await _moves(request, work)
-            return Shown(template="suppliers/supplier_difference.html", values=values)
+            return Page(template="suppliers/supplier_difference.html", values=values)
         async with request.writing() as conn:
             await work(conn)
     except SupplierExists:
@@ -79,16 +79,14 @@ async def change(request: Request) -> Answer:
         return refused("suppliers/supplier_edit.html", wrong, _form(one, given))
     except Invalid as refusal:
         return refused("suppliers/supplier_edit.html", refusal, _form(one, given))
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Saved: workers apply it within a second."))
+    return Redirect(location=f"{HERE}/{id}", notice=request.text("Saved: workers apply it within a second."))
 
 
 async def show_password(request: Request) -> Answer:
     """An empty field for each secret of its kind."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
-    return Shown(
-        template="suppliers/supplier_password.html", values={"one": one, "secrets": changing.secrets(one.kind)}
-    )
+    return Page(template="suppliers/supplier_password.html", values={"one": one, "secrets": changing.secrets(one.kind)})
 
 
 async def replace_password(request: Request) -> Answer:
@@ -108,7 +106,7 @@ async def replace_password(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return refused("suppliers/supplier_password.html", refusal, {"one": one, "secrets": changing.secrets(one.kind)})
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("Replaced: workers reconnect within a second."))
+    return Redirect(location=f"{HERE}/{id}", notice=request.text("Replaced: workers reconnect within a second."))
 
 
 async def _moves(request: Request, work: Callable[[Connection], Awaitable[None]]) -> dict[str, Any]:

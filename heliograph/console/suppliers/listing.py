@@ -12,7 +12,7 @@ from heliograph.base.errors import NotFound
 from heliograph.console.engine.desk import desk
 from heliograph.console.suppliers import charts
 from heliograph.overview.installation import now
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.changes import told
 from heliograph.pages.pieces.charts import download
@@ -56,7 +56,7 @@ async def show(request: Request) -> Answer:
         "findings": {one.id: found[one.name] for one in listed},
         "counted": now.COUNTED,
     }
-    return Shown(
+    return Page(
         template="suppliers/suppliers_live.html" if request.is_fragment else "suppliers/suppliers.html", values=values
     )
 
@@ -70,7 +70,7 @@ async def show_one(request: Request) -> Answer:
         name, troubles = values["row"].name, await known.beside(conn, request.services.settings, loaded)
         values["findings"] = checks.of_suppliers([one.check for one in troubles], [name])[name]
         if request.is_fragment:
-            return Shown(template="suppliers/supplier_live.html", values=values)
+            return Page(template="suppliers/supplier_live.html", values=values)
         one: Supplier = values["row"]
         range = ranges.read(request, usual="24h")
         since, until = charts.bounds(range)
@@ -99,7 +99,7 @@ async def show_one(request: Request) -> Answer:
         "has_callbacks": one.kind in kinds.HTTP,
         "callbacks": addresses.address(request.services.settings, id),
     }
-    return Shown(template="suppliers/supplier.html", values=values)
+    return Page(template="suppliers/supplier.html", values=values)
 
 
 async def _state(request: Request, conn: Connection, row: Supplier) -> dict[str, Any]:

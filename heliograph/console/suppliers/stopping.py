@@ -10,7 +10,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.suppliers.listing import HERE, known
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import suppliers
@@ -31,7 +31,7 @@ async def show_pause(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await known(conn, request.id())
         values = {"one": one, **await _instead(conn, one)}
-    return Shown(template="suppliers/supplier_pause.html", values=values)
+    return Page(template="suppliers/supplier_pause.html", values=values)
 
 
 async def pause(request: Request) -> Answer:
@@ -56,7 +56,7 @@ async def reset_circuit(request: Request) -> Answer:
     async with request.writing() as conn:
         await suppliers.reset_circuit(conn, supplier=str(id), by=request.who)
     said = request.text("Workers try it again within a second. They avoid it again if it still fails.")
-    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+    return Redirect(location=f"{HERE}/{id}", notice=said)
 
 
 async def show_remove(request: Request) -> Answer:
@@ -64,7 +64,7 @@ async def show_remove(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await known(conn, request.id())
         values = {"one": one, **await _instead(conn, one, removed=True)}
-    return Shown(template="suppliers/supplier_remove.html", values=values)
+    return Page(template="suppliers/supplier_remove.html", values=values)
 
 
 async def remove(request: Request) -> Answer:
@@ -79,14 +79,14 @@ async def remove(request: Request) -> Answer:
         return refused("suppliers/supplier_remove.html", refusal, values)
     async with request.writing() as conn:
         await suppliers.set_state(conn, supplier=str(id), state="removed", by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("%(name)s is removed.", name=one.name))
+    return Redirect(location=HERE, notice=request.text("%(name)s is removed.", name=one.name))
 
 
 async def _set(request: Request, state: str, said: str) -> Answer:
     id = request.id()
     async with request.writing() as conn:
         await suppliers.set_state(conn, supplier=str(id), state=state, by=request.who)
-    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+    return Redirect(location=f"{HERE}/{id}", notice=said)
 
 
 async def _instead(conn: Connection, one: Supplier, *, removed: bool = False) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console.suppliers import wizard_message
 from heliograph.console.suppliers.listing import HERE, known
 from heliograph.console.suppliers.wizard import PROBED
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch import suppliers
@@ -29,7 +29,7 @@ async def show(request: Request) -> Answer:
     """The form, and the progress of the last test message."""
     values = await _values(request)
     template = "suppliers/wizard_message_live.html" if request.is_fragment else "suppliers/supplier_test.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def send(request: Request) -> Answer:
@@ -39,14 +39,14 @@ async def send(request: Request) -> Answer:
         await begin(request, number, sender, text)
     except Invalid as refusal:
         return refused("suppliers/supplier_test.html", refusal, await _values(request))
-    return Elsewhere(location=f"{HERE}/{request.id()}/test")
+    return Redirect(location=f"{HERE}/{request.id()}/test")
 
 
 async def show_reach(request: Request) -> Answer:
     """What the connection test does, before it runs."""
     async with request.reading() as conn:
         one = await known(conn, request.id())
-    return Shown(template="suppliers/supplier_reach.html", values=_reached(request, one, []))
+    return Page(template="suppliers/supplier_reach.html", values=_reached(request, one, []))
 
 
 async def reach(request: Request) -> Answer:
@@ -64,7 +64,7 @@ async def reach(request: Request) -> Answer:
     after = {"verdict": "not reached" if wrong else "reached", "code": wrong}
     async with request.writing() as conn:
         await audit.record(conn, request.who, "supplier.tested", object_id=one.id, name=one.name, after=after)
-    return Shown(template="suppliers/supplier_reach.html", values=_reached(request, one, found))
+    return Page(template="suppliers/supplier_reach.html", values=_reached(request, one, found))
 
 
 async def begin(request: Request, number: str, sender: str, text: str, *, is_long: bool = False) -> None:
@@ -107,7 +107,7 @@ async def cure(request: Request) -> Answer:
         trial = await trying.last(conn, supplier_id=id)
     said = request.text("Saved: answer and receipt now name the same id.") if done else ""
     step = "long" if trial is not None and trial.is_long else "test"
-    return Elsewhere(location=f"{HERE}/{id}/{step}", notice=said)
+    return Redirect(location=f"{HERE}/{id}/{step}", notice=said)
 
 
 async def _record(request: Request, conn: Connection, one: Supplier, to: str, found: Followed) -> None:

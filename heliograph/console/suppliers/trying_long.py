@@ -14,7 +14,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console.suppliers import trying as short
 from heliograph.console.suppliers import wizard_long, wizard_message
 from heliograph.console.suppliers.listing import HERE, known
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import long_messages, trying
@@ -23,7 +23,7 @@ from heliograph.sms.management import long_messages, trying
 async def show(request: Request) -> Answer:
     """The form, the progress of the last test message, and what it revealed."""
     template = "suppliers/wizard_long_live.html" if request.is_fragment else "suppliers/supplier_long.html"
-    return Shown(template=template, values=await _values(request))
+    return Page(template=template, values=await _values(request))
 
 
 async def send(request: Request) -> Answer:
@@ -65,7 +65,7 @@ async def _set(request: Request, act: Callable[..., Awaitable[bool]], said: str)
 
 
 def _here(request: Request, notice: str = "") -> Answer:
-    return Elsewhere(location=f"{HERE}/{request.id()}/long", notice=notice)
+    return Redirect(location=f"{HERE}/{request.id()}/long", notice=notice)
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from heliograph.base.errors import Invalid
 from heliograph.console.suppliers.listing import HERE
-from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.sms.watched import pdus
@@ -24,4 +24,4 @@ async def watch(request: Request) -> Answer:
     async with request.writing() as conn:
         await pdus.begin(conn, supplier=str(id), lasts=timedelta(minutes=minutes), by=request.who)
     said = request.text("Workers show its traffic within two seconds.")
-    return Elsewhere(location=f"{HERE}/{id}", notice=said)
+    return Redirect(location=f"{HERE}/{id}", notice=said)

@@ -17,7 +17,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.suppliers.listing import known
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.pages.routes import Handler
 from heliograph.sms.callbacks import addresses
@@ -62,7 +62,7 @@ PROBED: Mapping[str, str] = {
 
 async def show_new(request: Request) -> Answer:
     """The choice of kind."""
-    return Shown(template="suppliers/wizard_new.html", values=_kinds(request))
+    return Page(template="suppliers/wizard_new.html", values=_kinds(request))
 
 
 async def begin(request: Request) -> Answer:
@@ -72,7 +72,7 @@ async def begin(request: Request) -> Answer:
             id = await drafts.begin(conn, name=request.form.get("name", ""), kind=request.form.get("kind", ""))
     except Invalid as refusal:
         return refused("suppliers/wizard_new.html", refusal, _kinds(request))
-    return Elsewhere(location=_path(id, "connection"))
+    return Redirect(location=_path(id, "connection"))
 
 
 async def go_on(request: Request) -> Answer:
@@ -82,13 +82,13 @@ async def go_on(request: Request) -> Answer:
         step = "long" if draft.trial.is_long else "message"
     else:
         step = "connection" if not draft.is_complete else "test" if not draft.steps else "message"
-    return Elsewhere(location=_path(draft.id, step))
+    return Redirect(location=_path(draft.id, step))
 
 
 async def show_connection(request: Request) -> Answer:
     """The account's address and password."""
     draft = await read(request)
-    return Shown(template="suppliers/wizard_fields.html", values=_connection(draft, kept(draft)))
+    return Page(template="suppliers/wizard_fields.html", values=_connection(draft, kept(draft)))
 
 
 async def save_connection(request: Request) -> Answer:
@@ -110,31 +110,31 @@ async def save_connection(request: Request) -> Answer:
                 await drafts.forget_tests(conn, draft.id)
     except Invalid as refusal:
         return refused("suppliers/wizard_fields.html", refusal, _connection(draft, given))
-    return Elsewhere(location=_path(draft.id, "test"))
+    return Redirect(location=_path(draft.id, "test"))
 
 
 async def show_test(request: Request) -> Answer:
     """The results of the last connection test, step by step."""
     draft = await read(request)
     names = {name: request.text(said) for name, said in PROBED.items()}
-    return Shown(template="suppliers/wizard_test.html", values=steps(draft, "test") | {"names": names})
+    return Page(template="suppliers/wizard_test.html", values=steps(draft, "test") | {"names": names})
 
 
 async def test(request: Request) -> Answer:
     """Resolve, connect, TLS, bind, enquire, unbind, as far as this succeeds."""
     draft = await read(request)
     if not draft.is_complete:
-        return Elsewhere(location=_path(draft.id, "connection"))
+        return Redirect(location=_path(draft.id, "connection"))
     found = await probing.probe(draft.kind, account(request, draft))
     async with request.writing() as conn:
         await drafts.keep_steps(conn, draft.id, found)
-    return Elsewhere(location=_path(draft.id, "test"))
+    return Redirect(location=_path(draft.id, "test"))
 
 
 async def show_limits(request: Request) -> Answer:
     """The form for sessions, window and rate."""
     draft = await read(request)
-    return Shown(template="suppliers/wizard_fields.html", values=_limits(draft, kept(draft)))
+    return Page(template="suppliers/wizard_fields.html", values=_limits(draft, kept(draft)))
 
 
 async def save_limits(request: Request) -> Answer:
@@ -145,7 +145,7 @@ async def save_limits(request: Request) -> Answer:
 async def show_dialect(request: Request) -> Answer:
     """Questions about its dialect of the protocol."""
     draft = await read(request)
-    return Shown(template="suppliers/wizard_fields.html", values=_dialect(draft, kept(draft)))
+    return Page(template="suppliers/wizard_fields.html", values=_dialect(draft, kept(draft)))
 
 
 async def save_dialect(request: Request) -> Answer:
@@ -158,7 +158,7 @@ async def discard(request: Request) -> Answer:
     async with request.writing() as conn:
         await drafts.get(conn, request.id())
         await drafts.drop(conn, request.id())
-    return Elsewhere(location=LIST, notice=request.text("It is discarded."))
+    return Redirect(location=LIST, notice=request.text("It is discarded."))
 
 
 def unless_added(handler: Handler) -> Handler:
@@ -173,7 +173,7 @@ def unless_added(handler: Handler) -> Handler:
                 raise
             async with request.reading() as conn:
                 made = await known(conn, request.id())
-            return Elsewhere(location=f"{LIST}/{made.id}")
+            return Redirect(location=f"{LIST}/{made.id}")
 
     return step
 
@@ -214,7 +214,7 @@ async def _save(request: Request, step: str, next_step: str) -> Answer:
             await drafts.save(conn, suppliers.seal_key(request.services.settings), draft)
     except Invalid as refusal:
         return refused("suppliers/wizard_fields.html", refusal, values(draft, given))
-    return Elsewhere(location=_path(draft.id, next_step))
+    return Redirect(location=_path(draft.id, next_step))
 
 
 def _path(id: UUID, step: str) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base.errors import Invalid
 from heliograph.console.suppliers import wizard, wizard_message
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import drafts, long_messages
@@ -27,7 +27,7 @@ async def show(request: Request) -> Answer:
     """The form, the progress of the last test message, and what it revealed."""
     draft = await wizard.read(request)
     template = "suppliers/wizard_long_live.html" if request.is_fragment else "suppliers/wizard_long.html"
-    return Shown(template=template, values=_values(request, draft))
+    return Page(template=template, values=_values(request, draft))
 
 
 async def send(request: Request) -> Answer:
@@ -81,7 +81,7 @@ async def join(request: Request) -> Answer:
 
 
 def _here(draft: Draft, notice: str = "") -> Answer:
-    return Elsewhere(location=f"/console/drafts/{draft.id}/long", notice=notice)
+    return Redirect(location=f"/console/drafts/{draft.id}/long", notice=notice)
 
 
 def _values(request: Request, draft: Draft) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import SettingsError
 from heliograph.base.sentences import quoted
 from heliograph.console.suppliers import wizard
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import suppliers
 from heliograph.sms.management import drafts, following
@@ -39,7 +39,7 @@ async def show(request: Request) -> Answer:
     """The form, and the progress of the last test message."""
     draft = await wizard.read(request)
     template = "suppliers/wizard_message_live.html" if request.is_fragment else "suppliers/wizard_message.html"
-    return Shown(template=template, values=_values(request, draft))
+    return Page(template=template, values=_values(request, draft))
 
 
 async def send(request: Request) -> Answer:
@@ -51,7 +51,7 @@ async def send(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("suppliers/wizard_message.html", refusal, _values(request, draft))
     await try_draft(request, draft, number, sender, text)
-    return Elsewhere(location=f"/console/drafts/{draft.id}/message")
+    return Redirect(location=f"/console/drafts/{draft.id}/message")
 
 
 def demand_idle(draft: Draft) -> None:
@@ -149,13 +149,13 @@ async def cure(request: Request) -> Answer:
     draft = await wizard.read(request)
     step = "long" if draft.trial is not None and draft.trial.is_long else "message"
     if draft.trial is None or not draft.trial.followed.cure:
-        return Elsewhere(location=f"/console/drafts/{draft.id}/{step}")
+        return Redirect(location=f"/console/drafts/{draft.id}/{step}")
     changed = msgspec.structs.replace(draft, settings=draft.settings | draft.trial.followed.cure)
     async with request.writing() as conn, conn.transaction():
         await drafts.save(conn, suppliers.seal_key(request.services.settings), changed)
         await drafts.keep_trial(conn, draft.id, drafts.mended(draft.trial))
     said = request.text("Saved: answer and receipt now name the same id.")
-    return Elsewhere(location=f"/console/drafts/{draft.id}/{step}", notice=said)
+    return Redirect(location=f"/console/drafts/{draft.id}/{step}", notice=said)
 
 
 def runs(trial: Trial | None) -> bool:

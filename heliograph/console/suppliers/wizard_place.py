@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.routing import told
 from heliograph.console.suppliers import wizard
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice
@@ -32,7 +32,7 @@ PAUSE = "pause_simulators"
 async def show(request: Request) -> Answer:
     """The form for its rank and routes."""
     draft = await wizard.read(request)
-    return Shown(template="suppliers/wizard_place.html", values=await _values(request, draft, wizard.kept(draft)))
+    return Page(template="suppliers/wizard_place.html", values=await _values(request, draft, wizard.kept(draft)))
 
 
 async def finish(request: Request) -> Answer:
@@ -41,7 +41,7 @@ async def finish(request: Request) -> Answer:
     draft, form = await wizard.read(request), request.form
     given = wizard.kept(draft) | {name: form[name] for name in forms.ROW if name in form}
     if form.get("do") == "again":
-        return Shown(template="suppliers/wizard_place.html", values=await _values(request, draft, given))
+        return Page(template="suppliers/wizard_place.html", values=await _values(request, draft, given))
     key = suppliers.seal_key(request.services.settings)
     try:
         place = wizard.placed(draft, given)
@@ -64,7 +64,7 @@ async def finish(request: Request) -> Answer:
                 chosen = {name: value for name, value in form.items() if name.startswith(ROUTE) or name == PAUSE}
                 typed = {name: given[name] for name in forms.ROW if name in given}
                 values = wizard.steps(draft, "place") | told.preview(found, names) | {"given": typed | chosen}
-                return Shown(template="suppliers/wizard_preview.html", values=values)
+                return Page(template="suppliers/wizard_preview.html", values=values)
         async with request.writing() as conn, conn.transaction():
             made, joined = await work(conn)
     except SupplierExists:
@@ -75,7 +75,7 @@ async def finish(request: Request) -> Answer:
     said = request.text("%(name)s is added: workers connect to it within a second.", name=place.name)
     if joined:
         said += " " + request.text("Added to these routes: %(routes)s.", routes=", ".join(joined))
-    return Elsewhere(location=f"{wizard.LIST}/{made}", notice=said)
+    return Redirect(location=f"{wizard.LIST}/{made}", notice=said)
 
 
 async def _join(conn: Connection, request: Request, made: UUID, place: Mapping[str, Any]) -> list[str]:

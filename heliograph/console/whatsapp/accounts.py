@@ -8,7 +8,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import organization
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
@@ -31,19 +31,19 @@ async def show(request: Request) -> Answer:
         standing = await onboarding.standing(conn)
     rows = [(one, _worst(checks.of_account(one, key))) for one in standing[:MOST]]
     values = {"rows": rows, "is_cut": len(standing) > MOST, "may_change": request.may(permission=TRAFFIC_CHANGE)}
-    return Shown(template="whatsapp/accounts.html", values=values)
+    return Page(template="whatsapp/accounts.html", values=values)
 
 
 async def show_one(request: Request) -> Answer:
     """One account, with the values to enter at Meta."""
     values = await _values(request)
     template = "whatsapp/account_live.html" if request.is_fragment else "whatsapp/account.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def show_pause(request: Request) -> Answer:
     """What pausing it would stop."""
-    return Shown(template="whatsapp/pause.html", values=await _values(request))
+    return Page(template="whatsapp/pause.html", values=await _values(request))
 
 
 async def pause(request: Request) -> Answer:
@@ -58,7 +58,7 @@ async def resume(request: Request) -> Answer:
 
 async def show_remove(request: Request) -> Answer:
     """What removing it would delete."""
-    return Shown(template="whatsapp/remove.html", values=await _values(request))
+    return Page(template="whatsapp/remove.html", values=await _values(request))
 
 
 async def remove(request: Request) -> Answer:
@@ -70,7 +70,7 @@ async def remove(request: Request) -> Answer:
             await accounts.set_state(conn, organization_id=of, account_id=one.id, state="removed", by=request.who)
     except Invalid as refusal:
         return refused("whatsapp/remove.html", refusal, await _values(request))
-    return Elsewhere(location=HERE, notice=request.text("%(name)s is removed.", name=one.name or one.waba_id))
+    return Redirect(location=HERE, notice=request.text("%(name)s is removed.", name=one.name or one.waba_id))
 
 
 async def release(request: Request) -> Answer:
@@ -145,7 +145,7 @@ async def release_number(request: Request) -> Answer:
         number = await onboarding.find_number(conn, of.id, str(request.id()))
         released = await holds.release_number(conn, of.id, number["id"], by=request.who)
         account = await onboarding.find_account(conn, of.id, number["waba_id"])
-    return Elsewhere(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=_released(request, released))
+    return Redirect(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=_released(request, released))
 
 
 async def set_template(request: Request) -> Answer:
@@ -161,7 +161,7 @@ async def set_template(request: Request) -> Answer:
         if disabled
         else request.text("It can be sent again.")
     )
-    return Elsewhere(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=said)
+    return Redirect(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=said)
 
 
 async def _account(conn: Connection, request: Request) -> tuple[UUID, BusinessAccount]:
@@ -177,13 +177,13 @@ async def _set(request: Request, state: str, said: str) -> Answer:
     return _back(request, said)
 
 
-def _back(request: Request, said: str) -> Elsewhere:
+def _back(request: Request, said: str) -> Redirect:
     where = f"{HERE}/accounts/{request.id('organization')}/{request.id()}"
-    return Elsewhere(location=where, notice=said)
+    return Redirect(location=where, notice=said)
 
 
-async def _refused(request: Request, refusal: Invalid) -> Shown:
-    return Shown(template="whatsapp/account.html", values=await _values(request), status=422, refusal=refusal)
+async def _refused(request: Request, refusal: Invalid) -> Page:
+    return Page(template="whatsapp/account.html", values=await _values(request), status=422, refusal=refusal)
 
 
 def _released(request: Request, released: bool) -> str:

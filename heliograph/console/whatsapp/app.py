@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import organization
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.whatsapp.mirror import apps, onboarding
 
@@ -15,7 +15,7 @@ TEMPLATE = "whatsapp/app.html"
 
 async def show(request: Request) -> Answer:
     """The form. Stored values are not shown."""
-    return Shown(template=TEMPLATE, values=await _values(request))
+    return Page(template=TEMPLATE, values=await _values(request))
 
 
 async def change(request: Request) -> Answer:
@@ -30,7 +30,7 @@ async def change(request: Request) -> Answer:
             )
     except Invalid as refusal:
         return refused(TEMPLATE, refusal, values)
-    return Elsewhere(location=values["here"], notice=request.text("Saved: it takes effect within a second."))
+    return Redirect(location=values["here"], notice=request.text("Saved: it takes effect within a second."))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.base.errors import NotFound
 from heliograph.overview.installation import whatsapp
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.whatsapp.callbacks import dead_letters, inbox
@@ -28,7 +28,7 @@ async def show(request: Request) -> Answer:
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     template = "whatsapp/callbacks_live.html" if request.is_fragment else "whatsapp/callbacks.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def retry(request: Request) -> Answer:
@@ -37,7 +37,7 @@ async def retry(request: Request) -> Answer:
     said = request.text(
         "%(done)s of %(looked)s are applied.", done=request.speech.number(done), looked=request.speech.number(looked)
     )
-    return Elsewhere(location=HERE, notice=said)
+    return Redirect(location=HERE, notice=said)
 
 
 async def show_one(request: Request) -> Answer:
@@ -50,7 +50,7 @@ async def show_one(request: Request) -> Answer:
         "one": found.line,
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
-    return Shown(template="whatsapp/callback.html", values=values)
+    return Page(template="whatsapp/callback.html", values=values)
 
 
 async def retry_one(request: Request) -> Answer:
@@ -60,12 +60,12 @@ async def retry_one(request: Request) -> Answer:
     if not looked:
         raise NotFound
     if done:
-        return Elsewhere(location=HERE, notice=request.text("It is applied."))
-    return Elsewhere(location=f"{HERE}/{id}", notice=request.text("It still cannot be applied."))
+        return Redirect(location=HERE, notice=request.text("It is applied."))
+    return Redirect(location=f"{HERE}/{id}", notice=request.text("It still cannot be applied."))
 
 
 async def drop(request: Request) -> Answer:
     """Give it up."""
     async with request.writing() as conn:
         await dead_letters.drop(conn, id=request.id(), by=request.who)
-    return Elsewhere(location=HERE, notice=request.text("It is given up."))
+    return Redirect(location=HERE, notice=request.text("It is given up."))

@@ -10,7 +10,7 @@ from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.process.settings import SettingsError
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
 from heliograph.suppliers.whatsapp_cloud.graph import CloudClient
@@ -33,7 +33,7 @@ class CheckedValue(msgspec.Struct, frozen=True):
 
 async def show(request: Request) -> Answer:
     """The form."""
-    return Shown(template=TEMPLATE, values=_values(request, []))
+    return Page(template=TEMPLATE, values=_values(request, []))
 
 
 async def submit(request: Request) -> Answer:
@@ -46,7 +46,7 @@ async def submit(request: Request) -> Answer:
             client = _client(typed)
             try:
                 if form.get("do") != "connect":
-                    return Shown(template=TEMPLATE, values=_values(request, await _try(request, conn, client, typed)))
+                    return Page(template=TEMPLATE, values=_values(request, await _try(request, conn, client, typed)))
                 made = await onboarding.connect(
                     conn,
                     apps.seal_key(request.services.settings),
@@ -72,7 +72,7 @@ async def submit(request: Request) -> Answer:
         wrong = Invalid(("waba_id", refusal.code, "This account is connected already."))
         return refused(TEMPLATE, wrong, _values(request, []))
     where = f"/console/whatsapp/accounts/{organization.id}/{made.account.id}"
-    return Elsewhere(location=where, notice=request.text("It is connected. Now enter the callback address at Meta."))
+    return Redirect(location=where, notice=request.text("It is connected. Now enter the callback address at Meta."))
 
 
 async def _try(request: Request, conn: Connection, client: CloudClient, typed: dict[str, str]) -> list[CheckedValue]:

@@ -9,7 +9,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.acting import organization
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL
@@ -31,7 +31,7 @@ async def show(request: Request) -> Answer:
     """The form with the current values."""
     async with request.reading() as conn:
         one = await _account(conn, request)
-    return Shown(template=FORM, values=_values(request, one, _shown(one)))
+    return Page(template=FORM, values=_values(request, one, _shown(one)))
 
 
 async def change(request: Request) -> Answer:
@@ -45,17 +45,17 @@ async def change(request: Request) -> Answer:
     given |= leaving.kept(form, before)
     values = _values(request, one, given)
     if form.get("do") == "again":
-        return Shown(template=FORM, values=values)
+        return Page(template=FORM, values=values)
     changed = {name: text for name, text in given.items() if text != before[name]}
     # The state that the difference page showed; that page itself is made from the current state.
     seen = msgspec.structs.replace(one, **{name: form.get(f"seen_{name}", before[name]) for name in FIELDS})
     try:
         if not changed and seen == one:
-            return Elsewhere(location=values["here"], notice=request.text("Nothing was changed."))
+            return Redirect(location=values["here"], notice=request.text("Nothing was changed."))
         accounts.check(name=given["name"], base_url=given["base_url"], api_version=given["api_version"])
         if form.get("do") != "save":
             told = [(request.text(FIELDS[name][1]), before[name], text) for name, text in changed.items()]
-            return Shown(template=DIFFERENCE, values=values | {"differences": told, "before": before})
+            return Page(template=DIFFERENCE, values=values | {"differences": told, "before": before})
         async with request.writing() as conn:
             await accounts.update(
                 conn,
@@ -70,7 +70,7 @@ async def change(request: Request) -> Answer:
         wrong = [(one["field"], one["issue"], WRONG[one["field"]]) for one in refusal.details["fields"]]
         is_moved = any(issue == "moved" for _, issue, _ in wrong)
         return refused(FORM, refusal if is_moved else Invalid(*wrong), values)
-    return Elsewhere(location=values["here"], notice=request.text("Saved: it takes effect within a second."))
+    return Redirect(location=values["here"], notice=request.text("Saved: it takes effect within a second."))
 
 
 async def _account(conn: Connection, request: Request) -> BusinessAccount:

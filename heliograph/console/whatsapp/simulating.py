@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid_in
 from heliograph.console.acting import organization
 from heliograph.console.whatsapp.accounts import HERE
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.whatsapp.callbacks import simulated
 from heliograph.whatsapp.callbacks.simulated import Callback
@@ -22,7 +22,7 @@ TEMPLATE = "whatsapp/simulate.html"
 
 async def show(request: Request) -> Answer:
     """The form."""
-    return Shown(template=TEMPLATE, values=await _values(request))
+    return Page(template=TEMPLATE, values=await _values(request))
 
 
 async def submit(request: Request) -> Answer:
@@ -35,7 +35,7 @@ async def submit(request: Request) -> Answer:
     except Invalid as refusal:
         return refused(TEMPLATE, refusal, await _values(request))
     where = f"{HERE}/accounts/{request.id('organization')}/{request.id()}/simulate"
-    return Elsewhere(location=where, notice=request.text("It came in: a worker applies it like any other callback."))
+    return Redirect(location=where, notice=request.text("It came in: a worker applies it like any other callback."))
 
 
 async def _make(conn: Connection, request: Request) -> Callback:

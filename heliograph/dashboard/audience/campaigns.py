@@ -29,7 +29,7 @@ from heliograph.dashboard.audience import words
 from heliograph.dashboard.audience.composing import drafts as campaign_drafts
 from heliograph.dashboard.audience.composing.form import found
 from heliograph.dashboard.sending import template
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import figures
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces import charts
@@ -112,7 +112,7 @@ async def show_list(request: Request) -> Answer:
         "may_write": request.may(WRITE),
         "is_live": any(one.status in plan.UNDER_WAY for one in rows),
     }
-    return Shown(
+    return Page(
         template="audience/campaigns_rows.html" if request.is_fragment else "audience/campaigns.html", values=values
     )
 
@@ -124,7 +124,7 @@ async def show(request: Request) -> Answer:
         values = await _values(request, conn, campaign)
     if values["chart"] is not None and (file := charts.download(request, [values["chart"]])) is not None:
         return file
-    return Shown(
+    return Page(
         template="audience/campaign_live.html" if request.is_fragment else "audience/campaign.html", values=values
     )
 
@@ -169,7 +169,7 @@ async def show_cancel(request: Request) -> Answer:
     """What canceling would do, in numbers."""
     async with request.reading() as conn:
         campaign = await find(request, conn)
-    return Shown(template="audience/campaign_cancel.html", values={"campaign": campaign})
+    return Page(template="audience/campaign_cancel.html", values={"campaign": campaign})
 
 
 async def cancel(request: Request) -> Answer:
@@ -205,7 +205,7 @@ async def _act(request: Request, act: Any, said: str) -> Answer:
     back = request.to(f"{HERE}/{id}")
     if request.form.get("back") == "list":
         back = request.to(HERE, channel=channel if channel != "sms" else None)
-    return Elsewhere(location=back, notice=said)
+    return Redirect(location=back, notice=said)
 
 
 async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, Any]:

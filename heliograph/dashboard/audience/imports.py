@@ -23,7 +23,7 @@ from heliograph.contacts.sheets import FIELDS, Layout
 from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import Rejects
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.people import roles
@@ -58,12 +58,12 @@ async def show_list(request: Request) -> Answer:
         "may_write": request.may(WRITE),
         "pages": leafing.pages(request, rows[-1].id if len(found) > len(rows) else None),
     }
-    return Shown(template="audience/imports.html", values=values)
+    return Page(template="audience/imports.html", values=values)
 
 
 async def show_upload(request: Request) -> Answer:
     """Step 1: upload a file, or paste from a spreadsheet."""
-    return Shown(template="audience/import_upload.html", values=_upload_values(request))
+    return Page(template="audience/import_upload.html", values=_upload_values(request))
 
 
 async def upload(request: Request) -> Answer:
@@ -101,7 +101,7 @@ async def upload(request: Request) -> Answer:
     except BaseException:
         await _give_up(request, id)
         raise
-    return Elsewhere(location=request.to(f"{HERE}/{id}/read"))
+    return Redirect(location=request.to(f"{HERE}/{id}/read"))
 
 
 async def show_read(request: Request) -> Answer:
@@ -111,7 +111,7 @@ async def show_read(request: Request) -> Answer:
         if draft.state not in ("reading", "checked"):
             return _now(request, draft)
         head = await drafts.head(conn, request.actor, id=draft.id)
-    return Shown(template="audience/import_read.html", values=_read_values(draft, head, request.query))
+    return Page(template="audience/import_read.html", values=_read_values(draft, head, request.query))
 
 
 async def read(request: Request) -> Answer:
@@ -124,11 +124,11 @@ async def read(request: Request) -> Answer:
             layout, problem = _layout(draft, head, request.form)
             if problem:
                 values = _read_values(draft, head, request.form)
-                return Shown(template="audience/import_read.html", values=values, status=422)
+                return Page(template="audience/import_read.html", values=values, status=422)
             await drafts.read_as(conn, request.actor, id=id, layout=layout)
     except ImportMoved:
         return await _moved(request, id)
-    return Elsewhere(location=request.to(f"{HERE}/{id}/map"))
+    return Redirect(location=request.to(f"{HERE}/{id}/map"))
 
 
 async def show_map(request: Request) -> Answer:
@@ -140,7 +140,7 @@ async def show_map(request: Request) -> Answer:
         head = await drafts.head(conn, request.actor, id=draft.id)
         home = (await organizations.get(conn, id=request.actor.organization_id)).country
     typed = dict(request.query) if "on_duplicate" in request.query else _typed(draft, home)
-    return Shown(template="audience/import_map.html", values=_map_values(request, draft, head, typed))
+    return Page(template="audience/import_map.html", values=_map_values(request, draft, head, typed))
 
 
 async def map_columns(request: Request) -> Answer:
@@ -169,7 +169,7 @@ async def map_columns(request: Request) -> Answer:
                 return refused("audience/import_map.html", refusal, values)
     except ImportMoved:
         return await _moved(request, id)
-    return Elsewhere(location=request.to(f"{HERE}/{id}/check"))
+    return Redirect(location=request.to(f"{HERE}/{id}/check"))
 
 
 async def show_check(request: Request) -> Answer:
@@ -194,7 +194,7 @@ async def run(request: Request) -> Answer:
         return _checked(request, draft, wrong)
     except ImportMoved:
         return await _moved(request, id)
-    return Elsewhere(location=request.to(f"{HERE}/{id}"))
+    return Redirect(location=request.to(f"{HERE}/{id}"))
 
 
 async def show(request: Request) -> Answer:
@@ -209,7 +209,7 @@ async def show(request: Request) -> Answer:
         "may_write": request.may(WRITE),
         "mends": draft.kind == "contacts",
     }
-    return Shown(template="audience/import_live.html" if request.is_fragment else "audience/import.html", values=values)
+    return Page(template="audience/import_live.html" if request.is_fragment else "audience/import.html", values=values)
 
 
 async def stop(request: Request) -> Answer:
@@ -222,8 +222,8 @@ async def show_undo(request: Request) -> Answer:
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
     if not draft.can_undo:
-        return Elsewhere(location=request.to(f"{HERE}/{draft.id}"))
-    return Shown(template="audience/import_undo.html", values={"draft": draft, "mends": draft.kind == "contacts"})
+        return Redirect(location=request.to(f"{HERE}/{draft.id}"))
+    return Page(template="audience/import_undo.html", values={"draft": draft, "mends": draft.kind == "contacts"})
 
 
 async def undo(request: Request) -> Answer:
@@ -239,14 +239,14 @@ async def back(request: Request) -> Answer:
             await drafts.back(conn, request.actor, id=id)
     except ImportMoved:
         return await _moved(request, id)
-    return Elsewhere(location=request.to(f"{HERE}/{id}/map"))
+    return Redirect(location=request.to(f"{HERE}/{id}/map"))
 
 
 async def discard(request: Request) -> Answer:
     """Delete a file from which nothing was imported."""
     async with request.writing() as conn:
         await drafts.discard(conn, request.actor, id=request.id())
-    return Elsewhere(location=request.to(HERE), notice=request.text("The file is erased."))
+    return Redirect(location=request.to(HERE), notice=request.text("The file is erased."))
 
 
 async def export_rejects(request: Request) -> Answer:
@@ -259,7 +259,7 @@ async def export_rejects(request: Request) -> Answer:
 
 async def show_mend(request: Request) -> Answer:
     """Rejected rows as an editable table."""
-    return Shown(template="audience/import_mend.html", values=await _mend_values(request))
+    return Page(template="audience/import_mend.html", values=await _mend_values(request))
 
 
 async def mend(request: Request) -> Answer:
@@ -281,7 +281,7 @@ async def mend(request: Request) -> Answer:
     except ImportMoved:
         return await _moved(request, id)
     said = request.speech.count("%(num)s row imported.", "%(num)s rows imported.", done["imported"])
-    return Elsewhere(location=request.to(f"{HERE}/{id}" + ("/mend" if done["left"] else "")), notice=said)
+    return Redirect(location=request.to(f"{HERE}/{id}" + ("/mend" if done["left"] else "")), notice=said)
 
 
 def _upload_values(request: Request) -> dict[str, Any]:
@@ -387,7 +387,7 @@ def _map_values(request: Request, draft: Draft, head: bytes, typed: Any) -> dict
 def _checked(request: Request, draft: Draft, refusal: Invalid | None = None) -> Answer:
     values = {"draft": draft, "reasons": words.IMPORT_REASONS, "fields_offered": words.FIELDS}
     template = "audience/import_check_live.html" if request.is_fragment else "audience/import_check.html"
-    return Shown(template=template, values=values, status=422 if refusal else 200, refusal=refusal)
+    return Page(template=template, values=values, status=422 if refusal else 200, refusal=refusal)
 
 
 async def _mend_values(request: Request) -> dict[str, Any]:
@@ -416,19 +416,19 @@ async def _act(request: Request, act: Any) -> Answer:
             await act(conn, request.actor, id=id)
     except ImportMoved:
         return await _moved(request, id)
-    return Elsewhere(location=request.to(f"{HERE}/{id}"))
+    return Redirect(location=request.to(f"{HERE}/{id}"))
 
 
 async def _moved(request: Request, id: UUID) -> Answer:
     """Somebody else has moved the import on: go to its current page, which says so."""
     async with request.reading() as conn:
         await drafts.get(conn, request.actor, id=id)
-    return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text(ImportMoved().message))
+    return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text(ImportMoved().message))
 
 
 def _now(request: Request, draft: Draft) -> Answer:
     """Go to the import's current page."""
     step = {"uploading": "/read", "reading": "/read", "checking": "/check", "checked": "/check"}.get(draft.state, "")
     if draft.state == "uploading":
-        return Elsewhere(location=request.to(HERE))
-    return Elsewhere(location=request.to(f"{HERE}/{draft.id}{step}"))
+        return Redirect(location=request.to(HERE))
+    return Redirect(location=request.to(f"{HERE}/{draft.id}{step}"))

@@ -20,7 +20,7 @@ from heliograph.consent.optouts import NotYoursToLift, OptOut
 from heliograph.dashboard import exporting, listing
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import OptOuts
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.lists import leafing
 from heliograph.pages.pieces import reply_form
@@ -52,7 +52,7 @@ class Reply(msgspec.Struct, frozen=True):
 async def show_list(request: Request) -> Answer:
     """A page of opt-outs, newest first, or that of a single number."""
     searched = request.query.get("q", "").strip()[:100]
-    return Shown(template="audience/opt_outs.html", values=await _listed(request, searched, {}))
+    return Page(template="audience/opt_outs.html", values=await _listed(request, searched, {}))
 
 
 async def add(request: Request) -> Answer:
@@ -68,7 +68,7 @@ async def add(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("audience/opt_outs.html", _in_words(refusal), await _listed(request, "", typed))
     said = request.text("They get no more messages.")
-    return Elsewhere(location=_to_contact(request) or request.to(HERE), notice=said)
+    return Redirect(location=_to_contact(request) or request.to(HERE), notice=said)
 
 
 async def lift(request: Request) -> Answer:
@@ -85,12 +85,12 @@ async def lift(request: Request) -> Answer:
         await request.once(work)
     except Invalid as refusal:
         one = _in_words(refusal).details["fields"][0]
-        return Elsewhere(location=back, notice=request.text(one["message"]))
+        return Redirect(location=back, notice=request.text(one["message"]))
     except NotYoursToLift as refusal:
-        return Elsewhere(location=back, notice=request.text(refusal.message))
+        return Redirect(location=back, notice=request.text(refusal.message))
     except NotFound:
-        return Elsewhere(location=back, notice=request.text("This number has not opted out."))
-    return Elsewhere(location=back, notice=request.text("They can be messaged again."))
+        return Redirect(location=back, notice=request.text("This number has not opted out."))
+    return Redirect(location=back, notice=request.text("They can be messaged again."))
 
 
 async def export(request: Request) -> Answer:
@@ -104,7 +104,7 @@ async def show_words(request: Request) -> Answer:
     """The organization's own keywords for STOP, and the replies to keywords."""
     async with request.reading() as conn:
         found = await organizations.get(conn, id=request.acting("live").organization_id)
-    return Shown(template="audience/opt_out_words.html", values=_words(found, found, reply_form.shown(found)))
+    return Page(template="audience/opt_out_words.html", values=_words(found, found, reply_form.shown(found)))
 
 
 async def change_words(request: Request) -> Answer:
@@ -120,7 +120,7 @@ async def change_words(request: Request) -> Answer:
     known = language if language in organizations.REPLY_LANGUAGES else None
     wanted = msgspec.structs.replace(found, reply_language=known, **chosen)
     if request.form.get("do") == "preview":
-        return Shown(template="audience/opt_out_words.html", values=_words(found, wanted, typed))
+        return Page(template="audience/opt_out_words.html", values=_words(found, wanted, typed))
 
     async def work(conn: Connection) -> str:
         changed = await policy.configure(
@@ -138,7 +138,7 @@ async def change_words(request: Request) -> Answer:
         await request.once(work)
     except Invalid as refusal:
         return refused("audience/opt_out_words.html", _in_words(refusal), _words(found, wanted, typed))
-    return Elsewhere(location=request.to(f"{HERE}/words"), notice=request.text("Saved."))
+    return Redirect(location=request.to(f"{HERE}/words"), notice=request.text("Saved."))
 
 
 def _words(known: Organization, one: Organization, typed: dict[str, str]) -> dict[str, object]:

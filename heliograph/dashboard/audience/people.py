@@ -23,7 +23,7 @@ from heliograph.inbox.threads import Thread
 from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Contacts, Tag
 from heliograph.pages import words as shared
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces.parts import Parts
@@ -89,13 +89,13 @@ async def show_list(request: Request) -> Answer:
     }
     if (opened := leafing.opened(request)) is not None:
         values |= {"panel": opened, "person_beside": await _values(request, opened, is_beside=True)}
-    return Shown(template="audience/people.html", values=values)
+    return Page(template="audience/people.html", values=values)
 
 
 async def show(request: Request) -> Answer:
     """One person: what is known, whether they may be written to, and their history."""
     template = "audience/person_live.html" if request.is_fragment else "audience/person.html"
-    return Shown(template=template, values=await _values(request, request.id(), is_beside=request.is_fragment))
+    return Page(template=template, values=await _values(request, request.id(), is_beside=request.is_fragment))
 
 
 async def annotate(request: Request) -> Answer:
@@ -109,7 +109,7 @@ async def annotate(request: Request) -> Answer:
             *((one["field"], one["issue"], words.CONTACT_FORM["notes"]) for one in refusal.details["fields"])
         )
         return refused("audience/person.html", said, await _values(request, id) | {"notes": written})
-    return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("Saved."))
+    return Redirect(location=request.to(f"/contacts/{id}"), notice=request.text("Saved."))
 
 
 async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dict[str, Any]:
@@ -164,7 +164,7 @@ async def _conversations(conn: Connection, request: Request, contact: Contact) -
 async def show_new(request: Request) -> Answer:
     """An empty form, or one filled in from the address."""
     typed = {name: request.query.get(name, "")[:200] for name in person_form.FIELDS}
-    return Shown(template=person_form.TEMPLATE, values=person_form.values(typed, None))
+    return Page(template=person_form.TEMPLATE, values=person_form.values(typed, None))
 
 
 async def create(request: Request) -> Answer:
@@ -183,14 +183,14 @@ async def create(request: Request) -> Answer:
         id = await request.once(work)
     except (Invalid, ContactAlreadyExists) as refusal:
         return person_form.refused_with(refusal, typed, None)
-    return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("The contact is created."))
+    return Redirect(location=request.to(f"/contacts/{id}"), notice=request.text("The contact is created."))
 
 
 async def show_edit(request: Request) -> Answer:
     """The form of one person."""
     async with request.reading() as conn:
         contact = await records.get(conn, request.actor, id=request.id())
-    return Shown(template=person_form.TEMPLATE, values=person_form.values(person_form.shown(contact), contact))
+    return Page(template=person_form.TEMPLATE, values=person_form.values(person_form.shown(contact), contact))
 
 
 async def change(request: Request) -> Answer:
@@ -209,7 +209,7 @@ async def change(request: Request) -> Answer:
         await request.once(work)
     except (Invalid, ContactAlreadyExists) as refusal:
         return person_form.refused_with(refusal, typed, contact)
-    return Elsewhere(location=request.to(f"/contacts/{id}"), notice=request.text("Saved."))
+    return Redirect(location=request.to(f"/contacts/{id}"), notice=request.text("Saved."))
 
 
 async def change_marked(request: Request) -> Answer:
@@ -234,10 +234,10 @@ async def change_marked(request: Request) -> Answer:
     except Invalid as refusal:
         one = refusal.details["fields"][0]
         said = words.CONTACT_FORM.get(one["field"], one["message"])
-        return Elsewhere(location=back, notice=request.text(said))
+        return Redirect(location=back, notice=request.text(said))
     if not count:
-        return Elsewhere(location=back, notice=request.text("Nothing had to be changed."))
-    return Elsewhere(location=f"{back}{'&' if '?' in back else '?'}change={id}")
+        return Redirect(location=back, notice=request.text("Nothing had to be changed."))
+    return Redirect(location=f"{back}{'&' if '?' in back else '?'}change={id}")
 
 
 async def undo(request: Request) -> Answer:
@@ -253,11 +253,11 @@ async def undo(request: Request) -> Answer:
     try:
         count = await request.once(work)
     except NotFound:
-        return Elsewhere(location=back, notice=request.text("This can no longer be undone."))
+        return Redirect(location=back, notice=request.text("This can no longer be undone."))
     said = request.speech.count(
         "Undone: %(num)s contact is as before.", "Undone: %(num)s contacts are as before.", count
     )
-    return Elsewhere(location=back, notice=said)
+    return Redirect(location=back, notice=said)
 
 
 async def export(request: Request) -> Answer:
@@ -274,7 +274,7 @@ async def export(request: Request) -> Answer:
 
 async def show_all(request: Request) -> Answer:
     """Before everybody who matches the filters is tagged: how many there are, as far as one query reaches."""
-    return Shown(template="audience/people_all.html", values=await _fitting(request, ""))
+    return Page(template="audience/people_all.html", values=await _fitting(request, ""))
 
 
 async def change_all(request: Request) -> Answer:

@@ -10,7 +10,7 @@ from heliograph.campaigns.views import tags as tag_uses
 from heliograph.contacts import records, tags
 from heliograph.contacts.tags import TooManyTagChanges
 from heliograph.dashboard.audience import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 
@@ -33,13 +33,13 @@ async def show_list(request: Request) -> Answer:
         "looked": tag_uses.LOOK,
     }
     template = "audience/tags_rows.html" if request.is_fragment else "audience/tags.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def show_edit(request: Request) -> Answer:
     """The form that renames, merges or removes one tag, with the effect of each."""
     name = request.query.get("tag", "")
-    return Shown(template="audience/tag_edit.html", values=await _values(request, name, ""))
+    return Page(template="audience/tag_edit.html", values=await _values(request, name, ""))
 
 
 async def rename(request: Request) -> Answer:
@@ -58,7 +58,7 @@ async def rename(request: Request) -> Answer:
         wrong = Invalid(("becomes", one["issue"], message))
         return refused("audience/tag_edit.html", wrong, await _values(request, name, becomes))
     except TooManyTagChanges as busy:
-        return Elsewhere(location=request.to("/contacts/tags"), notice=request.text(busy.message))
+        return Redirect(location=request.to("/contacts/tags"), notice=request.text(busy.message))
     return await _begun(request, id)
 
 
@@ -72,7 +72,7 @@ async def remove(request: Request) -> Answer:
     try:
         id = await request.once(work)
     except TooManyTagChanges as busy:
-        return Elsewhere(location=request.to("/contacts/tags"), notice=request.text(busy.message))
+        return Redirect(location=request.to("/contacts/tags"), notice=request.text(busy.message))
     return await _begun(request, id)
 
 
@@ -85,7 +85,7 @@ async def _begun(request: Request, id: str) -> Answer:
         said = request.text("There are many people with this tag. The list shows the progress.")
     else:
         said = request.speech.count("%(num)s person changed.", "%(num)s people changed.", change.contacts)
-    return Elsewhere(location=request.to("/contacts/tags"), notice=said)
+    return Redirect(location=request.to("/contacts/tags"), notice=said)
 
 
 async def _values(request: Request, name: str, becomes: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from heliograph.base.ids import just_above
 from heliograph.inbox import threads
 from heliograph.overview import inbox
 from heliograph.overview.inbox import Conversation, Window
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.roles import CONVERSE
@@ -44,8 +44,8 @@ async def _shown(request: Request, id: UUID | None) -> Answer:
     try:
         values = await _values(request, id)
     except Invalid:  # a position in another list
-        return Elsewhere(location=request.to(request.path, state=request.query.get("state")))
-    return Shown(
+        return Redirect(location=request.to(request.path, state=request.query.get("state")))
+    return Page(
         template="conversations/inbox_live.html" if request.is_fragment else "conversations/inbox.html", values=values
     )
 

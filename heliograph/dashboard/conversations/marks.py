@@ -12,7 +12,7 @@ from heliograph.contacts import records
 from heliograph.contacts.records import ContactAlreadyExists
 from heliograph.inbox import threads
 from heliograph.overview import inbox
-from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.requests import Request
 
 
@@ -36,7 +36,7 @@ async def close(request: Request) -> Answer:
         if not await threads.close(conn, request.actor, id=id, seen=_seen(request, "last")):
             return _back(request, request.text("They have written again, so the conversation stays open."))
         await _spread(conn, request)
-    return Elsewhere(
+    return Redirect(
         location=request.to("/inbox"),
         notice=request.text("The conversation is closed. The next message opens it again."),
     )
@@ -95,5 +95,5 @@ def _seen(request: Request, name: str) -> UUID | None:
         return None
 
 
-def _back(request: Request, notice: str = "") -> Elsewhere:
-    return Elsewhere(location=request.to(f"/inbox/{request.id()}", state=request.query.get("state")), notice=notice)
+def _back(request: Request, notice: str = "") -> Redirect:
+    return Redirect(location=request.to(f"/inbox/{request.id()}", state=request.query.get("state")), notice=notice)

@@ -8,7 +8,7 @@ from heliograph.dashboard.conversations import inbox
 from heliograph.dashboard.sending import refusals
 from heliograph.inbox import threads
 from heliograph.inbox.threads import Thread
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting import accept as sms
@@ -31,13 +31,13 @@ async def send(request: Request) -> Answer:
             raise
         told = refusals.told(request, refusal)
         values = await inbox.page(request, id, typed=text, is_refused=True)
-        return Shown(template="conversations/inbox.html", values=values, status=422, refusal=told)
-    return Elsewhere(location=request.to(f"/inbox/{id}", state=request.query.get("state")) + "#reply")
+        return Page(template="conversations/inbox.html", values=values, status=422, refusal=told)
+    return Redirect(location=request.to(f"/inbox/{id}", state=request.query.get("state")) + "#reply")
 
 
 async def back(request: Request) -> Answer:
     """A GET for the address that the form posts to: go to the conversation."""
-    return Elsewhere(location=request.to(f"/inbox/{request.id()}", state=request.query.get("state")))
+    return Redirect(location=request.to(f"/inbox/{request.id()}", state=request.query.get("state")))
 
 
 async def _accept(request: Request, thread: Thread, text: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.dashboard.developers import webhooks
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT
 from heliograph.webhooks import catcher
@@ -52,7 +52,7 @@ async def show(request: Request) -> Answer:
         "base": webhooks.base(request),
     }
     template = "developers/catcher_live.html" if request.is_fragment else "developers/catcher.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def open(request: Request) -> Answer:
@@ -70,7 +70,7 @@ async def close(request: Request) -> Answer:
     async with request.writing() as conn:
         await catcher.close(conn, request.actor)
     said = request.text("The catcher is closed, and what it caught is erased.")
-    return Elsewhere(location=request.to("/webhooks/catcher"), notice=said)
+    return Redirect(location=request.to("/webhooks/catcher"), notice=said)
 
 
 def _line(one: CaughtAttempt, whole: bool) -> Line:

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.dashboard.developers.webhooks import rules
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, REVEAL
 from heliograph.webhooks import endpoints, history, inspection, replays
@@ -43,7 +43,7 @@ async def show(request: Request) -> Answer:
         await asyncio.sleep(PAUSE)
         found = await _found(request, endpoint_id, event_id)
     template = "developers/delivery_live.html" if request.is_fragment else "developers/delivery.html"
-    return Shown(template=template, values=await _values(request, endpoint_id, found))
+    return Page(template=template, values=await _values(request, endpoint_id, found))
 
 
 async def panel(request: Request, endpoint_id: UUID, event_id: UUID) -> dict[str, Any]:
@@ -57,7 +57,7 @@ async def reveal(request: Request) -> Answer:
     async with request.writing() as conn:
         found = await history.reveal(conn, request.actor, endpoint_id=endpoint_id, event_id=event_id)
     values = await _values(request, endpoint_id, found, is_revealed=True)
-    return Shown(template="developers/delivery.html", values=values)
+    return Page(template="developers/delivery.html", values=values)
 
 
 async def resend(request: Request) -> Answer:
@@ -68,8 +68,8 @@ async def resend(request: Request) -> Answer:
         async with request.writing() as conn:
             await replays.resend(conn, request.actor, endpoint_id=endpoint_id, event_id=event_id)
     except (EndpointDisabled, EndpointPaused) as refusal:
-        return Elsewhere(location=request.to(here), notice=request.text(refusal.message))
-    return Elsewhere(location=request.to(here), notice=request.text("It is on its way again."))
+        return Redirect(location=request.to(here), notice=request.text(refusal.message))
+    return Redirect(location=request.to(here), notice=request.text("It is on its way again."))
 
 
 async def _values(request: Request, endpoint_id: UUID, found: Delivery, *, is_revealed: bool = False) -> dict[str, Any]:

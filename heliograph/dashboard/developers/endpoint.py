@@ -19,7 +19,7 @@ from heliograph.dashboard.developers import deliveries, endpoint_charts, webhook
 from heliograph.dashboard.developers.attempt_places import Places, place
 from heliograph.overview import messages
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces import charts
@@ -29,7 +29,7 @@ from heliograph.webhooks import changing, endpoints, figures, history, replays
 from heliograph.webhooks.changing import Changes
 from heliograph.webhooks.endpoints import OVERLAP, Endpoint, EndpointDisabled, EndpointPaused, TooManyEndpoints
 from heliograph.webhooks.figures import AttemptCourse, Health
-from heliograph.webhooks.history import Filters, Page
+from heliograph.webhooks.history import AttemptPage, Filters
 from heliograph.webhooks.recording.events import KINDS
 from heliograph.webhooks.replays import REPLAY_DAYS, ReplayRunning
 
@@ -56,16 +56,16 @@ async def show(request: Request) -> Answer:
     id = request.id()
     values = await _values(request, id)
     if values is None:
-        return Elsewhere(location=request.to(f"/webhooks/{id}"))
+        return Redirect(location=request.to(f"/webhooks/{id}"))
     if values["endpoint"].catches_until is not None:
-        return Elsewhere(location=request.to("/webhooks/catcher"))
+        return Redirect(location=request.to("/webhooks/catcher"))
     if (file := charts.download(request, values["charts"])) is not None:
         return file
     values["panel"] = None
     if (opened := leafing.opened(request)) is not None:
         values |= {"panel": opened, "opened": await deliveries.panel(request, id, opened)}
     template = "developers/endpoint_live.html" if request.is_fragment else "developers/endpoint.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def show_edit(request: Request) -> Answer:
@@ -74,8 +74,8 @@ async def show_edit(request: Request) -> Answer:
         endpoint = await endpoints.get(conn, request.actor, id=request.id())
     if request.is_fragment:
         url = request.query.get("url", "")
-        return Shown(template="developers/webhooks_url.html", values=webhooks.said_of(request, url))
-    return Shown(template="developers/endpoint_edit.html", values=_form(request, endpoint, _shown(endpoint)))
+        return Page(template="developers/webhooks_url.html", values=webhooks.said_of(request, url))
+    return Page(template="developers/endpoint_edit.html", values=_form(request, endpoint, _shown(endpoint)))
 
 
 async def edit(request: Request) -> Answer:
@@ -94,7 +94,7 @@ async def edit(request: Request) -> Answer:
     except Invalid as refusal:
         values = _form(request, endpoint, given)
         return refused("developers/endpoint_edit.html", webhooks.in_words(request, refusal), values)
-    return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is changed."))
+    return Redirect(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is changed."))
 
 
 def _shown(endpoint: Endpoint) -> dict[str, str]:
@@ -119,7 +119,7 @@ async def show_disable(request: Request) -> Answer:
     async with request.reading() as conn:
         health = await figures.of(conn, request.actor, id=request.id())
     values = {"health": health, "most_waiting": figures.MOST_WAITING}
-    return Shown(template="developers/endpoint_disable.html", values=values)
+    return Page(template="developers/endpoint_disable.html", values=values)
 
 
 async def disable(request: Request) -> Answer:
@@ -127,7 +127,7 @@ async def disable(request: Request) -> Answer:
     id = request.id()
     async with request.writing() as conn:
         await changing.disable(conn, request.actor, id=id)
-    return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is disabled."))
+    return Redirect(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is disabled."))
 
 
 async def enable(request: Request) -> Answer:
@@ -160,7 +160,7 @@ async def _change(request: Request, wanted: Changes, said: str) -> Answer:
             await changing.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
     except (TooManyEndpoints, EndpointDisabled) as refusal:
         said = request.text(refusal.message)
-    return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=said)
+    return Redirect(location=request.to(f"/webhooks/{id}"), notice=said)
 
 
 async def show_rotate(request: Request) -> Answer:
@@ -168,7 +168,7 @@ async def show_rotate(request: Request) -> Answer:
     async with request.reading() as conn:
         endpoint = await endpoints.get(conn, request.actor, id=request.id())
     hours = OVERLAP // timedelta(hours=1)
-    return Shown(template="developers/endpoint_rotate.html", values={"endpoint": endpoint, "hours": hours})
+    return Page(template="developers/endpoint_rotate.html", values={"endpoint": endpoint, "hours": hours})
 
 
 async def rotate(request: Request) -> Answer:
@@ -189,7 +189,7 @@ async def rotate(request: Request) -> Answer:
         "is_catcher": False,
         "until": datetime.fromisoformat(made["until"]),
     }
-    return Shown(template="developers/webhooks_made.html", values=values)
+    return Page(template="developers/webhooks_made.html", values=values)
 
 
 async def test(request: Request) -> Answer:
@@ -209,13 +209,13 @@ async def test(request: Request) -> Answer:
     try:
         event_id = await request.once(work)
     except (EndpointDisabled, EndpointPaused, Invalid) as refusal:
-        return Elsewhere(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
-    return Elsewhere(location=request.to(f"/webhooks/{id}/events/{event_id}", wait="yes"))
+        return Redirect(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
+    return Redirect(location=request.to(f"/webhooks/{id}/events/{event_id}", wait="yes"))
 
 
 async def show_replay(request: Request) -> Answer:
     """The form that replays a time range, and earlier replays."""
-    return Shown(template="developers/endpoint_replay.html", values=await _replay_values(request))
+    return Page(template="developers/endpoint_replay.html", values=await _replay_values(request))
 
 
 async def replay(request: Request) -> Answer:
@@ -248,7 +248,7 @@ async def replay(request: Request) -> Answer:
         wrong = Invalid(("since", refusal.code, refusal.message))
         return refused("developers/endpoint_replay.html", wrong, await _replay_values(request))
     said = request.text("It is on its way: events sent again are queued behind new ones.")
-    return Elsewhere(location=request.to(f"/webhooks/{id}/replay"), notice=said)
+    return Redirect(location=request.to(f"/webhooks/{id}/replay"), notice=said)
 
 
 def _asked_times(request: Request) -> tuple[datetime, datetime | None]:
@@ -320,9 +320,9 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
             measured = figures.course(conn, request.actor, id=id, since=since, until=until)
             course = await parts.look("charts", measured, otherwise=None)
         asked = functools.partial(history.attempts, conn, request.actor, endpoint_id=id, filters=filters)
-        page = await parts.look("attempts", asked(before=before, limit=size + 1), otherwise=Page([], None))
+        page = await parts.look("attempts", asked(before=before, limit=size + 1), otherwise=AttemptPage([], None))
         if top is not None:
-            latest = await parts.look("newer", asked(limit=leafing.MOST_NEWER), otherwise=Page([], None))
+            latest = await parts.look("newer", asked(limit=leafing.MOST_NEWER), otherwise=AttemptPage([], None))
             newer = leafing.newer([place(one) for one in latest.attempts], top)
         pace = await parts.look("pace", _pace(conn, request, health), otherwise="")
     tried, position = page.attempts, page.seen

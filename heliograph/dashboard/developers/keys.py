@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview import usage
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
@@ -86,12 +86,12 @@ async def show(request: Request) -> Answer:
         "may_revoke": request.may("api_keys:write"),
         "allowing": allowing,
     }
-    return Shown(template="developers/keys.html", values=values)
+    return Page(template="developers/keys.html", values=values)
 
 
 async def show_new(request: Request) -> Answer:
     """The form for a key."""
-    return Shown(template="developers/keys_new.html", values=_typed(request))
+    return Page(template="developers/keys_new.html", values=_typed(request))
 
 
 async def make(request: Request) -> Answer:
@@ -123,12 +123,12 @@ async def make(request: Request) -> Answer:
         return refused("developers/keys_new.html", Invalid(("name", "limit", refusal.message)), values)
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
     values = {"made": made, "base": base.rstrip("/"), "ends": None}
-    return Shown(template="developers/keys_made.html", values=values)
+    return Page(template="developers/keys_made.html", values=values)
 
 
 async def show_revoke(request: Request) -> Answer:
     """What revoking a key would stop."""
-    return Shown(template="developers/keys_revoke.html", values={"key": await _key(request)})
+    return Page(template="developers/keys_revoke.html", values={"key": await _key(request)})
 
 
 async def revoke(request: Request) -> Answer:
@@ -136,12 +136,12 @@ async def revoke(request: Request) -> Answer:
     async with request.writing() as conn:
         key = await lifecycle.revoke(conn, request.actor, id=request.id())
     said = request.text("The key “%(name)s” is revoked; it stops working within a second.", name=key.name)
-    return Elsewhere(location=request.to("/keys"), notice=said)
+    return Redirect(location=request.to("/keys"), notice=said)
 
 
 async def show_rotate(request: Request) -> Answer:
     """What rotating a key means, and how long both keys work."""
-    return Shown(template="developers/keys_rotate.html", values=await _rotation(request))
+    return Page(template="developers/keys_rotate.html", values=await _rotation(request))
 
 
 async def rotate(request: Request) -> Answer:
@@ -166,13 +166,13 @@ async def rotate(request: Request) -> Answer:
         return refused("developers/keys_rotate.html", wrong, await _rotation(request))
     base = request.services.settings.public_url or request.headers.get(b"origin", b"").decode("latin-1")
     values = {"made": made, "base": base.rstrip("/"), "ends": datetime.fromisoformat(made["ends"])}
-    return Shown(template="developers/keys_made.html", values=values)
+    return Page(template="developers/keys_made.html", values=values)
 
 
 async def show_rename(request: Request) -> Answer:
     """The form that renames a key."""
     key = await _key(request)
-    return Shown(template="developers/keys_rename.html", values={"key": key, "name": key.name})
+    return Page(template="developers/keys_rename.html", values={"key": key, "name": key.name})
 
 
 async def rename(request: Request) -> Answer:
@@ -184,12 +184,12 @@ async def rename(request: Request) -> Answer:
     except Invalid as refusal:
         values = {"key": await _key(request), "name": name}
         return refused("developers/keys_rename.html", worded(refusal, words.KEY_FORM), values)
-    return Elsewhere(location=request.to("/keys"), notice=request.text("The key is renamed."))
+    return Redirect(location=request.to("/keys"), notice=request.text("The key is renamed."))
 
 
 async def show_check(request: Request) -> Answer:
     """The form for pasting a secret that was found somewhere."""
-    return Shown(template="developers/keys_check.html", values={"found": None, "is_asked": False, "may_revoke": False})
+    return Page(template="developers/keys_check.html", values={"found": None, "is_asked": False, "may_revoke": False})
 
 
 async def check(request: Request) -> Answer:
@@ -198,7 +198,7 @@ async def check(request: Request) -> Answer:
         found = await issued.by_secret(conn, request.actor, secret=request.form.get("secret", ""))
     may_revoke = found is not None and request.may("api_keys:write", mode=found.mode)
     values = {"found": found, "is_asked": True, "may_revoke": may_revoke}
-    return Shown(template="developers/keys_check.html", values=values)
+    return Page(template="developers/keys_check.html", values=values)
 
 
 async def _rotation(request: Request) -> dict[str, Any]:

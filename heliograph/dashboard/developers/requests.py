@@ -18,7 +18,7 @@ from heliograph.base.ids import time_of
 from heliograph.dashboard import listing
 from heliograph.overview import requests
 from heliograph.overview.finding import SearchResult
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.pieces import charts
@@ -49,7 +49,7 @@ async def show_list(request: Request) -> Answer:
         if searched and not problem:
             found_one = await requests.find(conn, request.actor, request_id=searched)
             if found_one is not None:
-                return Elsewhere(location=request.to(f"/requests/{found_one.id}"))
+                return Redirect(location=request.to(f"/requests/{found_one.id}"))
             problem = request.text("No request of the last 30 days has this id.")
         since, until = _hours(range)
         course = await reading.course(conn, request.actor, since=since, until=until)
@@ -87,13 +87,13 @@ async def show_list(request: Request) -> Answer:
     if (opened := leafing.opened(request)) is not None:
         values |= {"panel": opened, "opened": await _values(request, opened)}
     template = "developers/requests_live.html" if request.is_fragment else "developers/requests.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def show(request: Request) -> Answer:
     """One request, with its response and related requests."""
     template = "developers/request_live.html" if request.is_fragment else "developers/request.html"
-    return Shown(template=template, values=await _values(request, request.id()))
+    return Page(template=template, values=await _values(request, request.id()))
 
 
 async def _newer(conn: Connection, actor: Actor, filters: Filters, top: UUID) -> int:

@@ -9,7 +9,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown, refused
+from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
 from heliograph.webhooks import catcher, endpoints, figures, verification
 from heliograph.webhooks.endpoints import MAX_ACTIVE, EndpointRules, TooManyEndpoints
@@ -63,14 +63,14 @@ async def show(request: Request) -> Answer:
         "base": base(request),
     }
     template = "developers/webhooks_live.html" if request.is_fragment else "developers/webhooks.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def show_new(request: Request) -> Answer:
     """The form for an endpoint; its fragment is the rule's verdict on the address being typed."""
     if request.is_fragment:
-        return Shown(template="developers/webhooks_url.html", values=said_of(request, request.query.get("url", "")))
-    return Shown(template="developers/webhooks_new.html", values=typed(request, USUAL))
+        return Page(template="developers/webhooks_url.html", values=said_of(request, request.query.get("url", "")))
+    return Page(template="developers/webhooks_new.html", values=typed(request, USUAL))
 
 
 async def make(request: Request) -> Answer:
@@ -98,7 +98,7 @@ async def make(request: Request) -> Answer:
 def registered(made: dict[str, str], *, is_catcher: bool) -> Answer:
     """A new endpoint's secret, with code that verifies signatures."""
     values = {"made": made, "pieces": pieces(made["secret"]), "is_rotated": False, "until": None}
-    return Shown(template="developers/webhooks_made.html", values=values | {"is_catcher": is_catcher})
+    return Page(template="developers/webhooks_made.html", values=values | {"is_catcher": is_catcher})
 
 
 def base(request: Request) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heliograph.base.errors import Invalid
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import factor, own_account, passkeys
 from heliograph.pages.people.door import said
 from heliograph.pages.requests import Request
@@ -16,7 +16,7 @@ from heliograph.people.tries import TooManyTries
 
 async def show(request: Request) -> Answer:
     """The person's account."""
-    return Shown(template="door/account.html", values=await _values(request))
+    return Page(template="door/account.html", values=await _values(request))
 
 
 async def change(request: Request) -> Answer:
@@ -30,7 +30,7 @@ async def change(request: Request) -> Answer:
 
 async def show_password(request: Request) -> Answer:
     """The form that changes the password."""
-    return Shown(template="door/account_password.html", values={})
+    return Page(template="door/account_password.html", values={})
 
 
 async def change_password(request: Request) -> Answer:
@@ -60,13 +60,13 @@ async def change_password(request: Request) -> Answer:
     if stay:
         # Whoever knew the old password may have added one.
         notice += " " + request.text("Passkeys stay valid: remove any below that is not yours.")
-    return Elsewhere(location="/account", notice=notice)
+    return Redirect(location="/account", notice=notice)
 
 
 async def show_factor(request: Request) -> Answer:
     """The form that sets up an authenticator app: its QR code, its secret as text, and a field for the first code."""
     elsewhere = await factor.refused_here(request)
-    return elsewhere or Shown(template="door/account_factor.html", values=_offer(request, factors.new_secret()))
+    return elsewhere or Page(template="door/account_factor.html", values=_offer(request, factors.new_secret()))
 
 
 async def turn_factor_on(request: Request) -> Answer:
@@ -77,7 +77,7 @@ async def turn_factor_on(request: Request) -> Answer:
         return elsewhere
     secret = factor.offered(request)
     if secret is None:
-        return Elsewhere(location="/account/factor")
+        return Redirect(location="/account/factor")
     try:
         async with request.writing() as conn:
             codes = await factors.enable(
@@ -91,7 +91,7 @@ async def turn_factor_on(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("door/account_factor.html", refusal, _offer(request, secret))
     request.services.sessions.forget(request.token)
-    return Shown(template="door/account_codes.html", values={"codes": codes, "is_new": _is_new(request)})
+    return Page(template="door/account_codes.html", values={"codes": codes, "is_new": _is_new(request)})
 
 
 def _offer(request: Request, secret: str) -> dict[str, Any]:
@@ -107,18 +107,18 @@ async def turn_factor_off(request: Request) -> Answer:
     """Require only the password from now on."""
     if request.person.factor_required:
         said = request.text("Your organization requires a second factor. Set up another app to change it.")
-        return Elsewhere(location="/account", notice=said)
+        return Redirect(location="/account", notice=said)
     async with request.writing() as conn:
         await factors.disable(conn, own_account.self_of(request), user_id=request.person.user_id)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location="/account", notice=request.text("The authenticator app is turned off."))
+    return Redirect(location="/account", notice=request.text("The authenticator app is turned off."))
 
 
 async def end_session(request: Request) -> Answer:
     """End one of the person's sessions."""
     async with request.writing() as conn:
         await sessions.end(conn, own_account.self_of(request), user_id=request.person.user_id, id=request.id())
-    return Elsewhere(location="/account", notice=request.text("The session was ended."))
+    return Redirect(location="/account", notice=request.text("The session was ended."))
 
 
 async def end_others(request: Request) -> Answer:
@@ -127,7 +127,7 @@ async def end_others(request: Request) -> Answer:
         await sessions.end_all(
             conn, own_account.self_of(request), user_id=request.person.user_id, keep=request.person.id
         )
-    return Elsewhere(location="/account", notice=request.text("All other sessions were ended."))
+    return Redirect(location="/account", notice=request.text("All other sessions were ended."))
 
 
 async def switch(request: Request) -> Answer:
@@ -135,7 +135,7 @@ async def switch(request: Request) -> Answer:
     async with request.writing() as conn:
         await sessions.switch(conn, id=request.person.id, user_id=request.person.user_id, organization_id=request.id())
     request.services.sessions.forget(request.token)
-    return Elsewhere(location="/")
+    return Redirect(location="/")
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from uuid import UUID
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people.door import end_former, signed_in
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, passwords, sessions, users
@@ -28,8 +28,8 @@ async def show(request: Request) -> Answer:
             async with request.reading() as conn:
                 offer = await invitations.offer(conn, token=token)
             if request.session.email == offer.email:
-                return Shown(template="door/invitation_offer.html", values=_values(request, offer, token))
-    return Shown(template="door/invitation.html", values={})
+                return Page(template="door/invitation_offer.html", values=_values(request, offer, token))
+    return Page(template="door/invitation.html", values={})
 
 
 async def read(request: Request) -> Answer:
@@ -45,7 +45,7 @@ async def read(request: Request) -> Answer:
     values = _values(request, offer, token)
     # In a cookie, not in the address of the sign-in, since addresses are logged.
     kept = [_kept(request, token)] if offer.is_known and not values["is_them"] else []
-    return Shown(template="door/invitation_offer.html", values=values, cookies=kept)
+    return Page(template="door/invitation_offer.html", values=values, cookies=kept)
 
 
 async def accept(request: Request) -> Answer:
@@ -59,9 +59,9 @@ async def accept(request: Request) -> Answer:
             await invitations.accept(conn, request.who, token=token, user_id=person.user_id)
             await sessions.switch(conn, id=person.id, user_id=person.user_id, organization_id=offer.organization_id)
         request.services.sessions.forget(request.token)
-        return Elsewhere(location="/", cookies=[_kept(request, "")])
+        return Redirect(location="/", cookies=[_kept(request, "")])
     if offer.is_known:
-        return Shown(template="door/invitation_offer.html", values=_values(request, offer, token))
+        return Page(template="door/invitation_offer.html", values=_values(request, offer, token))
     try:
         passwords.check_strength(form.get("password", ""), email=offer.email)
         users.checked_name(form.get("name", ""))

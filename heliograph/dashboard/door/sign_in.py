@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.base.errors import Invalid
 from heliograph.mail import outbox
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, Shown, own_address, refused
+from heliograph.pages.answers import Answer, Page, Redirect, own_address, refused
 from heliograph.pages.people import passkeys
 from heliograph.pages.people.door import end_former, is_known, mark_key, said, signed_in, ticket_key
 from heliograph.pages.requests import Request
@@ -26,8 +26,8 @@ async def show_form(request: Request) -> Answer:
     """The form; home for those who are signed in."""
     following = own_address(request.query.get("next", "/"))
     if request.session is not None:
-        return Elsewhere(location=following)
-    return Shown(template="door/sign_in.html", values=_form(request, following, ""))
+        return Redirect(location=following)
+    return Page(template="door/sign_in.html", values=_form(request, following, ""))
 
 
 async def sign_in_passkey(request: Request) -> Answer:
@@ -86,7 +86,7 @@ async def sign_in(request: Request) -> Answer:
         return refused("door/sign_in.html", Invalid(("email", "refused", said(request, refusal))), values)
     if proved.needs_code:
         ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
-        return Shown(template="sign_in_code.html", values={"next": following, "ticket": ticket})
+        return Page(template="sign_in_code.html", values={"next": following, "ticket": ticket})
     async with request.writing() as conn:
         token = await sessions.open_for(
             conn,
@@ -146,7 +146,7 @@ async def sign_in_code(request: Request) -> Answer:
 
 async def show_enter(request: Request) -> Answer:
     """The page that a one-time link opens. The token is after `#`, so a script fills it in, or the reader pastes it."""
-    return Shown(template="link.html", values={})
+    return Page(template="link.html", values={})
 
 
 async def enter(request: Request) -> Answer:
@@ -158,7 +158,7 @@ async def enter(request: Request) -> Answer:
             used = await links.use(conn, token=token)
             if used.needs_code:
                 ticket = signing_in.ticket(ticket_key(request), user_id=used.user_id, is_kept=False)
-                return Shown(template="sign_in_code.html", values={"next": NEW_PASSWORD, "ticket": ticket})
+                return Page(template="sign_in_code.html", values={"next": NEW_PASSWORD, "ticket": ticket})
             session = await sessions.open_for(
                 conn,
                 user_id=used.user_id,
@@ -178,7 +178,7 @@ async def enter(request: Request) -> Answer:
 async def show_forgotten(request: Request) -> Answer:
     """The form that requests a link by e-mail; without an SMTP server, who can create one."""
     values = {"sends": outbox.of(request.services.settings) is not None, "email": "", "asked": None}
-    return Shown(template="door/forgotten.html", values=values)
+    return Page(template="door/forgotten.html", values=values)
 
 
 async def forgotten(request: Request) -> Answer:
@@ -187,7 +187,7 @@ async def forgotten(request: Request) -> Answer:
     email = request.form.get("email", "").strip()
     values = {"sends": box is not None, "email": email, "asked": None}
     if box is None:
-        return Shown(template="door/forgotten.html", values=values)
+        return Page(template="door/forgotten.html", values=values)
     try:
         await asking_anew.ask(
             request.services.pool, box, email=email, language=request.speech.language, address=request.address
@@ -195,9 +195,9 @@ async def forgotten(request: Request) -> Answer:
     except (Invalid, TooManyTries) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("email", "refused", said(request, refusal)))
         return refused("door/forgotten.html", wrong, values)
-    return Shown(template="door/forgotten.html", values=values | {"asked": email.lower()})
+    return Page(template="door/forgotten.html", values=values | {"asked": email.lower()})
 
 
 async def prove(request: Request) -> Answer:
     """Return to the page that needs the password; asking for it is declared on this route."""
-    return Elsewhere(location=own_address(request.query.get("next", "/")))
+    return Redirect(location=own_address(request.query.get("next", "/")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.base.errors import Invalid
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people.door import end_former
 from heliograph.pages.requests import Request
 from heliograph.people.links import LinkUsed
@@ -13,7 +13,7 @@ from heliograph.people.operators import viewing
 
 async def show(request: Request) -> Answer:
     """The page that the link opens. The token is after `#`, so a script fills it in, or the reader pastes it."""
-    return Shown(template="link.html", values={})
+    return Page(template="link.html", values={})
 
 
 async def take_up(request: Request) -> Answer:
@@ -27,4 +27,4 @@ async def take_up(request: Request) -> Answer:
         return refused("link.html", Invalid(("link", "refused", refusal.message)), {})
     await end_former(request)
     kept = cookies.session(request.realm.cookie, session, is_secure=request.is_secure)
-    return Elsewhere(location="/", cookies=[kept])
+    return Redirect(location="/", cookies=[kept])

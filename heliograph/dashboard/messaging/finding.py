@@ -19,7 +19,7 @@ from heliograph.contacts import suggesting
 from heliograph.dashboard.conversations import inbox
 from heliograph.overview import finding, messages, requests
 from heliograph.overview.messages import Filters
-from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
@@ -214,18 +214,18 @@ async def go(request: Request) -> Answer:
             path = await _place(conn, request, id, "" if numbers else text)
             received = None if id is None or path is not None else await inbox.place_of(conn, request, id)
         if path is not None:
-            return Elsewhere(location=request.to(path))
+            return Redirect(location=request.to(path))
         if received is not None:
-            return Elsewhere(location=received)
+            return Redirect(location=received)
     if id is not None:
         raise NotFound
     request.mode = asked
     for number in numbers:
         if (person := await _person(request, number)) is not None:
-            return Elsewhere(location=person)
+            return Redirect(location=person)
     if text in entries()["error"]:
-        return Elsewhere(location=f"/docs/errors/{text}")
-    return Elsewhere(location=request.to("/messages", q=text))
+        return Redirect(location=f"/docs/errors/{text}")
+    return Redirect(location=request.to("/messages", q=text))
 
 
 async def _person(request: Request, number: str) -> str | None:

@@ -18,7 +18,7 @@ from heliograph.overview import checklist, figures, messages, usage
 from heliograph.overview.figures import ARRIVED, DAY, PeriodFigures
 from heliograph.overview.messages import Message
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.lists import ranges
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart
@@ -66,9 +66,9 @@ class Figures(msgspec.Struct, frozen=True):
 async def front(request: Request) -> Answer:
     """Home, or a visitor's first page."""
     if request.session is None:
-        return Shown(template="door/visitor.html", values={"status": (await request.services.status())[0]})
+        return Page(template="door/visitor.html", values={"status": (await request.services.status())[0]})
     if request.person.organization_id is None:
-        return Shown(template="door/nowhere.html", values={})
+        return Page(template="door/nowhere.html", values={})
     range = ranges.read(request, usual=USUAL)
     until = range.until or clock.now()
     since = range.since or until - ranges.LENGTHS[USUAL]
@@ -111,13 +111,13 @@ async def front(request: Request) -> Answer:
         "tried": TRIED,
         "snippets": [] if done is None or done.sent else code.snippets(request, "/v1/sms/send", TRIED),
     }
-    return Shown(template="messaging/home_live.html" if request.is_fragment else "messaging/home.html", values=values)
+    return Page(template="messaging/home_live.html" if request.is_fragment else "messaging/home.html", values=values)
 
 
 async def dismiss(request: Request) -> Answer:
     """Hide the checklist in this browser."""
     kept = cookies.preference(cookies.CHECKLIST, "gone", is_secure=request.is_secure)
-    return Elsewhere(location=request.to("/"), cookies=[kept])
+    return Redirect(location=request.to("/"), cookies=[kept])
 
 
 async def _figures(conn: Connection, request: Request, *, since: datetime, until: datetime) -> Figures:

@@ -17,7 +17,7 @@ from heliograph.overview import messages
 from heliograph.overview.exports import changes
 from heliograph.overview.exports.changes import WAITING
 from heliograph.overview.exports.kinds import Cancel
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.sms import messages as sms
 from heliograph.sms.accepting import withdrawal
@@ -41,14 +41,14 @@ async def act(request: Request) -> Answer:
     """Perform the chosen action on the selected messages."""
     ids = read(request)
     if not ids:
-        return Elsewhere(location=_back(request), notice=request.text("Select the messages first."))
+        return Redirect(location=_back(request), notice=request.text("Select the messages first."))
     if request.form.get("do") != "again":
         return await _show_cancel(request, ids)
     if len(ids) == 1:
-        return Elsewhere(location=request.to("/send", again=ids[0]))
+        return Redirect(location=request.to("/send", again=ids[0]))
     listed = await _again(request, ids)
     values = {"listed": listed, "others": len(ids) - len(listed)}
-    return Shown(template="messaging/messages_again.html", values=values)
+    return Page(template="messaging/messages_again.html", values=values)
 
 
 async def cancel(request: Request) -> Answer:
@@ -86,7 +86,7 @@ async def send_again(request: Request) -> Answer:
         why = dict.fromkeys(refusals.in_words(request, one) for one in refused)
         said += " " + count("%(num)s was refused:", "%(num)s were refused:", len(refused))
         said += " " + " ".join(list(why)[:TOLD])
-    return Elsewhere(location=request.to("/messages"), notice=said)
+    return Redirect(location=request.to("/messages"), notice=said)
 
 
 async def show_all(request: Request) -> Answer:
@@ -104,7 +104,7 @@ async def show_all(request: Request) -> Answer:
         "action": request.to(request.path, **_kept(request)),
         "back": _back(request),
     }
-    return Shown(template="messaging/messages_all.html", values=values)
+    return Page(template="messaging/messages_all.html", values=values)
 
 
 async def cancel_all(request: Request) -> Answer:
@@ -124,7 +124,7 @@ def back(request: Request, wanted: Wanted) -> Answer | None:
     """Go to the list with the problem if a filter is not understood, since ignoring it would select all messages. None:
     all filters are understood."""
     problems = wanted.problems | wanted.range.problems
-    return Elsewhere(location=_back(request), notice=next(iter(problems.values()))) if problems else None
+    return Redirect(location=_back(request), notice=next(iter(problems.values()))) if problems else None
 
 
 def may_cancel(request: Request, wanted: Wanted) -> bool:
@@ -161,7 +161,7 @@ async def _show_cancel(request: Request, ids: list[UUID]) -> Answer:
         "action": request.to("/messages/marked/cancel", **_kept(request)),
         "back": _back(request),
     }
-    return Shown(template="messaging/messages_cancel.html", values=values)
+    return Page(template="messaging/messages_cancel.html", values=values)
 
 
 async def _cancel(request: Request, ids: list[UUID]) -> Answer:
@@ -173,7 +173,7 @@ async def _cancel(request: Request, ids: list[UUID]) -> Answer:
     said = count("%(num)s message canceled.", "%(num)s messages canceled.", done)
     if late:
         said += " " + count("%(num)s can no longer be canceled.", "%(num)s messages can no longer be canceled.", late)
-    return Elsewhere(location=_back(request), notice=said)
+    return Redirect(location=_back(request), notice=said)
 
 
 async def _again(request: Request, ids: list[UUID]) -> list[Again]:

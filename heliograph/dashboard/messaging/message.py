@@ -22,7 +22,7 @@ from heliograph.overview import documents, messages
 from heliograph.overview.exports.changes import WAITING
 from heliograph.overview.messages import Message, MessageDetail
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.pieces import timeline
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
@@ -43,7 +43,7 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         detail = await messages.get(conn, request.actor, id=request.id())
         values = await _values(conn, request, detail)
-    return Shown(
+    return Page(
         template="messaging/message_live.html" if request.is_fragment else "messaging/message.html", values=values
     )
 
@@ -60,7 +60,7 @@ async def reveal(request: Request) -> Answer:
     async with request.writing() as conn:
         detail = await messages.reveal(conn, request.actor, id=request.id())
         values = await _values(conn, request, detail, is_revealed=True)
-    return Shown(template="messaging/message.html", values=values)
+    return Page(template="messaging/message.html", values=values)
 
 
 async def show_cancel(request: Request) -> Answer:
@@ -71,9 +71,9 @@ async def show_cancel(request: Request) -> Answer:
     message = detail.message
     if not may_cancel:
         said = request.text(MessageNotCancelable().message) if message.channel == "sms" else ""
-        return Elsewhere(location=request.to(f"/messages/{message.id}"), notice=said)
+        return Redirect(location=request.to(f"/messages/{message.id}"), notice=said)
     values = {"message": message, "whole": seeing.is_whole(request, message.person_id)}
-    return Shown(template="messaging/message_cancel.html", values=values)
+    return Page(template="messaging/message_cancel.html", values=values)
 
 
 async def _may_cancel(conn: Connection, request: Request, message: Message) -> bool:
@@ -90,8 +90,8 @@ async def cancel(request: Request) -> Answer:
         async with request.writing() as conn:
             await sms.cancel(conn, request.actor, id=id)
     except MessageNotCancelable as refusal:
-        return Elsewhere(location=request.to(f"/messages/{id}"), notice=request.text(refusal.message))
-    return Elsewhere(
+        return Redirect(location=request.to(f"/messages/{id}"), notice=request.text(refusal.message))
+    return Redirect(
         location=request.to(f"/messages/{id}"),
         notice=request.text("The message is canceled and refunded."),
     )

@@ -18,7 +18,7 @@ from heliograph.overview import messages
 from heliograph.overview.exports.kinds import Messages
 from heliograph.overview.messages import Message
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.sending.listing import MessagePage
@@ -40,7 +40,7 @@ async def show_list(request: Request) -> Answer:
     async with request.reading() as conn:
         wanted = await finding.find(conn, request)
         if wanted.id is not None:
-            return Elsewhere(location=request.to(f"/messages/{wanted.id}"))
+            return Redirect(location=request.to(f"/messages/{wanted.id}"))
         newer = await _newer(conn, request, wanted, top) if top is not None else 0
         found = await _look(conn, request, wanted, after=leafing.start(request), size=size)
         rows = found.messages[:size]
@@ -95,7 +95,7 @@ async def show_list(request: Request) -> Answer:
     }
     if (opened := leafing.opened(request)) is not None:
         values |= await message.panel(request, opened)
-    return Shown(
+    return Page(
         template="messaging/messages_rows.html" if request.is_fragment else "messaging/messages.html", values=values
     )
 

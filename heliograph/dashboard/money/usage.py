@@ -22,7 +22,7 @@ from heliograph.overview.exports import references
 from heliograph.overview.exports.kinds import Usage
 from heliograph.overview.usage import Pace
 from heliograph.pages import languages, words
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.forms import figures
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces import charts
@@ -100,7 +100,7 @@ async def set_alert(request: Request) -> Answer:
 
     await request.once(work)
     said = request.text("The alert is set.") if above else request.text("The alert is off.")
-    return Elsewhere(location=request.to("/usage"), notice=said)
+    return Redirect(location=request.to("/usage"), notice=said)
 
 
 async def show_ledger(request: Request) -> Answer:
@@ -120,7 +120,7 @@ async def show_ledger(request: Request) -> Answer:
         "looked_until": found.seen if found.seen is not None and len(found.entries) <= size else None,
         "pages": leafing.pages(request, last),
     }
-    return Shown(template="money/ledger.html", values=values)
+    return Page(template="money/ledger.html", values=values)
 
 
 async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answer:
@@ -170,7 +170,7 @@ async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answe
         "chosen": request.form.get("by", "sender"),
         "is_listed": any(one.month == month for one in months),
     }
-    return Shown(template="money/usage.html", values=values, status=422 if problem else 200, refusal=problem)
+    return Page(template="money/usage.html", values=values, status=422 if problem else 200, refusal=problem)
 
 
 async def _period(conn: Connection, actor: Actor) -> Period:

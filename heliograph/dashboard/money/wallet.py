@@ -13,7 +13,7 @@ from heliograph.base.money import UNIT, half_up
 from heliograph.dashboard.money import days
 from heliograph.dashboard.money.days import Days
 from heliograph.pages import languages, words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import figures
 from heliograph.pages.lists import leafing
 from heliograph.pages.pieces import charts
@@ -30,7 +30,7 @@ async def show(request: Request) -> Answer:
     values = await _values(request)
     if (file := charts.download(request, [values["chart"]])) is not None:
         return file
-    return Shown(template="money/wallet.html", values=values)
+    return Page(template="money/wallet.html", values=values)
 
 
 async def set_alert(request: Request) -> Answer:
@@ -50,7 +50,7 @@ async def set_alert(request: Request) -> Answer:
 
     await request.once(work)
     said = request.text("The alert is off.") if below is None else request.text("The alert is set.")
-    return Elsewhere(location=request.to("/wallet"), notice=said)
+    return Redirect(location=request.to("/wallet"), notice=said)
 
 
 async def show_ledger(request: Request) -> Answer:
@@ -68,7 +68,7 @@ async def show_ledger(request: Request) -> Answer:
         "sees_messages": request.may("whatsapp:read", mode="live"),
         "pages": leafing.pages(request, entries[-1].id if len(found) > size else None),
     }
-    return Shown(template="money/movements.html", values=values)
+    return Page(template="money/movements.html", values=values)
 
 
 async def show_prices(request: Request) -> Answer:
@@ -91,7 +91,7 @@ async def show_prices(request: Request) -> Answer:
         "rows": rows,
         "categories": [(name, request.text(words.BILLING_CATEGORIES[name])) for name in named],
     }
-    return Shown(template="money/prices.html", values=values)
+    return Page(template="money/prices.html", values=values)
 
 
 async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:

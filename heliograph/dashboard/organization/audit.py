@@ -16,7 +16,7 @@ from heliograph.base.ids import time_of, uuid_in
 from heliograph.dashboard import exporting
 from heliograph.overview.exports.kinds import Audit
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.lists.changes import Change, changes
 from heliograph.pages.lists.ranges import Range
@@ -70,7 +70,7 @@ async def show(request: Request) -> Answer:
         "pages": leafing.pages(request, found.seen),
     }
     is_wrong = bool(problems or range.problems)
-    return Shown(template="organization/audit.html", values=values, status=422 if is_wrong else 200)
+    return Page(template="organization/audit.html", values=values, status=422 if is_wrong else 200)
 
 
 async def export(request: Request) -> Answer:

@@ -14,7 +14,7 @@ from heliograph.overview import messages
 from heliograph.overview.exports import jobs, kinds
 from heliograph.overview.exports.jobs import Export, TooManyExports
 from heliograph.overview.exports.kinds import Messages
-from heliograph.pages.answers import Answer, Elsewhere, Shown, Stream
+from heliograph.pages.answers import Answer, Page, Redirect, Stream
 from heliograph.pages.requests import Request
 from heliograph.people.roles import AUDIT, EXPORT, USAGE
 
@@ -52,7 +52,7 @@ async def show(request: Request) -> Answer:
         "days": jobs.KEPT.days,
     }
     template = "organization/exports_rows.html" if request.is_fragment else "organization/exports.html"
-    return Shown(template=template, values=values)
+    return Page(template=template, values=values)
 
 
 async def everything(request: Request) -> Answer:
@@ -75,8 +75,8 @@ async def everything(request: Request) -> Answer:
     try:
         await request.once(work)
     except TooManyExports as refusal:
-        return Elsewhere(location=request.to(HERE), notice=request.text(refusal.message))
-    return Elsewhere(location=request.to(HERE))
+        return Redirect(location=request.to(HERE), notice=request.text(refusal.message))
+    return Redirect(location=request.to(HERE))
 
 
 async def fetch(request: Request) -> Answer:
@@ -100,7 +100,7 @@ async def stop(request: Request) -> Answer:
         return ""
 
     await request.once(work)
-    return Elsewhere(location=request.to(HERE))
+    return Redirect(location=request.to(HERE))
 
 
 def _may_fetch(request: Request, export: Export) -> bool:

@@ -15,7 +15,7 @@ from heliograph.classes import kinds
 from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.forms import figures, guard_rules, leaving
 from heliograph.pages.requests import Request
 from heliograph.people import policy
@@ -27,7 +27,7 @@ SHOWN = 20
 
 async def show(request: Request) -> Answer:
     """The limits with today's usage, and number ranges detected recently."""
-    return Shown(template=TEMPLATE, values=await _values(request))
+    return Page(template=TEMPLATE, values=await _values(request))
 
 
 async def change_limit(request: Request) -> Answer:
@@ -74,7 +74,7 @@ async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitab
             await work(conn, request.acting("live"))
     except Invalid as refusal:
         return refused(TEMPLATE, worded(refusal, words.LIMITS_FORM), await _values(request))
-    return Elsewhere(location="/settings/limits", notice=request.text("The settings are saved."))
+    return Redirect(location="/settings/limits", notice=request.text("The settings are saved."))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from heliograph.dashboard.organization.notices import seen_by
 from heliograph.mail import outbox
 from heliograph.notices.kinds import KINDS, OWN_WAYS, WAYS
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
 from heliograph.people.noticing import choices
@@ -20,7 +20,7 @@ OWN, ALL = "/notices/choices", "/settings/notices"
 
 async def show_own(request: Request) -> Answer:
     """The reader's choices, for the kinds that their role is notified of."""
-    return Shown(template=TEMPLATE, values=await _values(request, own=True))
+    return Page(template=TEMPLATE, values=await _values(request, own=True))
 
 
 async def choose_own(request: Request) -> Answer:
@@ -34,12 +34,12 @@ async def choose_own(request: Request) -> Answer:
         ways = {kind: None if as_usual or given[kind] == usual[kind] else given[kind] for kind in kinds}
         await choices.choose(conn, request.acting("live"), user_id=request.person.user_id, ways=ways)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location=OWN, notice=request.text("Saved."))
+    return Redirect(location=OWN, notice=request.text("Saved."))
 
 
 async def show_all(request: Request) -> Answer:
     """The default for members without a choice of their own, and what the organization's endpoints are sent."""
-    return Shown(template=TEMPLATE, values=await _values(request, own=False))
+    return Page(template=TEMPLATE, values=await _values(request, own=False))
 
 
 async def choose_all(request: Request) -> Answer:
@@ -53,7 +53,7 @@ async def choose_all(request: Request) -> Answer:
         }
         await choices.choose_for_all(conn, request.acting("live"), ways=ways)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location=ALL, notice=request.text("The settings are saved."))
+    return Redirect(location=ALL, notice=request.text("The settings are saved."))
 
 
 def _shown(known: Choices) -> dict[str, str]:

@@ -8,7 +8,7 @@ from uuid import UUID
 from heliograph.base.errors import Invalid
 from heliograph.notices import reading
 from heliograph.notices.kinds import KINDS
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.lists import leafing
 from heliograph.pages.noticing.lines import lines
 from heliograph.pages.requests import Request
@@ -41,7 +41,7 @@ async def show(request: Request) -> Answer:
         "is_first": leafing.after(request) is None,
         "pages": leafing.pages(request, rows[-1].id if len(found) > limit else None),
     }
-    return Shown(template="organization/notices.html", values=values)
+    return Page(template="organization/notices.html", values=values)
 
 
 async def read(request: Request) -> Answer:
@@ -53,4 +53,4 @@ async def read(request: Request) -> Answer:
     async with request.writing() as conn:
         await reading.read(conn, request.acting("live"), user_id=request.person.user_id, up_to=up_to)
     request.services.sessions.forget(request.token)
-    return Elsewhere(location=request.to("/notices"))
+    return Redirect(location=request.to("/notices"))

@@ -14,7 +14,7 @@ from heliograph.base.errors import Invalid
 from heliograph.overview import sender_places, senders
 from heliograph.overview.senders import Sent
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.requests import Request
 from heliograph.senders import registrations
 from heliograph.senders.book import STAND_INS
@@ -71,15 +71,15 @@ async def show(request: Request) -> Answer:
         "has_registrations": bool(standing),
         "days": senders.DAYS,
     }
-    return Shown(template="organization/senders.html", values=values)
+    return Page(template="organization/senders.html", values=values)
 
 
 async def show_new(request: Request) -> Answer:
     """The form; `value` in the address fills it in, to ask again. Its fragment is the rule's verdict on the input."""
     values = await _typed(request, request.query.get("value", ""))
     if request.is_fragment:
-        return Shown(template="organization/senders_value.html", values=values)
-    return Shown(template="organization/senders_new.html", values=values | await _places(request))
+        return Page(template="organization/senders_value.html", values=values)
+    return Page(template="organization/senders_new.html", values=values | await _places(request))
 
 
 async def ask(request: Request) -> Answer:
@@ -97,7 +97,7 @@ async def ask(request: Request) -> Answer:
         wrong = Invalid(("value", refusal.code, refusal.message))
         return await _refused(request, wrong, value)
     said = request.text("“%(value)s” waits for the operator's decision.", value=asked)
-    return Elsewhere(location=request.to("/senders"), notice=said)
+    return Redirect(location=request.to("/senders"), notice=said)
 
 
 async def answer(request: Request) -> Answer:
@@ -111,9 +111,9 @@ async def answer(request: Request) -> Answer:
     try:
         value = await request.once(work)
     except Invalid:
-        return Elsewhere(location=request.to("/senders"), notice=request.text("Write an answer first."))
+        return Redirect(location=request.to("/senders"), notice=request.text("Write an answer first."))
     said = request.text("Your answer about “%(value)s” is with the operator.", value=value)
-    return Elsewhere(location=request.to("/senders"), notice=said)
+    return Redirect(location=request.to("/senders"), notice=said)
 
 
 async def make_default(request: Request) -> Answer:
@@ -126,9 +126,9 @@ async def make_default(request: Request) -> Answer:
     try:
         value = await request.once(work)
     except SenderIdNotApproved as refusal:
-        return Elsewhere(location=request.to("/senders"), notice=request.text(refusal.message))
+        return Redirect(location=request.to("/senders"), notice=request.text(refusal.message))
     said = request.text("Messages that name no sender are now sent from “%(value)s”.", value=value)
-    return Elsewhere(location=request.to("/senders"), notice=said)
+    return Redirect(location=request.to("/senders"), notice=said)
 
 
 def _sees_sends(request: Request) -> bool:

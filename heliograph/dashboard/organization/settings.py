@@ -14,7 +14,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.forms import figures, leaving, organization_rules, shortening
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import confirming
@@ -48,7 +48,7 @@ Typed = Mapping[str, str]
 
 async def show(request: Request) -> Answer:
     """All settings, each group in a form of its own."""
-    return Shown(template="organization/settings.html", values=await _values(request))
+    return Page(template="organization/settings.html", values=await _values(request))
 
 
 async def change_general(request: Request) -> Answer:
@@ -127,7 +127,7 @@ async def change_security(request: Request) -> Answer:
 
 async def show_close(request: Request) -> Answer:
     """What closing the organization stops."""
-    return Shown(template="organization/settings_close.html", values=await _stops(request))
+    return Page(template="organization/settings_close.html", values=await _stops(request))
 
 
 async def close(request: Request) -> Answer:
@@ -139,7 +139,7 @@ async def close(request: Request) -> Answer:
     async with request.writing() as conn, conn.transaction():
         await policy.close(conn, request.acting("live"))
     request.services.sessions.forget(request.token)
-    return Elsewhere(location="/settings", notice=request.text("The organization is closed."))
+    return Redirect(location="/settings", notice=request.text("The organization is closed."))
 
 
 async def _changed(request: Request, group: str, work: Callable[[Connection, Actor, Typed], Awaitable[None]]) -> Answer:
@@ -155,7 +155,7 @@ async def _changed(request: Request, group: str, work: Callable[[Connection, Act
             "organization/settings.html", worded(refusal, words.SETTINGS_FORM), await _values(request, group)
         )
     request.services.sessions.forget(request.token)
-    return Elsewhere(location="/settings", notice=request.text("The settings are saved."))
+    return Redirect(location="/settings", notice=request.text("The settings are saved."))
 
 
 async def _known(conn: Connection, actor: Actor) -> tuple[Organization, SendDefaults]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from heliograph.accounts import organizations
 from heliograph.base.errors import Invalid
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import team
 from heliograph.pages.requests import Request
 from heliograph.people import invitations, memberships, roles
@@ -16,12 +16,12 @@ from heliograph.people.roles import RoleRequired
 
 async def show(request: Request) -> Answer:
     """Members and pending invitations."""
-    return Shown(template="organization/team.html", values=await _values(request))
+    return Page(template="organization/team.html", values=await _values(request))
 
 
 async def show_invite(request: Request) -> Answer:
     """The form for an invitation."""
-    return Shown(template="organization/team_invite.html", values=_typed(request))
+    return Page(template="organization/team_invite.html", values=_typed(request))
 
 
 async def invite(request: Request) -> Answer:
@@ -30,26 +30,26 @@ async def invite(request: Request) -> Answer:
         made = await team.invite(request, request.actor)
     except Invalid as refusal:
         return refused("organization/team_invite.html", refusal, _typed(request))
-    return Shown(template="organization/team_link.html", values=made)
+    return Page(template="organization/team_link.html", values=made)
 
 
 async def renew(request: Request) -> Answer:
     """Create a new link, valid for three more days."""
     made = await team.renew(request, request.actor, id=request.id())
-    return Shown(template="organization/team_link.html", values=made)
+    return Page(template="organization/team_link.html", values=made)
 
 
 async def withdraw(request: Request) -> Answer:
     """Withdraw an invitation."""
     async with request.writing() as conn:
         await invitations.withdraw(conn, request.actor, id=request.id())
-    return Elsewhere(location="/team", notice=request.text("The invitation is withdrawn."))
+    return Redirect(location="/team", notice=request.text("The invitation is withdrawn."))
 
 
 async def show_member(request: Request) -> Answer:
     """One member, with forms to change the role or to remove them."""
     member = await _member(request)
-    return Shown(template="organization/team_member.html", values=await _of(request, member))
+    return Page(template="organization/team_member.html", values=await _of(request, member))
 
 
 async def change_role(request: Request) -> Answer:
@@ -66,7 +66,7 @@ async def change_role(request: Request) -> Answer:
             Invalid(("role", "last_owner", refusal.message)),
             await _of(request, member),
         )
-    return Elsewhere(location="/team", notice=request.text("The role is changed."))
+    return Redirect(location="/team", notice=request.text("The role is changed."))
 
 
 async def remove(request: Request) -> Answer:
@@ -80,7 +80,7 @@ async def remove(request: Request) -> Answer:
             Invalid(("role", "last_owner", refusal.message)),
             await _of(request, member),
         )
-    return Elsewhere(location="/team", notice=said)
+    return Redirect(location="/team", notice=said)
 
 
 async def _member(request: Request) -> Colleague:

@@ -8,7 +8,7 @@ from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.dashboard.sending import refusals
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import Send
@@ -21,7 +21,7 @@ PATH = "/account/number"
 
 async def show(request: Request) -> Answer:
     """The number, or the form for one, or for the code sent to it."""
-    return Shown(template=TEMPLATE, values=await _values(request))
+    return Page(template=TEMPLATE, values=await _values(request))
 
 
 async def ask(request: Request) -> Answer:
@@ -47,7 +47,7 @@ async def ask(request: Request) -> Answer:
             raise
         wrong = refusals.told(request, refusal).details["fields"][0]
         return refused(TEMPLATE, Invalid(("phone", wrong["issue"], wrong["message"])), await _values(request, typed))
-    return Elsewhere(location=PATH)
+    return Redirect(location=PATH)
 
 
 async def prove(request: Request) -> Answer:
@@ -61,14 +61,14 @@ async def prove(request: Request) -> Answer:
     except Invalid as refusal:
         issue = refusal.details["fields"][0]["issue"]
         return refused(TEMPLATE, Invalid(("code", issue, SEND_FORM[f"code.{issue}"])), await _values(request))
-    return Elsewhere(location=PATH, notice=request.text("This number is yours now."))
+    return Redirect(location=PATH, notice=request.text("This number is yours now."))
 
 
 async def remove(request: Request) -> Answer:
     """Remove the number."""
     async with request.writing() as conn:
         await own_numbers.forget(conn, request.actor, user_id=request.person.user_id)
-    return Elsewhere(location=PATH, notice=request.text("The number was removed."))
+    return Redirect(location=PATH, notice=request.text("The number was removed."))
 
 
 async def _values(request: Request, typed: str = "") -> dict[str, Any]:

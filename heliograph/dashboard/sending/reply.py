@@ -17,7 +17,7 @@ from heliograph.dashboard import seeing
 from heliograph.dashboard.sending import refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.overview import messages
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.people.roles import CONVERSE
@@ -48,16 +48,16 @@ async def show(request: Request) -> Answer:
         async with request.reading() as conn:
             sent = (await messages.get(conn, request.actor, id=_id(request.query["sent"]))).message
         if request.is_fragment:
-            return Shown(template="sending/sent_live.html", values={"sent": sent})
+            return Page(template="sending/sent_live.html", values={"sent": sent})
     given = Typed(request.query.get("to", "")[: sms_form.LONGEST_NAME], request.query.get("number", ""))
     if request.query.get("again"):
         given = await _again(request)
-    return Shown(template=PAGE, values=await _values(request, given) | {"sent": sent})
+    return Page(template=PAGE, values=await _values(request, given) | {"sent": sent})
 
 
 async def look(request: Request) -> Answer:
     """Preview the recipient, and until when the window is open. Nothing is stored."""
-    return Shown(template=PAGE, values=await _values(request, _typed(request)) | {"sent": None})
+    return Page(template=PAGE, values=await _values(request, _typed(request)) | {"sent": None})
 
 
 async def send(request: Request) -> Answer:
@@ -66,13 +66,13 @@ async def send(request: Request) -> Answer:
     sent = await whatsapp_form.accept(request, lambda conn: _read(request, conn, given))
     if isinstance(sent, Refusal):
         values = await _values(request, given)
-        return Shown(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, sent))
-    return Elsewhere(location=request.to("/send", channel="reply", to=given.to, number=given.number, sent=sent))
+        return Page(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, sent))
+    return Redirect(location=request.to("/send", channel="reply", to=given.to, number=given.number, sent=sent))
 
 
 async def back(request: Request) -> Answer:
     """A GET for the address that the form posts to: go to the form."""
-    return Elsewhere(location=request.to("/send", channel="reply"))
+    return Redirect(location=request.to("/send", channel="reply"))
 
 
 def _id(text: str) -> UUID:

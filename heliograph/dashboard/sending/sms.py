@@ -23,7 +23,7 @@ from heliograph.dashboard.sending.sms_form import Recipient, Typed
 from heliograph.guard.book import ChallengeRequired
 from heliograph.overview import messages
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.sms.accepting import preview, sender_ids
@@ -88,12 +88,12 @@ async def show(request: Request) -> Answer:
         return await reply.show(request)
     sent = await _message(request, "sent")
     if sent is not None and request.is_fragment:
-        return Shown(template="sending/sent_live.html", values={"sent": sent.message})
+        return Page(template="sending/sent_live.html", values={"sent": sent.message})
     given = await _prefilled(request, sent)
     if given is None:  # a WhatsApp message is sent again by WhatsApp
-        return Elsewhere(location=request.to("/send", channel="template", again=request.query.get("again")))
+        return Redirect(location=request.to("/send", channel="template", again=request.query.get("again")))
     values = await _page(request, given, sees=sent is None)
-    return Shown(template=TEMPLATE, values=values | {"sent": None if sent is None else sent.message})
+    return Page(template=TEMPLATE, values=values | {"sent": None if sent is None else sent.message})
 
 
 async def look(request: Request) -> Answer:
@@ -105,8 +105,8 @@ async def look(request: Request) -> Answer:
         given = msgspec.structs.replace(given, message=seen.measured.plain)
         values = await _page(request, given)
     if request.is_fragment:
-        return Shown(template="sending/sms_preview.html", values=values)
-    return Shown(template=TEMPLATE, values=values | {"sent": None})
+        return Page(template="sending/sms_preview.html", values=values)
+    return Page(template=TEMPLATE, values=values | {"sent": None})
 
 
 async def send(request: Request) -> Answer:
@@ -128,15 +128,15 @@ async def send(request: Request) -> Answer:
             await saved_texts.used(conn, request.actor, id=saved)
     # After a trial on one's own number, the form keeps the intended recipient.
     meant = request.form.get("to") if "own" in request.form else None
-    return Elsewhere(location=request.to("/send", sent=id, to=meant))
+    return Redirect(location=request.to("/send", sent=id, to=meant))
 
 
 async def back(request: Request) -> Answer:
     """A GET for the address of the preview: go to the form."""
-    return Elsewhere(location=request.to("/send", channel=request.query.get("channel")))
+    return Redirect(location=request.to("/send", channel=request.query.get("channel")))
 
 
-async def _refused(request: Request, given: Typed, refusal: Refusal) -> Shown:
+async def _refused(request: Request, given: Typed, refusal: Refusal) -> Page:
     values = await _page(request, given)
     optout = None
     if isinstance(refusal, RecipientOptedOut):
@@ -144,7 +144,7 @@ async def _refused(request: Request, given: Typed, refusal: Refusal) -> Shown:
             whom = await sms_form.recipient(request, conn, given.to)
             optout = await refusals.behind(conn, request, refusal, whom.number)
     told = refusals.told(request, refusal, optout)
-    return Shown(template=TEMPLATE, values=values | {"sent": None}, status=422, refusal=told)
+    return Page(template=TEMPLATE, values=values | {"sent": None}, status=422, refusal=told)
 
 
 async def _message(request: Request, name: str) -> messages.MessageDetail | None:

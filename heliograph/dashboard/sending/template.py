@@ -19,7 +19,7 @@ from heliograph.dashboard.sending import code, refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.overview import messages
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import MAX_REFERENCE
@@ -69,19 +69,19 @@ async def show(request: Request) -> Answer:
         async with request.reading() as conn:
             sent = (await messages.get(conn, request.actor, id=_id(request.query["sent"]))).message
         if request.is_fragment:
-            return Shown(template="sending/sent_live.html", values={"sent": sent})
+            return Page(template="sending/sent_live.html", values={"sent": sent})
     given = await _prefilled(request)
     if given is None:  # it was free text, so send free text again
-        return Elsewhere(location=request.to("/send", channel="reply", again=request.query["again"]))
+        return Redirect(location=request.to("/send", channel="reply", again=request.query["again"]))
     values = await _values(request, given, sees=bool(given.to))
-    return Shown(template=PAGE, values=values | {"sent": sent})
+    return Page(template=PAGE, values=values | {"sent": sent})
 
 
 async def look(request: Request) -> Answer:
     """The preview: alone for a script, otherwise on the whole page."""
     values = await _values(request, _typed(request))
     template = "sending/template_preview.html" if request.is_fragment else PAGE
-    return Shown(template=template, values=values | {"sent": None})
+    return Page(template=template, values=values | {"sent": None})
 
 
 async def send(request: Request) -> Answer:
@@ -90,14 +90,14 @@ async def send(request: Request) -> Answer:
     sent = await whatsapp_form.accept(request, lambda conn: _read(request, conn, given))
     if isinstance(sent, Refusal):
         values = await _values(request, given)
-        return Shown(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, sent))
+        return Page(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, sent))
     where = request.to("/send", channel="template", number=given.number, template=given.template, sent=sent)
-    return Elsewhere(location=where)
+    return Redirect(location=where)
 
 
 async def back(request: Request) -> Answer:
     """A GET for the address that the form posts to: go to the form."""
-    return Elsewhere(location=request.to("/send", channel="template"))
+    return Redirect(location=request.to("/send", channel="template"))
 
 
 def filled(entry: Entry, values: tuple[str, ...]) -> list[tuple[str, str]]:

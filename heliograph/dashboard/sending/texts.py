@@ -11,7 +11,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.campaigns import template as places
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.accepting import preview
 from heliograph.sms.accepting.accept import MAX_TEXT
@@ -36,17 +36,17 @@ async def show_list(request: Request) -> Answer:
         listed = await saved_texts.list_all(conn, actor)
     lines = [Line(one, len(preview.measure(actor, one.body).parts), sorted(places.places(one.body))) for one in listed]
     values = {"lines": lines, "most": saved_texts.MOST, "may_write": may_write(request)}
-    return Shown(template="sending/texts.html", values=values)
+    return Page(template="sending/texts.html", values=values)
 
 
 async def show_new(request: Request) -> Answer:
     """An empty form."""
-    return Shown(template=FORM, values=_values("", ""))
+    return Page(template=FORM, values=_values("", ""))
 
 
 async def keep(request: Request) -> Answer:
     """The form with the text of a send's form, to give it a name. Nothing is stored yet."""
-    return Shown(template=FORM, values=_values("", request.form.get("message", "")[:MAX_TEXT]))
+    return Page(template=FORM, values=_values("", request.form.get("message", "")[:MAX_TEXT]))
 
 
 async def create(request: Request) -> Answer:
@@ -60,14 +60,14 @@ async def create(request: Request) -> Answer:
         saved = await request.once(work)
     except (Invalid, SavedTextExists, TooManySavedTexts) as refusal:
         return refused(FORM, _in_words(refusal), _values(name, body))
-    return Elsewhere(location=request.to("/texts"), notice=request.text("“%(name)s” is saved.", name=saved))
+    return Redirect(location=request.to("/texts"), notice=request.text("“%(name)s” is saved.", name=saved))
 
 
 async def show(request: Request) -> Answer:
     """The form that changes one text."""
     async with request.reading() as conn:
         found = await saved_texts.get(conn, request.acting("live"), id=request.id())
-    return Shown(template=FORM, values=_values(found.name, found.body, found.id))
+    return Page(template=FORM, values=_values(found.name, found.body, found.id))
 
 
 async def change(request: Request) -> Answer:
@@ -83,14 +83,14 @@ async def change(request: Request) -> Answer:
         await request.once(work)
     except (Invalid, SavedTextExists) as refusal:
         return refused(FORM, _in_words(refusal), _values(name, body, id))
-    return Elsewhere(location=request.to("/texts"), notice=request.text("Saved."))
+    return Redirect(location=request.to("/texts"), notice=request.text("Saved."))
 
 
 async def show_remove(request: Request) -> Answer:
     """What removing it would do."""
     async with request.reading() as conn:
         found = await saved_texts.get(conn, request.acting("live"), id=request.id())
-    return Shown(template="sending/texts_remove.html", values={"one": found})
+    return Page(template="sending/texts_remove.html", values={"one": found})
 
 
 async def remove(request: Request) -> Answer:
@@ -102,7 +102,7 @@ async def remove(request: Request) -> Answer:
         return ""
 
     await request.once(work)
-    return Elsewhere(location=request.to("/texts"), notice=request.text("The text was removed."))
+    return Redirect(location=request.to("/texts"), notice=request.text("The text was removed."))
 
 
 def may_write(request: Request) -> bool:

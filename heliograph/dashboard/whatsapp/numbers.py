@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.requests import Request
 from heliograph.whatsapp import standing
 from heliograph.whatsapp.mirror import qualities
@@ -13,4 +13,4 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         listed = await standing.list_all(conn, request.actor)
         trends = await qualities.trends(conn, request.actor, ids=[one.number.id for one in listed])
-    return Shown(template="whatsapp/numbers.html", values={"listed": listed, "trends": trends})
+    return Page(template="whatsapp/numbers.html", values={"listed": listed, "trends": trends})

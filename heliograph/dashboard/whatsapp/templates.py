@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.dashboard import listing
 from heliograph.dashboard.sending import code, template
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 from heliograph.whatsapp import library, reads, standing
@@ -30,7 +30,7 @@ async def show_list(request: Request) -> Answer:
         )
         uses = await library.uses(conn, request.actor)
     last = found[size - 1].id if len(found) > size else seen
-    return Shown(
+    return Page(
         template="whatsapp/templates.html",
         values={
             "listed": found[:size],
@@ -61,7 +61,7 @@ async def show(request: Request) -> Answer:
         content = TemplateSend(found.name, found.language, found.category, values)
         sent = Send(actor=request.actor, to="+258841234567", number_id=numbers[0].number.id, content=content)
         snippets = code.of_whatsapp(request, sent)
-    return Shown(
+    return Page(
         template="whatsapp/template.html",
         values={
             "entry": entry,

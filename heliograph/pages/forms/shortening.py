@@ -8,7 +8,7 @@ from uuid import UUID
 from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.base.database.pool import Connection
 from heliograph.pages import forgery
-from heliograph.pages.answers import Shown
+from heliograph.pages.answers import Page
 from heliograph.pages.requests import Request
 from heliograph.retention import shortening
 from heliograph.retention.shortening import NotAgreed
@@ -31,11 +31,11 @@ async def change(
     )
 
 
-def ask(request: Request, asks: NotAgreed, *, back: str) -> Shown:
+def ask(request: Request, asks: NotAgreed, *, back: str) -> Page:
     """The page that says what the form deletes, and submits it again, with the agreement to that."""
     kept = {name: value for name, value in request.form.items() if name not in (forgery.FIELD, AGREED)}
     values = {"found": asks.found, "kept": kept | {AGREED: _mark(asks.after)}, "action": request.path, "back": back}
-    return Shown(template="shorten.html", values=values)
+    return Page(template="shorten.html", values=values)
 
 
 def _mark(after: SendDefaults) -> str:

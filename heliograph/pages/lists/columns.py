@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from heliograph.base.errors import NotFound
-from heliograph.pages.answers import Answer, Elsewhere, own_address
+from heliograph.pages.answers import Answer, Redirect, own_address
 from heliograph.pages.requests import Request
 from heliograph.people import users
 
@@ -75,6 +75,6 @@ def keeper(lists: Mapping[str, Sequence[Column]]) -> Callable[[Request], Awaitab
         back = own_address(form.get("next", request.realm.front))
         if moved:
             back += ("&" if "?" in back else "?") + f"{OPEN}=open"
-        return Elsewhere(location=back)
+        return Redirect(location=back)
 
     return keep

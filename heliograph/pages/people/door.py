@@ -7,7 +7,7 @@ from uuid import UUID
 from heliograph.base.crypto import Key, derive_key
 from heliograph.base.errors import Refusal
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people import signing_in
 from heliograph.people.tries import TooManyTries
@@ -26,7 +26,7 @@ def signed_in(request: Request, user_id: UUID, token: str, following: str, *, is
     session = cookies.session(request.realm.cookie, token, is_secure=request.is_secure, is_kept=is_kept)
     mark = signing_in.mark(mark_key(request), user_id=user_id)
     kept = cookies.preference(cookies.BROWSER, mark, is_secure=request.is_secure)
-    return Elsewhere(location=following, cookies=[session, kept])
+    return Redirect(location=following, cookies=[session, kept])
 
 
 async def signed_out(request: Request) -> Answer:
@@ -35,12 +35,12 @@ async def signed_out(request: Request) -> Answer:
         await request.realm.end(conn, token=request.token)
     request.services.sessions.forget(request.token)
     ended = cookies.no_session(request.realm.cookie, is_secure=request.is_secure)
-    return Elsewhere(location=request.realm.sign_in, cookies=[ended])
+    return Redirect(location=request.realm.sign_in, cookies=[ended])
 
 
 async def tell_session(request: Request) -> Answer:
     """Says whether somebody is signed in, and with which form token: a page asks before it submits a form."""
-    return Shown(template="session.html", values={}, status=200 if request.session is not None else 401)
+    return Page(template="session.html", values={}, status=200 if request.session is not None else 401)
 
 
 def said(request: Request, refusal: Refusal) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import segno
 
 from heliograph.base.crypto import Unsealable, seal, unseal
-from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.people import own_account
 from heliograph.pages.realms import CONSOLE
 from heliograph.pages.requests import Request
@@ -50,4 +50,4 @@ async def refused_here(request: Request) -> Answer | None:
         if not await accounts.is_one(conn, user_id=request.user_id):
             return None
     said = request.text("You are an operator: set up authenticator apps and passkeys in the console.")
-    return Elsewhere(location=own_account.here(request), notice=said)
+    return Redirect(location=own_account.here(request), notice=said)

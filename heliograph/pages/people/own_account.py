@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.base.actor import Actor, Who
 from heliograph.base.errors import Invalid
 from heliograph.pages import cookies, languages
-from heliograph.pages.answers import Answer, Elsewhere
+from heliograph.pages.answers import Answer, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people import users
 from heliograph.people.sessions import SignedInUser
@@ -49,4 +49,4 @@ async def keep(request: Request) -> Answer:
     request.services.sessions.forget(request.token)
     language = given["language"] or request.speech.language
     kept = cookies.preference(cookies.LANGUAGE, language, is_secure=request.is_secure)
-    return Elsewhere(location=here(request), notice=languages.speech(language).text("Saved."), cookies=[kept])
+    return Redirect(location=here(request), notice=languages.speech(language).text("Saved."), cookies=[kept])

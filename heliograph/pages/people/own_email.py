@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.base.actor import Who
 from heliograph.base.errors import Invalid
 from heliograph.mail import outbox
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import own_account
 from heliograph.pages.people.door import said
 from heliograph.pages.requests import Request
@@ -18,7 +18,7 @@ from heliograph.people.tries import TooManyTries
 
 async def show(request: Request) -> Answer:
     """The form for another address."""
-    return Shown(template="account_email.html", values=await _values(request))
+    return Page(template="account_email.html", values=await _values(request))
 
 
 async def ask(request: Request) -> Answer:
@@ -47,19 +47,19 @@ async def ask(request: Request) -> Answer:
         if is_changed
         else request.text("A link is sent to the new address. The change takes effect once you confirm it there.")
     )
-    return Elsewhere(location=own_account.here(request), notice=told)
+    return Redirect(location=own_account.here(request), notice=told)
 
 
 async def withdraw(request: Request) -> Answer:
     """Keep the current address."""
     async with request.writing() as conn:
         await email_change.withdraw(conn, user_id=request.user_id)
-    return Elsewhere(location=own_account.here(request), notice=request.text("The e-mail address is not changed."))
+    return Redirect(location=own_account.here(request), notice=request.text("The e-mail address is not changed."))
 
 
 async def show_confirm(request: Request) -> Answer:
     """Where the mailed link leads: the token comes after `#`."""
-    return Shown(template="account_email_confirm.html", values={})
+    return Page(template="account_email_confirm.html", values={})
 
 
 async def confirm(request: Request) -> Answer:
@@ -79,10 +79,10 @@ async def confirm(request: Request) -> Answer:
     if request.session is not None and request.user_id == user.id:
         request.services.sessions.forget(request.token)
         told = request.text("Your e-mail address is %(email)s now. Your other sessions were ended.", email=user.email)
-        return Elsewhere(location=own_account.here(request), notice=told)
+        return Redirect(location=own_account.here(request), notice=told)
     # The person who opened the link is signed in here as somebody else, or not at all.
     told = request.text("The e-mail address is confirmed: from now on, %(email)s signs in.", email=user.email)
-    return Elsewhere(location=request.realm.front if request.session else request.realm.sign_in, notice=told)
+    return Redirect(location=request.realm.front if request.session else request.realm.sign_in, notice=told)
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import factor, own_account, passkeys
 from heliograph.pages.requests import Request
 from heliograph.pages.templates import device
@@ -18,7 +18,7 @@ from heliograph.people.passkeys.challenges import PasskeyRefused
 async def show_new(request: Request) -> Answer:
     """The form for a passkey, with options for the browser."""
     elsewhere = await factor.refused_here(request)
-    return elsewhere or Shown(template="account_passkey.html", values=await _values(request))
+    return elsewhere or Page(template="account_passkey.html", values=await _values(request))
 
 
 async def add(request: Request) -> Answer:
@@ -46,14 +46,14 @@ async def add(request: Request) -> Answer:
         return refused("account_passkey.html", wrong, await _values(request))
     except Invalid as refusal:
         return refused("account_passkey.html", refusal, await _values(request))
-    return Elsewhere(location=own_account.here(request), notice=request.text("The passkey is saved."))
+    return Redirect(location=own_account.here(request), notice=request.text("The passkey is saved."))
 
 
 async def remove(request: Request) -> Answer:
     """Forget a passkey."""
     async with request.writing() as conn:
         await keeping.remove(conn, own_account.self_of(request), user_id=request.user_id, id=request.id())
-    return Elsewhere(location=own_account.here(request), notice=request.text("The passkey is no longer valid here."))
+    return Redirect(location=own_account.here(request), notice=request.text("The passkey is no longer valid here."))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.pages import cookies
-from heliograph.pages.answers import Answer, Elsewhere, own_address
+from heliograph.pages.answers import Answer, Redirect, own_address
 from heliograph.pages.lists import leafing
 from heliograph.pages.requests import Request
 
@@ -22,4 +22,4 @@ async def set_preferences(request: Request) -> Answer:
         value = request.form.get(field, "")
         if value in allowed:
             kept.append(cookies.preference(name, value, is_secure=request.is_secure))
-    return Elsewhere(location=own_address(request.form.get("next", request.realm.front)), cookies=kept)
+    return Redirect(location=own_address(request.form.get("next", request.realm.front)), cookies=kept)

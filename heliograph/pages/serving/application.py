@@ -23,9 +23,9 @@ from heliograph.base.errors import NotFound, Refusal
 from heliograph.base.ids import uuid7_text
 from heliograph.base.process import spans
 from heliograph.http.static import ASKED, Headers
-from heliograph.http.static import Page as File
+from heliograph.http.static import StaticPage as File
 from heliograph.pages import cookies, forgery, languages, requests
-from heliograph.pages.answers import Answer, Elsewhere, Shown, own_address
+from heliograph.pages.answers import Answer, Page, Redirect, own_address
 from heliograph.pages.assets import PREFIX as ASSETS
 from heliograph.pages.forgery import OtherOrganization
 from heliograph.pages.live import regions
@@ -105,7 +105,7 @@ class Pages:
                 status, headers, body = await self._file(request)
             else:
                 answer = await self._run(request, scope, receive)
-                if isinstance(answer, Shown) and answer.refusal is not None:
+                if isinstance(answer, Page) and answer.refusal is not None:
                     code = answer.refusal.code
                 status, headers, body = await self._rendering.made(request, answer)
         except Disconnected:
@@ -168,7 +168,7 @@ class Pages:
         await self.services.installation.get()
         if route is None and methods and request.method == "GET" and request.page != request.path:
             # The address of a form that was answered with a page: reloaded, opened again by a browser, or sent on.
-            return Elsewhere(location=request.to(request.page))
+            return Redirect(location=request.to(request.page))
         if route is None:
             raise WrongMethod if methods else NotFound
         if not route.is_public and request.session is None:
@@ -176,7 +176,7 @@ class Pages:
                 raise SignedOut
             if request.method != "GET":
                 raise WrongSignIn("You were signed out. Sign in, then try again.")
-            return Elsewhere(location=f"{self.realm.sign_in}?next={_quoted(request, scope)}")
+            return Redirect(location=f"{self.realm.sign_in}?next={_quoted(request, scope)}")
         if not (route.is_public or route.is_personal):
             request.route = route.path
         self._demand(request, route)
@@ -185,7 +185,7 @@ class Pages:
         is_open = route.is_personal or (route.is_public and route.path != "/")
         if not is_open and person is not None and person.lacks_factor:
             said = request.text("This organization requires a second factor. Turn one on to continue.")
-            return Elsewhere(location=self.realm.factor, notice=said if isinstance(person, SignedInUser) else "")
+            return Redirect(location=self.realm.factor, notice=said if isinstance(person, SignedInUser) else "")
         if route.method == "POST":
             if isinstance(person, SignedInUser) and person.reason is not None and not route.is_harmless:
                 raise ViewingOnly
@@ -213,7 +213,7 @@ class Pages:
 
         async def make(made: int) -> Answer:
             answer = await route.handler(request)
-            if not isinstance(answer, Shown) or answer.status != 200 or answer.cookies:
+            if not isinstance(answer, Page) or answer.status != 200 or answer.cookies:
                 return answer
             text = await self._rendering.text(request, answer, token=regions.TOKEN, once=regions.ONCE)
             return regions.region(text, made=made)
@@ -251,7 +251,7 @@ class Pages:
             "retry_after": refusal.headers.get("retry-after"),
             "whom": await self._whom(request, refusal),
         }
-        shown = Shown(template="error.html", values=values, status=refusal.status)
+        shown = Page(template="error.html", values=values, status=refusal.status)
         try:
             now = await self._now(request, refusal)
             status, headers, body = now or await self._rendering.page(request, shown)
@@ -283,7 +283,7 @@ class Pages:
                 answer = await route.handler(shown)
             except Refusal:
                 continue
-            if isinstance(answer, Shown) and answer.status == 200:
+            if isinstance(answer, Page) and answer.status == 200:
                 answer.status = refusal.status
                 answer.values = {**answer.values, "conflict": refusal.message}
                 return await self._rendering.page(shown, answer)

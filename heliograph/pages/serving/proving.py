@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.base.errors import Invalid
 from heliograph.pages import forgery
-from heliograph.pages.answers import Answer, Shown
+from heliograph.pages.answers import Answer, Page
 from heliograph.pages.people import passkeys
 from heliograph.pages.pieces import pasted
 from heliograph.pages.requests import Request
@@ -58,7 +58,7 @@ async def prove(request: Request, *, takes_file: bool) -> Answer | None:
     # A file being submitted is kept in the page, as text.
     file = await pasted.text(request) if takes_file and request.method == "POST" else None
     is_write = request.method == "POST"
-    return Shown(
+    return Page(
         template="prove.html",
         values={"kept": kept, "file": file, "action": action, "is_write": is_write, **passkeys.asking(request)},
         status=422 if refusal else 403,

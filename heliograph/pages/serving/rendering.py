@@ -13,7 +13,7 @@ from jinja2 import Environment
 from heliograph.base.database import clock
 from heliograph.http.static import Headers
 from heliograph.pages import cookies, languages, requests, templates
-from heliograph.pages.answers import Answer, Download, Elsewhere, Region, Shown, Stream
+from heliograph.pages.answers import Answer, Download, Page, Redirect, Region, Stream
 from heliograph.pages.assets import Assets
 from heliograph.pages.live import regions
 from heliograph.pages.requests import Request
@@ -69,7 +69,7 @@ class Rendering:
             body = regions.filled(answer, request)
             return 200, headers, self._packed(request, headers, body, answer.packed)
         headers += [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
-        if isinstance(answer, Elsewhere):
+        if isinstance(answer, Redirect):
             if answer.notice:
                 said = cookies.notice(answer.notice, answer.undo, is_secure=request.is_secure)
                 headers.append((b"set-cookie", said.encode()))
@@ -81,7 +81,7 @@ class Rendering:
         status, more, body = await self.page(request, answer)
         return status, headers + more, body
 
-    async def page(self, request: Request, answer: Shown) -> tuple[int, Headers, bytes]:
+    async def page(self, request: Request, answer: Page) -> tuple[int, Headers, bytes]:
         """The same for a page, with the reader's own form tokens. An unchanged self-refreshing part is a 304."""
         token = request.form_token() if request.session else ""
         once = requests.new_once()
@@ -94,7 +94,7 @@ class Rendering:
                 return 304, headers, b""
         return answer.status, headers, self._packed(request, headers, body, None)
 
-    async def text(self, request: Request, answer: Shown, *, token: str, once: str) -> str:
+    async def text(self, request: Request, answer: Page, *, token: str, once: str) -> str:
         """The page's HTML; `token` and `once` are put into its forms."""
         person, refusal = request.session, answer.refusal
         values: dict[str, Any] = {

@@ -12,7 +12,7 @@ from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid_in
 from heliograph.campaigns import drafts
 from heliograph.dashboard.audience.composing import form
-from heliograph.pages.answers import Answer, Elsewhere, Shown
+from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 
 HERE = "/campaigns"
@@ -23,7 +23,7 @@ _OUTSIDE = ("draft", "numbers", "start", "typed")
 async def save(request: Request) -> Answer:
     """Save the form as it is, and return the message that its script shows."""
     problem = await keep(request, form.typed(request.form))
-    return Shown(template="audience/campaign_draft.html", values={"problem": problem})
+    return Page(template="audience/campaign_draft.html", values={"problem": problem})
 
 
 async def keep(request: Request, typed: dict[str, str]) -> str:
@@ -65,7 +65,7 @@ async def discard(request: Request) -> Answer:
 
     await request.once(work)
     undo = request.to(f"{HERE}/drafts/{id}/restore")
-    return Elsewhere(location=request.to(HERE), notice=request.text("The draft is discarded."), undo=undo)
+    return Redirect(location=request.to(HERE), notice=request.text("The draft is discarded."), undo=undo)
 
 
 async def restore(request: Request) -> Answer:
@@ -79,8 +79,8 @@ async def restore(request: Request) -> Answer:
     try:
         await request.once(work)
     except NotFound as refusal:
-        return Elsewhere(location=request.to(HERE), notice=request.text(refusal.message))
-    return Elsewhere(location=request.to(HERE), notice=request.text("The draft is restored."))
+        return Redirect(location=request.to(HERE), notice=request.text(refusal.message))
+    return Redirect(location=request.to(HERE), notice=request.text("The draft is restored."))
 
 
 async def values(request: Request, conn: Connection) -> list[dict[str, Any]]:

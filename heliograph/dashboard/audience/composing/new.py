@@ -20,7 +20,7 @@ from heliograph.dashboard.audience.composing import drafts as campaign_drafts
 from heliograph.dashboard.audience.composing import form, meaning, offers
 from heliograph.dashboard.audience.composing.meaning import Given
 from heliograph.dashboard.sending import refusals
-from heliograph.pages.answers import Answer, Elsewhere, Shown, refused
+from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
@@ -40,13 +40,13 @@ async def show(request: Request) -> Answer:
     listed = await people.audience_of(request) if request.query.get("people") else {}
     if listed is None:
         said = request.text("More than 10,000 people match these filters. Give them a tag, and write to that.")
-        return Elsewhere(location=request.to("/contacts", **lists.kept(request.query, people.FIELDS)), notice=said)
+        return Redirect(location=request.to("/contacts", **lists.kept(request.query, people.FIELDS)), notice=said)
     typed = await form.prefilled(request) | listed
     if (draft := uuid_in(typed["draft"])) is not None:
         typed |= await campaign_drafts.read(request, draft)
     else:
         typed["draft"] = uuid7_text()
-    return Shown(template=PAGE, values=await _values(request, typed))
+    return Page(template=PAGE, values=await _values(request, typed))
 
 
 async def create(request: Request) -> Answer:
@@ -56,7 +56,7 @@ async def create(request: Request) -> Answer:
     if wants != "create":  # nothing typed is lost, even without a script
         await campaign_drafts.keep(request, typed)
     if wants == "template":  # another template has other fields
-        return Shown(template=PAGE, values=await _values(request, typed))
+        return Page(template=PAGE, values=await _values(request, typed))
     if wants != "create":
         typed["start"] = (
             str(int(typed["start"] or 0) + preview.EXAMPLES)
@@ -73,7 +73,7 @@ async def create(request: Request) -> Answer:
     if wants == "trial":
         return await _try(request, typed, given, seen)
     if wants != "create":
-        return Shown(template=PAGE, values=await _values(request, typed, seen, given) | {"duplicates": duplicates})
+        return Page(template=PAGE, values=await _values(request, typed, seen, given) | {"duplicates": duplicates})
     if seen.would > MANY:
         wrong = Invalid(("typed", "differs", "Type how many people get it."))
         try:
@@ -85,7 +85,7 @@ async def create(request: Request) -> Answer:
         id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:
         return refused(PAGE, form.told(refusal), await _values(request, typed, seen, given))
-    return Elsewhere(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
+    return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
 
 
 async def _make(request: Request, conn: Connection, given: Given, draft: UUID | None) -> str:
@@ -103,14 +103,14 @@ async def _try(request: Request, typed: dict[str, str], given: Given, seen: Prev
     """Send it to the person who asks, and show the form as it was."""
     values = await _values(request, typed, seen, given)
     if not values["own"]:  # removed meanwhile, or their role sends nothing
-        return Shown(template=PAGE, values=values)
+        return Page(template=PAGE, values=values)
     try:
         sent = await _send(request, given, seen, values["own"])
     except Refusal as refusal:
         if not refusals.is_told(refusal):
             raise
         return refused(PAGE, _told(request, refusal), values)
-    return Shown(template=PAGE, values=values | {"sent": sent})
+    return Page(template=PAGE, values=values | {"sent": sent})
 
 
 class _Sent(msgspec.Struct, frozen=True):
