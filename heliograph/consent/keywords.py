@@ -35,6 +35,8 @@ COURTESY = frozenset(
         *("svp", "merci", "maintenant", "tafadhali", "sasa", "asante", "bitte", "danke"),
         # As folded: "from your kindness", "messages", "thanks".
         *("من", "فضلك", "الرسايل", "رسايل", "شكرا"),
+        # "Stop promotions", in the template's language, is the button that Meta offers for marketing templates.
+        *("promotions", "promos", "marketing", "les", "promocoes", "promociones"),
     }
 )
 MOST_COURTESY = 3

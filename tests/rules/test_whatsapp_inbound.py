@@ -197,7 +197,7 @@ async def test_a_button_says_a_word_too_and_organizations_have_their_own(pool: P
     other = "+258841234568"
     await meta.say(
         acme,
-        message(acme, type="button", button={"text": "STOP", "payload": "x"}),
+        message(acme, type="button", button={"text": "Stop promotions", "payload": "x"}),
         message(acme, "¡baja!", by=other),
     )
     assert await opted_out(pool, acme)

@@ -38,6 +38,9 @@ def test_the_standard_words_stop(word: str) -> None:
         ("Stop! Stop!! STOP", "stop", "stop"),
         ("stop stop please", "stop", "stop"),
         ("cancel cancel", "stop", "cancel"),
+        ("Stop promotions", "stop", "stop"),  # the button of WhatsApp's marketing templates
+        ("Parar promoções", "stop", "parar"),
+        ("Arrêter les promotions", "stop", "arreter"),
         ("HELP HELP", "help", "help"),
     ],
 )
@@ -64,6 +67,9 @@ def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
         "please stop by tomorrow",
         "stop please please please please",
         "please end it",
+        "promotions",
+        "cancel promotions",
+        "Stop promotions at 5",
         "baja la música",
         "SIM",
         "Yes please",
