@@ -76,8 +76,6 @@ class Speech:
         self._texts = catalogue(self.language)
         self._locale = Locale.parse(_LOCALES[self.language])
         self._zone = ZoneInfo(self.zone)
-        standard = self._locale.currency_formats["standard"].pattern
-        self._money = numbers.parse_pattern(standard.replace("0.00", "0.00####"))
 
     def text(self, english: str, **values: object) -> str:
         """A text in the reader's language, with `%(name)s` filled in."""
@@ -118,9 +116,10 @@ class Speech:
         return _number(self.language, value, digits)
 
     def money(self, millionths: int, currency: str) -> str:
-        """An amount with its currency: `€12.50`, with as many decimal places as needed, at least two."""
+        """An amount with its currency: `€12.50`, with as many decimal places as needed, at least the currency's."""
         amount = Decimal(millionths) / 1_000_000
-        return self._money.apply(amount, self._locale, currency=currency, currency_digits=False)
+        pattern = _money(self.language, numbers.get_currency_precision(currency))
+        return pattern.apply(amount, self._locale, currency=currency, currency_digits=False)
 
     def moment(self, at: datetime) -> str:
         """A date and time: `12 May 2026, 10:02`."""
@@ -177,6 +176,12 @@ class Speech:
         if hours < 48:
             return f"{hours} h {minutes} min" if minutes else f"{hours} h"
         return self.count("%(num)s day", "%(num)s days", hours // 24)
+
+
+@cache
+def _money(language: str, places: int) -> numbers.NumberPattern:
+    standard = Locale.parse(_LOCALES[language]).currency_formats["standard"].pattern
+    return numbers.parse_pattern(standard.replace("0.00", f"0.{'0' * places}{'#' * (6 - places)}"))
 
 
 # A page of figures has hundreds, mostly the same small ones; formatting each takes 20 µs.

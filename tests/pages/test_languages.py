@@ -97,6 +97,24 @@ def test_numbers_and_times_are_written_as_the_reader_does() -> None:
     assert speech("en", "Nowhere/Atall").zone == "UTC"
 
 
+@pytest.mark.parametrize(
+    ("millionths", "currency", "english", "portuguese"),
+    [
+        (1_500_000_000, "EUR", "€1,500.00", "1 500,00 €"),
+        (12_340, "EUR", "€0.01234", "0,01234 €"),
+        # Currencies without cents, and with a thousand of them.
+        (1_500_000_000, "UGX", "UGX1,500", "1 500 UGX"),
+        (-1_500_250_000, "UGX", "-UGX1,500.25", "-1 500,25 UGX"),
+        (1_500_000, "KWD", "KWD1.500", "1,500 KWD"),
+    ],
+)
+def test_money_has_the_decimals_of_its_currency_or_more(
+    millionths: int, currency: str, english: str, portuguese: str
+) -> None:
+    written = [speech(one).money(millionths, currency).replace("\u00a0", " ") for one in ("en", "pt")]
+    assert written == [english, portuguese]
+
+
 @pytest.mark.parametrize(("language", "locale"), [("en", "en_GB"), ("pt", "pt_PT")])
 def test_days_are_written_as_babel_writes_them(language: str, locale: str) -> None:
     """Which reads a pattern for each of them, and takes ten times as long."""
