@@ -1,6 +1,7 @@
 """Memberships: who belongs to an organization, and in which role.
 
-The rule nobody may break: an organization that has an owner keeps one. Every change to the team locks the
+The rule nobody may break: an organization that has an owner keeps one, unless an operator removes the person from the
+installation (`users.remove`). Every change to the team locks the
 organization's row first, so that two owners cannot remove each other.
 """
 

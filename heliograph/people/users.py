@@ -113,19 +113,34 @@ async def list_everywhere(conn: Connection, *, organization_id: UUID | None, lim
 
 
 REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"
+# Closed organizations need nobody.
+OWNED_ALONE = """
+SELECT o.name
+  FROM memberships m CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o
+ WHERE m.user_id = $1 AND m.role = 'owner' AND o.state <> 'closed'
+   AND NOT EXISTS (SELECT FROM memberships
+                    WHERE organization_id = m.organization_id AND role = 'owner' AND user_id <> $1)
+ ORDER BY o.name
+"""
 # Invitations end when their author is removed.
 END_INVITATIONS = "DELETE FROM invitations WHERE invited_by = $1 RETURNING organization_id, id, email"
 
 
-async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> None:
+async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> list[str]:
     """Remove a person from the installation, with memberships, links, sessions and the invitations that they made.
-    Idempotent."""
+    Idempotent.
+
+    An operator has to be able to do this at once, so it does not wait for another owner: returns the names of
+    organizations that have none any more.
+    """
     async with conn.transaction():
+        ownerless = [row["name"] for row in await conn.fetch(OWNED_ALONE, id)]
         email = await conn.fetchval(REMOVE, id)
         if email is not None:
             await _end_invitations(conn, by, id)
             await outbox.drop(conn, subject_id=id)
             await audit.record(conn, by, "user.removed", object_id=id, name=email)
+    return ownerless
 
 
 async def _end_invitations(conn: Connection, by: Actor | Who, id: UUID) -> None:

@@ -101,3 +101,23 @@ async def test_an_account_that_others_may_have_made_is_invited_and_not_admitted(
         token = made["link"].partition("#")[2]
         await invitations.accept(conn, Who("person", ana.id), token=token, user_id=ana.id)
     assert (await run(environment, "create", "ana@example.com", *org))["role"] == "admin"
+
+
+async def test_who_removes_the_only_owner_from_the_installation_is_told(database_url: str, pool: Pool) -> None:
+    environment = {"HELIOGRAPH_DATABASE_URL": database_url}
+    shared, alone, closed = [await organization(pool, state=state) for state in ("active", "active", "closed")]
+    async with pool.acquire() as conn:
+        ana, _ = await users.ensure(conn, SYSTEM, email="ana@example.com")
+        eva, _ = await users.ensure(conn, SYSTEM, email="eva@example.com")
+        for actor, user, role in (
+            (shared, ana, "owner"),
+            (shared, eva, "owner"),
+            (alone, ana, "owner"),
+            (alone, eva, "admin"),
+            (closed, ana, "owner"),
+        ):
+            await memberships.add(conn, actor, user_id=user.id, role=role)
+    # Whoever has other owners, or is closed, is not named; `shared` has none once both are gone.
+    for email, orphan in (("ana@example.com", alone), ("eva@example.com", shared)):
+        removed = await run(environment, "remove", email)
+        assert removed["without_owner"] == [f"Acme {orphan.organization_id}"]

@@ -255,7 +255,8 @@ def remove(
     """Remove a person from one organization or, without --org, from the installation. Their sessions end at once.
 
     API keys they created are kept, unless --revoke-keys is given with --org. With --operator, they only lose access to
-    the console.
+    the console. The last owner of an organization can only be removed from the installation, which names the
+    organizations that have no owner then: `user create` or `user role` gives them one.
 
     \b
     Examples:
@@ -267,19 +268,19 @@ def remove(
     if revoke_keys and (operator or org is None):
         raise typer.BadParameter("needs --org", param_hint="--revoke-keys")
 
-    async def work(conn: Connection) -> User:
+    async def work(conn: Connection) -> dict[str, object]:
         user = await users.find(conn, email=email)
         if operator:
             await accounts.remove(conn, shell(), user_id=user.id, email=user.email)
-        elif org is None:
-            await users.remove(conn, shell(), id=user.id)
-        else:
-            actor = acting_for(await organization(conn, org))
-            await memberships.remove(conn, actor, user_id=user.id, revokes_keys=revoke_keys)
-        return user
+            return {"email": user.email, "removed_from": "the console"}
+        if org is None:
+            ownerless = await users.remove(conn, shell(), id=user.id)
+            return {"email": user.email, "removed_from": "the installation", "without_owner": ownerless}
+        actor = acting_for(await organization(conn, org))
+        await memberships.remove(conn, actor, user_id=user.id, revokes_keys=revoke_keys)
+        return {"email": user.email, "removed_from": org}
 
-    user = on_database(work, settings_of(data_dir))
-    show({"email": user.email, "removed_from": "the console" if operator else org or "the installation"}, json)
+    show(on_database(work, settings_of(data_dir)), json)
 
 
 @app.command("role")
