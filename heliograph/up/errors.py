@@ -9,6 +9,10 @@ class UpError(Exception):
     """`up` cannot start; the message says what to do."""
 
 
-def unusable(error: Exception) -> UpError:
+class DatabaseUnusable(UpError):
+    """The database cannot be reached or refuses us, perhaps only for now."""
+
+
+def unusable(error: Exception) -> DatabaseUnusable:
     """That the database cannot be used, and why."""
-    return UpError(f"the database cannot be used: {reason(error)}")
+    return DatabaseUnusable(f"the database cannot be used: {reason(error)}")

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 import uvloop
 
-from heliograph.cli.terminal.console import Problem
+from heliograph.cli.terminal.console import UNREACHABLE, Problem
 from heliograph.cli.terminal.printing import Json, as_plain, form, say, show
 from heliograph.up import welcome
-from heliograph.up.errors import UpError
+from heliograph.up.errors import DatabaseUnusable, UpError
 from heliograph.up.running import UpOptions, up
 from heliograph.up.welcome import Welcome
 
@@ -54,6 +54,8 @@ def command(
     )
     try:
         status = uvloop.run(up(options, say=say, on_ready=_print if form(json) in ("json", "tsv") else _welcome))
+    except DatabaseUnusable as error:
+        raise Problem(str(error), UNREACHABLE) from None
     except UpError as error:
         raise Problem(str(error)) from None
     raise typer.Exit(status)
