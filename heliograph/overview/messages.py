@@ -76,7 +76,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     #: WhatsApp: when it was canceled.
     canceled_at: datetime | None = None
     failure_code: str | None
-    #: WhatsApp: its content, if that is text.
+    #: WhatsApp: its content, if that is text; of a template, the values only.
     said: str | None = None
     #: SMS: the send named no sender, so the organization's default was used.
     is_default_sender: bool = False
@@ -255,12 +255,14 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     try:
         detail = await sms.get(conn, actor, id=id)
     except NotFound:
-        message = _of_whatsapp(await whatsapp.get(conn, actor, id=id))
+        found = await whatsapp.get(conn, actor, id=id)
+        message = _of_whatsapp(found)
+        text = (await rendering.texts(conn, actor, messages=[found])).get(id)
         raised, tried = await whatsapp.deliveries(conn, actor, id=id)
         kinds = {one["id"]: one["kind"] for one in raised}
         steps = [*_steps(message), *(sms.delivery(one, kinds[one["event_id"]]) for one in tried)]
         behind = [sms.recorded(one) for one in raised]
-        return MessageDetail(message, message.said, sorted(steps, key=lambda step: step.at), list(kinds), behind)
+        return MessageDetail(message, text, sorted(steps, key=lambda step: step.at), list(kinds), behind)
     return MessageDetail(_of_sms(detail.message), detail.text, detail.steps, detail.events, detail.behind)
 
 

@@ -99,6 +99,7 @@ async def test_a_message_is_sent_again_as_what_it_was(
     assert f'href="/send?again={template}"' in page.text
     assert ("/v1/whatsapp/messages" in page.words, '"parameters": ["Ana", "7"]' in page.words) == (True, True)
     assert "Its price is €0.03, which is not charged yet." in page.words
+    assert "Hello Ana, your order 7 was shipped." in page.words
     await pool.execute(
         "UPDATE whatsapp_messages SET charge = 'consumed', consumed = reserved, reserved = 0 WHERE id = $1", template
     )
