@@ -396,6 +396,11 @@ async def test_it_says_where_a_message_would_go(
     page = await root.get(f"{path}?to=%2B27821234567")
     assert "no route: the suppliers' own" in page.words
     assert "No supplier is available; the message would wait." not in page.words
+    assert "Nothing is sent at present" not in page.words
+    await pool.execute("UPDATE organizations SET state = 'suspended'")
+    page = await root.get(f"{path}?to=%2B258841234567&sender=ACME")
+    assert "Nothing is sent at present: the organization is suspended" in page.words
+    await pool.execute("UPDATE organizations SET state = 'active'")
     # What waits is told from what ends at once: here since nobody has the price that the route asks for.
     await pool.execute("UPDATE routes SET rated = true")
     page = await root.get(f"{path}?to=%2B258841234567&sender=ACME")

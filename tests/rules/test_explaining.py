@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import product
 from random import Random
 from uuid import UUID
 
 import pytest
 
+from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.ids import uuid7
+from heliograph.guard import rules as guarding
 from heliograph.networks import learned
 from heliograph.networks.learned import LearnedNetwork
 from heliograph.prices import rows, tariffs
@@ -107,3 +110,38 @@ async def test_who_is_named_beforehand_is_who_is_asked(pool: Pool, seed: int) ->
     }
     ended = await pool.fetch("SELECT id, failure_code FROM messages")
     assert {row["id"]: (by.get(row["id"]), row["failure_code"]) for row in ended} == foretold
+
+
+async def test_what_keeps_a_message_back_whoever_its_supplier_is_told(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+
+    async def told(conn: Connection, to: str = NUMBERS[0]) -> list[str]:
+        said = await explaining.explain(
+            conn, to, organization_id=actor.organization_id, organization="acme", sender="ACME", traffic_class="otp"
+        )
+        return [str(one) for one in said.withheld]
+
+    async with pool.acquire() as conn:
+        # Of another organization, of a supplier and of what is older.
+        theirs = Selection(kinds=("sms",), organization_id=other.organization_id)
+        older = Selection(kinds=("sms",), before=await holds.ago(conn, timedelta(0)))
+        for one in (theirs, older, Selection(kinds=("sms",), line=uuid7()), Selection(kinds=("webhook",))):
+            await holds.hold(conn, one, reason="")
+        assert await told(conn) == []
+        await holds.hold(conn, Selection(kinds=("sms",), organization_id=actor.organization_id), reason="")
+        assert await told(conn) == ["an operator holds SMS"]
+        await guarding.configure(conn, actor.organization_id, policy="hold")
+        await conn.execute(
+            "INSERT INTO guard_holds (organization_id, id, range, kind, rules, score, policy, begun_at, until)"
+            " VALUES ($1, $2, '25884123', 'block', '{pumping}', 9, 'hold', now(), '2100-01-31 08:30Z')",
+            *(actor.organization_id, uuid7()),
+        )
+        await organizations.set_state(conn, id=actor.organization_id, state="suspended")
+        assert await told(conn) == [
+            "the organization is suspended",
+            "an operator holds SMS",
+            "the guard holds messages to numbers like this one until 2100-01-31 08:30 UTC",
+        ]
+        assert len(await told(conn, NUMBERS[1])) == 2, "the guard holds a block"
+        await guarding.configure(conn, actor.organization_id, policy="refuse")
+        assert "the guard refuses messages to numbers like this one until 2100-01-31 08:30 UTC" in await told(conn)

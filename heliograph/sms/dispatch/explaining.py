@@ -18,6 +18,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.sentences import Sentence, joined, kept, quoted, said
 from heliograph.classes.quiet import QuietHours
+from heliograph.guard import holds as guarding
 from heliograph.networks import asked, learned, plan
 from heliograph.networks.directory import Directory
 from heliograph.networks.learned import LOOKUP
@@ -65,6 +66,8 @@ class Explanation(msgspec.Struct, frozen=True):
     """What would happen to a message now."""
 
     decision: Sentence
+    #: What keeps it back, whoever its supplier is: a suspended or closed organization, a hold, the guard.
+    withheld: list[Sentence]
     #: The number's network (MCC-MNC) and how it is known, or that it is looked up first; None: neither.
     network: Sentence | None
     #: The route's name; None: the suppliers' own settings decide.
@@ -187,6 +190,7 @@ async def explain(
     ]
     return Explanation(
         decision,
+        await _withheld(conn, organization_id, to, traffic_class),
         (Sentence.of("%(network)s (%(how)s)", {"network": network, "how": how}) if network else how) or None,
         found.route.name if found.route else None,
         [names[id] for id in asked],
@@ -236,6 +240,33 @@ async def _unrated(
         return book.rate(id, to, at, message_class=traffic_class, sender_type=sender_type(told[id]))
 
     return [id for id in found.suppliers if rate(id) is None]
+
+
+# A hold of what was accepted before a time does not concern a message that is accepted now.
+STOPPED = """
+SELECT state, EXISTS (SELECT FROM queue_holds
+                       WHERE kind = 'sms' AND line IS NULL AND before_id IS NULL
+                         AND (organization_id IS NULL OR organization_id = $1)) AS held
+  FROM organizations WHERE id = $1
+"""
+
+
+async def _withheld(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> list[Sentence]:
+    row = await conn.fetchrow(STOPPED, organization_id)
+    found = []
+    if row is not None and row["state"] == "suspended":
+        found.append(said("the organization is suspended"))
+    if row is not None and row["state"] == "closed":
+        found.append(said("the organization is closed"))
+    if row is not None and row["held"]:
+        found.append(said("an operator holds SMS"))
+    for policy, until in await guarding.of_number(conn, organization_id, to, traffic_class):
+        time = f"{until:%Y-%m-%d %H:%M}"
+        if policy == "hold":
+            found.append(said("the guard holds messages to numbers like this one until %(time)s UTC", time=time))
+        elif policy != "monitor":
+            found.append(said("the guard refuses messages to numbers like this one until %(time)s UTC", time=time))
+    return found
 
 
 async def _opens(conn: Connection, organization_id: UUID, to: str, traffic_class: str) -> datetime | None:
