@@ -108,12 +108,12 @@ class RequestRead(msgspec.Struct, rename="camel"):
 
 
 def _path(given: str | None) -> str | None:
-    """The path of the filter, which may be given with its prefix. Raises Invalid for a path that no operation has."""
+    """The path of the filter, which may be given with its prefix. Raises Invalid for what is no path."""
     if given is None:
         return None
     path = given.removeprefix("/v1").rstrip("/")
     if not path.startswith("/"):
-        raise Invalid(("path", "pattern", "`path` must be that of an operation, such as `/contacts`"))
+        raise Invalid(("path", "pattern", "`path` must be a path, such as `/contacts`"))
     return path
 
 
