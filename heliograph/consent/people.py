@@ -276,3 +276,19 @@ async def owned(conn: Connection, organization_id: UUID, address: str) -> list[O
     mine = await names(conn, organization_id, address)
     rows = await conn.fetch(OWNED, organization_id, mine, phones.person(address))
     return [OwnedName(row["name"], row["since"], row["until"]) for row in rows]
+
+
+LINKED = """
+SELECT (SELECT count(*) FROM person_names WHERE organization_id = $1 AND name = ANY ($2))::int
+     + (SELECT count(*) FROM former_names
+         WHERE organization_id = $1
+           AND person IN (SELECT person FROM person_names WHERE organization_id = $1 AND name = ANY ($2)))::int
+"""
+
+
+async def linked(conn: Connection, organization_id: UUID, names: Collection[str]) -> int:
+    """How many links these names of one person have, with numbers that they had before somebody else did. An erasure
+    keeps them: an opt-out under one name holds for all, and messages of a number that changed hands are told apart by
+    them, also when somebody else is erased."""
+    found: int = await conn.fetchval(LINKED, organization_id, list(names))
+    return found

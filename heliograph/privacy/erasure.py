@@ -1,9 +1,9 @@
 """Erasing a person: what they wrote, what was written to them, and what an organization recorded about them.
 
 By person, not by spelling: under every spelling of the number, and every number and user id linked to it. Messages of a
-number that somebody else has taken belong to whoever had it at the time. What was
-still to be sent to them is withdrawn (`withdrawing`). Rows that bills refer to are kept, and so is an opt-out, without
-which the person would be written to again.
+number that somebody else has taken belong to whoever had it at the time. What was still to be sent to them is withdrawn
+(`withdrawing`). Rows that bills refer to are kept, and so are an opt-out, without which the person would be written to
+again, and the links by which it holds under each of their names.
 
 The rule nobody may break: nothing here runs in the caller's transaction. Each step is a transaction of its own, over a
 bounded number of rows, and can be repeated.
@@ -24,7 +24,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, plan_by_key
 from heliograph.base.ids import time_of, uuid7, uuid7_floor
-from heliograph.consent import skipped
+from heliograph.consent import people, skipped
 from heliograph.contacts import records
 from heliograph.networks import asked, learned
 from heliograph.privacy import naming, withdrawing
@@ -33,10 +33,8 @@ from heliograph.sms import timeline
 #: How many messages or typed texts are scanned per step: they have no index by recipient.
 STEP = 20_000
 _FIRST = UUID(int=0)
-#: How many receivers' responses are scanned per step: they have up to some kilobytes each.
-STEP_OF_ANSWERS = 1_000
-#: Pieces of exported files deleted per statement.
-PIECES_AT_ONCE = 200
+#: How many receivers' responses, of some kilobytes each, are scanned per step; and pieces of files deleted at once.
+STEP_OF_ANSWERS, PIECES_AT_ONCE = 1_000, 200
 #: All parts of a message arrive within this time.
 AROUND = timedelta(days=2)
 
@@ -46,7 +44,7 @@ class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     `names`: how many spellings, numbers and user ids it covered, with numbers that they left and others have taken.
     `erased`: rows or texts by kind. `withdrawn`: messages that waited, by channel, which were canceled and refunded.
-    `kept`: what remains, without any text: messages that bills refer to, and the opt-out.
+    `kept`: what remains, without any text: messages that bills refer to, the opt-out, links between their names.
     """
 
     id: UUID
@@ -339,6 +337,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureRecei
     kept = {
         "messages_without_text": sent["seen"] + received["seen"] + row["seen"],
         "opt_outs": await conn.fetchval(OPT_OUTS, organization_id, names),
+        "linked_names": await people.linked(conn, organization_id, names),
     }
     receipt = ErasureReceipt(
         id=uuid7(),

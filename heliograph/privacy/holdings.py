@@ -49,7 +49,14 @@ SELECT recipient, said, at, source, keyword, message_id, import_id, author_kind,
  WHERE organization_id = $1 AND person IN (SELECT person_of(one) FROM unnest($2::text[]) AS item (one)) ORDER BY at, id
 """,
     "name": """
-SELECT name, linked_at FROM person_names WHERE organization_id = $1 AND name = ANY ($2) ORDER BY name
+SELECT name, linked_at, left_at, moved_to
+  FROM person_names WHERE organization_id = $1 AND name = ANY ($2) ORDER BY name
+""",
+    "former_number": """
+SELECT name, left_at, moved_to, taken_at FROM former_names
+ WHERE organization_id = $1
+   AND person IN (SELECT person FROM person_names WHERE organization_id = $1 AND name = ANY ($2))
+ ORDER BY left_at, name
 """,
     "automatic_reply": """
 SELECT recipient, kind, message_id, replied_at

@@ -41,7 +41,7 @@ async def test_a_person_is_shown_and_erased(database_url: str, pool: Pool, tmp_p
     ]
     receipt = msgspec.json.decode(await run("erase", ANA, "--json"))
     assert receipt["erased"] == {"contacts": 1, "sms_sent": 1}
-    assert receipt["kept"] == {"messages_without_text": 1, "opt_outs": 0}
+    assert receipt["kept"] == {"messages_without_text": 1, "opt_outs": 0, "linked_names": 0}
     (left,) = [msgspec.json.decode(line) for line in (await run("export", ANA)).splitlines() if line.startswith("{")]
     assert (left["what"], left["body"]) == ("message", None)
     await pool.execute(

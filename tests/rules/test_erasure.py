@@ -105,7 +105,7 @@ async def test_a_person_is_erased_by_any_of_their_names_and_bills_stay(pool: Poo
             "consent_history": 1,
         }
         assert done.withdrawn == {"sms": 2}
-        assert done.kept == {"messages_without_text": 4, "opt_outs": 1}
+        assert done.kept == {"messages_without_text": 4, "opt_outs": 1, "linked_names": 2}
         again = await erasure.erase(conn, actor, address=ANA_8)
         assert (again.erased, again.kept, again.id != done.id) == ({}, done.kept, True)
         shown = [row async for row in holdings.held(conn, actor, address="BR.1")]
@@ -347,6 +347,11 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
         texts = [row["what"] for row in rows if row.get("body") or row.get("content")]
         return dict(Counter(texts))
 
+    async def former(address: str) -> list[tuple[str, str]]:
+        async with pool.acquire() as conn:
+            rows = [row async for row in holdings.held(conn, acme.actor, address=address)]
+        return [(row["name"], row["moved_to"]) for row in rows if row["what"] == "former_number"]
+
     async def write(number: str) -> None:
         await sms(pool, acme.actor, to=number)
         await whatsapp(pool, acme, to=number)
@@ -368,6 +373,7 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
     own = {"message": 1, "message_received": 1, "whatsapp_message": 2}
     theirs = own | {"whatsapp_message": 4}
     assert [await held(one) for one in (BIA, there, last)] == [own, own, theirs]
+    assert [await former(one) for one in (BIA, there, last)] == [[], [], [(BIA, there), (there, last)]]
     waiting = {"sms": 1, "whatsapp_messages": 1}
     # What repeats the number that they left is not only the new owner's.
     await answer(pool, acme.actor, "c1", f'{{"contact":{{"phone":"{BIA}"}}}}')
@@ -380,4 +386,6 @@ async def test_a_number_that_somebody_else_has_now_is_each_owners_for_their_time
     assert (done.erased["whatsapp_messages"], done.erased["sms_sent"], done.erased["sms_received"]) == (4, 1, 1)
     assert (done.erased["stored_answers"], done.erased["answers_of_receivers"]) == (1, 1)
     assert done.names == 3
+    # Without these, the texts of the next owners would be theirs, and their opt-out would not hold under every name.
+    assert done.kept["linked_names"] == 3
     assert [await held(one) for one in (BIA, there, last)] == [{}, own, {}]
