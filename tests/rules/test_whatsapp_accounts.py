@@ -192,7 +192,9 @@ async def test_the_old_secret_is_taken_for_a_while(pool: Pool) -> None:
     actor = await organization(pool)
     account = await made.account(pool, actor)
     async with pool.acquire() as conn:
-        await apps.change_app(conn, made.KEY, app_id=made.APP, app_secret="new secret")
+        # The second time it is the form sent twice, or a script that runs again.
+        for _ in range(2):
+            await apps.change_app(conn, made.KEY, app_id=made.APP, app_secret="new secret")
         app = await apps.get_app(conn, made.KEY, account.app)
         assert app.secrets == (b"new secret", made.SECRET.encode())
         await apps.change_app(conn, made.KEY, app_id=made.APP, verify_token="another")

@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.actor import SYSTEM, Who
-from heliograph.base.crypto import Key, constant_time_equal, derive_key, seal, unseal
+from heliograph.base.crypto import Key, Unsealable, constant_time_equal, derive_key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid, NotFound
@@ -126,7 +126,8 @@ async def change_app(
     by: Who = SYSTEM,
 ) -> None:
     """Change an app's secret or verify token. Callbacks signed with the old secret are accepted for another `keep_old`
-    seconds, since Meta repeats failed ones for days. Raises Invalid, NotFound."""
+    seconds, since Meta repeats failed ones for days. The same secret again changes nothing. Raises Invalid,
+    NotFound."""
     if app_secret is None and verify_token is None:
         raise Invalid(("app_secret", "required", "Give the app's new secret, or its new verify token."))
     for name, value in (("app_secret", app_secret), ("verify_token", verify_token)):
@@ -136,6 +137,11 @@ async def change_app(
         row = await conn.fetchrow(FIND_APP, app_id)
         if row is None:
             raise NotFound("There is no such app.", appId=app_id)
+        # Otherwise it would take the place of the old one.
+        if app_secret is not None and _is_known(key, row, app_secret):
+            app_secret = None
+            if verify_token is None:
+                return
         sealed = [
             None if text is None else seal(key, text.encode(), f"whatsapp_apps/{row['id']}/{name}")
             for name, text in (("secret", app_secret), ("verify_token", verify_token))
@@ -144,6 +150,14 @@ async def change_app(
         given = {"app_secret": app_secret, "verify_token": verify_token}
         after = {name: value for name, value in given.items() if value is not None}
         await audit.record(conn, by, "whatsapp_app.changed", object_id=row["id"], name=app_id, after=after)
+
+
+def _is_known(key: Key, row: asyncpg.Record, secret: str) -> bool:
+    """Whether it is the current secret; False if that was sealed with another key."""
+    try:
+        return constant_time_equal(open_secret(key, row["id"], row["secret"]), secret)
+    except Unsealable:
+        return False
 
 
 _APP = """
