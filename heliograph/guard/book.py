@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime
+from time import monotonic
 from uuid import UUID
 
 import structlog
@@ -71,7 +72,7 @@ class Book:
 
         Contacts and safe ranges are never refused; `challenged`: a person was challenged, as `ask` requires.
         """
-        if asyncio.get_running_loop().time() >= self._next and self._reading is None:
+        if monotonic() >= self._next and self._reading is None:
             self._reading = asyncio.create_task(self._read())
         ranges = self._known.get(organization_id)
         if ranges is None:
@@ -103,5 +104,5 @@ class Book:
             if not is_down(error):
                 log.exception("ranges that are refused were not read")
         finally:
-            self._next = asyncio.get_running_loop().time() + FRESH
+            self._next = monotonic() + FRESH
             self._reading = None

@@ -62,7 +62,9 @@ class Batcher(Generic[Item, Result]):
 
     def put(self, item: Item) -> asyncio.Future[Result]:
         """Add an item. The future resolves once its batch is done, even if its caller no longer waits."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        # The runner is asked first: before Python 3.12, finding the running loop is a system call.
+        loop = asyncio.get_running_loop() if self._runner is None else self._runner.get_loop()
+        future: asyncio.Future[Result] = loop.create_future()
         self._take(item, future)
         return future
 

@@ -44,7 +44,7 @@ class Asgi:
     def begin(self, connection: ServerConnection, head: RequestHead) -> AsgiExchange:
         """The exchange for a request whose head has arrived."""
         exchange = AsgiExchange(connection, head)
-        self.tasks.add(self._loop.create_task(exchange.run(self._app, self.tasks)))
+        self.tasks.add(self._loop.create_task(exchange.run(self._app, self.tasks, self._loop)))
         return exchange
 
 
@@ -79,15 +79,15 @@ class AsgiExchange(Exchange):
             "extensions": {MORE_TIME: {"allow": connection.allow_body}},
         }
 
-    async def run(self, app: App, tasks: set[asyncio.Task[None]]) -> None:
-        """Run the application, in a task of `tasks`. It answers its own errors; one that escapes ends the
+    async def run(self, app: App, tasks: set[asyncio.Task[None]], loop: asyncio.AbstractEventLoop) -> None:
+        """Run the application, in a task of `tasks` on `loop`. It answers its own errors; one that escapes ends the
         connection."""
         try:
             await app(self.scope, self.receive, self.send)
         except Exception as error:
             self.connection.fail(self, error)
         finally:
-            tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            tasks.discard(cast("asyncio.Task[None]", asyncio.current_task(loop)))
         if self.answer != COMPLETE and self.request != GONE:
             self.connection.abort()
 

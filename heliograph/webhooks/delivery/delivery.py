@@ -62,6 +62,8 @@ class Deliverer:
     ) -> None:
         """`seal_key`: `endpoints.seal_key(settings)`. `chance`: for the jitter. `backlog`: the worker's; None: its
         own."""
+        # Kept: before Python 3.12, finding the running loop is a system call.
+        self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._lease_seconds = settings.lease_seconds
         self._claim_limit = settings.claim_limit
@@ -113,8 +115,7 @@ class Deliverer:
             return await self._round()
 
     async def _round(self) -> int:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._loop.time()
         self._stalled = len(self._held) - self._handed >= HELD * self._claim_limit
         if self._draining or self._stalled:
             return 0
@@ -141,7 +142,7 @@ class Deliverer:
         """Adjust places as time passes; called twice a second."""
         if self._draining:
             return
-        self._unsettle(asyncio.get_running_loop().time())
+        self._unsettle(self._loop.time())
         if self._due:
             self.wake.set()
 
@@ -151,7 +152,7 @@ class Deliverer:
 
     async def renew(self) -> None:
         """Renew leases that are older than a third of their duration; called that often."""
-        at = asyncio.get_running_loop().time()
+        at = self._loop.time()
         old = [one for one in self._held.values() if at - one.claimed_at > self._lease_seconds / 3]
         if not old:
             return
@@ -215,7 +216,7 @@ class Deliverer:
 
     def _take_over(self, taken: Sequence[tuple[Event, UUID]]) -> None:
         """Take deliveries that were committed under our lease."""
-        at = asyncio.get_running_loop().time()
+        at = self._loop.time()
         lines: dict[UUID, EndpointQueue[Delivery]] = {}
         for event, line_id in taken:
             lease = Lease(
@@ -247,7 +248,7 @@ class Deliverer:
         return line
 
     async def _take(self, claimed: Sequence[Lease], loaded: Sequence[Delivery | Ended]) -> None:
-        at = asyncio.get_running_loop().time()
+        at = self._loop.time()
         fresh: dict[tuple[UUID, UUID], EndpointQueue[Delivery]] = {}
         for lease, delivery in zip(claimed, loaded, strict=True):
             if isinstance(delivery, Ended):
@@ -282,7 +283,7 @@ class Deliverer:
 
     def _pump(self) -> bool:
         """Begin an attempt in each free place that is waited for; False: nobody waits, or no place is free."""
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         begun = False
         while (picked := self._places.pick(now)) is not None:
             begun = True

@@ -69,6 +69,7 @@ class Poster:
     ) -> None:
         """`places`: informed of how endpoints respond. `record`: takes a result. `ended`: an attempt that `start` began
         is over, and its place may be given back."""
+        self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._client = client
         self._seal_key = seal_key
@@ -269,7 +270,7 @@ class Poster:
         sent: tuple[str, str],
         outcome: Answer | Failure,
     ) -> Ended:
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         lease, number, duration = delivery.lease, delivery.number, outcome.duration
         if isinstance(outcome, Failure):
             if outcome.kind == "busy":
