@@ -102,8 +102,9 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
         return tuple(number for number in asked if number not in have)
 
 
-# Attempts are looked at only for rows that have one. LIMIT keeps each look-up a look-up:
-# a plan made while a table is empty could otherwise read all of it once for a batch, and still do so when it is full.
+# Attempts are looked at only for rows that have one: OFFSET keeps that condition in front, since sorting neither
+# attempts nor parts took 2.6 µs per message. LIMIT keeps each look-up a look-up: a plan made while a table is empty
+# could otherwise read all of it once for a batch, and still do so when it is full.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee, m.accepted_at, m.expires_at, m.body,
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,
@@ -121,16 +122,20 @@ SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee
                               WHERE since IS NOT NULL AND organization_id = item.organization_id
                                 AND recipient = m.recipient AND message_id = item.id) = 0 LIMIT 1) silence ON true
   LEFT JOIN LATERAL (
-       SELECT attempt, target_id, state, started_at, reference, coalesce(continues, attempt) AS series, parts,
-              doubtful, min(started_at) OVER (PARTITION BY coalesce(continues, attempt)) AS series_at,
-              min(started_at) FILTER (WHERE state = 'busy') OVER (PARTITION BY target_id) AS busy_since,
-              array_agg(target_id) FILTER (WHERE state = 'refused') OVER () AS refused,
-              bool_or(state = 'unknown') OVER () AS was_unknown
-         FROM attempts WHERE item.tried AND organization_id = item.organization_id AND message_id = item.id
-        ORDER BY attempt DESC LIMIT 1) a ON true
+       SELECT last.* FROM (SELECT item.organization_id, item.id WHERE item.tried OFFSET 0) AS tried
+        CROSS JOIN LATERAL (
+              SELECT attempt, target_id, state, started_at, reference, coalesce(continues, attempt) AS series, parts,
+                     doubtful, min(started_at) OVER (PARTITION BY coalesce(continues, attempt)) AS series_at,
+                     min(started_at) FILTER (WHERE state = 'busy') OVER (PARTITION BY target_id) AS busy_since,
+                     array_agg(target_id) FILTER (WHERE state = 'refused') OVER () AS refused,
+                     bool_or(state = 'unknown') OVER () AS was_unknown
+                FROM attempts WHERE organization_id = tried.organization_id AND message_id = tried.id
+               ORDER BY attempt DESC LIMIT 1) last) a ON true
   LEFT JOIN LATERAL (
-       SELECT array_agg(DISTINCT part) AS parts FROM sms_parts
-        WHERE a.parts > 1 AND message_id = item.id AND parts > 1 AND attempt = a.series) taken ON true
+       SELECT kept.* FROM (SELECT item.id, a.series WHERE a.parts > 1 OFFSET 0) AS long
+        CROSS JOIN LATERAL (
+              SELECT array_agg(DISTINCT part) AS parts FROM sms_parts
+               WHERE message_id = long.id AND parts > 1 AND attempt = long.series) kept) taken ON true
  ORDER BY item.n
 """
 # Read only for messages tried again: passing over a supplier counts as a try.
