@@ -197,8 +197,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _enter(self, phase: int, seconds: float) -> None:
         self.phase = phase
-        self._phase_deadline = self._loop.time() + seconds
-        self.deadline = min(self._phase_deadline, self._write_deadline)
+        until = self._phase_deadline = self._loop.time() + seconds
+        self.deadline = until if until < self._write_deadline else self._write_deadline
 
     # ── Bytes in ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -320,7 +320,7 @@ class ServerConnection(asyncio.Protocol):
         elif self.phase == BODY:
             wanted = self._exchange is None or not self._exchange.is_full
         else:
-            ahead = self.ahead
+            ahead = self._reader.pending if self.phase != HEAD else 0
             if ahead > limits.ahead_bytes:
                 self._refusal = HttpError(400, _TOO_FAR_AHEAD)
                 self._reader.drop()
@@ -343,11 +343,15 @@ class ServerConnection(asyncio.Protocol):
         elif self._refusal is not None:
             self.refuse(self._refusal)
         elif self.phase == WORK:
-            if self._reader.pending:
-                self._ahead_taken += 1
-                if self._ahead_taken > self.registry.limits.pipeline:
-                    self.refuse(HttpError(400, _TOO_FAR_AHEAD))
-                    return
+            if not self._reader.pending:  # as usual: there is nothing to be read
+                self._await_request()
+                self._ahead_taken = 0
+                self.regulate()
+                return
+            self._ahead_taken += 1
+            if self._ahead_taken > self.registry.limits.pipeline:
+                self.refuse(HttpError(400, _TOO_FAR_AHEAD))
+                return
             self._await_request()
             self._read()
         else:
