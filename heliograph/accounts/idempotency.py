@@ -20,6 +20,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.crypto import Key, Unsealable, derive_key, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Unavailable
+from heliograph.base.ids import uuid_of
 from heliograph.base.process.settings import Settings
 
 #: The format of a key: 1 to 255 printable ASCII characters.
@@ -56,7 +57,7 @@ def checked_key(value: bytes) -> str:
 def key_hash(mode: str, method: str, path: str, key: str) -> UUID:
     """The hash under which a key is stored within its organization: the first 16 bytes of SHA-256 over the API key's
     mode, method, path and key."""
-    return UUID(bytes=hashlib.sha256(f"{mode} {method} {path}\n{key}".encode()).digest()[:16])
+    return uuid_of(hashlib.sha256(f"{mode} {method} {path}\n{key}".encode()).digest()[:16])
 
 
 def request_hash(body: object) -> bytes:

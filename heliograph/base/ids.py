@@ -7,10 +7,11 @@ wrong clock would be where nobody looks, or be deleted at once.
 from __future__ import annotations
 
 import os
+import struct
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-# The driver's own class, a UUID in every respect, is created and hashed in a fifth of the time.
+# The driver's own class, a UUID in every respect, is created, hashed and written in a fifth of the time.
 from asyncpg.pgproto.pgproto import UUID as QuickUUID
 
 from heliograph.base.database.clock import EPOCH, milliseconds
@@ -21,13 +22,12 @@ MILLISECOND = timedelta(milliseconds=1)
 #: was set, and they follow it: ids are unique nevertheless.
 BACK = 10_000
 
-#: Random bytes are read from the system in blocks: a call per id would cost as much as everything else.
-RESERVE = 4096
+#: Random numbers are read from the system this many at a time: a call per id would cost as much as everything else.
+RESERVE = 512
 
 _counter = 0
 _last_ms = 0
-_random = b""
-_next = 0
+_random: list[int] = []
 
 
 def uuid7() -> UUID:
@@ -52,18 +52,14 @@ def uuid_in(text: str) -> UUID | None:
 
 def uuid7_text() -> str:
     """A new UUIDv7 as text."""
-    digits = f"{_make():032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return str(uuid7())
 
 
 def _make() -> int:
-    global _counter, _last_ms, _random, _next
-    at = _next
-    if at >= len(_random):
-        _random = os.urandom(RESERVE)
-        at = 0
-    _next = at + 8
-    tail = int.from_bytes(_random[at : at + 8], "big")
+    global _counter, _last_ms, _random
+    if not _random:
+        _random = list(struct.unpack(f"{RESERVE}Q", os.urandom(8 * RESERVE)))
+    tail = _random.pop()
     ms = milliseconds()
     if ms > _last_ms or ms < _last_ms - BACK:
         _last_ms = ms
