@@ -32,6 +32,7 @@ CASES: list[tuple[str, list[Any]]] = [
     ("integer", [0, -1, 2**31 - 1, -(2**31)]),
     ("integer", [None, 7]),
     ("bigint", [0, -1, 5000, 2**63 - 1, -(2**63)]),
+    ("bigint", [5000, None, 2**40]),
     ("boolean", [True, False, True]),
     ("boolean", [None, True]),
     ("timestamptz", [AT, AT, AT + timedelta(microseconds=1), datetime(1999, 12, 31, 23, 59, 59, 999_999, UTC)]),

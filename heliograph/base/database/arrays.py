@@ -132,6 +132,16 @@ def _read_integer(data: bytes) -> int:
     return int.from_bytes(data, "big", signed=True)
 
 
+def _integers_of(form: str) -> Callable[[memoryview], list[int]]:
+    """Reads a whole array without NULLs. `form`: of an element, in the format of `struct`."""
+    elements = struct.Struct(f">i{form}").iter_unpack
+
+    def read(data: memoryview) -> list[int]:
+        return [value for _, value in elements(data)]
+
+    return read
+
+
 # Whole arrays, each element preceded by its length. It does not matter what they raise for NULLs and for invalid
 # values: each element is then encoded by itself.
 
@@ -146,15 +156,25 @@ def _texts(values: Sequence[str]) -> bytes:
     return b"".join([lengths[len(data)] + data for data in map(str.encode, values)])
 
 
+def _blobs(values: Sequence[bytes]) -> bytes:
+    lengths = _LENGTHS
+    return b"".join([lengths[size] + data for size, data in zip(map(bytes.__len__, values), values, strict=True)])
+
+
 def _booleans(values: Sequence[bool]) -> bytes:
     return b"".join(map({True: b"\0\0\0\1\1", False: b"\0\0\0\1\0"}.__getitem__, values))
 
 
-def _small_integers(size: int) -> Callable[[Sequence[int]], bytes]:
+def _small_integers(size: int, form: str) -> Callable[[Sequence[int]], bytes]:
+    """`form`: of an element, in the format of `struct`; used unless all are small."""
     known = {number: _LENGTHS[size] + number.to_bytes(size, "big", signed=True) for number in range(-1, 1024)}
+    pack = struct.Struct(f">i{form}").pack
 
     def encode(values: Sequence[int]) -> bytes:
-        return b"".join(map(known.__getitem__, values))
+        try:
+            return b"".join(map(known.__getitem__, values))
+        except KeyError:
+            return b"".join([pack(size, value) for value in values])
 
     return encode
 
@@ -197,9 +217,12 @@ class _Form:
         write: Callable[[Any], bytes],
         write_all: Callable[[Sequence[Any]], bytes],
         read: Callable[[bytes], Any],
+        read_all: Callable[[memoryview], list[Any]] | None = None,
     ) -> None:
-        """`element`: OID of the element type in `pg_type`."""
+        """`element`: OID of the element type in `pg_type`. `read_all`: reads the elements of an array without NULLs,
+        each preceded by its length; None: element by element."""
         self._element, self._write, self._write_all, self._read = element, write, write_all, read
+        self._read_all = read_all
 
     def encode(self, values: Sequence[Any]) -> bytes:
         if not isinstance(values, list | tuple):
@@ -226,11 +249,13 @@ class _Form:
         return _INT.pack(len(data)) + data
 
     def decode(self, data: bytes) -> list[Any]:
-        dimensions, _, element = _DIMENSIONS.unpack_from(data)
+        dimensions, has_nulls, element = _DIMENSIONS.unpack_from(data)
         if dimensions == 0:
             return []
         if dimensions != 1 or element != self._element:
             raise ValueError(f"an array of {dimensions} dimensions of type {element} is none that we read")
+        if self._read_all is not None and not has_nulls:
+            return self._read_all(memoryview(data)[20:])
         count, at = _INT.unpack_from(data, 12)[0], 20
         found: list[Any] = []
         for _ in range(count):
@@ -247,12 +272,12 @@ class _Form:
 #: By OID of the array type in `pg_type`: its name there, and its codec. They are the same on every server.
 _FORMS = {
     1000: ("_bool", _Form(16, _boolean, _booleans, lambda data: data != b"\0")),
-    1001: ("_bytea", _Form(17, _blob, _lengthy(_blob), bytes)),
-    1005: ("_int2", _Form(21, _integer(2), _small_integers(2), _read_integer)),
-    1007: ("_int4", _Form(23, _integer(4), _integers, _read_integer)),
+    1001: ("_bytea", _Form(17, _blob, _blobs, bytes)),
+    1005: ("_int2", _Form(21, _integer(2), _small_integers(2, "h"), _read_integer, _integers_of("h"))),
+    1007: ("_int4", _Form(23, _integer(4), _integers, _read_integer, _integers_of("i"))),
     1009: ("_text", _Form(25, _text, _texts, bytes.decode)),
     1010: ("_tid", _Form(27, _place, _places, _PLACE.unpack)),
-    1016: ("_int8", _Form(20, _integer(8), _small_integers(8), _read_integer)),
+    1016: ("_int8", _Form(20, _integer(8), _small_integers(8, "q"), _read_integer, _integers_of("q"))),
     1022: ("_float8", _Form(701, _DOUBLE.pack, _lengthy(_DOUBLE.pack), lambda data: _DOUBLE.unpack(data)[0])),
     1182: ("_date", _Form(1082, _date, _lengthy(_date), _read_date)),
     1185: ("_timestamptz", _Form(1184, _timestamp, _timestamps, _read_timestamp)),
