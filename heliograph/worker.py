@@ -188,7 +188,7 @@ class Worker:
         if isinstance(one, Timer):
             return asyncio.create_task(every(one.name, one.step, seconds=one.seconds, stopping=self._stopping))
         wake = asyncio.Event()
-        self._watch.timer(one.name, one.when, wake.set)
+        self._watch.timer(one.name, one.when, wake.set, every=one.seconds)
         shared = Loop(one.name, self._shared(one), wake)
         self._loops.append(shared)
         return self._loop(shared)

@@ -1,4 +1,8 @@
-"""Periodic work: the worker that advances a timer runs its work; the others do not."""
+"""Periodic work: the worker that advances a timer runs its work; the others do not.
+
+A timer's next time was written by the database's clock. If that is set back, the time is further away than the timer's
+period, and would be for as long as the clock was ahead: such a timer is due at once.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,19 @@ from heliograph.base.database.pool import Connection
 
 #: Seconds after which failed work is retried, however rare it is.
 AFTER_FAILURE = 60.0
+#: Seconds by which a timer may be further away than its period: statements of several workers wait for each other.
+SLACK = 60.0
 #: The timer of retention; metrics report how long ago it last succeeded.
 FORGET = "forget"
 
 ENSURE = "INSERT INTO timers (name, next_at) VALUES ($1, now()) ON CONFLICT DO NOTHING"
 
-TAKE = """
-UPDATE timers SET next_at = now() + make_interval(secs => $2) WHERE name = $1 AND next_at <= now() RETURNING name
+# Of a row of `timers`. `every`: its period in seconds, an SQL expression.
+IS_DUE = f"(next_at <= now() OR next_at > now() + make_interval(secs => {{every}} + {SLACK}))"
+
+TAKE = f"""
+UPDATE timers SET next_at = now() + make_interval(secs => $2)
+ WHERE name = $1 AND {IS_DUE.format(every="$2::float8")} RETURNING name
 """
 
 HASTEN = "UPDATE timers SET next_at = now() WHERE name = $1"

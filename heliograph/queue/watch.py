@@ -16,11 +16,10 @@ from collections.abc import Callable
 import msgspec
 
 from heliograph.base.database.pool import Pool
+from heliograph.queue import timers
 from heliograph.queue.backlog import Backlog
 
-ASK = """
-SELECT ARRAY(SELECT name FROM timers WHERE next_at <= now()) AS timers, ARRAY[{questions}]::boolean[] AS answers
-"""
+ASK = "SELECT ARRAY[{questions}]::boolean[] AS answers"
 
 
 class _Asks(msgspec.Struct):
@@ -28,8 +27,10 @@ class _Asks(msgspec.Struct):
 
     when: str
     wake: Callable[[], object]
-    name: str | None = None
     least: float = 0.0
+    #: Of a timer: its name, and its period in seconds.
+    name: str | None = None
+    every: float = 0.0
     #: In event loop time.
     wake_at: float = 0.0
 
@@ -53,9 +54,9 @@ class Watch:
         needs no condition: see `Backlog.on_work`."""
         self._loops.append(_Asks(when, wake, least=least))
 
-    def timer(self, name: str, when: str, wake: Callable[[], object]) -> None:
-        """Call `wake` when a timer is due and `when` holds."""
-        self._timers.append(_Asks(when, wake, name=name))
+    def timer(self, name: str, when: str, wake: Callable[[], object], *, every: float) -> None:
+        """Call `wake` when a timer is due and `when` holds. `every`: its period, seconds."""
+        self._timers.append(_Asks(when, wake, name=name, every=every))
 
     async def step(self) -> int:
         """Look at the queue, and check the rest if it is time. Returns 0, since others do the work that was found."""
@@ -72,7 +73,7 @@ class Watch:
             assert row is not None
         self._ask_at = at + self._every
         for one, yes in zip(asking, row["answers"], strict=True):
-            if yes and at >= one.wake_at and (one.name is None or one.name in row["timers"]):
+            if yes and at >= one.wake_at:
                 one.wake_at = at + one.least - self._every / 2
                 one.wake()
         self._backlog.wake_waiting()
@@ -83,4 +84,5 @@ def _question(one: _Asks) -> str:
     """A timer's condition may have to scan many dead rows, so it is evaluated only when the timer is due."""
     if one.name is None:
         return f"({one.when})"
-    return f"CASE WHEN (SELECT next_at <= now() FROM timers WHERE name = '{one.name}') THEN ({one.when}) END"
+    is_due = timers.IS_DUE.format(every=one.every)
+    return f"CASE WHEN (SELECT {is_due} FROM timers WHERE name = '{one.name}') THEN ({one.when}) END"

@@ -272,6 +272,9 @@ async def test_of_all_workers_one_runs_a_timer(pool: Pool) -> None:
     assert sorted(await asyncio.gather(*(take() for _ in range(8)))) == [False] * 7 + [True]
     await pool.execute("UPDATE timers SET next_at = now()")
     assert await take()
+    # The clock was a day ahead, and has been set back.
+    await pool.execute("UPDATE timers SET next_at = now() + interval '1 day'")
+    assert sorted(await asyncio.gather(*(take() for _ in range(8)))) == [False] * 7 + [True]
 
 
 # -- the machine -------------------------------------------------------------------------------------------------------
