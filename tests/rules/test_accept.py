@@ -107,6 +107,11 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         await attempt(acceptor, send(actor, key_name="past"))
         await pool.execute(PAST, timedelta(hours=kept + 1), kept >= 24, actor.organization_id)
         await opt_out(pool, actor.organization_id, OPTED_OUT)
+        # Its window was opened by a clock that has been set back since.
+        ahead = (
+            "INSERT INTO rate_windows VALUES ($1, $2, 'sms_send', date_trunc('minute', now()) + interval '1 hour', 99)"
+        )
+        await pool.execute(ahead, actor.organization_id, key)
         told[actor.organization_id] = []
         for n, variety in enumerate(map(dict, varieties)):
             unit = RateUnit(key, 23)

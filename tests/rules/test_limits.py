@@ -124,6 +124,10 @@ async def test_a_late_statement_does_not_turn_a_window_back(pool: Pool) -> None:
     await limits.take(organization, key, "reads")
     await pool.execute("UPDATE rate_windows SET window_start = window_start + interval '1 minute'")
     assert (await limits.take(organization, key, "reads")).place == 2
+    # The clock was an hour ahead, and has been set back: that hour is no window.
+    await pool.execute("UPDATE rate_windows SET window_start = window_start + interval '1 hour'")
+    await within_one_minute(pool)
+    assert [(await limits.take(organization, key, "reads")).place for _ in range(2)] == [1, 2]
 
 
 async def test_failures_are_counted_by_address(pool: Pool) -> None:

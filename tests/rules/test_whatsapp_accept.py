@@ -119,6 +119,11 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         await pool.execute(said_stop, one.organization_id, OPTED_OUT)
         await whatsapp_factories.conversation(pool, one, to=OPEN)
         await whatsapp_factories.conversation(pool, one, to=FREE, free=timedelta(hours=1))
+        # Its window was opened by a clock that has been set back since.
+        ahead = (
+            "INSERT INTO rate_windows VALUES ($1, $2, 'mutations', date_trunc('minute', now()) + interval '1 hour', 99)"
+        )
+        await pool.execute(ahead, one.organization_id, key)
         told[one.organization_id] = []
         for n, variety in enumerate(map(dict, varieties)):
             unit = RateUnit(key, 39)

@@ -19,11 +19,13 @@ DECLARE
     v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_first date := ((now() - p_kept) AT TIME ZONE 'UTC')::date;
 BEGIN
-    -- 1. Rate. An existing window is updated directly.
+    -- 1. Rate. An existing window is updated directly, as by `count_requests`.
     IF p_rate_key IS NOT NULL THEN
         UPDATE rate_windows known
-           SET taken = CASE WHEN known.window_start >= date_trunc('minute', now()) THEN known.taken ELSE 0 END + 1,
-               window_start = greatest(known.window_start, date_trunc('minute', now()))
+           SET taken = CASE WHEN known.window_start - date_trunc('minute', now()) BETWEEN '0' AND '1 minute'
+                            THEN known.taken ELSE 0 END + 1,
+               window_start = CASE WHEN known.window_start - date_trunc('minute', now()) BETWEEN '0' AND '1 minute'
+                                   THEN known.window_start ELSE date_trunc('minute', now()) END
          WHERE known.organization_id = p_organization AND known.key_id = p_rate_key AND known.bucket = p_bucket
         RETURNING known.taken, known.window_start INTO used, window_start;
         IF NOT FOUND THEN
