@@ -53,8 +53,10 @@ class Limit(msgspec.Struct, frozen=True):
     by_operator: bool
 
 
+# The day may be tomorrow if it has just begun for others; one further ahead is from before the clock was set back.
 LIST = """
-SELECT key_id, segments, CASE WHEN day >= (now() AT TIME ZONE 'UTC')::date THEN used ELSE 0 END AS used, by_operator
+SELECT key_id, segments,
+       CASE WHEN day - (now() AT TIME ZONE 'UTC')::date IN (0, 1) THEN used ELSE 0 END AS used, by_operator
   FROM spend_limits WHERE organization_id = $1 ORDER BY key_id
 """
 

@@ -537,10 +537,12 @@ async def test_it_waits_for_the_next_day_if_the_day_has_a_limit(pool: Pool) -> N
     await run(pool)
     found = await get(pool, actor, made.id)
     assert (found.status, found.status_reason, found.counts) == ("paused", plan.SPENT, counts(queued=3, pending=7))
-    await pool.execute("UPDATE spend_limits SET day = day - 1")
-    await pool.execute("UPDATE campaigns SET step_at = now()")
-    await run(pool)
-    assert (await get(pool, actor, made.id)).counts == counts(queued=6, pending=4)
+    # A day that is over, and one from before the clock was set back.
+    for passed, queued in ((-1, 6), (40, 9)):
+        await pool.execute("UPDATE spend_limits SET day = day + $1::int", passed)
+        await pool.execute("UPDATE campaigns SET step_at = now()")
+        await run(pool)
+        assert (await get(pool, actor, made.id)).counts == counts(queued=queued, pending=10 - queued)
     async with pool.acquire() as conn:
         assert [one.used for one in await spending.limits(conn, actor.organization_id)] == [6]
         await spending.limit(conn, actor.organization_id, segments=None)

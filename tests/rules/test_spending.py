@@ -84,6 +84,15 @@ async def test_whoever_began_before_midnight_does_not_undo_the_new_day(pool: Poo
     assert tuple(await pool.fetchrow("SELECT used, day FROM spend_limits")) == (5, tomorrow)
 
 
+async def test_a_day_from_before_the_clock_was_set_back_does_not_count(pool: Pool) -> None:
+    actor, acceptor = await organization(pool), Acceptor(pool)
+    await limited(pool, actor, 5)
+    await pool.execute("UPDATE spend_limits SET day = day + 40, used = 5")
+    assert await used(pool, actor) == [0]
+    assert (await acceptor.accept(send(actor, TWO))).status == 202
+    assert await used(pool, actor) == [2]
+
+
 async def test_many_at_once_never_pass_it(pool: Pool, second: Acceptor) -> None:
     actor, first = await organization(pool), Acceptor(pool)
     await limited(pool, actor, 15)

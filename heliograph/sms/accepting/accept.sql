@@ -70,8 +70,8 @@ BEGIN
       WHERE organization_id = ANY (ARRAY(SELECT DISTINCT unnest(p_organization)))
       ORDER BY organization_id FOR UPDATE;
 
-    -- Daily limits, which few have; whoever had the turn before may have begun on the next day. Segments are counted in
-    -- the order of the items, as if all of them were stored.
+    -- Daily limits, which few have; whoever had the turn before may have begun on the next day. A day further ahead is
+    -- from before the clock was set back. Segments are counted in the order of the items, as if all were stored.
     IF EXISTS (SELECT FROM spend_limits WHERE organization_id = ANY (p_organization)) THEN
         SELECT array_agg(CASE WHEN by_all > whole.available THEN 'spend_organization'
                               WHEN by_key > own.available THEN 'spend_key' END ORDER BY counted.n)
@@ -87,11 +87,11 @@ BEGIN
                            AS given(organization, key_id, billed, eligible, segments, n)) item
           ) counted
           LEFT JOIN LATERAL (
-               SELECT segments - CASE WHEN day >= v_today THEN spend_limits.used ELSE 0 END AS available
+               SELECT segments - CASE WHEN day - v_today IN (0, 1) THEN spend_limits.used ELSE 0 END AS available
                  FROM spend_limits WHERE organization_id = counted.organization
                   AND key_id = '00000000-0000-0000-0000-000000000000' LIMIT 1) whole ON true
           LEFT JOIN LATERAL (
-               SELECT segments - CASE WHEN day >= v_today THEN spend_limits.used ELSE 0 END AS available
+               SELECT segments - CASE WHEN day - v_today IN (0, 1) THEN spend_limits.used ELSE 0 END AS available
                  FROM spend_limits WHERE organization_id = counted.organization AND key_id = counted.key_id
                 LIMIT 1) own ON true;
     END IF;
@@ -202,8 +202,8 @@ BEGIN
 
         IF v_over IS NOT NULL THEN
             UPDATE spend_limits
-               SET used = CASE WHEN day >= v_today THEN spend_limits.used ELSE 0 END + debit.segments,
-                   day = greatest(day, v_today)
+               SET used = CASE WHEN day - v_today IN (0, 1) THEN spend_limits.used ELSE 0 END + debit.segments,
+                   day = CASE WHEN day - v_today IN (0, 1) THEN day ELSE v_today END
               FROM (SELECT organization, which, sum(segments) AS segments
                       FROM unnest(v_stored, p_organization, p_key_id, p_billed, p_segments)
                            AS item(stored, organization, key_id, billed, segments)

@@ -35,7 +35,8 @@ BEGIN
             RAISE EXCEPTION 'the quota does not cover this' USING ERRCODE = 'HG001';
         END IF;
         UPDATE spend_limits
-           SET used = CASE WHEN day >= v_today THEN used ELSE 0 END + v_segments, day = greatest(day, v_today)
+           SET used = CASE WHEN day - v_today IN (0, 1) THEN used ELSE 0 END + v_segments,
+               day = CASE WHEN day - v_today IN (0, 1) THEN day ELSE v_today END
          WHERE organization_id = p_organization AND key_id = '00000000-0000-0000-0000-000000000000'
         RETURNING segments - used INTO v_room;
         IF v_room < 0 THEN
