@@ -201,7 +201,8 @@ ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = exclud
 
 async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime) -> bool:
     """Erase texts up to `until`, from where the last sweep ended, so that no round scans what has been swept. `place`:
-    the name under which the position is stored.
+    the name under which the position is stored. One that lies after `until` was stored before the clock was set back:
+    everything up to then was swept, and what has come since is yet to be.
 
     The time range of a statement grows while it finds little, and halves when it finds too much.
     """
@@ -212,13 +213,14 @@ async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime)
             return False
         await conn.execute(MOVE, place, until, None)
         return True
-    start, stretch = last["done_until"] - OVERLAP, timedelta(hours=1)
+    swept = min(last["done_until"], until)
+    start, stretch = swept - OVERLAP, timedelta(hours=1)
     while start < until:
         end = min(start + stretch, until)
         done = await _once(conn, _swept(table), start, end, STEP)
         if done < STEP:
             start, stretch = end, min(stretch * 2, LONGEST)
-            await conn.execute(MOVE, place, max(end, last["done_until"]), None)
+            await conn.execute(MOVE, place, max(end, swept), None)
         else:
             stretch = max(stretch / 2, SHORTEST)
         if budget.spent(done):

@@ -361,6 +361,16 @@ async def test_a_round_has_a_bound_and_the_next_one_goes_on(pool: Pool, monkeypa
         await pool.execute("DELETE FROM messages")
 
 
+async def test_texts_go_after_a_clock_that_was_ahead_has_been_set_back(pool: Pool) -> None:
+    await pool.execute("INSERT INTO retention_places VALUES ('messages', $1)", NOW + timedelta(days=300))
+    await forget(pool)
+    assert await pool.fetchval("SELECT done_until < now() FROM retention_places WHERE name = 'messages'")
+    await pool.execute("UPDATE retention_places SET done_until = done_until - interval '2 days'")
+    await text(pool, timedelta(days=31))
+    await forget(pool)
+    assert await texts(pool) == []
+
+
 async def test_what_suppliers_wrote_in_receipts_goes_by_the_day_with_the_texts(pool: Pool) -> None:
     async def kept(days: int) -> UUID:
         id = uuid7()
