@@ -174,3 +174,8 @@ async def test_a_new_number_was_never_written_to_and_an_undone_deletion_still_wa
     async with pool.acquire() as conn:
         assert (await records.change(conn, actor, id=id, changes=Changes(tags=("vip",)))).written_at is not None
         assert (await records.change(conn, actor, id=id, changes=Changes(phone="+258841234569"))).written_at is None
+
+
+async def test_reading_goes_on_after_a_clock_that_was_ahead_has_been_set_back(pool: Pool) -> None:
+    await read(pool, back=-300 * DAY)
+    assert await pool.fetchval("SELECT bool_and(read_to <= now() - lag) FROM contact_readings")
