@@ -14,8 +14,10 @@ UPDATE timers SET done_until = least(place.start + $2::interval, now() - $1::int
   FROM (SELECT name, coalesce(done_until, now() - $1::interval - interval '1 day') AS start
           FROM timers WHERE name = 'silent' FOR UPDATE) place
  WHERE timers.name = place.name
-RETURNING place.start, done_until
+RETURNING place.start, done_until, done_until = now() - $1::interval AS is_done
 """
+#: Maximum steps per run: those of three weeks. After a longer standstill, the next run continues.
+MOST = 500
 # By the end of the accepted attempt. WhatsApp attempts have no message in this table.
 SILENT = """
 SELECT DISTINCT attempt.organization_id, attempt.message_id
@@ -26,17 +28,23 @@ SELECT DISTINCT attempt.organization_id, attempt.message_id
 """
 
 
-async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta) -> int:
+async def close_silent(conn: Connection, *, deadline: timedelta, span: timedelta, most: int = MOST) -> int:
     """End messages that were sent `deadline` ago and have no final receipt: they become `unknown`.
 
-    Advances through time in steps of `span` and keeps its position in the timers table, so no message is skipped while
-    no worker runs. Returns how many were closed. Runs in the caller's transaction.
+    Advances through time in at most `most` steps of `span`, each of which is a commit, and keeps its position in the
+    timers table, so no message is skipped while no worker runs. Returns how many were closed.
     """
-    place = await conn.fetchrow(ADVANCE, deadline, span)
-    if place is None:
-        return 0
-    await conn.execute(RANGE_PLANS)
-    at = now()
-    rows = await conn.fetch(SILENT, place["start"], place["done_until"])
-    moved = await move_many(conn, [Move(org, message, "unknown", at, NO_RECEIPT) for org, message in rows])
-    return len(moved.ids)
+    closed = 0
+    for _ in range(most):
+        async with conn.transaction():
+            place = await conn.fetchrow(ADVANCE, deadline, span)
+            if place is None:
+                break
+            await conn.execute(RANGE_PLANS)
+            at = now()
+            rows = await conn.fetch(SILENT, place["start"], place["done_until"])
+            moves = [Move(org, message, "unknown", at, NO_RECEIPT) for org, message in rows]
+            closed += len((await move_many(conn, moves)).ids)
+        if place["is_done"]:
+            break
+    return closed
