@@ -17,6 +17,7 @@ import asyncpg
 import pytest
 
 from heliograph.base.actor import Actor
+from heliograph.base.database import migrate as migrate_module
 from heliograph.base.database.migrate import (
     DAILY,
     DAYS_AHEAD,
@@ -455,6 +456,27 @@ async def test_what_the_net_caught_moves_when_its_month_is_made(pool: Pool) -> N
     assert (
         await pool.fetchval("SELECT count(*) FROM pg_indexes WHERE tablename = $1", f"messages_{later:%Y_%m}") == before
     )
+
+
+async def test_what_is_being_written_moves_as_well(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine stood still for months: its first messages are stored while their month is made."""
+    actor = await organization(pool)
+    monkeypatch.setattr(migrate_module, "BRIEFLY_MS", 60_000)
+    id = uuid7_floor(month(-4))
+    blocked = (
+        "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        " AND query LIKE '%make_partition%')"
+    )
+    async with pool.acquire() as writer, pool.acquire() as conn:
+        writing = writer.transaction()
+        await writing.start()
+        await put_message(writer, actor, id)
+        making = asyncio.create_task(make_partitions(conn, month(-4).date(), ahead=0))
+        while not await pool.fetchval(blocked):
+            assert not making.done()
+        await writing.commit()
+        await making
+    assert await place_of(pool, "messages", "id", id) == f"messages_{month(-4):%Y_%m}"
 
 
 async def test_partitions_of_december_end_in_january(pool: Pool) -> None:

@@ -8,6 +8,7 @@ DECLARE
     v_parent oid;
     v_column text;
     v_within text;
+    v_begun  boolean;
     v_caught boolean;
     v_right  record;
 BEGIN
@@ -18,6 +19,9 @@ BEGIN
     IF v_parent IS NULL OR p_name !~ ('^' || p_table || '_[0-9]{4}_[0-9]{2}(_[0-9]{2})?$') THEN
         RAISE invalid_parameter_value USING MESSAGE = format('%s is not a partition of ours', p_name);
     END IF;
+    -- If its time has come, rows may just be on their way into the default partition, which they no longer fit once this
+    -- one is attached: their writers wait.
+    v_begun := to_date(right(p_name, -length(p_table) - 1), 'YYYY_MM_DD') <= (now() AT TIME ZONE 'UTC')::date;
     v_within := format('%1$I >= %2$L AND %1$I < %3$L', v_column, p_from, p_to);
     EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', p_name, p_table)
             || CASE WHEN p_fill IS NULL THEN '' ELSE format(' WITH (fillfactor = %s)', p_fill) END;
@@ -28,6 +32,9 @@ BEGIN
     LOOP
         EXECUTE format('GRANT %s ON %I TO %I', v_right.what, p_name, pg_get_userbyid(v_right.grantee));
     END LOOP;
+    IF v_begun THEN
+        EXECUTE format('LOCK TABLE ONLY %I IN ACCESS EXCLUSIVE MODE', p_table);
+    END IF;
     EXECUTE format('SELECT EXISTS (SELECT FROM %I WHERE %s)', p_table || '_rest', v_within) INTO v_caught;
     IF v_caught THEN
         EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', p_table);
