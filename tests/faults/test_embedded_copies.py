@@ -49,10 +49,11 @@ run_in_order(main())
 
 @pytest.fixture
 async def copied(cluster_home: Path, public_place: Path, embedded: Start) -> Path:
-    """A copy of a small cluster."""
-    server = embedded(cluster_home, extra_settings=QUICK | {"max_wal_senders": "4"})
+    """A copy of a small cluster, which lies in a directory with a space and a quote in its name."""
+    home = cluster_home.rename(public_place / "Ana's data")
+    server = embedded(home, extra_settings=QUICK | {"max_wal_senders": "4"})
     await server.start()
-    await copies.copy(cluster_home, public_place / "copy", label="test")
+    await copies.copy(home, public_place / "copy", label="test")
     await server.stop()
     return public_place / "copy"
 

@@ -105,7 +105,10 @@ async def copy(home: Path, place: Path, *, label: str) -> None:
     await run(
         [
             "pg_basebackup",
-            f"--dbname=host={layout.sockets} port={port} user=postgres",
+            # Not as a connection string, in which a path with a space would end at the space.
+            f"--host={layout.sockets}",
+            f"--port={port}",
+            "--username=postgres",
             f"--pgdata={place}",
             "--format=tar",
             "--compress=client-gzip:3",
