@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Callable
 
 #: What a client that wants TLS says first (protocol 3, SSLRequest).
 SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
+#: How a server without TLS asks for a password (protocol 3, AuthenticationSASL), and how one asks that speaks TLS.
+SASL = b"R" + (23).to_bytes(4) + (10).to_bytes(4) + b"SCRAM-SHA-256\0\0"
+SASL_OVER_TLS = b"R" + (42).to_bytes(4) + (10).to_bytes(4) + b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0"
 
 
 class Wire:
@@ -64,7 +67,7 @@ class Wire:
             return
         await self._to_server.wait()
         server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
-        first = b""
+        first, asked = b"", SASL_OVER_TLS if writer.get_extra_info("ssl_object") else SASL
         if self._tls is not None:
             first = await reader.readexactly(8)
             if first == SSL_REQUEST:
@@ -75,13 +78,13 @@ class Wire:
                     server_writer.close()
                     return
                 self.encrypted += 1
-                first = b""
+                first, asked = b"", SASL_OVER_TLS
         server_writer.write(first)
-        for gate, source, target, ends in (
-            (self._to_server, reader, server_writer, self._ends),
-            (self._to_client, server_reader, writer, lambda _: False),
+        for gate, source, target, ends, asks in (
+            (self._to_server, reader, server_writer, self._ends, SASL),
+            (self._to_client, server_reader, writer, lambda _: False, asked),
         ):
-            task = asyncio.create_task(_pump(gate, source, target, ends))
+            task = asyncio.create_task(_pump(gate, source, target, ends, asks))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -98,16 +101,20 @@ class Wire:
 
 
 async def _pump(
-    gate: asyncio.Event, source: asyncio.StreamReader, target: asyncio.StreamWriter, ends: Callable[[bytes], bool]
+    gate: asyncio.Event,
+    source: asyncio.StreamReader,
+    target: asyncio.StreamWriter,
+    ends: Callable[[bytes], bool],
+    asks: bytes,
 ) -> None:
-    """Until one side closes, or `ends` says so of what it says."""
+    """Until one side closes, or `ends` says so of what it says; `asks`: how the server asks for a password."""
     try:
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
                 await gate.wait()
                 if ends(data):
                     break
-                target.write(data)
+                target.write(data.replace(SASL, asks))
                 await target.drain()
     finally:
         target.close()

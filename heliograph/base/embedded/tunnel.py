@@ -31,6 +31,8 @@ from heliograph.base.network.connecting import Raw, connect
 
 #: A client's request for TLS, and the server's "yes" (PostgreSQL's manual, "Message Formats").
 SSL_REQUEST, YES = (8).to_bytes(4) + (80877103).to_bytes(4), b"S"
+#: How a server asks for a password (AuthenticationSASL, likewise), and the method that binds the sign-in to its TLS.
+AUTHENTICATION, SASL, BOUND = b"R", (10).to_bytes(4), b"SCRAM-SHA-256-PLUS\0"
 #: The name of a server's socket in its directory.
 SOCKET, PORT = ".s.PGSQL.5432", 5432
 CHUNK = 65_536
@@ -126,7 +128,7 @@ async def _carry(far: TlsServer, reader: asyncio.StreamReader, writer: asyncio.S
     try:
         far_reader, far_writer = await _connected(far)
         try:
-            ways = (_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+            ways = (_pass_on(reader, far_writer), _answer(far_reader, writer))
             tasks = [asyncio.create_task(way) for way in ways]
             try:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -162,3 +164,19 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     while chunk := await reader.read(CHUNK):
         writer.write(chunk)
         await writer.drain()
+
+
+async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Pass on what the server says, without its offer to bind the sign-in to TLS: a program that sees no TLS takes the
+    offer for an attack. Our own connections are not bound either."""
+    kind = b""
+    while kind != AUTHENTICATION:
+        kind, length = await reader.readexactly(1), int.from_bytes(await reader.readexactly(4)) - 4
+        if length > CHUNK:
+            raise ConnectionError("the server does not speak PostgreSQL's protocol")
+        said = await reader.readexactly(length)
+        if kind == AUTHENTICATION and said.startswith(SASL):
+            said = said.replace(BOUND, b"", 1)
+        writer.write(kind + (4 + len(said)).to_bytes(4) + said)
+        await writer.drain()
+    await _pass_on(reader, writer)
