@@ -171,6 +171,26 @@ async def test_a_dump_is_verified_in_a_cluster_of_its_own(dump: Backup, public_p
     assert list(public_place.iterdir()) == []
 
 
+async def test_what_a_newer_server_notes_about_its_columns_is_not_restored(
+    pool: Pool, owner_url: str, empty_database_url: str, tmp_path: Path
+) -> None:
+    """PostgreSQL 17.12 has `pg_attver` for each column, and a `pg_dump` of before takes it for an option of ours."""
+    conn = await asyncpg.connect(owner_url)
+    try:
+        await conn.execute("ALTER TABLE organizations ALTER COLUMN name SET (n_distinct = 5)")
+    finally:
+        await conn.close()
+    await organization(pool)
+    dump = await take(pool, owner_url, tmp_path / "store")
+    path = dump.path / store.DUMP
+    written = path.read_bytes()
+    assert b"name SET (n_distinct=5);" in written
+    path.write_bytes(written.replace(b"name SET (n_distinct=5);", b"name SET (pg_attver=55);"))
+    dump.manifest.files[store.DUMP] = store.checksums(dump.path)[store.DUMP]
+    restored = await restoring.into_database(dump, empty_database_url, by=SYSTEM)
+    assert restored.rows["organizations"] == 1
+
+
 async def test_the_secrets_open_with_their_passphrase_alone(dump: Backup) -> None:
     assert store.open_secrets(dump, PASSPHRASE) == SECRETS
     with pytest.raises(BackupError, match="passphrase"):

@@ -48,6 +48,9 @@ PATIENCE = 600.0
 #: PostgreSQL's messages about a point in time that it did not reach, and about the last transaction replayed.
 TOO_LATE = "recovery ended before configured recovery target was reached"
 LAST = "last completed transaction was at log time "
+#: A note about a column that a server of late 2026 (17.12 for one) makes and `pg_dump` of before mistakes for an option
+#: of the table's. Such a server ignores it in a dump; one of before, ours included, refuses it.
+NOTE = re.compile(rb"^ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \(pg_attver=\d+\);\n", re.MULTILINE)
 #: How a line marks an error: in output of the programs, of the server.
 ERROR = re.compile(r"\b(error|fatal|ERROR|FATAL|PANIC): ")
 
@@ -129,11 +132,19 @@ async def load(dump: Path, url: str, *, password: str, then: str) -> None:
     process is killed: the script's COMMIT comes from us, since `psql` would commit at the end of any script, and both
     programs continue without us.
     """
+    script: list[str | Path] = ["pg_restore", "--no-owner", "--no-privileges", "--file=-", dump]
+    with tempfile.NamedTemporaryFile(prefix="heliograph-") as file:
+        await run([*script, "--section=pre-data"], stdout=file.fileno())
+        tables = Path(file.name)
+        tables.write_bytes(NOTE.sub(b"", tables.read_bytes()))
+        await _apply(tables, [*script, "--section=data", "--section=post-data"], url, password=password, then=then)
+
+
+async def _apply(tables: Path, script: Sequence[str | Path], url: str, *, password: str, then: str) -> None:
+    """Run the statements in `tables`, those that the program `script` writes, and `then`, in one transaction."""
     read, write = os.pipe()
     apply = ["psql", f"--dbname={url}", "--no-psqlrc", "--quiet", "--no-password"]
-    apply += ["--set=ON_ERROR_STOP=1", "--output=/dev/null", "--file=-"]
-    os.write(write, b"BEGIN;\n")
-    script: list[str | Path] = ["pg_restore", "--no-owner", "--no-privileges", "--file=-", dump]
+    apply += ["--set=ON_ERROR_STOP=1", "--output=/dev/null", "--command=BEGIN", f"--file={tables}", "--file=-"]
     applying = asyncio.create_task(run(apply, password=password, stdin=read))
     restoring = asyncio.create_task(run(script, stdout=write))
     try:
