@@ -233,7 +233,10 @@ async def test_version_and_completion(tmp_path: Path) -> None:
 
     assert await run("--version") == f"heliograph {__version__}\n"
     for shell in ("bash", "zsh", "fish"):
-        assert "_HELIOGRAPH_COMPLETE" in await run("completion", shell)
+        script = await run("completion", shell)
+        assert "_HELIOGRAPH_COMPLETE" in script
+        # Of an autoloaded file, the first Tab has to complete, not only to define how.
+        assert ('_heliograph_completion "$@"' in script) == (shell == "zsh")
     told = {"_HELIOGRAPH_COMPLETE": "complete_bash", "COMP_WORDS": "heliograph lis", "COMP_CWORD": "1"}
     assert (await run(**told)).split() == ["listen"]
     told |= {"COMP_WORDS": "heliograph requests ta", "COMP_CWORD": "2"}

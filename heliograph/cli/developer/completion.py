@@ -9,6 +9,12 @@ from typer.completion import get_completion_script
 
 from heliograph.cli.terminal.printing import Json, show
 
+#: zsh reads the file `_heliograph` at the first Tab, and calls what it read: otherwise that Tab would complete nothing.
+AT_ONCE = """
+if [[ $funcstack[1] == _heliograph ]]; then
+  _heliograph_completion "$@"
+fi"""
+
 
 def command(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.")],
@@ -23,6 +29,8 @@ def command(
       heliograph completion fish > ~/.config/fish/completions/heliograph.fish
     """
     script = get_completion_script(prog_name="heliograph", complete_var="_HELIOGRAPH_COMPLETE", shell=shell)
+    if shell == "zsh":
+        script += AT_ONCE
     if json:
         show({"shell": shell, "script": script}, json)
     else:
