@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes what apart.yaml reads: random passwords and the secret key, once, in the directory `secrets` beside it.
+# Creates the files that apart.yaml reads: random passwords and the secret key, once, in the directory `secrets` beside it.
 set -eu
 umask 077
 place="${1:-$(dirname "$0")/secrets}"
@@ -13,6 +13,6 @@ printf %s "postgresql://heliograph:$application@pgbouncer:6432/heliograph" > "$p
 printf %s "postgresql://heliograph:$application@postgres:5432/heliograph" > "$place.new/database_direct_url"
 printf %s "postgresql://heliograph_owner:$owner@postgres:5432/heliograph" > "$place.new/owner_database_url"
 printf '"heliograph" "%s"\n' "$application" > "$place.new/pgbouncer_users"
-# Containers read them as accounts of their own; the directory stays closed to others on this machine.
+# Containers read them under their own accounts; the directory remains closed to others on this machine.
 chmod 644 "$place.new"/*
 mv "$place.new" "$place"
