@@ -1,4 +1,5 @@
-"""Real PostgreSQL for tests: a server per test process, a template migrated once, a clone of it for each test.
+"""Real PostgreSQL for tests: a server per test process, a template migrated once, a clone of it for each test, of which
+the next one gets the files (`tests/recycling.py`).
 
 `HELIOGRAPH_TEST_DATABASE_URL` (a superuser's) names a server to use instead of an embedded one. Clusters lie in
 memory, or else in the temporary directory, under numbered names that are reused: what a killed run left behind, a
@@ -28,6 +29,7 @@ import psutil
 
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import ROLE, Embedded
+from tests.recycling import Recycling
 
 Result = TypeVar("Result")
 
@@ -47,6 +49,10 @@ SELECT format('DROP TABLE %I', relname) FROM pg_class
 """
 #: A worker does not begin by looking for what is past, and making partitions.
 RETAINED = "INSERT INTO timers (name, next_at, done_until) VALUES ('forget', now() + interval '1 hour', now())"
+#: Whoever reads a row for the first time notes in it that it is there to stay.
+SETTLED = """
+VACUUM (FREEZE) pg_attribute, pg_attrdef, pg_class, pg_constraint, pg_depend, pg_index, pg_inherits, pg_proc, pg_type
+"""
 #: Clones that are there before anybody asks for them.
 READY = 2
 
@@ -87,6 +93,7 @@ class Cluster:
         self._ready: asyncio.Queue[str | Exception] = asyncio.Queue(READY)
         self._lock = asyncio.Lock()
         self._dropping: set[Future[None]] = set()
+        self._recycling: Recycling | None = None
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
@@ -96,8 +103,9 @@ class Cluster:
             self._loop.run(self._create(self._template, "template1"))
             url = self.url_of(self._template)
             self._loop.run(migrate(self.as_owner(url), application=url))
-            self._loop.run(self._simplify(url))
-            self._loop.run(self._lighten())
+            self._loop.run(self._simplify(self.as_owner(url)))
+            if self._is_ours:
+                self._loop.run(self._recycle())
             ahead = self._loop.submit(self._make_ahead())
             try:
                 yield
@@ -113,7 +121,7 @@ class Cluster:
         try:
             yield self.url_of(name) if template else self.as_owner(self.url_of(name))
         finally:
-            dropping = self._loop.submit(self._drop(name))
+            dropping = self._loop.submit(self._drop(name, clone=template))
             self._dropping.add(dropping)
             dropping.add_done_callback(self._dropping.discard)
 
@@ -133,7 +141,7 @@ class Cluster:
         return await asyncpg.connect(self.superuser_url)
 
     async def _simplify(self, url: str) -> None:
-        conn = await asyncpg.connect(self.as_owner(url))
+        conn = await asyncpg.connect(url)
         try:
             await conn.execute(BY_NIGHT)
             await conn.execute(RETAINED)
@@ -142,18 +150,19 @@ class Cluster:
         finally:
             await conn.close()
 
-    async def _lighten(self) -> None:
-        """Leave the maps of free space, and of what is visible to all, out of the template: they are a tenth of the
-        files that each clone copies and removes, and PostgreSQL makes one anew when it wants it."""
-        if self._is_ours:
-            await self._superuser.execute("CHECKPOINT")
-            place = await self._superuser.fetchval(
-                "SELECT current_setting('data_directory') || '/base/' || oid FROM pg_database WHERE datname = $1",
-                self._template,
-            )
-            for path in Path(place).iterdir():
-                if path.name.endswith(("_fsm", "_vm")):
-                    path.unlink()
+    async def _recycle(self) -> None:
+        """Keep the template's files for clones, without the maps of free space and of what is visible to all: they are
+        a tenth of the files, and PostgreSQL makes one anew when it wants it."""
+        for statement in (SETTLED, "SELECT 1"):  # who comes first writes down what everybody else reads when it starts
+            await execute(self.as_administrator(self.url_of(self._template)), statement)
+        await self._superuser.execute("CHECKPOINT")
+        data = Path(await self._superuser.fetchval("SELECT current_setting('data_directory')"))
+        oid = await self._superuser.fetchval("SELECT oid FROM pg_database WHERE datname = $1", self._template)
+        for path in (data / "base" / str(oid)).iterdir():
+            if path.name.endswith(("_fsm", "_vm")):
+                path.unlink()
+        self._recycling = Recycling(self._superuser, data, data.with_name("clones"))
+        await self._recycling.prepare(f"{self._prefix}_model", self._template)
 
     async def _make_ahead(self) -> None:
         while True:
@@ -171,7 +180,11 @@ class Cluster:
 
     async def _make(self, template: str) -> str:
         name = f"{self._prefix}_{next(self._numbers)}"
-        await self._create(name, template)
+        if self._recycling is not None and template == self._template:
+            async with self._lock:
+                await self._recycling.create(name, self._owner)
+        else:
+            await self._create(name, template)
         return name
 
     async def _create(self, name: str, template: str) -> None:
@@ -180,9 +193,12 @@ class Cluster:
         async with self._lock:
             await self._superuser.execute(f"CREATE DATABASE {name} {options}")
 
-    async def _drop(self, name: str) -> None:
+    async def _drop(self, name: str, *, clone: bool) -> None:
         async with self._lock:
-            await self._superuser.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            if self._recycling is not None and clone:
+                await self._recycling.drop(name)
+            else:
+                await self._superuser.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     async def _end(self) -> None:
         """Drop whatever is left."""
@@ -193,6 +209,15 @@ class Cluster:
                 await conn.execute(f"DROP DATABASE IF EXISTS {row[0]} WITH (FORCE)")
         finally:
             await conn.close()
+
+
+async def execute(url: str, statement: str, *values: object) -> None:
+    """Run it on a connection of its own."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement, *values)
+    finally:
+        await connection.close()
 
 
 @contextlib.contextmanager

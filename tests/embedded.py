@@ -18,9 +18,9 @@ import pytest
 
 from heliograph.base.embedded.server import Embedded
 from tests.database import QUICK as QUICKEST
-from tests.database import processes, public_directory
+from tests.database import execute, processes, public_directory
 
-__all__ = ["processes"]
+__all__ = ["execute", "processes"]
 
 ROOT = os.geteuid() == 0
 #: The archive has a part in some of these tests.
@@ -90,14 +90,6 @@ async def embedded() -> AsyncIterator[Start]:
 
 def quiet(line: str) -> None:
     """Nobody reads these lines."""
-
-
-async def execute(url: str, statement: str, *values: object) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(statement, *values)
-    finally:
-        await connection.close()
 
 
 async def fetch(url: str, query: str) -> list[asyncpg.Record]:

@@ -1,0 +1,70 @@
+"""A database that gets the files of a dropped one has nothing of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.database import Cluster
+from tests.embedded import ask, execute
+from tests.recycling import Recycling
+
+TEMPLATE = "CREATE TABLE kept (word text); INSERT INTO kept VALUES ('first'); CREATE TABLE dropped (number integer)"
+#: New and longer files, other files for the same table, other pages, and what is no file: a setting.
+CHANGES = """
+CREATE TABLE own AS SELECT repeat('x', 5000) AS text FROM generate_series(1, 5000);
+DROP TABLE dropped;
+UPDATE kept SET word = 'second';
+ALTER TABLE kept ADD COLUMN own serial;
+CREATE FUNCTION own() RETURNS integer LANGUAGE sql AS 'SELECT 1';
+ALTER DATABASE recycled_1 SET work_mem = '5MB'
+"""
+
+
+async def test_nothing_of_a_database_is_left_to_the_next(database_server: Cluster, public_place: Path) -> None:
+    if database_server.url == database_server.owner_url:
+        pytest.skip("the files of a server that was given are not at hand")
+
+    def url_of(database: str) -> str:
+        return database_server.as_administrator(database_server.url_of(database))
+
+    connection = await asyncpg.connect(database_server.superuser_url)
+    data = Path(await connection.fetchval("SELECT current_setting('data_directory')"))
+    recycling = Recycling(connection, data, public_place / "clones")
+
+    async def create(name: str) -> Path:
+        await recycling.create(name, "heliograph")
+        return data / "base" / str(await connection.fetchval("SELECT oid FROM pg_database WHERE datname = $1", name))
+
+    def files(directory: Path) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+    try:
+        await connection.execute("CREATE DATABASE recycled_template TEMPLATE template1")
+        await execute(url_of("recycled_template"), TEMPLATE)
+        await recycling.prepare("recycled_source", "recycled_template")
+        await connection.execute("DROP DATABASE recycled_template")
+        one = await create("recycled_1")
+        before, identity, owner = files(one), one.stat().st_ino, one.owner()
+        session = await asyncpg.connect(url_of("recycled_1"))
+        await session.execute(CHANGES)
+        await connection.execute("CHECKPOINT")
+        assert files(one) != before
+        await session.execute("UPDATE kept SET word = 'third'")  # which is in memory alone
+        await recycling.drop("recycled_1")
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError)):
+            await session.execute("SELECT 1")
+        two = await create("recycled_2")
+        assert two.stat().st_ino == identity
+        assert files(two) == before
+        assert {path.owner() for path in two.iterdir()} == {owner}
+        assert await ask(url_of("recycled_2"), "SELECT word FROM kept") == "first"
+        assert await ask(url_of("recycled_2"), "SELECT count(*) FROM dropped") == 0
+        assert await ask(url_of("recycled_2"), "SELECT to_regclass('own')") is None
+        assert await ask(url_of("recycled_2"), "SHOW work_mem") != "5MB"
+    finally:
+        for name in await connection.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'recycled_%'"):
+            await connection.execute(f"DROP DATABASE {name[0]} WITH (FORCE)")
+        await connection.close()
