@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -116,6 +117,24 @@ def test_what_compose_starts_is_there() -> None:
             assert probed[0] == service["command"][service["command"].index("--port") + 1]
             assert probed[1] in PATHS
     assert sorted(commands) == ["api", "migrate", "up", "worker"]
+
+
+def test_probes_of_compose_are_understood_by_every_composer() -> None:
+    """podman-compose 1.0.3 joins the words of a list without quoting what a shell takes apart."""
+    probed = 0
+    for path in COMPOSED:
+        for name, service in services(path).items():
+            if "healthcheck" in service:
+                kind, *words = service["healthcheck"]["test"]
+                if kind == "CMD":
+                    assert all(re.fullmatch(r"[\w./-]+", word) for word in words), name
+                else:
+                    assert kind == "CMD-SHELL"
+                    python, option, program = shlex.split(*words)
+                    assert (python, option) == ("python", "-c")
+                    compile(program, name, "exec")
+                probed += 1
+    assert probed == 3
 
 
 @pytest.mark.skipif(shutil.which("podman-compose") is None, reason="podman-compose is not here")
