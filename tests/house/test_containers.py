@@ -238,6 +238,12 @@ def test_kubernetes_probes_mounts_and_secrets_agree() -> None:
     assert service["spec"]["selector"] == api["spec"]["template"]["metadata"]["labels"]
 
 
+def test_pgbouncer_is_stopped_by_a_signal_that_does_not_wait_for_clients() -> None:
+    """From 1.23 on, SIGTERM does: its clients stay, and new ones are turned away until it is killed."""
+    text = (DEPLOY / "compose" / "pgbouncer.Containerfile").read_text()
+    assert re.findall(r"^STOPSIGNAL (\w+)$", text, re.MULTILINE) == ["SIGINT"]
+
+
 async def test_pgbouncer_accepts_its_settings(database_server: Cluster) -> None:
     async with bouncing_by(DEPLOY / "compose" / "pgbouncer.ini", database_server.url) as url:
         conn = await asyncpg.connect(url, statement_cache_size=0)
