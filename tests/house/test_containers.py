@@ -238,6 +238,16 @@ def test_kubernetes_probes_mounts_and_secrets_agree() -> None:
     assert service["spec"]["selector"] == api["spec"]["template"]["metadata"]["labels"]
 
 
+def test_pgbouncer_looks_up_no_name() -> None:
+    """The address of a container changes when it is started anew, and PgBouncer keeps what a name meant for an hour."""
+    text = (DEPLOY / "compose" / "pgbouncer.ini").read_text()
+    (place,) = re.findall(r"^heliograph = host=(/\S+) port=5432$", text, re.MULTILINE)
+    started = services(DEPLOY / "compose" / "apart.yaml")
+    shared = {volume for volume in started["postgres"]["volumes"] if volume.endswith(f":{place}")}
+    assert set(started["pgbouncer"]["volumes"]) == shared
+    assert len(shared) == 1
+
+
 def test_pgbouncer_is_stopped_by_a_signal_that_does_not_wait_for_clients() -> None:
     """From 1.23 on, SIGTERM does: its clients stay, and new ones are turned away until it is killed."""
     text = (DEPLOY / "compose" / "pgbouncer.Containerfile").read_text()
