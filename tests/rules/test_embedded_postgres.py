@@ -16,6 +16,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from heliograph.base.embedded.files import memory_bytes
 from heliograph.base.embedded.install import PostgresError, account_for
 from heliograph.base.embedded.server import default_data_dir, url_of
 from heliograph.base.network.connecting import connect
@@ -317,6 +318,19 @@ def test_data_is_kept_where_the_server_can_enter() -> None:
     assert default_data_dir({"HOME": "/home/ada", "XDG_DATA_HOME": "/data"}, uid=1000) == Path("/data/heliograph")
     relative = {"HOME": "/home/ada", "XDG_DATA_HOME": "data"}
     assert default_data_dir(relative, uid=1000) == Path("/home/ada/.local/share/heliograph")
+
+
+@pytest.mark.parametrize(
+    ("said", "limited"),
+    [((None, "536870912\n"), True), (("536870912\n", None), True), (("max\n", "9223372036854771712\n"), False)],
+    ids=["version 1", "version 2", "no limit"],
+)
+def test_memory_is_that_of_the_container(tmp_path: Path, said: tuple[str | None, ...], limited: bool) -> None:
+    files = [tmp_path / str(place) for place in range(len(said))]
+    for file, text in zip(files, said, strict=True):
+        if text is not None:
+            file.write_text(text)
+    assert memory_bytes(files) == (2**29 if limited else memory_bytes([]))
 
 
 def test_without_a_first_start_there_is_no_url(public_place: Path) -> None:

@@ -20,6 +20,7 @@ renamed. A kill at any moment leaves either the old or the new version, and the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -36,6 +37,8 @@ from pathlib import Path
 from heliograph.base.embedded.install import Install, PostgresError, SystemUser
 from heliograph.base.embedded.process import Process
 
+#: Where a container sees its limit of memory in bytes: by version 2 of control groups, and by version 1.
+MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 #: sockaddr_un holds 108 bytes with its final NUL; the rest is room for other systems.
 LONGEST_SOCKET_PATH = 100
 #: Size at which the server log continues in a new file, and how many files survive a start.
@@ -265,7 +268,7 @@ def port_is_free(port: int) -> bool:
 
 def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
     """Write heliograph.conf and pg_hba.conf. `extra` takes precedence; only tests use it."""
-    memory_mb = _memory_bytes() // 2**20
+    memory_mb = memory_bytes() // 2**20
     settings = {
         # A 202 is a promise.
         "fsync": "on",
@@ -323,13 +326,13 @@ def _quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace("'", "''")
 
 
-def _memory_bytes() -> int:
-    """Memory of this machine, or of the container if that is less."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # not in a container, or "max"
-        return machine
+def memory_bytes(limits: Sequence[Path] = MEMORY_LIMITS) -> int:
+    """Memory of this machine, or of the container if that is less. `limits`: files that may hold the container's."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limits:
+        with contextlib.suppress(OSError, ValueError):  # not in a container, or "max"
+            found.append(int(path.read_text()))
+    return min(found)
 
 
 def sync_directory(path: Path) -> None:
