@@ -229,6 +229,8 @@ def test_kubernetes_probes_mounts_and_secrets_agree() -> None:
             assert asked.get("httpGet", asked.get("tcpSocket", {"port": "none"}))["port"] in {*ports, "none"}
         assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
         assert pod["securityContext"]["runAsUser"] == 10001
+        # Kubernetes would set HELIOGRAPH_PORT and HELIOGRAPH_SERVICE_HOST, after the service's name.
+        assert pod["enableServiceLinks"] is False
         assert container["securityContext"]["readOnlyRootFilesystem"]
     # The owner's password is for the migrations alone.
     owners = [container["name"] for _, container in pods() if "OWNER" in str(container["env"])]
