@@ -91,6 +91,8 @@ def test_the_image_runs_as_nobody_in_particular_and_builds_nothing() -> None:
     assert "apt-get" not in CONTAINERFILE
     assert "--only-binary :all: --require-hashes" in build
     assert "pip uninstall --yes --quiet pip" in image
+    # It would leave a volume behind of each API process and worker, which keep nothing.
+    assert "\nVOLUME " not in image
     entry = re.search(r'^ENTRYPOINT \["(.*)"\]$', image, re.MULTILINE)
     command = re.search(r"^CMD (.*)$", image, re.MULTILINE)
     assert entry is not None
