@@ -177,7 +177,7 @@ class Worker:
             if not self.stays:
                 await workers.gone(self._pool, self.id)
         except Exception as error:
-            log.warning("ended without the database", error=type(error).__name__)
+            log.warning("stopped without reaching the database", error=type(error).__name__)
         for part in self._parts:
             await part.close()
 
@@ -340,7 +340,7 @@ async def work(
             async with exported(settings.metrics_listen, exporter):
                 await worker.run(on_ready=begin)
                 while worker.stays and await workers.stay(pool, worker.id, stop=stop):
-                    log.info("told to go on")
+                    log.info("told to resume")
                     worker = Worker(settings, pool)
                     await worker.run(on_ready=tune)
         finally:

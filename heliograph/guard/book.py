@@ -102,7 +102,7 @@ class Book:
         except Exception as error:
             # Until the next attempt the last list applies.
             if not is_down(error):
-                log.exception("ranges that are refused were not read")
+                log.exception("refused ranges not loaded")
         finally:
             self._next = monotonic() + FRESH
             self._reading = None

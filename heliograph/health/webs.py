@@ -84,14 +84,14 @@ async def attend(pool: Pool, *, metrics: str) -> None:
             except Exception as error:
                 if not is_down(error):
                     raise
-                log.debug("web process not seen", error=type(error).__name__)
+                log.debug("web process heartbeat not written", error=type(error).__name__)
             await asyncio.sleep(heartbeat.BEAT)
     finally:
         try:
             async with asyncio.timeout(1):
                 await pool.execute("DELETE FROM web_processes WHERE id = $1", id)
         except Exception as error:
-            log.debug("web process not signed off", error=type(error).__name__)
+            log.debug("web process not deregistered", error=type(error).__name__)
 
 
 FORGET = "DELETE FROM web_processes WHERE id IN (SELECT id FROM web_processes WHERE seen_at < $1 LIMIT $2)"

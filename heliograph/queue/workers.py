@@ -75,7 +75,7 @@ async def stay(pool: Pool, id: UUID, *, stop: asyncio.Event) -> bool:
     except Exception as error:
         if not is_down(error):
             raise
-        log.warning("ended without the database", error=type(error).__name__)
+        log.warning("stopped without reaching the database", error=type(error).__name__)
     return told is None and not stop.is_set()
 
 

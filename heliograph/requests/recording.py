@@ -130,7 +130,7 @@ class Log:
         for (_, _, operation, status, code), count in counts.items():
             measures.REQUESTS.add(operation, str(status), code, by=count)
         if left_out:
-            log.info("requests not logged one by one", requests=left_out)
+            log.info("requests dropped from the request log", requests=left_out)
         try:
             async with self._pool.acquire() as conn:
                 await conn.execute(COUNT, *_columns([(*key, n, since, clock.now()) for key, n in counts.items()]))

@@ -109,7 +109,7 @@ async def change_policy(conn: Connection, changes: Mapping[str, bool], *, by: Wh
         if name == UNSENT and not is_refunded:
             raise Invalid((name, "enum", "what never left us is always refunded"))
         if name not in REASONS:
-            raise Invalid((name, "enum", f"there are {', '.join(REASONS)}"))
+            raise Invalid((name, "enum", f"must be one of {', '.join(REASONS)}"))
     async with conn.transaction():
         await conn.execute(LOCK)
         before = await policy(conn)

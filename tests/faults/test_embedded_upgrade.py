@@ -210,7 +210,7 @@ async def test_a_copy_that_was_not_exchanged_is_of_no_use_later(old_home: Path, 
 async def test_a_failure_leaves_the_old_one_and_says_why(old_home: Path, embedded: Start) -> None:
     (old_home / "data-16").mkdir()
     server = embedded(old_home)
-    with pytest.raises(PostgresError, match="data-16 is there already"):
+    with pytest.raises(PostgresError, match="data-16 already exists"):
         await server.start()
     assert data_of(old_home) == "16"
     (old_home / "data-16").rmdir()

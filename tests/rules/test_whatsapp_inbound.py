@@ -452,7 +452,7 @@ async def test_an_account_that_is_locked_holds_no_deliveries_up(
         await meta.say(acme, message(acme, graph_id="404"), message(acme))
     assert meta.deliveries == 1
     said = [one["event"] for one in logs]
-    assert "unknown numbers not read at once" in said
+    assert "sync of unknown numbers not started" in said
     assert "callbacks failed" not in said
     await nothing_waits(pool)
 

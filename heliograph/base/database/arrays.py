@@ -253,7 +253,7 @@ class _Form:
         if dimensions == 0:
             return []
         if dimensions != 1 or element != self._element:
-            raise ValueError(f"an array of {dimensions} dimensions of type {element} is none that we read")
+            raise ValueError(f"an array of {dimensions} dimensions of type {element} cannot be read here")
         if self._read_all is not None and not has_nulls:
             return self._read_all(memoryview(data)[20:])
         count, at = _INT.unpack_from(data, 12)[0], 20

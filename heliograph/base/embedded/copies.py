@@ -274,7 +274,9 @@ def _extract(source: Path, place: Path, account: SystemUser, cancelled: threadin
             for member in archive:
                 target = (below / member.name).resolve()
                 if not target.is_relative_to(place) or not (member.isfile() or member.isdir()):
-                    raise RecoveryError(f"{source / name} holds {member.name}, which belongs into no cluster of ours")
+                    raise RecoveryError(
+                        f"{source / name} holds {member.name}, which does not belong in a cluster of ours"
+                    )
                 if member.isdir():
                     target.mkdir(mode=0o700, exist_ok=True)
                 else:
@@ -347,7 +349,7 @@ async def _recovered(server: Process, layout: Layout, sockets: Path, say: Callab
             said = [line.split(":  ", 1)[-1] for line in lines if "FATAL" in line or "PANIC" in line] or lines[-1:]
             if any(TOO_LATE in line for line in said):
                 raise ArchiveEnds(next((line.split(LAST)[1] for line in lines if LAST in line), ""))
-            raise RecoveryError(f"the copy cannot be brought up: {'; '.join(said) or 'it ended without a word'}")
+            raise RecoveryError(f"the copy does not start: {'; '.join(said) or 'PostgreSQL exited without a message'}")
         try:
             conn = await asyncpg.connect(
                 host=str(sockets), port=int(port), user="postgres", database="heliograph", ssl=False, timeout=5

@@ -57,8 +57,8 @@ def demand_room(layout: Layout) -> None:
     free = shutil.disk_usage(layout.home).free
     if free < needed:
         raise PostgresError(
-            f"bringing {layout.data} over to this version of PostgreSQL copies it, which needs {needed / 1e9:.1f} GB, "
-            f"and {free / 1e9:.1f} GB are free: make room"
+            f"upgrading {layout.data} to this version of PostgreSQL copies it, which needs {needed / 1e9:.1f} GB, "
+            f"but only {free / 1e9:.1f} GB are free: free some space"
         )
 
 
@@ -100,8 +100,7 @@ async def upgrade(
             raise
         if status != 0:
             raise PostgresError(
-                f"PostgreSQL {old.major} could not be brought over to {new.major}, and is as it was: "
-                f"{_said(log, place)}"
+                f"PostgreSQL {old.major} could not be upgraded to {new.major}, and is unchanged: {_said(log, place)}"
             )
         crash_point("upgrade.copied")
         _exchange(layout, place, old.major)
@@ -117,7 +116,7 @@ async def upgrade(
 def _exchange(layout: Layout, place: Path, major: str) -> None:
     ready, aside = _ready(layout), _aside(layout, major)
     if aside.exists():
-        raise PostgresError(f"{aside} is there already: remove it, or move it away")
+        raise PostgresError(f"{aside} already exists: remove it, or move it away")
     place.rename(ready)
     files.sync_directory(layout.home)
     crash_point("upgrade.ready")

@@ -84,7 +84,7 @@ async def catch_up(standby: Connection, position: str, *, bound: float) -> float
         assert row is not None
         took = loop.time() - began
         if not row["is_standby"]:
-            raise NoStandby("not a standby, but a server that is written to")
+            raise NoStandby("not a standby: it accepts writes")
         if row["has_it"]:
             return took
         if took >= bound:
@@ -96,7 +96,7 @@ async def catch_up(standby: Connection, position: str, *, bound: float) -> float
 async def demand_same(primary: Connection, standby: Connection) -> None:
     """Raise NoStandby if the two are not of the same cluster."""
     if await primary.fetchval(SYSTEM_IDENTIFIER) != await standby.fetchval(SYSTEM_IDENTIFIER):
-        raise NoStandby("of another cluster than the primary")
+        raise NoStandby("it belongs to a different cluster than the primary")
 
 
 @contextlib.asynccontextmanager

@@ -120,7 +120,7 @@ class _Receiver:
         try:
             self._signer = signing.Signer([self.secret])
         except ValueError as error:
-            raise Problem(f"--secret is none of ours: {error}", WRONG) from None
+            raise Problem(f"--secret is not a signing secret: {error}", WRONG) from None
 
     def post(self, event: dict[str, Any]) -> str:
         """Forward an event; returns a description of the result."""

@@ -86,7 +86,7 @@ def export(
 
     asked = form(json)
     if asked is not None and file is not None:
-        raise typer.BadParameter("a file is CSV; give one of the two", param_hint="-o")
+        raise typer.BadParameter("the file is always CSV: omit this option", param_hint="-o")
     if file is not None:
         writable(file)
     text = on_database(work, settings_of(data_dir))

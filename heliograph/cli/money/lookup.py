@@ -206,7 +206,7 @@ def _set_state(which: str, state: Literal["active", "paused", "removed"], json: 
 
 def _demand(kind: str) -> None:
     if kind not in kinds.KINDS:
-        raise typer.BadParameter(f"there are {', '.join(kinds.KINDS)}", param_hint="KIND")
+        raise typer.BadParameter(f"must be one of {', '.join(kinds.KINDS)}", param_hint="KIND")
 
 
 def _parsed(kind: str, pairs: list[str] | None) -> dict[str, Any]:

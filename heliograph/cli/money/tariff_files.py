@@ -74,7 +74,7 @@ def show_import(done: Imported, *, dry_run: bool, json: bool) -> None:
 def show_rates(rates: list[Rate], *, csv: bool, json: bool) -> None:
     """Show rates in the requested form, or as CSV. Raises BadParameter if both were requested."""
     if csv and form(json) is not None:
-        raise typer.BadParameter("it is CSV with --csv; give one of the two", param_hint="-o")
+        raise typer.BadParameter("conflicts with --csv", param_hint="-o")
     if csv:
         write(rates, sys.stdout)
     else:

@@ -120,7 +120,8 @@ def list_(
 def rotate(
     id: Which,
     keep_old: Annotated[
-        str, typer.Option(metavar="TIME", help="How long the old key keeps working beside the new one: 90m, 24h, 7d.")
+        str,
+        typer.Option(metavar="TIME", help="How long the old key keeps working alongside the new one: 90m, 24h, 7d."),
     ] = "24h",
     json: Json = False,
     data_dir: DataDir = None,

@@ -33,7 +33,7 @@ def limits(
         typer.Option(
             metavar="REQUESTS",
             show_default=False,
-            help="SMS sends a minute and key; 0 restores the installation's, HELIOGRAPH_RATE_SMS_SEND.",
+            help="SMS sends per minute and key; 0 restores the installation's, HELIOGRAPH_RATE_SMS_SEND.",
         ),
     ] = None,
     campaigns: Annotated[

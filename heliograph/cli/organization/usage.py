@@ -65,7 +65,7 @@ def month(
 
     asked = form(json)
     if asked in ("table", "tsv") and file is not None:
-        raise typer.BadParameter("a file is CSV or JSON; give one of the two", param_hint="-o")
+        raise typer.BadParameter("the file is CSV or JSON: tables cannot be written to it", param_hint="-o")
     if file is not None:
         writable(file)
 

@@ -41,7 +41,7 @@ def command(
 
 async def _serve(settings: Settings, host: str, port: int, json: bool) -> None:
     def ready(base_url: str) -> None:
-        log.info("api listens", base_url=base_url)
+        log.info("api listening", base_url=base_url)
         supervised.tell(supervised.READY)
         if json:
             show({"base_url": base_url}, json)

@@ -35,7 +35,7 @@ def send_test(
     if sender is None:
         raise Problem(
             "HELIOGRAPH_SMTP_URL is not set, so no mails are sent: invitations are links to hand on, and"
-            " `heliograph user link` helps who forgot their password"
+            " `heliograph user link` helps people who forgot their password"
         )
     server = smtp.parse(settings.smtp_url)
     tried = {"to": address.strip(), "server": f"{server.host}:{server.port}", "sent": False}

@@ -82,7 +82,7 @@ def _with_output(function: Callable[..., Any], option: Any) -> Callable[..., Any
     @functools.wraps(function)
     def command(*args: Any, output: Form | None = None, **values: Any) -> Any:
         if values["json"] and output not in (None, "json"):
-            raise typer.BadParameter("it is JSON with --json; give one of the two", param_hint="-o")
+            raise typer.BadParameter("conflicts with --json", param_hint="-o")
         token = _output.set(output)
         try:
             return function(*args, **values | {"json": values["json"] or output == "json"})

@@ -51,7 +51,7 @@ def report(
     ] = "day,country",
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV with all columns.")] = False,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Write the CSV to this file, readable by you alone.")
+        Path | None, typer.Option("--file", metavar="FILE", help="Write the CSV to this file, which only you can read.")
     ] = None,
     json: Json = False,
     data_dir: DataDir = None,

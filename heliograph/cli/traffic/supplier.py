@@ -198,7 +198,7 @@ def list_options(
       heliograph supplier options twilio
     """
     if kind not in kinds.SETTINGS:
-        raise typer.BadParameter(f"there are {', '.join(kinds.SETTINGS)}", param_hint="KIND")
+        raise typer.BadParameter(f"must be one of {', '.join(kinds.SETTINGS)}", param_hint="KIND")
     defaults = {
         field.name: None if field.default is msgspec.NODEFAULT else field.default for field in kinds.fields(kind)
     }

@@ -86,7 +86,7 @@ async def _erase(request: Request, actor: Actor, address: str) -> None:
             await erasure.erase(conn, actor, address=address)
     except Exception:
         # The audit log then has its beginning but no receipt, which shows that it has to be started again.
-        log.exception("an erasure was broken off", organization_id=str(actor.organization_id))
+        log.exception("erasure interrupted", organization_id=str(actor.organization_id))
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -131,7 +131,7 @@ class CallbackProcessing:
         for id, body in rows:
             try:
                 if kind is None or settings is None:
-                    raise LookupError("no such supplier, or none that is set up rightly")
+                    raise LookupError("no such supplier, or it is misconfigured")
                 contents = intake.opened(self._key, id, body)
             except Exception as error:
                 self._not_read(supplier_id, error)
@@ -158,11 +158,11 @@ class CallbackProcessing:
                     else:
                         closed.append(id)
         if empty:
-            log.warning("supplier's callbacks held nothing that is known", supplier=str(supplier_id), count=empty)
+            log.warning("nothing recognized in a supplier's callbacks", supplier=str(supplier_id), count=empty)
         return receipts, messages, left, closed
 
     @staticmethod
     def _not_read(supplier_id: UUID, error: Exception) -> None:
         # Never the error's text: it may quote what somebody wrote. The callback stays until retention removes it, so
         # that it can still be read after the module or setting has been fixed.
-        log.error("supplier's callback not read", supplier=str(supplier_id), error=type(error).__name__)
+        log.error("supplier's callback not understood", supplier=str(supplier_id), error=type(error).__name__)

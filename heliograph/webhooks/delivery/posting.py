@@ -154,7 +154,7 @@ class Poster:
                 delivery.trace = await traces.of_event(conn, delivery.lease.organization_id, delivery.body)
         except Exception as error:
             if not is_down(error):
-                log.exception("trace not looked up", **_ids(delivery))
+                log.exception("trace context not read", **_ids(delivery))
         if not self._start(line, delivery):
             self._ended(line)
 
@@ -237,7 +237,7 @@ class Poster:
 
     def _broke_off(self, delivery: Delivery) -> None:
         """Record a failure that can only be our own."""
-        log.exception("webhook attempt broke off", **_ids(delivery))
+        log.exception("webhook attempt aborted", **_ids(delivery))
         self._end_span(delivery, None)
         self._record(Ended(delivery.lease, BROKEN, None, delivery.number))
 

@@ -213,7 +213,7 @@ class Inbox:
             for organization_id, account_id in sorted(growing):
                 await numbers.wake_mirror(conn, organization_id, account_id, numbers=True)
         except (*_TRANSIENT, asyncpg.QueryCanceledError) as error:
-            log.info("unknown numbers not read at once", error=type(error).__name__)
+            log.info("sync of unknown numbers not started", error=type(error).__name__)
 
     def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
         """Id, time and bytes of each callback that can be decrypted. Others were sealed under another secret key than
