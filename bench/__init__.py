@@ -9,6 +9,6 @@
     figures machine profile             budgets and tables, the machine, where the time goes
     statement_costs                     what each statement costs PostgreSQL; run by itself, like `webhooks`
 
-The rule nobody may break: a figure is shown beside the limit measured in the same run, and an error (an answer that is
+The rule nobody may break: a figure is shown next to the limit measured in the same run, and an error (an answer that is
 not 202, a message that did not come back) ends the run instead of making it look faster.
 """

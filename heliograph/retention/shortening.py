@@ -1,4 +1,4 @@
-"""Shortening an organization's retention: what that deletes, told before it does.
+"""Shortening an organization's retention: what that will delete is shown first.
 
 The rule nobody may break: no message is counted. The figures are those of the roll-ups, so they take the same time
 whether an organization has a hundred messages or a hundred million; they cover live messages that were sent, by whole

@@ -26,12 +26,12 @@ from heliograph.sealing import text_keys
 from heliograph.sending import listing
 from heliograph.sending import timeline as timelines
 from heliograph.sending.listing import MessagePage, shown_among, shown_status
-from heliograph.sms import timeline, told
+from heliograph.sms import network_reports, timeline
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.dispatch.outcomes import deadline
+from heliograph.sms.network_reports import Report
 from heliograph.sms.status import STATUSES
-from heliograph.sms.told import Report
 from heliograph.webhooks import timeline as webhook_timeline
 
 
@@ -229,7 +229,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     tried = await webhook_timeline.tried(conn, actor.organization_id, raised)
     kinds = {one["id"]: one["kind"] for one in raised}
     steps = [*_steps(row, begun), *(delivery(one, kinds[one["event_id"]]) for one in tried)]
-    came = await told.reports(conn, actor.organization_id, id=id, accepted_at=row["accepted_at"])
+    came = await network_reports.reports(conn, actor.organization_id, id=id, accepted_at=row["accepted_at"])
     behind = [*(Step(one.at, report=one) for one in came), *(recorded(one) for one in raised)]
     text = (await text_keys.opened_of(conn, actor.organization_id, "messages", [(id, row["body"])]))[id]
     return MessageDetail(_message(row), text, sorted(steps, key=lambda step: step.at), list(kinds), behind)

@@ -22,7 +22,7 @@ from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, REFUSED, UNSI
 from heliograph.webhooks.delivery.evidence import StoredEvidence
 from heliograph.webhooks.recording import feed, successes
 from heliograph.webhooks.recording.feed import Recorded
-from heliograph.webhooks.recording.kept import opened_answers
+from heliograph.webhooks.recording.sealing_evidence import opened_answers
 from heliograph.webhooks.recording.successes import SPAN
 
 

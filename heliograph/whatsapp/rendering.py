@@ -16,7 +16,7 @@ from heliograph.whatsapp.messages import Message
 
 #: Keys of a content that may contain text; the first one present counts.
 _SAYING = ("body", "title", "text", "caption", "emoji", "name", "filename")
-#: Echoed beside the answers in a form: whoever sent the form chose it, not the user.
+#: Echoed along with the answers in a form: whoever sent the form chose it, not the user.
 _ECHO = "flow_token"
 
 # If several accounts have a template of this name, the one changed last.

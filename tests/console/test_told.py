@@ -16,7 +16,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Sentence, decoded, encoded, joined, kept, packed, quoted, said, unpacked
-from heliograph.console.messages import telling
+from heliograph.console.messages import wording
 from heliograph.pages.languages import catalogue, speech
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
@@ -181,8 +181,8 @@ def named_in(module: ModuleType) -> tuple[set[str], set[str]]:
 def test_every_step_of_a_message_has_a_name_in_every_language(module: ModuleType) -> None:
     steps, names = named_in(module)
     assert steps
-    assert steps - set(telling.STEPS) == set()
-    assert names - set(telling.DETAILS) == set()
+    assert steps - set(wording.STEPS) == set()
+    assert names - set(wording.DETAILS) == set()
 
 
 async def test_what_happened_to_a_message_is_told_in_the_readers_language(
@@ -217,7 +217,7 @@ async def test_what_happened_to_a_message_is_told_in_the_readers_language(
 
 
 def test_every_answer_that_is_read_back_has_its_twin() -> None:
-    assert set(telling.ANSWERS) - set(catalogue("pt")) == set()
+    assert set(wording.ANSWERS) - set(catalogue("pt")) == set()
 
 
 async def test_what_a_session_ended_with_is_told_wherever_it_stands(

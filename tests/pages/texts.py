@@ -17,11 +17,11 @@ from heliograph.console import places as console_places
 from heliograph.console import typed
 from heliograph.console.administration import installation
 from heliograph.console.credentials import keying
-from heliograph.console.messages import telling
+from heliograph.console.messages import wording
 from heliograph.console.money import wallets
 from heliograph.console.organizations import configuring
+from heliograph.console.routing import describing, ruling
 from heliograph.console.routing import editing as routing
-from heliograph.console.routing import ruling, told
 from heliograph.console.suppliers import charts, editing, wizard
 from heliograph.console.whatsapp import editing as account
 from heliograph.dashboard import listing, places
@@ -109,8 +109,13 @@ def texts() -> set[str]:
     found.add(lookup_forms.REQUIRED)
     for kind in lookups.KINDS:
         found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}
-    found |= {*telling.STEPS.values(), *telling.DETAILS.values(), *telling.STATES.values()}
-    found |= {*told.FIELDS.values(), *told.STATES.values(), *routing.WRONG.values(), *account.WRONG.values()}
+    found |= {*wording.STEPS.values(), *wording.DETAILS.values(), *wording.STATES.values()}
+    found |= {
+        *describing.FIELDS.values(),
+        *describing.STATES.values(),
+        *routing.WRONG.values(),
+        *account.WRONG.values(),
+    }
     found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
     found |= {*typed.WRONG.values(), *wallets.WRONG.values(), *installation.WRONG.values()}
     found |= {*keying.WRONG.values(), *ruling.WRONG.values(), *ruling.DONE.values(), *ruling.KINDS.values()}

@@ -5,7 +5,7 @@ a lock is waited for only briefly, since others queue up behind the request, and
 table that may be large is in a special file, `NNNN_name.concurrently.sql`: its statements run one by one, outside a
 transaction, on each partition separately, and what a killed one left half done is redone.
 
-A function's SQL is next to the Python that calls it (`accept.sql` beside `accept.py`) and is replaced whenever its text
+A function's SQL is next to the Python that calls it (`accept.sql` with `accept.py`) and is replaced whenever its text
 has changed, but never by an older program: one that does not know all applied migrations, or whose text has a lower `--
 version N` than the installed one. A released function never changes its parameters: a new signature gets a new name, so
 that old and new processes can run side by side during an upgrade.

@@ -1,6 +1,6 @@
 """Upgrades a cluster of an older major version to this one with pg_upgrade; the package contains both versions.
 
-    start and stop the old server (so that it has recovered) → a new cluster beside it → pg_upgrade copies →
+    start and stop the old server (so that it has recovered) → a new cluster next to it → pg_upgrade copies →
     the copy gets a final name → the old cluster is put aside → the copy takes its place
 
 The rule nobody may break: the old cluster is only read until the copy is complete and synced. A kill at any moment

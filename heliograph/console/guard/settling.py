@@ -1,5 +1,5 @@
 """An organization's rules for the guard: how findings are treated, what is never held, an announced event, and how
-many messages of a class are not suspicious; shown beside the countries that it may send to."""
+many messages of a class are not suspicious; shown with the countries that it may send to."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from heliograph.base.phones import masked
 from heliograph.base.process.logs import NUMBERS, cleaned
 from heliograph.base.sentences import Sentence
 from heliograph.consent import optouts
-from heliograph.console.messages import telling
+from heliograph.console.messages import wording
 from heliograph.overview import messages
 from heliograph.overview.messages import Message
 from heliograph.pages.pieces import timeline
@@ -53,7 +53,7 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
     is_inbound = _is_inbound(message)
     status = "received" if is_inbound else message["status"]
     steps = [
-        Step(one.at, telling.step(request, one.what), telling.state(one), telling.details(request, shown(one.detail)))
+        Step(one.at, wording.step(request, one.what), wording.state(one), wording.details(request, shown(one.detail)))
         for one in found.entries
     ]
     return {
@@ -78,7 +78,7 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
             if (amount := micros(message.get(name) or "")) is not None
         ],
         "lines": timeline.lines(steps),
-        "queued": [telling.details(request, shown(one)) for one in found.queued],
+        "queued": [wording.details(request, shown(one)) for one in found.queued],
         "why": found.why and found.why.words(request.speech.language),
         "evidence": found.evidence and request.speech.told(found.evidence),
         "is_rebuilt": any(one.what == "submit" for one in found.entries),

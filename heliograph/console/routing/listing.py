@@ -14,7 +14,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.engine.desk import desk
-from heliograph.console.routing import told
+from heliograph.console.routing import describing
 from heliograph.pages.answers import Answer, Page
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY, TRAFFIC_CHANGE
@@ -73,7 +73,7 @@ async def show_one(request: Request) -> Answer:
         "places": now.of(one),
         "earned": earned,
         "days": EARNED,
-        "history": [told.entry(request, entry, names) for entry in history],
+        "history": [describing.entry(request, entry, names) for entry in history],
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Page(template="routing/route.html", values=values)

@@ -14,7 +14,7 @@ from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.views import recipients
 from heliograph.consent import skipped
 from heliograph.consent.skipped import REASONS, Skipped
-from heliograph.dashboard import exporting, seeing
+from heliograph.dashboard import exporting, visibility
 from heliograph.dashboard.audience.composing.form import found
 from heliograph.overview import messages
 from heliograph.overview.exports import kinds
@@ -79,7 +79,7 @@ async def export(request: Request) -> Answer:
     form: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "json" else "csv"
     async with request.reading() as conn:
         campaign = await found(request, conn, request.id())
-    delimiter, sees = exporting.separator(request), seeing.whose(request)
+    delimiter, sees = exporting.separator(request), visibility.whose(request)
     wanted: kinds.Wanted
     if reason := reason_in(request.form):
         wanted = kinds.Skipped(form=form, delimiter=delimiter, campaign_id=campaign.id, reason=reason, sees=sees)

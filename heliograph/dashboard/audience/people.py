@@ -113,7 +113,7 @@ async def annotate(request: Request) -> Answer:
 
 
 async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dict[str, Any]:
-    """`is_beside`: shown beside the list."""
+    """`is_beside`: shown next to the list."""
     parts = Parts(request)
     async with request.reading() as conn:
         contact = await records.get(conn, request.actor, id=id)

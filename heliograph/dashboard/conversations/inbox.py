@@ -31,7 +31,7 @@ async def show_list(request: Request) -> Answer:
 
 
 async def show(request: Request) -> Answer:
-    """One conversation beside the list."""
+    """One conversation, next to the list."""
     return await _shown(request, request.id())
 
 

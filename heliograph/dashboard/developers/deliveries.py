@@ -47,7 +47,7 @@ async def show(request: Request) -> Answer:
 
 
 async def panel(request: Request, endpoint_id: UUID, event_id: UUID) -> dict[str, Any]:
-    """The values of the delivery that is open beside the list of attempts. Raises NotFound."""
+    """The values of the delivery that is open next to the list of attempts. Raises NotFound."""
     return await _values(request, endpoint_id, await _found(request, endpoint_id, event_id))
 
 

@@ -64,7 +64,7 @@ async def notices(
     conn: Connection, request: Request, *, balance: Quota | None, running: Sequence[Campaign], has_checklist: bool
 ) -> list[Notice]:
     """What needs attention, most urgent first. `has_checklist`: the checklist, which includes the second factor, is
-    shown beside it."""
+    shown next to it."""
     found = await _of_quota(conn, request, balance)
     found += [_of_campaign(request, one) for one in running if one.status == "paused"]
     for part in (_of_held, _of_endpoints, _of_countries, _of_senders, _of_numbers, _of_keys):

@@ -9,7 +9,7 @@ import msgspec
 from heliograph.accounts import idempotency
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import time_of
-from heliograph.dashboard import exporting, seeing
+from heliograph.dashboard import exporting, visibility
 from heliograph.dashboard.messaging import finding
 from heliograph.dashboard.messaging.finding import Wanted
 from heliograph.dashboard.sending import refusals
@@ -180,7 +180,7 @@ async def _again(request: Request, ids: list[UUID]) -> list[Again]:
     """Those that can be sent again, in list order: SMS whose texts are still stored and visible to the reader."""
     async with request.reading() as conn:
         found = {one.id: one for one in await sms.by_ids(conn, request.actor, ids=ids)}
-        own = [one.id for one in found.values() if seeing.is_whole(request, one.person_id)]
+        own = [one.id for one in found.values() if visibility.is_whole(request, one.person_id)]
         texts = await sms.texts(conn, request.actor, ids=own)
     return [Again(found[id], texts[id]) for id in dict.fromkeys(ids) if id in texts]
 

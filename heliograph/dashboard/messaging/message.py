@@ -15,7 +15,7 @@ from heliograph.campaigns import pausing
 from heliograph.consent import optouts
 from heliograph.consent.optouts import OptOut
 from heliograph.contacts import records
-from heliograph.dashboard import seeing
+from heliograph.dashboard import visibility
 from heliograph.dashboard.messaging import explaining
 from heliograph.dashboard.sending import code, whatsapp_form
 from heliograph.overview import documents, messages
@@ -49,7 +49,7 @@ async def show(request: Request) -> Answer:
 
 
 async def panel(request: Request, id: UUID) -> dict[str, Any]:
-    """The values of the message that is open beside a list. Raises NotFound."""
+    """The values of the message that is open next to a list. Raises NotFound."""
     async with request.reading() as conn:
         detail = await messages.get(conn, request.actor, id=id)
         return await _values(conn, request, detail) | {"panel": id}
@@ -72,7 +72,7 @@ async def show_cancel(request: Request) -> Answer:
     if not may_cancel:
         said = request.text(MessageNotCancelable().message) if message.channel == "sms" else ""
         return Redirect(location=request.to(f"/messages/{message.id}"), notice=said)
-    values = {"message": message, "whole": seeing.is_whole(request, message.person_id)}
+    values = {"message": message, "whole": visibility.is_whole(request, message.person_id)}
     return Page(template="messaging/message_cancel.html", values=values)
 
 
@@ -105,7 +105,7 @@ async def _values(
     steps = sorted(
         [*detail.behind, *detail.steps], key=lambda step: (step.at, step.report is None, step.status is None)
     )
-    whole = is_revealed or seeing.is_whole(request, message.person_id)
+    whole = is_revealed or visibility.is_whole(request, message.person_id)
     text = detail.text if whole else None
     parts = Parts(request)
     looked = messages.near(conn, actor, recipient=message.recipient)
@@ -141,9 +141,9 @@ async def _values(
         "may_send": request.may("sms:send") and (is_sms or request.may("whatsapp:send")),
         "may_develop": may_develop,
         "may_see_endpoints": request.may("webhooks:read"),
-        "campaigns": await seeing.campaigns(conn, request, [message.campaign_id]),
+        "campaigns": await visibility.campaigns(conn, request, [message.campaign_id]),
         "key_name": await _key_name(conn, request, message),
-        "person_name": await seeing.name(conn, request, message.person_id),
+        "person_name": await visibility.name(conn, request, message.person_id),
         "waits": None if waits is None else _waits(request, message, waits),
         "strange": _strange(request, message, text),
         "neighbours": messages.others(near, message.id),

@@ -11,7 +11,7 @@ from heliograph.base import phones
 from heliograph.base.database.bounded_scan import LOOK, PAGE_LOOK
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of
-from heliograph.dashboard import exporting, listing, seeing
+from heliograph.dashboard import exporting, listing, visibility
 from heliograph.dashboard.messaging import finding, marked, message, summing
 from heliograph.dashboard.messaging.finding import Wanted
 from heliograph.overview import messages
@@ -44,11 +44,11 @@ async def show_list(request: Request) -> Answer:
         newer = await _newer(conn, request, wanted, top) if top is not None else 0
         found = await _look(conn, request, wanted, after=leafing.start(request), size=size)
         rows = found.messages[:size]
-        readable = {one.id for one in rows if seeing.is_whole(request, one.person_id)}
+        readable = {one.id for one in rows if visibility.is_whole(request, one.person_id)}
         texts = await _texts(conn, request, [one for one in rows if one.id in readable])
         keys = await issued.list_all(conn, request.actor) if request.may("api_keys:read") else []
-        people = await seeing.people(conn, request)
-        campaign_names = await seeing.campaigns(conn, request, [one.campaign_id for one in rows])
+        people = await visibility.people(conn, request)
+        campaign_names = await visibility.campaigns(conn, request, [one.campaign_id for one in rows])
         columns = listing.columns(request, "messages")
         is_priced = any(one.name == "price" for one in columns.chosen)
         prices = await messages.prices(conn, request.actor, listed=rows) if is_priced else {}
@@ -108,7 +108,7 @@ async def export(request: Request) -> Answer:
     if not ids and (back := marked.back(request, wanted)) is not None:
         return back
     kind: Literal["csv", "jsonl"] = "jsonl" if request.form.get("format") == "jsonl" else "csv"
-    sees: Literal["all", "own", "none"] = seeing.whose(request)
+    sees: Literal["all", "own", "none"] = visibility.whose(request)
     filters = Messages(
         form=kind,
         delimiter=exporting.separator(request),

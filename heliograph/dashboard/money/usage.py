@@ -14,7 +14,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.dashboard import exporting, seeing
+from heliograph.dashboard import exporting, visibility
 from heliograph.dashboard.money import days
 from heliograph.dashboard.money.days import Days
 from heliograph.overview import usage
@@ -31,9 +31,9 @@ from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import MONEY
 
-#: Rows per table beside the chart.
+#: Rows per table next to the chart.
 TOP = 10
-#: Tables beside the chart, in their order.
+#: Tables next to the chart, in their order.
 TABLES = ("sender", "country", "campaign", "key")
 CHANNELS = {"sms": "SMS", "whatsapp": "WhatsApp"}
 
@@ -109,7 +109,7 @@ async def show_ledger(request: Request) -> Answer:
     async with request.reading() as conn:
         found = await ledger.list_page(conn, actor, after=leafing.after(request), limit=size)
         entries = found.entries[:size]
-        campaigns = await seeing.campaigns(conn, request, [one.campaign_id for one in entries], mode="live")
+        campaigns = await visibility.campaigns(conn, request, [one.campaign_id for one in entries], mode="live")
     last = entries[-1].id if len(found.entries) > size else found.seen
     values = {
         "entries": entries,

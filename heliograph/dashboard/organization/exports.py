@@ -8,7 +8,7 @@ from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.contacts import search
-from heliograph.dashboard import seeing
+from heliograph.dashboard import visibility
 from heliograph.dashboard.exporting import HERE, separator
 from heliograph.overview import messages
 from heliograph.overview.exports import jobs, kinds
@@ -108,4 +108,4 @@ def _may_fetch(request: Request, export: Export) -> bool:
     if export.user_id != request.person.user_id or not request.may(scope, permission, mode=export.mode):
         return False
     wanted = export.wanted
-    return not isinstance(wanted, Messages) or LEVELS.index(seeing.whose(request)) >= LEVELS.index(wanted.sees)
+    return not isinstance(wanted, Messages) or LEVELS.index(visibility.whose(request)) >= LEVELS.index(wanted.sees)

@@ -1,1 +1,1 @@
-"""Sending a single message by hand: an SMS, a WhatsApp template, or a reply, with a preview beside the form."""
+"""Sending a single message by hand: an SMS, a WhatsApp template, or a reply, with a preview next to the form."""

@@ -66,7 +66,7 @@ def way(request: Request, refusal: Refusal) -> tuple[str, str] | None:
 
 def problems(request: Request, refusal: Refusal, optout: OptOut | None = None) -> list[str]:
     """A refusal's messages for a preview: a field not filled in yet is not an error, and an ambiguous recipient is
-    resolved beside the field."""
+    resolved next to the field."""
     fields = told(request, refusal, optout).details["fields"]
     return [request.text(one["message"]) for one in fields if one["issue"] not in ("required", "ambiguous")]
 

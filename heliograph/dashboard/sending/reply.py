@@ -13,7 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.contacts import suggesting
-from heliograph.dashboard import seeing
+from heliograph.dashboard import visibility
 from heliograph.dashboard.sending import refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.sms_form import Recipient
 from heliograph.overview import messages
@@ -42,7 +42,7 @@ class Typed(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The form, empty or for a recipient; beside it a reply just sent."""
+    """The form, empty or for a recipient, and next to it a reply just sent."""
     sent = None
     if request.query.get("sent"):
         async with request.reading() as conn:
@@ -87,7 +87,7 @@ async def _again(request: Request) -> Typed:
     id = _id(request.query["again"])
     async with request.reading() as conn:
         earlier = await whatsapp_form.again(conn, request, id=id)
-        whole = seeing.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)
+        whole = visibility.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)
     text = earlier.content.body if isinstance(earlier.content, TextReply) else ""
     return Typed(earlier.to, str(earlier.number_id), text) if whole else Typed(number=str(earlier.number_id))
 

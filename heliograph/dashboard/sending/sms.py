@@ -16,7 +16,7 @@ from heliograph.campaigns import template as campaign_texts
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.contacts import suggesting
 from heliograph.contacts.suggesting import Suggestion
-from heliograph.dashboard import seeing
+from heliograph.dashboard import visibility
 from heliograph.dashboard.sending import code, refusals, reply, sms_form, template
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient, Typed
@@ -81,7 +81,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 async def show(request: Request) -> Answer:
-    """The form: empty, for a number (`to`), copied from a message (`again`), or beside one just sent (`sent`)."""
+    """The form: empty, for a number (`to`), copied from a message (`again`), or next to one just sent (`sent`)."""
     if request.query.get("channel") == "template":
         return await template.show(request)
     if request.query.get("channel") == "reply":
@@ -172,7 +172,7 @@ async def _prefilled(request: Request, sent: messages.MessageDetail | None) -> T
     async with request.reading() as conn:
         senders = await sender_ids.list_all(conn, request.actor)
     sender = next((one for one in senders if one.value == detail.message.sender and not one.is_default), None)
-    whole = seeing.is_whole(request, detail.message.person_id)
+    whole = visibility.is_whole(request, detail.message.person_id)
     return Typed(
         to=to or (detail.message.recipient if whole else ""),
         message=(detail.text or "") if whole else "",

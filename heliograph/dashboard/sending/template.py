@@ -14,7 +14,7 @@ from heliograph.accounts import idempotency
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.dashboard import seeing
+from heliograph.dashboard import visibility
 from heliograph.dashboard.sending import code, refusals, sms_form, whatsapp_form
 from heliograph.dashboard.sending.code import Snippet
 from heliograph.dashboard.sending.sms_form import Recipient
@@ -63,7 +63,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def show(request: Request) -> Answer:
-    """The form; beside it a message just sent."""
+    """The form, and next to it a message just sent."""
     sent = None
     if request.query.get("sent"):
         async with request.reading() as conn:
@@ -149,7 +149,7 @@ async def _prefilled(request: Request) -> Typed | None:
     async with request.reading() as conn:
         id = _id(query["again"])
         earlier = await whatsapp_form.again(conn, request, id=id)
-        whole = seeing.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)
+        whole = visibility.is_whole(request, (await messages.get(conn, request.actor, id=id)).message.person_id)
         listed = await _offered(request, conn)
     said = earlier.content
     if not isinstance(said, TemplateSend):

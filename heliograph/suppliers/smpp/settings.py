@@ -1,4 +1,4 @@
-"""The settings of one SMPP account: default, unit and meaning beside each field.
+"""The settings of one SMPP account: with default, unit and meaning next to each field.
 
 The rule nobody may break: the password is not among them. It is passed separately, from where secrets are sealed.
 """

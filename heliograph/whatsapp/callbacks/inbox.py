@@ -451,7 +451,7 @@ async def apply(
     dropped: Counter[str],
     handover: Handover | None = None,
 ) -> int:
-    """Apply items in the caller's transaction; returns the webhook deliveries queued beside those handed over.
+    """Apply items in the caller's transaction; returns the webhook deliveries queued in addition to those handed over.
 
     Statuses go first: messages and wallets are locked before conversations, here as in sending.
     """

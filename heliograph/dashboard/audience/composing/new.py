@@ -1,4 +1,4 @@
-"""D7b New campaign: audience, content and time; recipients, segments and cost are shown beside the form."""
+"""D7b New campaign: audience, content and time; recipients, segments and cost are shown next to the form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks' reports about a message, as its organization may read them: when, about which part, and the state; neither
+"""Networks' reports about a message, as shown to its organization: when, about which part, and the state; neither
 the supplier nor any raw text.
 """
 
