@@ -65,7 +65,7 @@ SELECT id, graph_id, digits FROM whatsapp_numbers
 
 
 class BenchError(Exception):
-    """The measurement cannot go on; the message says why."""
+    """The measurement cannot continue; the message says why."""
 
 
 class Part:
@@ -386,7 +386,7 @@ class Stage:
                 self.parts[name].check()
             if time.monotonic() > deadline:
                 words = "\n".join(self.parts[name].last_words() for name in names)
-                raise BenchError(f"waited in vain until {what}\n{words}")
+                raise BenchError(f"gave up waiting until {what}\n{words}")
             await asyncio.sleep(0.02)
 
     async def _answers(self) -> bool:

@@ -62,7 +62,7 @@ class Posted(msgspec.Struct, frozen=True):
 
 
 def wamid(id: str) -> str:
-    """Meta's id of the message with this id of ours."""
+    """Meta's id of the message that has this id here."""
     return f"wamid.bench{id}"
 
 

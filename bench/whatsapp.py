@@ -29,7 +29,7 @@ NUMBERS = 8
 IN_FLIGHT = 2_000
 WARM_UP = 3.0
 CONNECTIONS = 16
-#: Statuses per POST: Meta's usual form, and a burst after an outage of ours.
+#: Statuses per POST: Meta's usual form, and a burst after an outage on our side.
 SINGLE, BURST = 1, 100
 #: Statuses per second at which the answer is timed: the budget, by Meta's "three times what you send" for 333 sends.
 PACE = 1_000.0

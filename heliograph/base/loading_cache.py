@@ -52,9 +52,9 @@ class LoadingCache(Generic[Key, Value]):
             return True, found[1]
         return False, None
 
-    async def get(self, key: Key, *, anew: bool = False) -> Value | None:
-        """The value, at most `max_age` old; with `anew`, loaded after this call."""
-        if not anew:
+    async def get(self, key: Key, *, bypass_cache: bool = False) -> Value | None:
+        """The value, at most `max_age` old; with `bypass_cache`, loaded after this call."""
+        if not bypass_cache:
             fresh, value = self.peek(key)
             if fresh:
                 return value

@@ -92,7 +92,7 @@ def is_region(text: str) -> bool:
     return text in phonenumbers.SUPPORTED_REGIONS or text in REGIONS.values()
 
 
-#: Calling codes whose countries are told apart by area.
+#: Calling codes whose countries are distinguished by area code.
 _BY_AREA = (1, 7)
 
 

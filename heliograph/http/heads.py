@@ -88,7 +88,7 @@ def framing(is_1_0: bool, headers: Headers) -> tuple[int | None, bool, bool]:
             if length is not None:
                 raise HttpError(400, "there are several Content-Length headers")
             if not value.isdigit() or len(value) > 18:
-                raise HttpError(400, "Content-Length is no number")
+                raise HttpError(400, "Content-Length is not a number")
             length = int(value)
         elif name == b"transfer-encoding":
             if is_chunked or value.lower() != b"chunked":

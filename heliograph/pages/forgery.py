@@ -3,7 +3,7 @@ token of the session.
 
 The token is masked differently on each page, so that compression reveals nothing about it.
 It names the organization that its page showed: whoever belongs to two, and has switched in another tab or signed in
-anew meanwhile, changes nothing of the one with a form of the other.
+again in the meantime, cannot change the one with a form of the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heliograph.base.errors import Refusal
 
 #: The field in each form, and the header of requests made by scripts.
 FIELD, HEADER = "_token", b"x-form-token"
-#: Names the organization of the page that asks for a part of itself anew.
+#: Names the organization of the page that requests a part of itself again.
 ORGANIZATION = b"x-organization"
 _NONCE = 16
 _NOWHERE = UUID(int=0)

@@ -207,7 +207,7 @@ async def read(
 ) -> list[Line]:
     """The sums of the days from `first` until before `last`, grouped by some of PARTS and always by currency; in total,
     or of some suppliers, a country (ISO), a network (MCC-MNC) or a route (name). `only`: leave out the other amount, by
-    whose currency lines are then not told apart. `limit`: maximum lines; None: all."""
+    whose currency lines are then not distinguished. `limit`: maximum lines; None: all."""
     place = (supplier_ids, country, network, route)
     placed = bool({"supplier", "country", "network", "route"} & set(by)) or any(one is not None for one in place)
     if "organization" not in by and organization_id is None:

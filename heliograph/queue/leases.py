@@ -26,7 +26,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid_of
 
 #: An SQL condition: a row is due within a month, as after every pause between two tries. Messages of a paused campaign
-#: are put off for decades.
+#: are postponed for decades.
 NOT_PUT_OFF = "due_at < now() + interval '30 days'"
 
 #: The line for work that has no supplier yet.

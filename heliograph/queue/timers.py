@@ -56,7 +56,7 @@ async def hasten(conn: Connection, name: str) -> None:
 
 
 async def retry(conn: Connection, name: str) -> None:
-    """Make the timer due in AFTER_FAILURE seconds at the latest: its work failed."""
+    """Make the timer due in AFTER_FAILURE seconds at most: its work failed."""
     await conn.execute(RETRY, name, AFTER_FAILURE)
 
 

@@ -28,7 +28,7 @@ RETURNING sender
 
 
 async def note(conn: Connection, seen: Collection[tuple[str, UUID]]) -> None:
-    """Record that messages came in for these numbers of ours (digits) from these suppliers, in the caller's
+    """Record that messages came in for these of our numbers (digits) from these suppliers, in the caller's
     transaction."""
     if not seen:
         return

@@ -95,7 +95,7 @@ class Step(msgspec.Struct, frozen=True):
     status: str | None = None
     failure_code: str | None = None
     delivery: Delivery | None = None
-    #: It was put off until then because of the recipient's quiet hours.
+    #: It was deferred until then because of the recipient's quiet hours.
     quiet_until: datetime | None = None
     report: Report | None = None
     #: The kind of the event that was recorded.

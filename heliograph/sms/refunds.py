@@ -18,7 +18,7 @@ from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 
-#: Handed to no supplier, or put off by every supplier that was tried: always refunded.
+#: Handed to no supplier, or deferred by every supplier that was tried: always refunded.
 UNSENT = "unsent"
 #: Class of failure → the reason for the refund in the ledger, which customers read.
 REASONS: Mapping[str, str] = {

@@ -198,7 +198,7 @@ SOURCE = Source(
 )
 
 
-# Receipts of several organizations stand in one row, where those of the others stay.
+# Receipts of several organizations share a row, where those of the others stay.
 ERASE_WRITTEN = """
 WITH places AS MATERIALIZED (
     SELECT b.received_on, b.id, array_agg(came.fingerprint) AS theirs
@@ -222,7 +222,7 @@ UPDATE receipt_bytes
 
 async def erase_written(conn: Connection, came: Sequence[tuple[UUID, datetime]]) -> int:
     """Empty the bytes of receipts, each given by its fingerprint and when it came; returns how many rows, of receipts
-    that came together, were written anew."""
+    that came together, were rewritten."""
     if not came:
         return 0
     done = await conn.execute(

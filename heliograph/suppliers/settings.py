@@ -102,7 +102,7 @@ def demand_address(base_url: str) -> str:
         # The text itself: the parser drops a tab, and says nothing of an empty query. Paths are written behind it.
         is_plain = "@" not in url.netloc and not re.search(r"[?#\s]", base_url)
         is_url = url.scheme in ("https", "http") and bool(url.hostname) and url.port != 0 and is_plain
-    except ValueError:  # its port is no number, or too large
+    except ValueError:  # its port is not a number, or too large
         is_url = False
     demand(is_url, "base_url", said("must be a URL such as https://api.example.net"))
     return base_url.rstrip("/")

@@ -174,7 +174,7 @@ async def test_what_a_name_resembles_is_remembered_for_a_minute(pool: Pool, tena
     async with pool.acquire() as conn:
 
         async def found(**how: bool) -> list[str]:
-            (one,) = await resemblance.look(conn, asked, **{"anew": False} | how)
+            (one,) = await resemblance.look(conn, asked, **{"bypass_cache": False} | how)
             return [name.value for name in one.names]
 
         assert await found() == []
@@ -186,7 +186,7 @@ async def test_what_a_name_resembles_is_remembered_for_a_minute(pool: Pool, tena
         assert await found() == ["M0ZBANK"]
         await conn.execute("UPDATE sender_ids SET status = 'rejected' WHERE value = 'M0ZBANK'")
         assert await found() == ["M0ZBANK"]
-        assert await found(anew=True) == []
+        assert await found(bypass_cache=True) == []
 
 
 async def test_how_much_they_send_and_where_to_stands_beside_it(pool: Pool, tenant: Tenant, root: Browser) -> None:

@@ -81,7 +81,7 @@ async def test_anew_is_never_answered_by_a_load_that_began_before() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     table.rows["a"] = 2
-    anew = asyncio.create_task(fresh.get("a", anew=True))
+    anew = asyncio.create_task(fresh.get("a", bypass_cache=True))
     await asyncio.sleep(0)
     table.gate.set()
     assert (await early, await anew) == (1, 2)

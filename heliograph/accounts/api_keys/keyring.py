@@ -141,7 +141,7 @@ class Keyring:
 
 
 def network_of(address: str) -> str:
-    """The network of an address, by which places are told apart: IPv4 /24, IPv6 /48; "" if it is not an address."""
+    """The network of an address, by which places are distinguished: IPv4 /24, IPv6 /48; "" if it is not an address."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

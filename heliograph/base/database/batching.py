@@ -30,7 +30,7 @@ class Batcher(Generic[Item, Result]):
 
     `work` gets a list and returns as many results, in order; a result that is an exception is raised to its item's
     caller. If `work` itself raises, the halves of the batch are run separately, unless `indivisible(error)` says that
-    the failure is no item's fault (the database is gone): then all items get the exception. So do all waiting items if
+    no single item is at fault (the database is gone): then all items get the exception. So do all waiting items if
     the failure was a timeout: otherwise they would have to wait through another one.
 
     An item need not have a caller: for items passed to `add`, `settled` is called when they are done, many at once.

@@ -45,7 +45,7 @@ BRIEFLY_MS = 500
 
 #: Where the SQL files are.
 ROOT = files("heliograph")
-#: The first migration of every database of ours.
+#: The first migration of every Heliograph database.
 FIRST = "0001_schema.sql"
 
 PREPARE = """

@@ -1,4 +1,4 @@
-"""Copies of the embedded cluster: taken while it runs, and brought up again elsewhere, with or without archived WAL.
+"""Copies of the embedded cluster: taken while it runs, and started elsewhere, with or without archived WAL.
 
 The rule nobody may break: a copy is brought up under another name, next to the cluster's final place, and is moved
 there only when it has recovered and the caller's work on it has committed. A kill before that leaves the place empty,
@@ -56,7 +56,7 @@ ERROR = re.compile(r"\b(error|fatal|ERROR|FATAL|PANIC): ")
 
 
 class RecoveryError(PostgresError):
-    """The copy cannot be brought up; the message quotes PostgreSQL."""
+    """The copy does not start; the message quotes PostgreSQL."""
 
 
 class ArchiveEnds(RecoveryError):

@@ -79,7 +79,7 @@ IsReachable = Callable[[str, int], bool]
 
 async def reachability(conn: Connection, actor: Actor, acceptor: Acceptor, *, spec: SmsCampaignSpec) -> IsReachable:
     """Whom the campaign would reach if it started now: live messages go only where the organization's price list does,
-    and where somebody carries their sender. A sender that cannot be used is no matter of recipients."""
+    and where somebody carries their sender. An unusable sender does not count against recipients."""
     if actor.mode != "live":
         return lambda phone, segments: True
     try:

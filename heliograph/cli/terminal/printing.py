@@ -117,7 +117,7 @@ def single(name: str, function: Callable[..., None]) -> typer.Typer:
 
 def say(line: str, *, level: Literal["info", "error"] = "info") -> None:
     """A line of text for people, or a line of the log after `say_as_log`. One that cannot be written (a full disk, a
-    pipe that nobody reads) is lost: what it speaks of goes on."""
+    pipe that nobody reads) is lost; the work that it reports on continues."""
     text = line.translate(HARMLESS)
     if _is_log.get():
         entry = {"event": text, "level": level, "timestamp": clock.now()}

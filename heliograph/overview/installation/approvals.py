@@ -182,11 +182,13 @@ class SimilarityCache:
         self._now = monotonic
         self._found: dict[tuple[UUID, str], tuple[float, SimilarSenders]] = {}
 
-    async def look(self, conn: Connection, asked: Sequence[tuple[UUID, str]], *, anew: bool) -> list[SimilarSenders]:
-        """Like `alike`, but queries only what is not cached; with `anew`, everything."""
+    async def look(
+        self, conn: Connection, asked: Sequence[tuple[UUID, str]], *, bypass_cache: bool
+    ) -> list[SimilarSenders]:
+        """Like `alike`, but queries only what is not cached; with `bypass_cache`, everything."""
         at = self._now()
         found = {one: known for one, known in self._found.items() if at - known[0] < REMEMBERED}
-        due = [one for one in asked if anew or one not in found]
+        due = [one for one in asked if bypass_cache or one not in found]
         if due:
             found |= zip(due, [(at, one) for one in await alike(conn, due)], strict=True)
         self._found = found
@@ -249,7 +251,7 @@ async def waiting(
     asking = [row["organization_id"] for row in rows]
     sent, decided = await sends(conn, asking), await decisions(conn, asking)
     asked = [(row["organization_id"], row["value"]) for row in rows]
-    resembled = await (resemblance or SimilarityCache()).look(conn, asked, anew=not is_renewal)
+    resembled = await (resemblance or SimilarityCache()).look(conn, asked, bypass_cache=not is_renewal)
     columns = SenderId.__struct_fields__
     return [
         Waiting(

@@ -47,12 +47,12 @@ class SessionBook(Generic[Session]):
         self._touched: dict[bytes, float] = {}
         self._touching: Batcher[bytes, None] = Batcher(self._touch, indivisible=is_down)
 
-    async def find(self, token: str, *, anew: bool = False) -> Session | None:
-        """The session of a token; None if there is none. `anew`: bypass the cache, after a change."""
+    async def find(self, token: str, *, bypass_cache: bool = False) -> Session | None:
+        """The session of a token; None if there is none. `bypass_cache`: bypass the cache, after a change."""
         if len(token) != LENGTH or not token.isascii():
             return None
         digest = hash_secret(token)
-        known = await self._known.get(digest, anew=anew)
+        known = await self._known.get(digest, bypass_cache=bypass_cache)
         if known is None:
             return None
         now = self._now()

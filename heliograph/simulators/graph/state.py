@@ -45,7 +45,7 @@ COEXISTENCE_FACTOR = 0.25
 
 
 class World:
-    """Everything that `reset` creates anew."""
+    """Everything that `reset` recreates."""
 
     def __init__(self, options: GraphOptions, setup: Setup | None, clock: VirtualClock) -> None:
         self.options = options

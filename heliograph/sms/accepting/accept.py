@@ -154,7 +154,7 @@ class Acceptor:
     async def accept(self, send: Send) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
-        Raises the first of these that applies: Invalid (`to` is no E.164 number); IdempotencyConflict,
+        Raises the first of these that applies: Invalid (`to` is not an E.164 number); IdempotencyConflict,
         IdempotencyInProgress; Invalid (`send_at` out of range, too many segments), OrganizationSuspended,
         DestinationNotAllowed, DestinationSuspicious, ChallengeRequired; Invalid (unknown sender), SenderIdNotAllowed,
         RecipientOptedOut, SenderIdNotApproved, SpendLimitReached, QuotaExceeded; and OverLimit and Unavailable. A key

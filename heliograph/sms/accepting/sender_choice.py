@@ -71,7 +71,7 @@ class SenderBook:
         if fresh:
             with contextlib.suppress(Refusal):
                 return _choose(found or Named(), asked)
-        found = await self._fresh.get(asked, anew=True)
+        found = await self._fresh.get(asked, bypass_cache=True)
         try:
             return _choose(found or Named(), asked)
         except Refusal:

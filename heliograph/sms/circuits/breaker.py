@@ -34,7 +34,7 @@ class Breaker:
         self._answers: deque[tuple[float, bool]] = deque()
         self._failures = 0
         self._next_probe = 0.0
-        # Whether a message is unanswered, or was put off; since when nothing has been accepted or refused; when the
+        # Whether a message is unanswered, or was deferred; since when nothing has been accepted or refused; when the
         # last one was sent.
         self._waits = False
         self._since = self._asked = clock()
@@ -118,7 +118,7 @@ class Breaker:
         self._put_off = self._clock()
 
     def is_slow(self) -> bool:
-        """True if it has recently put messages off, or has not answered for a while."""
+        """True if it has recently deferred messages, or has not answered for a while."""
         at = self._clock()
         return at - self._put_off < self.WINDOW or (self._waits and at - self._since > self.SLOW)
 

@@ -214,7 +214,9 @@ async def say_state(conn: Connection, key: Key, *, supplier: str, word: str, mea
         before = await suppliers.lock(conn, supplier=supplier)
         setting = state_setting(before)
         if setting is None:
-            raise Invalid(("word", "not_supported", "what its states mean stands in the file of this kind of supplier"))
+            raise Invalid(
+                ("word", "not_supported", "what its states mean is defined by the module of this kind of supplier")
+            )
         written = word.upper() if setting == "final_states" else word
         settings = {**before.settings, setting: {**before.settings.get(setting, {}), written: meaning}}
         try:

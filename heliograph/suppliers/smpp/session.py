@@ -74,7 +74,7 @@ class BindRefused(msgspec.Struct, gc=False):
 
 
 class Answered(msgspec.Struct, gc=False):
-    """The answer to a request of ours: submit_sm_resp, or a generic_nack in its place."""
+    """The answer to one of our requests: submit_sm_resp, or a generic_nack in its place."""
 
     context: Any
     status: int

@@ -186,7 +186,7 @@ class CloudClient:
             _unreadable("subscribed_apps")
 
     def pause(self, at: float | None = None) -> float:
-        """Seconds that reads should wait, by Meta's report of calls used up; 0: go on."""
+        """Seconds that reads should wait, by Meta's report of calls used up; 0: continue."""
         now = time.monotonic() if at is None else at
         self._usage = {key: entry for key, entry in self._usage.items() if entry[1] > now}
         return max((min(until - now, seconds) for seconds, until in self._usage.values()), default=0.0)

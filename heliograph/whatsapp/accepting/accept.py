@@ -157,7 +157,7 @@ class Acceptor:
     async def accept(self, send: Send) -> Answer:
         """Store one message. Returns the 202, or the stored answer of the same idempotency key.
 
-        Raises the first that applies of: IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
+        Raises the first of these that applies: IdempotencyConflict, IdempotencyInProgress; OrganizationSuspended,
         DestinationNotAllowed; Invalid (unknown number, wrong category, values that Meta would refuse),
         TemplateNotFound, TemplateParameterMismatch; DestinationNotAllowed (there is no rate); RecipientOptedOut,
         PhoneNumberUnavailable, TemplateNotSendable, TemplateNotApproved, WindowClosed, WalletInsufficientFunds; and

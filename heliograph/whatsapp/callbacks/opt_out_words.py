@@ -74,7 +74,7 @@ async def after_campaign(conn: Connection, pairs: Sequence[Pair]) -> set[Pair]:
     return {(row["organization_id"], row["recipient"]) for row in rows}
 
 
-# A later word of the same person under another name counts as well.
+# A later keyword from the same person under another name counts as well.
 NEWEST = """
 WITH newest AS (
     INSERT INTO whatsapp_words AS known (organization_id, recipient, word, said_at)

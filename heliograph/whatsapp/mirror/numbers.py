@@ -84,7 +84,7 @@ class NumberBook:
         key = (actor.organization_id, number_id)
         fresh, number = self._fresh.peek(key)
         if not fresh or number is None or not number.sendable:
-            number = await self._fresh.get(key, anew=True)
+            number = await self._fresh.get(key, bypass_cache=True)
         if number is None:
             raise Invalid(("phoneNumberId", "unknown", "`phoneNumberId` is not a WhatsApp number of this organization"))
         return number

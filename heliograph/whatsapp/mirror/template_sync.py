@@ -240,8 +240,8 @@ async def store_listing(
 
 
 def _by_name(listing: Iterable[CloudTemplate]) -> dict[tuple[str, str], CloudTemplate]:
-    """The listed templates by name and language. A deleted one stays in the list for a while, beside one that was made
-    anew under its name, in either order."""
+    """The listed templates by name and language. A deleted one stays in the list for a while, alongside one that was
+    recreated under its name, in either order."""
     found: dict[tuple[str, str], CloudTemplate] = {}
     for one in listing:
         if STATUSES.get(one.status) != "removed" or (one.name, one.language) not in found:

@@ -100,7 +100,7 @@ class TemplateBook:
         key = (actor.organization_id, number.account_id, name, language)
         fresh, template = self._named.peek(key)
         if not fresh or template is None or template.status != "approved" or template.disabled_locally:
-            template = await self._named.get(key, anew=True)
+            template = await self._named.get(key, bypass_cache=True)
         if template is None or template.disabled_locally or template.status == "removed":
             raise TemplateNotFound(name=name, language=language)
         return template

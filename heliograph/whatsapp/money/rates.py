@@ -274,7 +274,7 @@ class RateBook:
         """
         found = (await self.of(currency)).price(category, country, at)
         if found is None:
-            found = (await self._fresh.get(currency, anew=True) or NO_RATES).price(category, country, at)
+            found = (await self._fresh.get(currency, bypass_cache=True) or NO_RATES).price(category, country, at)
         return found
 
     async def _load(self, currencies: Sequence[str]) -> dict[str, Rates]:

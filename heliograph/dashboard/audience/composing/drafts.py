@@ -16,7 +16,7 @@ from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 
 HERE = "/campaigns"
-#: Fields that are not part of a draft: they are stored elsewhere, or have to be decided anew each time.
+#: Fields that are not part of a draft: they are stored elsewhere, or have to be decided again each time.
 _OUTSIDE = ("draft", "numbers", "start", "typed")
 
 
@@ -49,7 +49,7 @@ async def read(request: Request, id: UUID) -> dict[str, str]:
     fields = {**found.fields, "numbers": "\n".join(found.numbers), "draft": str(found.id)}
     zone = request.speech.zone
     if (typed_in := fields.pop("zone", zone)) != zone and "day" in fields and "hour" in fields:
-        with contextlib.suppress(ValueError, KeyError, OverflowError):  # what is no time stays as it is
+        with contextlib.suppress(ValueError, KeyError, OverflowError):  # what is not a time stays as it is
             at = form.moment(fields, typed_in).astimezone(ZoneInfo(zone))
             fields |= {"day": at.date().isoformat(), "hour": f"{at:%H:%M}"}
     return fields

@@ -48,7 +48,7 @@ async def values(
         (str(one.id), f"{one.file} · {request.speech.moment(one.started_at)}") for one in imports if one.is_audience
     ]
     above = defaults.approval_above if request.mode == "live" else None
-    # Counted as the rule counts them, with those who will be skipped, but without what is no number.
+    # Counted as the rule counts them, with those who will be skipped, but without entries that are not numbers.
     recipients = 0 if seen is None or given is None else seen.found - seen.excluded - given.unread
     shown["above"] = above if above is not None and recipients > above else None
     scope = "whatsapp:send" if typed["channel"] == "whatsapp" else "sms:send"
