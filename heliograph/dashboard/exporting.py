@@ -20,7 +20,7 @@ HERE = "/exports"
 
 def separator(request: Request) -> str:
     """The delimiter of CSV files, as expected by spreadsheets in the reader's language."""
-    return SEPARATORS.get(request.speech.language, ",")
+    return SEPARATORS.get(request.locale.language, ",")
 
 
 async def ask(request: Request, actor: Actor, wanted: Wanted) -> Answer:

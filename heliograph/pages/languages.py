@@ -41,7 +41,7 @@ def learn() -> None:
     wait for them."""
     known()
     for language in LANGUAGES:
-        speech(language)
+        locale(language)
 
 
 @cache
@@ -67,7 +67,7 @@ def read(path: Path, language: str) -> dict[str, str | tuple[str, ...]]:
     return found
 
 
-class Speech:
+class ReaderLocale:
     """A page's texts and formats for one reader: in a language, with times in a zone."""
 
     def __init__(self, language: str, zone: str | None = None) -> None:
@@ -203,9 +203,9 @@ def _gap(language: str, seconds: int) -> str:
 
 
 @cache
-def speech(language: str, zone: str | None = None) -> Speech:
-    """The Speech for a language and zone."""
-    return Speech(language, zone)
+def locale(language: str, zone: str | None = None) -> ReaderLocale:
+    """The ReaderLocale for a language and zone."""
+    return ReaderLocale(language, zone)
 
 
 @cache

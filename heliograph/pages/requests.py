@@ -24,7 +24,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.base.process.spans import Context, Span
 from heliograph.base.standby.readers import Readers
 from heliograph.pages import forgery
-from heliograph.pages.languages import Speech
+from heliograph.pages.languages import ReaderLocale
 from heliograph.pages.realms import Realm
 from heliograph.pages.uploads import Upload
 from heliograph.people.noticing.guessing import Guesses
@@ -96,6 +96,7 @@ class Request:
         "is_compact",
         "is_fragment",
         "is_secure",
+        "locale",
         "method",
         "mode",
         "notice",
@@ -109,7 +110,6 @@ class Request:
         "services",
         "session",
         "span",
-        "speech",
         "theme",
         "token",
         "undo",
@@ -142,7 +142,7 @@ class Request:
     mode: str
     theme: str
     is_compact: bool
-    speech: Speech
+    locale: ReaderLocale
     realm: Realm
     session: SignedInUser | Operator | None
     #: None: it is not traced.
@@ -240,7 +240,7 @@ class Request:
 
     def text(self, english: str, **values: object) -> str:
         """A text in the reader's language."""
-        return self.speech.text(english, **values)
+        return self.locale.text(english, **values)
 
     def id(self, name: str = "id") -> UUID:
         """A path parameter that is an id. Raises NotFound."""

@@ -213,7 +213,7 @@ def device(agent: str) -> str:
 
 @pass_context
 def _country(context: Context, region: str) -> str:
-    found: str = context["speech"].country(region)
+    found: str = context["locale"].country(region)
     return found
 
 
@@ -225,13 +225,13 @@ def _why(
     found = why(kind, code)
     if found is not None and part == "address":
         return found.address
-    return "" if found is None else str(getattr(found.words(context["speech"].language), part))
+    return "" if found is None else str(getattr(found.words(context["locale"].language), part))
 
 
 def _named(known: Mapping[str, str]) -> Callable[[Context, str], str]:
     @pass_context
     def name(context: Context, value: str) -> str:
-        found: str = context["speech"].text(known.get(value, value))
+        found: str = context["locale"].text(known.get(value, value))
         return found
 
     return name
@@ -242,7 +242,7 @@ def _text(long: Any) -> Callable[..., str]:
 
     @pass_context
     def text(context: Context, english: str, **values: Any) -> str:
-        if not values and (found := _ready(context["speech"].language).get(english)) is not None:
+        if not values and (found := _ready(context["locale"].language).get(english)) is not None:
             return found
         said: str = long(context, english, **values)
         return said
@@ -255,10 +255,10 @@ def _text(long: Any) -> Callable[..., str]:
 @cache
 def _ready(language: str) -> dict[str, Markup]:
     """Our texts without placeholders, as written into a page."""
-    speech, found = languages.speech(language), {}
+    locale, found = languages.locale(language), {}
     for english in languages.known():
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            found[english] = Markup(speech.text(english)) % {}  # noqa: S704 # our own text
+            found[english] = Markup(locale.text(english)) % {}  # noqa: S704 # our own text
     return found
 
 
@@ -268,13 +268,13 @@ def _gettext(context: Context, text: str) -> str:
     escaped, and its placeholders are disabled."""
     if text not in languages.known():
         return escape(text).replace("%", "%%")
-    found: str = context["speech"].text(text)
+    found: str = context["locale"].text(text)
     return found
 
 
 @pass_context
 def _ngettext(context: Context, one: str, many: str, number: int) -> str:
-    chosen: str = context["speech"].form(one, many, number)
+    chosen: str = context["locale"].form(one, many, number)
     return chosen
 
 
@@ -283,7 +283,7 @@ def _counted(ngettext: Any) -> Callable[..., str]:
 
     @pass_context
     def counted(context: Context, one: str, many: str, number: int, **values: object) -> str:
-        said: str = ngettext(context, one, many, number, **{"num": context["speech"].number(number)} | values)
+        said: str = ngettext(context, one, many, number, **{"num": context["locale"].number(number)} | values)
         return said
 
     return counted
@@ -291,51 +291,51 @@ def _counted(ngettext: Any) -> Callable[..., str]:
 
 @pass_context
 def _number(context: Context, value: float, digits: int = 0) -> str:
-    found: str = context["speech"].number(value, digits)
+    found: str = context["locale"].number(value, digits)
     return found
 
 
 @pass_context
 def _told(context: Context, sentence: str) -> str:
-    found: str = context["speech"].told(sentence)
+    found: str = context["locale"].told(sentence)
     return found
 
 
 @pass_context
 def _lasted(context: Context, seconds: float) -> str:
-    found: str = context["speech"].lasted(seconds)
+    found: str = context["locale"].lasted(seconds)
     return found
 
 
 @pass_context
 def _moment(context: Context, at: datetime) -> Markup:
-    return _time(context, at, context["speech"].moment(at))
+    return _time(context, at, context["locale"].moment(at))
 
 
 @pass_context
 def _instant(context: Context, at: datetime) -> Markup:
-    return _time(context, at, context["speech"].instant(at))
+    return _time(context, at, context["locale"].instant(at))
 
 
 @pass_context
 def _date(context: Context, day: date) -> str:
-    found: str = context["speech"].whole_day(day)
+    found: str = context["locale"].whole_day(day)
     return found
 
 
 @pass_context
 def _month(context: Context, day: date) -> str:
-    found: str = context["speech"].month(day)
+    found: str = context["locale"].month(day)
     return found
 
 
 @pass_context
 def _ago(context: Context, at: datetime) -> Markup:
-    return _time(context, at, context["speech"].ago(at))
+    return _time(context, at, context["locale"].ago(at))
 
 
 def _time(context: Context, at: datetime, shown: str) -> Markup:
     """A time as shown, with the exact time on hover and for copying."""
     # Digits and the name of a zone need no escaping, and Markup's formatting takes longer than everything in it.
-    markup = f'<time datetime="{iso(at)}" title="{context["speech"].exact(at)}">{escape(shown)}</time>'
+    markup = f'<time datetime="{iso(at)}" title="{context["locale"].exact(at)}">{escape(shown)}</time>'
     return Markup(markup)  # noqa: S704 # see above

@@ -75,7 +75,7 @@ class Site:
 
     def __init__(self, made: Installation, context: BrowserContext, page: Page, pool: Pool, look: Look = DAY) -> None:
         self.made, self.context, self.page, self.pool = made, context, page, pool
-        self.speech = languages.speech(look.language)
+        self.locale = languages.locale(look.language)
         self.complaints: list[str] = []
         #: Addresses that are its own.
         self.bases = [made.base_url]
@@ -103,7 +103,7 @@ class Site:
     def says(self, english: str, **values: object) -> str:
         """A text as its reader has it; one that has no twin would be waited for in vain."""
         assert english in languages.catalogue("pt"), english
-        return self.speech.text(english, **values)
+        return self.locale.text(english, **values)
 
     async def enter(self) -> None:
         """Sign in as an owner, by a link."""

@@ -52,7 +52,7 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     taken = await cli("quota", "grant", str(AT_FIRST - GRANT), "--org", "Acme")
     assert taken.status == 0, taken.err
     # An operator sits at the console meanwhile.
-    desk = Site(site.made, site.context, await site.context.new_page(), site.pool, Look(site.speech.language, "dark"))
+    desk = Site(site.made, site.context, await site.context.new_page(), site.pool, Look(site.locale.language, "dark"))
     await set_up(desk)
     await site.enter()
     await page.goto(site.base + "/campaigns")
@@ -92,7 +92,7 @@ async def test_a_campaign_paused_by_quota_is_granted_more_and_finishes(site: Sit
     await site.pool.execute("UPDATE campaigns SET scheduled_at = now(), step_at = now() WHERE status = 'scheduled'")
     stands = why("campaign", "quota_exceeded")
     assert stands is not None
-    await lead.filter(has_text=stands.words(site.speech.language).customer).wait_for()
+    await lead.filter(has_text=stands.words(site.locale.language).customer).wait_for()
     assert await page.evaluate(COUNTS) == [PEOPLE, PEOPLE]
     await desk.page.goto(f"{site.base}/console/organizations/{site.made.actor.organization_id}")
     await desk.page.locator("#amount").fill(str(PEOPLE))

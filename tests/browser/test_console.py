@@ -81,7 +81,7 @@ async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site:
         await page.keyboard.type(value)
     await press_key(page, "Enter")
     link = await page.locator("#link").input_value()
-    async with browsing(site.made, site.pool, tmp_path / "owner", Look(site.speech.language, "light")) as theirs:
+    async with browsing(site.made, site.pool, tmp_path / "owner", Look(site.locale.language, "light")) as theirs:
         # They accept with a name and a password, and come back by it.
         owner = theirs.page
         await owner.goto(link)

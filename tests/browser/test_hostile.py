@@ -122,7 +122,7 @@ async def test_what_is_written_stays_text(site: Site) -> None:
     await until_true(is_written)
     written = await site.pool.fetchval("SELECT bytes FROM export_chunks")
     file = io.StringIO(written.decode("utf-8-sig"))
-    cells = {cell for row in csv.reader(file, delimiter=SEPARATORS[site.speech.language]) for cell in row}
+    cells = {cell for row in csv.reader(file, delimiter=SEPARATORS[site.locale.language]) for cell in row}
     assert "'" + FORMULA in cells
     site.complaints = [one for one in site.complaints if "status of 404" not in one]
 
@@ -253,7 +253,7 @@ async def test_what_comes_from_others_stays_text(site: Site, tmp_path: Path) -> 
         " FROM exports e JOIN export_chunks c ON c.export_id = e.id GROUP BY e.id, e.kind"
     ):
         file = io.StringIO(row["bytes"].decode("utf-8-sig"), newline="")
-        cells = [one for line in csv.reader(file, delimiter=SEPARATORS[site.speech.language]) for one in line]
+        cells = [one for line in csv.reader(file, delimiter=SEPARATORS[site.locale.language]) for one in line]
         assert [one for one in cells if re.match(r"[=@\t\r\n]|[+-](?![0-9])", one)] == [], row["kind"]
         told |= {row["kind"] for one in cells if "hyperlink" in one.lower()}
     assert told == {"messages", "contacts", "audit"}  # an opt-out is taken away without its reason

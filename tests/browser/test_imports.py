@@ -60,7 +60,7 @@ async def test_a_messy_file_while_processes_are_killed(
         web, worker = await made.api(), await made.worker()
         await until_true(lambda: answers(made.base_url))
         await worker.ready()
-        page, says, number = site.page, site.says, site.speech.number
+        page, says, number = site.page, site.says, site.locale.number
         await site.enter()
         began = time.monotonic()
         await page.goto(site.base + "/contacts/import")
@@ -88,10 +88,10 @@ async def test_a_messy_file_while_processes_are_killed(
         await country.select_option("MZ")
         await national.wait_for()
         await page.get_by_role("button", name=says("Check the whole file")).click()
-        told = site.speech.form("Import %(num)s row", "Import %(num)s rows", people) % {"num": number(people)}
+        told = site.locale.form("Import %(num)s row", "Import %(num)s rows", people) % {"num": number(people)}
         run = page.get_by_role("button", name=told)
         await run.wait_for()
-        assert await page.get_by_text(site.speech.country("MZ")).count() == 1
+        assert await page.get_by_text(site.locale.country("MZ")).count() == 1
         # The next worker ends by kill -9 right after it has committed a part of the file.
         await worker.kill()
         await run.click()
@@ -114,7 +114,7 @@ async def test_a_messy_file_while_processes_are_killed(
         await page.get_by_role("link", name=says("Fix here")).click()
         await page.locator('input[name$="-phone"]').first.fill("+351 912 345 678")
         await page.get_by_role("button", name=says("Save and import")).click()
-        await page.get_by_text(site.speech.count("%(num)s row imported.", "%(num)s rows imported.", 1)).wait_for()
+        await page.get_by_text(site.locale.count("%(num)s row imported.", "%(num)s rows imported.", 1)).wait_for()
         await page.get_by_role("link", name="people.csv").click()
         await page.get_by_role("link", name=says("Undo the import")).click()
         await page.get_by_role("button", name=says("Undo the import")).click()

@@ -81,7 +81,7 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
         await page.reload()
         known = why("sms_failure", code)
         assert known is not None
-        said = known.words(site.speech.language)
+        said = known.words(site.locale.language)
         assert await page.locator("#state .muted").inner_text() == said.customer
         reasons = await page.locator('[aria-labelledby="why"]').inner_text()
         assert said.cause in reasons

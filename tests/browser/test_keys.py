@@ -48,7 +48,7 @@ class Program:
 @pytest.mark.parametrize("site", looks(DAY), indirect=True)
 async def test_a_key_is_rotated_while_a_program_sends(site: Site) -> None:
     page, says, old = site.page, site.says, site.made.key
-    desk = Site(site.made, site.context, await site.context.new_page(), site.pool, Look(site.speech.language, "light"))
+    desk = Site(site.made, site.context, await site.context.new_page(), site.pool, Look(site.locale.language, "light"))
     await set_up(desk)
     await site.enter()
     program = Program(site)

@@ -127,7 +127,7 @@ async def test_an_account_is_told_in_the_operators_language(
         words.REJECTIONS["invalid_format"],
         words.QUALITIES["red"],
     ):
-        assert languages.speech("pt").text(told) in page.words, told
+        assert languages.locale("pt").text(told) in page.words, told
     for raw in ("connected", "utility", "rejected", "INVALID_FORMAT", "red", "green", "unknown", "tier_2k"):
         assert not re.search(rf"\b{raw}\b", page.words, re.I), raw
 

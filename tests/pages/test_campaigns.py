@@ -21,7 +21,7 @@ from heliograph.campaigns.views import progress
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview.exports import kinds
-from heliograph.pages.languages import speech
+from heliograph.pages.languages import locale
 from heliograph.privacy import erasure
 from heliograph.retention import rules
 from heliograph.whatsapp import library
@@ -715,7 +715,7 @@ async def test_its_course_is_shown_minute_by_minute_and_its_pace_changed(
     # One says nothing yet; by when it has to is known, in the reader's words.
     assert "All are handed over; 1 report is missing. What is not reported by " in page.words
     first = await pool.fetchval("SELECT min(minute) FROM campaign_minutes WHERE sent > 0")
-    assert f"by {speech('en').moment(first + timedelta(hours=72, minutes=1))} counts as unknown." in page.words
+    assert f"by {locale('en').moment(first + timedelta(hours=72, minutes=1))} counts as unknown." in page.words
     figures = re.search(r"<script type=\"application/json\" data-figures>(.*?)</script>", page.text)
     assert figures is not None
     drawn = msgspec.json.decode(figures[1].replace("&#34;", '"'))

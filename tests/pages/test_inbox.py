@@ -16,7 +16,7 @@ from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.dashboard.conversations import inbox as screen
 from heliograph.overview import inbox
-from heliograph.pages.languages import speech
+from heliograph.pages.languages import locale
 from heliograph.privacy import erasure
 from heliograph.queue import timers
 from heliograph.sealing import text_keys
@@ -75,7 +75,7 @@ async def test_both_channels_stand_in_one_list_and_are_answered(pool: Pool, owne
     assert re.findall(r'<progress max="24" value="(\d+)"', page.text) == ["24"]
     # It ends tomorrow at the same hour, which the hour alone would not tell.
     ends = await pool.fetchval("SELECT last_inbound_at FROM whatsapp_conversations") + timedelta(days=1)
-    assert f"open until {speech('en', 'UTC').moment(ends)}" in page.words
+    assert f"open until {locale('en', 'UTC').moment(ends)}" in page.words
     # By WhatsApp, within a day.
     id = await first(pool, "whatsapp")
     page = await owner.get(f"/inbox/{id}")

@@ -11,7 +11,7 @@ from babel import dates
 
 from heliograph.base.database import clock
 from heliograph.pages.assets import Assets
-from heliograph.pages.languages import DEFAULT, LANGUAGES, accepted, catalogue, files, read, speech
+from heliograph.pages.languages import DEFAULT, LANGUAGES, accepted, catalogue, files, locale, read
 from heliograph.pages.templates import environment
 
 from .texts import texts
@@ -49,17 +49,17 @@ def test_a_twin_fills_in_the_same_values(language: str) -> None:
 def test_what_is_no_text_of_ours_is_never_taken_for_markup(language: str) -> None:
     """A template may look up a word that came from elsewhere: it is shown as it is."""
     made = environment([], Assets([]))
-    made.globals["speech"] = speech(language)
+    made.globals["locale"] = locale(language)
     shown = made.from_string("{{ _(word) }}").render(word="<script>evil()</script> 100 % of %(these)s %s")
     assert shown == "&lt;script&gt;evil()&lt;/script&gt; 100 % of %(these)s %s"
     filled = made.from_string('{{ _("%(name)s is removed.", name=word) }}').render(word="<b>")
-    assert filled == speech(language).text("%(name)s is removed.", name="&lt;b&gt;")
+    assert filled == locale(language).text("%(name)s is removed.", name="&lt;b&gt;")
 
 
 @pytest.mark.parametrize(("language", "said"), [("en", "41,807 failures in a row"), ("pt", "41 807 falhas seguidas")])
 def test_the_number_of_a_sentence_has_its_separators(language: str, said: str) -> None:
     made = environment([], Assets([]))
-    made.globals["speech"] = speech(language)
+    made.globals["locale"] = locale(language)
     sentence = '{{ ngettext("%(num)s failure in a row", "%(num)s failures in a row", count) }}'
     assert made.from_string(sentence).render(count=41_807).replace("\u202f", " ").replace("\xa0", " ") == said
 
@@ -84,7 +84,7 @@ def test_a_browser_gets_the_language_it_likes_best() -> None:
 
 
 def test_numbers_and_times_are_written_as_the_reader_does() -> None:
-    english, portuguese = speech("en"), speech("pt", "Africa/Maputo")
+    english, portuguese = locale("en"), locale("pt", "Africa/Maputo")
     assert (english.number(1234567), portuguese.number(1234567.5, 1)) == (
         "1,234,567",
         "1 234 567,5".replace(" ", "\xa0"),
@@ -94,7 +94,7 @@ def test_numbers_and_times_are_written_as_the_reader_does() -> None:
     assert english.instant(at + timedelta(seconds=41, milliseconds=123)) == "4 Oct 2024, 10:00:41.123"
     assert english.lasted(0.42) == "0.42 s"
     assert english.lasted(250) == "4 min 10 s"
-    assert speech("en", "Nowhere/Atall").zone == "UTC"
+    assert locale("en", "Nowhere/Atall").zone == "UTC"
 
 
 @pytest.mark.parametrize(
@@ -111,19 +111,19 @@ def test_numbers_and_times_are_written_as_the_reader_does() -> None:
 def test_money_has_the_decimals_of_its_currency_or_more(
     millionths: int, currency: str, english: str, portuguese: str
 ) -> None:
-    written = [speech(one).money(millionths, currency).replace("\u00a0", " ") for one in ("en", "pt")]
+    written = [locale(one).money(millionths, currency).replace("\u00a0", " ") for one in ("en", "pt")]
     assert written == [english, portuguese]
 
 
-@pytest.mark.parametrize(("language", "locale"), [("en", "en_GB"), ("pt", "pt_PT")])
-def test_days_are_written_as_babel_writes_them(language: str, locale: str) -> None:
+@pytest.mark.parametrize(("language", "identifier"), [("en", "en_GB"), ("pt", "pt_PT")])
+def test_days_are_written_as_babel_writes_them(language: str, identifier: str) -> None:
     """Which reads a pattern for each of them, and takes ten times as long."""
     zone = ZoneInfo("America/Sao_Paulo")
-    made, midday = speech(language, zone.key), clock.EPOCH + timedelta(days=20_000, hours=2, minutes=5)
+    made, midday = locale(language, zone.key), clock.EPOCH + timedelta(days=20_000, hours=2, minutes=5)
     for number in range(0, 400, 9):
         at = midday + timedelta(days=number, seconds=number)
         day = date(2026, 1, 1) + timedelta(days=number)
-        assert made.whole_day(day) == dates.format_date(day, "d MMM y", locale=locale)
+        assert made.whole_day(day) == dates.format_date(day, "d MMM y", locale=identifier)
         for shown, pattern in ((made.moment(at), "d MMM y, HH:mm"), (made.instant(at), "d MMM y, HH:mm:ss.SSS")):
-            assert shown == dates.format_datetime(at, pattern, tzinfo=zone, locale=locale)
+            assert shown == dates.format_datetime(at, pattern, tzinfo=zone, locale=identifier)
         assert made.day(at.astimezone(UTC)) == made.moment(at).partition(",")[0]

@@ -22,7 +22,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, Unavailable
 from heliograph.pages import cookies, templates
-from heliograph.pages.languages import speech
+from heliograph.pages.languages import locale
 from heliograph.pages.lists import leafing, ranges
 from heliograph.pages.pieces import charts, confirming
 from heliograph.pages.pieces.charts import Chart, Mark, Series
@@ -38,7 +38,7 @@ NOON = datetime(2027, 1, 31, 12, tzinfo=UTC)
 def asked(query: dict[str, str], *, language: str = "en", zone: str = "UTC", **more: Any) -> Request:
     """A request for a list."""
     made = Request()
-    made.query, made.page, made.mode, made.speech = query, "/list", "live", speech(language, zone)
+    made.query, made.page, made.mode, made.locale = query, "/list", "live", locale(language, zone)
     made.cookies, made.form = more.get("cookies", {}), more.get("form", {})
     return made
 
@@ -49,7 +49,7 @@ def chart(**changes: Any) -> Chart:
         "title": "Two were sent.",
         "unit": "messages",
         "kind": "bars",
-        "speech": speech("en"),
+        "locale": locale("en"),
         "times": [NOON, NOON + timedelta(hours=1)],
         "step": 3600,
         "series": [Series("Sent", "way", [2, 0]), Series("=Failed", "bad", [None, 0])],
@@ -63,7 +63,7 @@ def drawn(it: Chart) -> str:
     env: Environment = kit((Path(templates.__file__).with_name("templates"),))[1]
     text = '{% import "kit.html" as kit with context %}{{ kit.chart(it) }}'
     values = {"request": asked({}), "token": "", "once": "", "fields": {}, "theme": "system", "languages": {}}
-    return env.from_string(text).render(it=it, speech=it.speech, to=lambda path: path, **values)
+    return env.from_string(text).render(it=it, locale=it.locale, to=lambda path: path, **values)
 
 
 def test_each_region_that_renews_itself_has_a_place_for_when_it_did() -> None:

@@ -17,7 +17,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.notices import standing
-from heliograph.pages.languages import speech
+from heliograph.pages.languages import locale
 from tests.journeys.test_cli import Cli
 
 from .conftest import Api, Browser, Tenant, make_person, make_tenant
@@ -100,7 +100,7 @@ async def test_the_last_hours_are_all_utc_days_that_they_touch(
     await send(api, tenant)
 
     def spell(now: datetime) -> str:
-        return f"{speech('en').day(now - DAY)} – {speech('en').day(now)}"
+        return f"{locale('en').day(now - DAY)} – {locale('en').day(now)}"
 
     def seen(now: datetime) -> str:
         return f"Day by day 1 SMS in 1 segment, 0 WhatsApp messages, 0 refunded. messages a day · {spell(now)} · UTC"

@@ -87,7 +87,7 @@ async def export(request: Request) -> Answer:
 
 
 async def _file(request: Request, wanted: Filter, *, as_json: bool) -> AsyncIterator[bytes]:
-    separator = SEPARATORS.get(request.speech.language, ",")
+    separator = SEPARATORS.get(request.locale.language, ",")
     if not as_json:
         yield MARK.encode()
     async for _, text in exporting.pieces(request.reading_in_turn, wanted, as_json=as_json, delimiter=separator):
@@ -136,7 +136,7 @@ def _values(
         "problems": problems,
         "is_filtered": any(kept.values()) or bool(range.name),
         "lines": told(request, found.entries),
-        "zone": request.speech.zone,
+        "zone": request.locale.zone,
         "actions": sorted(((name, request.text(label)) for name, label in ACTIONS.items()), key=lambda one: one[1]),
         "older": "" if found.seen is None else request.again(after=found.seen),
     }

@@ -80,7 +80,7 @@ def _given(request: Request) -> dict[str, str]:
         given["name"] = ""
     if until := given["announcement_until"]:
         try:
-            given["announcement_until"] = ranges.moment(until, ZoneInfo(request.speech.zone), is_end=True).isoformat()
+            given["announcement_until"] = ranges.moment(until, ZoneInfo(request.locale.zone), is_end=True).isoformat()
         except (ValueError, OverflowError):
             raise Invalid(("announcement_until", "format", "This is not a date and time.")) from None
     return given
@@ -114,7 +114,7 @@ def _typed(request: Request, known: Installation) -> dict[str, Any]:
     if request.method == "POST":
         return {name: request.form.get(name, "") for name in installation.NAMES}
     until = known.announcement_until
-    zone = ZoneInfo(request.speech.zone)
+    zone = ZoneInfo(request.locale.zone)
     return {name: getattr(known, name) for name in installation.NAMES} | {
         "announcement_until": until.astimezone(zone).strftime("%Y-%m-%dT%H:%M") if until else "",
         "new_quota": known.new_quota or "",

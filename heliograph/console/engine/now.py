@@ -137,18 +137,18 @@ def _said(request: Request, seen: Now, troubles: list[Problem]) -> str:
     """The overall state in one sentence."""
     failed = sum(one.check.state == "failed" for one in troubles)
     if failed:
-        return request.speech.count("%(num)s thing is wrong.", "%(num)s things are wrong.", failed)
+        return request.locale.count("%(num)s thing is wrong.", "%(num)s things are wrong.", failed)
     late = max(seen.late.values(), default=0.0)
     if late > LATE:
-        return request.text("Work is late: the oldest is %(time)s overdue.", time=request.speech.lasted(late))
+        return request.text("Work is late: the oldest is %(time)s overdue.", time=request.locale.lasted(late))
     if troubles:
-        return request.speech.count("Carrying; %(num)s warning.", "Carrying; %(num)s warnings.", len(troubles))
+        return request.locale.count("Carrying; %(num)s warning.", "Carrying; %(num)s warnings.", len(troubles))
     if seen.rates is None or not seen.suppliers:
         return request.text("Everything works.")
     return request.text(
         "Carrying %(rate)s a second; %(bound)s of %(all)s suppliers connected; the oldest work is %(time)s overdue.",
-        rate=request.speech.number(seen.rates.handed_over, 1 if seen.rates.handed_over < 10 else 0),
+        rate=request.locale.number(seen.rates.handed_over, 1 if seen.rates.handed_over < 10 else 0),
         bound=sum(one.bound > 0 for one in seen.suppliers),
         all=len(seen.suppliers),
-        time=request.speech.lasted(late),
+        time=request.locale.lasted(late),
     )

@@ -54,9 +54,9 @@ async def withdraw(request: Request) -> Answer:
     sums = sum(done.values(), Withdrawn())
     said = request.text(
         "%(canceled)s canceled or dropped, %(ended)s ended as unknown, %(left)s left.",
-        canceled=request.speech.number(sums.canceled),
-        ended=request.speech.number(sums.ended),
-        left=request.speech.number(sums.left),
+        canceled=request.locale.number(sums.canceled),
+        ended=request.locale.number(sums.ended),
+        left=request.locale.number(sums.left),
     )
     return Redirect(location=HERE, notice=said)
 
@@ -90,7 +90,7 @@ async def hold(request: Request) -> Answer:
         return await selecting.wrong(request, HOLD, refusal, given)
     said = request.text("It is held.")
     if leased:
-        said += " " + request.speech.count(
+        said += " " + request.locale.count(
             "%(num)s row is already with a worker and is still sent.",
             "%(num)s rows are already with workers and are still sent.",
             leased,

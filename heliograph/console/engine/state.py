@@ -18,7 +18,7 @@ async def show(request: Request) -> Answer:
     marks = []
     if request.may(permission=APPROVALS):
         waiting = known.waits.count
-        said = request.speech.count(
+        said = request.locale.count(
             "%(num)s sender ID waits for a decision.", "%(num)s sender IDs wait for a decision.", waiting
         )
         marks.append(Mark("/console/approvals", waiting, said))

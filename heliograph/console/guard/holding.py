@@ -40,7 +40,7 @@ async def show(request: Request) -> Answer:
         "settled": [(one, organization, _limits(request, one.limits)) for one, organization in settled],
         "policies": named,
         "rules": [kept(said) for said in RULES.values()],
-        "listed": sorted(request.speech.country(one) for one in LISTED),
+        "listed": sorted(request.locale.country(one) for one in LISTED),
         "stands": stands,
         "may_change": request.may(permission=TRAFFIC_CHANGE),
         "may_settle": request.may(permission=ORGANIZATIONS_CHANGE),
@@ -52,7 +52,7 @@ async def release(request: Request) -> Answer:
     """Send the waiting messages, and exempt the range for a day."""
     async with request.writing() as conn:
         _, queued = await holds.release(conn, request.id(), by=request.who)
-    said = request.speech.count("%(num)s message is being sent now.", "%(num)s messages are being sent now.", queued)
+    said = request.locale.count("%(num)s message is being sent now.", "%(num)s messages are being sent now.", queued)
     if not queued:
         said = request.text("Nothing waited for it. The range is left alone for a day.")
     return Redirect(location=HERE, notice=said)
@@ -72,7 +72,7 @@ async def withdraw(request: Request) -> Answer:
         return refused("guard/withdraw.html", refusal, values)
     async with request.writing() as conn:
         canceled = await held.withdraw(conn, request.id(), at=clock.now(), by=request.who)
-    said = request.speech.count(
+    said = request.locale.count(
         "%(num)s message is canceled and refunded.", "%(num)s messages are canceled and refunded.", canceled
     )
     return Redirect(location=HERE, notice=said)
@@ -88,7 +88,7 @@ def range_of(request: Request, one: Hold) -> str:
     if one.kind == "class":
         return request.text(words.GUARD_CLASSES[one.range])
     if one.kind == "country":
-        return request.speech.country(one.range)
+        return request.locale.country(one.range)
     return f"+{one.range}…" if one.kind == "block" else f"…{one.range[-4:]}"
 
 

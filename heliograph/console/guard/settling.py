@@ -80,7 +80,7 @@ async def _values(request: Request) -> dict[str, Any]:
         known = await rules.rules_of(conn, one.id)
     shown = _shown(known)
     form = leaving.typed(request.form, FIELDS, shown) if request.method == "POST" else shown
-    days = [(day, request.speech.count("for %(num)s day", "for %(num)s days", int(day))) for day in EVENTS]
+    days = [(day, request.locale.count("for %(num)s day", "for %(num)s days", int(day))) for day in EVENTS]
     stays = [("same", text("as announced"))] if known.event_until else []
     return {
         "one": one,

@@ -52,7 +52,7 @@ async def assign(request: Request) -> Answer:
     if count is None:
         said = request.text("You approved the number for them. It is theirs once another operator does so too.")
         return Redirect(location=HERE, notice=said)
-    said = request.speech.count(
+    said = request.locale.count(
         "It is theirs; %(num)s message is checked again.",
         "It is theirs; %(num)s messages are checked again.",
         count,
@@ -64,7 +64,7 @@ async def retry(request: Request) -> Answer:
     """Check all unassigned messages again."""
     async with request.writing() as conn:
         count = await inbound.retry(conn)
-    said = request.speech.count("%(num)s message is checked again.", "%(num)s messages are checked again.", count)
+    said = request.locale.count("%(num)s message is checked again.", "%(num)s messages are checked again.", count)
     return Redirect(location=HERE, notice=said)
 
 

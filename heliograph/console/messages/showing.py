@@ -73,14 +73,14 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
         "facts": list(_facts(request, found, shown(message))),
         "message": [(name, value) for name, value in shown(message).items() if value is not None],
         "money": [
-            (label, request.speech.money(amount, message[f"{name}_currency"]), message[f"{name}_due"])
+            (label, request.locale.money(amount, message[f"{name}_currency"]), message[f"{name}_due"])
             for name, label in (("price", request.text("Price")), ("cost", request.text("Cost")))
             if (amount := micros(message.get(name) or "")) is not None
         ],
         "lines": timeline.lines(steps),
         "queued": [wording.details(request, shown(one)) for one in found.queued],
-        "why": found.why and found.why.words(request.speech.language),
-        "evidence": found.evidence and request.speech.told(found.evidence),
+        "why": found.why and found.why.words(request.locale.language),
+        "evidence": found.evidence and request.locale.told(found.evidence),
         "is_rebuilt": any(one.what == "submit" for one in found.entries),
         "is_whole": whole,
         "text": found.text,
@@ -97,7 +97,7 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
 async def opted_out(conn: Connection, request: Request, actor: Actor, found: Timeline) -> list[Fact]:
     """Since when its recipient or sender has been opted out of its organization's messages."""
     known = await optouts.of_recipient(conn, actor, recipient=found.message["recipient"])
-    return [] if known is None else [Fact(request.text("Opted out"), request.speech.moment(known.since))]
+    return [] if known is None else [Fact(request.text("Opted out"), request.locale.moment(known.since))]
 
 
 async def neighbours(conn: Connection, actor: Actor, found: Timeline) -> list[Message]:
@@ -156,7 +156,7 @@ def _facts(request: Request, found: Timeline, shown: Mapping[str, Any]) -> Itera
         )
         yield Fact(text("Request id"), shown["request_id"], where)
     if message["country"]:
-        yield Fact(text("Country"), request.speech.country(message["country"]))
+        yield Fact(text("Country"), request.locale.country(message["country"]))
     yield from _carried(request, found)
     yield Fact(text("Mode"), text("Test") if message["mode"] == "test" else text("Live"))
 
@@ -168,7 +168,7 @@ def _carried(request: Request, found: Timeline) -> Iterable[Fact]:
         if message["network"]:
             yield Fact(text("Network"), message["network"])
         encoding = "GSM" if message["encoding"] == "gsm7" else "UCS-2"
-        yield Fact(text("Segments"), f"{request.speech.number(message['segments'])} · {encoding}")
+        yield Fact(text("Segments"), f"{request.locale.number(message['segments'])} · {encoding}")
         if message["route"]:
             yield Fact(text("Route"), message["route"])
         return

@@ -81,7 +81,7 @@ async def _sms(
         return await _held(conn, request, message, row), "/console/queue"
     if not waiting.is_later:
         return request.text("It is due, and waits for its turn or for a supplier."), "/console/queue"
-    moment, until = request.speech.moment(waiting.due_at), message["quiet_until"]
+    moment, until = request.locale.moment(waiting.due_at), message["quiet_until"]
     if until is not None and abs(waiting.due_at - until) < SAME:
         said = request.text("Quiet hours where the recipient is: marketing waits until %(time)s.", time=moment)
         return said, ""
@@ -95,10 +95,10 @@ async def _whatsapp(
     if _is_after(row.get("lease_until"), now):
         return request.text("A worker has it and hands it over."), "/console/queue"
     if row.get("held") and _is_after(row.get("held_until"), now):
-        why = request.text("Credential") if row["held"] == "credential" else request.speech.told(kept(row["held"]))
+        why = request.text("Credential") if row["held"] == "credential" else request.locale.told(kept(row["held"]))
         said = request.text(
             "Its number is held at Meta until %(time)s: %(reason)s",
-            time=request.speech.moment(row["held_until"]),
+            time=request.locale.moment(row["held_until"]),
             reason=why,
         )
         return said, "/console/whatsapp"
@@ -119,7 +119,7 @@ async def _held(conn: Connection, request: Request, message: Mapping[str, Any], 
 
 
 def _later(request: Request, message: Mapping[str, Any], due_at: datetime, tries: int) -> tuple[str, str]:
-    moment = request.speech.moment(due_at)
+    moment = request.locale.moment(due_at)
     if message["campaign_id"] is not None and pausing.is_put_off(due_at):
         return request.text("Its campaign is paused. It is sent once somebody resumes it."), ""
     if tries:

@@ -145,14 +145,14 @@ def details(request: Request, values: Mapping[str, Any]) -> list[tuple[str, Any]
 
 def _value(request: Request, name: str, value: Any) -> Any:
     if isinstance(value, datetime):
-        return request.speech.moment(value)
+        return request.locale.moment(value)
     if isinstance(value, list | tuple):
         return ", ".join(str(_value(request, name, one)) for one in value)
     if not isinstance(value, str):
         return value
     if (known := VALUES.get(name, {}).get(value)) is not None:
         return request.text(known)
-    return request.speech.told(value if isinstance(value, Sentence) else _read_back(request, value))
+    return request.locale.told(value if isinstance(value, Sentence) else _read_back(request, value))
 
 
 def _read_back(request: Request, words: str) -> Sentence:
@@ -161,6 +161,6 @@ def _read_back(request: Request, words: str) -> Sentence:
         if (found := pattern.fullmatch(words)) is not None:
             return Sentence.of(english, {name: _read_back(request, value) for name, value in found.groupdict().items()})
     first, colon, rest = words.partition(": ")
-    if colon and request.speech.told(kept(first)) != first:
+    if colon and request.locale.told(kept(first)) != first:
         return joined([kept(first), _read_back(request, rest)], ": ")
     return kept(words)

@@ -44,7 +44,7 @@ async def lock(request: Request) -> Answer:
             made = await billing.lock(conn, month=month, by=request.who)
     except Invalid as refusal:
         return refused("money/month.html", refusal, await _values(request, month))
-    said = request.speech.count("It is locked: %(num)s line.", "It is locked: %(num)s lines.", made.lines)
+    said = request.locale.count("It is locked: %(num)s line.", "It is locked: %(num)s lines.", made.lines)
     return Redirect(location=f"{HERE}/{month:%Y-%m}", notice=said)
 
 

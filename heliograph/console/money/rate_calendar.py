@@ -38,7 +38,7 @@ def of_tariff(request: Request, id: UUID, name: str, rates: Sequence[Rate]) -> d
     """The calendar of all rates of a rate card or price list."""
 
     def said(one: Rate) -> str:
-        return request.text("not carried") if one.rejects else request.speech.money(one.price, one.currency)
+        return request.text("not carried") if one.rejects else request.locale.money(one.price, one.currency)
 
     currency = rates[0].currency if rates else ""
     return _values(request, *charges.calendar(Tariff(id, name, currency, rates), rates), said)
@@ -47,7 +47,7 @@ def of_tariff(request: Request, id: UUID, name: str, rates: Sequence[Rate]) -> d
 def of_whatsapp(request: Request, shown: Sequence[whatsapp.Rate], lending: Iterable[whatsapp.Rate]) -> dict[str, Any]:
     """The calendar of WhatsApp rates, and of the rates that substitute for missing ones."""
     return _values(
-        request, *whatsapp.calendar(shown, lending), lambda one: request.speech.money(one.price, one.currency)
+        request, *whatsapp.calendar(shown, lending), lambda one: request.locale.money(one.price, one.currency)
     )
 
 
@@ -68,7 +68,7 @@ def _values(
             dated = zip(calendar.line(row, turns, shown), shown, strict=True)
             lines.append(Line(row.of, [_said(request, cell, month, said) for cell, month in dated]))
     return {
-        "months": [(request.speech.month(month), month == clock.now().date().replace(day=1)) for month in shown],
+        "months": [(request.locale.month(month), month == clock.now().date().replace(day=1)) for month in shown],
         "lines": lines,
         "more": more,
         "quiet": quiet,
@@ -83,7 +83,7 @@ def _said(request: Request, cell: Cell[T], month: date, said: Callable[[T], str]
     for value, begins in cell.holding:
         words = said(value)
         if begins is not None:
-            words = request.text("%(price)s from %(day)s", price=words, day=request.speech.whole_day(begins.date()))
+            words = request.text("%(price)s from %(day)s", price=words, day=request.locale.whole_day(begins.date()))
         found.append((begins, "", words))
     for time in cell.missing:
         days = _days(time, month)

@@ -134,7 +134,7 @@ async def import_(request: Request) -> Answer:
         return refused("money/tariff_import.html", refusal, await _import_values(request, text=text))
     if card is None:
         return Page(template="money/tariff_import.html", values=await _import_values(request, text=text, checked=done))
-    count = request.speech.number
+    count = request.locale.number
     said = request.text(
         "Imported: %(added)s added, %(changed)s changed, %(removed)s removed, %(unchanged)s as they were.",
         added=count(done.added),

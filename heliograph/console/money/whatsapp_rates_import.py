@@ -39,9 +39,9 @@ async def submit(request: Request) -> Answer:
         return Page(template="money/whatsapp_rates_import.html", values=_values(request, text=text, checked=done))
     said = request.text(
         "Imported: %(new)s new, %(changed)s changed, %(unchanged)s as they were.",
-        new=request.speech.number(done.new),
-        changed=request.speech.number(done.changed),
-        unchanged=request.speech.number(done.unchanged),
+        new=request.locale.number(done.new),
+        changed=request.locale.number(done.changed),
+        unchanged=request.locale.number(done.unchanged),
     )
     return Redirect(location="/console/rates", notice=said)
 

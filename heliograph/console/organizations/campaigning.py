@@ -57,7 +57,7 @@ async def _act(request: Request, act: Callable[..., Awaitable[Campaign]], said: 
             after = await act(conn, actor, id=campaign.id, channel=campaign.channel)
             if after.status != status:
                 known = why("campaign", after.status_reason or "")
-                reason = "" if known is None else known.words(request.speech.language).operator
+                reason = "" if known is None else known.words(request.locale.language).operator
                 said = request.text(
                     "The campaign resumes automatically as soon as it can. %(reason)s", reason=reason
                 ).strip()

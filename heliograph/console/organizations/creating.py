@@ -67,7 +67,7 @@ async def create(request: Request) -> Answer:
             token, is_mailed, box = "", False, outbox.of(request.services.settings)
             if email:
                 _, token, is_mailed = await invitations.invite(
-                    conn, actor, email=email, role="owner", box=box, language=request.speech.language
+                    conn, actor, email=email, role="owner", box=box, language=request.locale.language
                 )
     except Invalid as refusal:
         return refused("organizations/new.html", worded(refusal, typed.WRONG, fields=NAMED), _typed(request))

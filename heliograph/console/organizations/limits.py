@@ -156,7 +156,7 @@ async def set_rates(request: Request) -> Answer:
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         least, most = rate_limits.BOUNDS
         said = request.text(
-            "Write a number of requests from %(least)s to %(most)s.", least=least, most=request.speech.number(most)
+            "Write a number of requests from %(least)s to %(most)s.", least=least, most=request.locale.number(most)
         )
         limits = {
             bucket: typed.within(given[bucket], bucket, rate_limits.BOUNDS, said) for bucket in rate_limits.BUCKETS

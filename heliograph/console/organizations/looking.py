@@ -131,6 +131,6 @@ def _told(request: Request, health: Health) -> tuple[str, str, str]:
     """(state in a word, reason, address) of an endpoint, without the query, which may contain a secret of theirs."""
     reason = health.endpoint.disabled_reason
     known = None if reason is None else why("endpoint", reason)
-    because = "" if known is None else known.words(request.speech.language).customer
+    because = "" if known is None else known.words(request.locale.language).customer
     address, mark, _ = health.endpoint.url.partition("?")
     return request.text(words.ENDPOINT_STATES[health.state]), because, f"{address}?…" if mark else address

@@ -106,7 +106,7 @@ async def grant(request: Request) -> Answer:
     except QuotaExceeded:
         wrong = Invalid(("amount", "range", "This takes away more than is left."))
         return refused("organizations/one.html", wrong, await _values(request))
-    said = request.speech.count("%(num)s message is left.", "%(num)s messages are left.", left)
+    said = request.locale.count("%(num)s message is left.", "%(num)s messages are left.", left)
     return Redirect(location=f"/console/organizations/{one.id}", notice=said)
 
 

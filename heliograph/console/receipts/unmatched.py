@@ -77,7 +77,7 @@ async def cure(request: Request) -> Answer:
     key = suppliers.seal_key(request.services.settings)
     async with request.writing() as conn:
         count = await diagnosis.cure(conn, key, supplier=form.get("supplier", ""), settings=settings, by=request.who)
-    said = request.speech.count(
+    said = request.locale.count(
         "It is set; %(num)s receipt is checked again.", "It is set; %(num)s receipts are checked again.", count
     )
     return Redirect(location=HERE, notice=said)
@@ -115,7 +115,7 @@ async def match(request: Request) -> Answer:
 def _said(request: Request, applied: Applied) -> str:
     if not applied.matched:
         return request.text("Nothing matches yet.")
-    return request.speech.count(
+    return request.locale.count(
         "%(num)s receipt found its message.", "%(num)s receipts found their messages.", applied.matched
     )
 

@@ -113,7 +113,7 @@ def _said(request: Request, field: str, value: Any, names: Mapping[UUID, str]) -
     if field == "state":
         return request.text(STATES.get(value, value))
     if field == "country":
-        return f"{request.speech.country(value)} ({value})"
+        return f"{request.locale.country(value)} ({value})"
     if field == "choices":
         listed = sorted(msgspec.to_builtins(value), key=lambda one: (one["priority"], -one["weight"]))
         removed = request.text("a removed supplier")

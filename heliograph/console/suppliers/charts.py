@@ -92,7 +92,7 @@ def _common(request: Request, since: datetime, until: datetime, marked: Sequence
     times = [since.replace(minute=0, second=0, microsecond=0)]
     while times[-1] + HOUR < until:
         times.append(times[-1] + HOUR)
-    return {"speech": request.speech, "times": times, "step": int(HOUR.total_seconds()), "marks": marked}
+    return {"locale": request.locale, "times": times, "step": int(HOUR.total_seconds()), "marks": marked}
 
 
 def _within(request: Request, hours: Sequence[Hour | Line | None]) -> list[Series]:
@@ -116,7 +116,7 @@ def drawn(
 
     What a simulator accepted and reported has its own colour: it reached no phone.
     """
-    text, speech = request.text, request.speech
+    text, locale = request.text, request.locale
     by_hour, common = {one.at: one for one in lines}, _common(request, since, until, marked)
     hours = [by_hour.get(at) for at in common["times"]]
     totals = {
@@ -135,11 +135,11 @@ def drawn(
     return [
         Chart(
             id="submits",
-            title=speech.count(
+            title=locale.count(
                 "%(num)s submit, %(accepted)s accepted.",
                 "%(num)s submits, %(accepted)s of them accepted.",
                 submitted,
-                accepted=speech.number(totals["accepted"]),
+                accepted=locale.number(totals["accepted"]),
             ),
             unit=text("submits"),
             kind="bars",
@@ -152,8 +152,8 @@ def drawn(
             if not ended
             else text(
                 "%(share)s %% of %(ended)s were delivered.",
-                share=speech.number(100 * totals["delivered"] / ended, 1),
-                ended=speech.number(ended),
+                share=locale.number(100 * totals["delivered"] / ended, 1),
+                ended=locale.number(ended),
             ),
             unit=text("messages"),
             kind="bars",

@@ -35,7 +35,7 @@ async def retry(request: Request) -> Answer:
     """Retry items that could not be applied, oldest first."""
     looked, done = await inbox.retry(request.services.pool, apps.seal_key(request.services.settings))
     said = request.text(
-        "%(done)s of %(looked)s are applied.", done=request.speech.number(done), looked=request.speech.number(looked)
+        "%(done)s of %(looked)s are applied.", done=request.locale.number(done), looked=request.locale.number(looked)
     )
     return Redirect(location=HERE, notice=said)
 

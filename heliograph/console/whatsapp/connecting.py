@@ -84,7 +84,7 @@ async def _try(request: Request, conn: Connection, client: CloudClient, typed: d
 
 def _told(request: Request, found: Reading) -> list[CheckedValue]:
     """Meta's responses, value by value, in the order of the form."""
-    text, count = request.text, request.speech.count
+    text, count = request.text, request.locale.count
     app_refused = next((one for one in found.problems if one.startswith("credential:")), None)
     is_valid = found.credential in ("ok", "expiring")
     told = [CheckedValue("app_secret", app_refused is None, app_refused or text("Meta knows the app and its secret."))]

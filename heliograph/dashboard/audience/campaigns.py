@@ -283,7 +283,7 @@ def _cure(request: Request, campaign: Campaign) -> tuple[str, str] | None:
 def _missing(request: Request, campaign: Campaign, course: Progress) -> str:
     """How many reports are missing once everything is handed over, and when the messages will count as unknown; "":
     some are not handed over yet, or no report is missing."""
-    counts, count = campaign.counts, request.speech.count
+    counts, count = campaign.counts, request.locale.count
     if not counts.sent or counts.queued or counts.pending or campaign.status in ("scheduled", "staging"):
         return ""
     said = count(
@@ -296,12 +296,12 @@ def _missing(request: Request, campaign: Campaign, course: Progress) -> str:
         return said
     hours = request.services.settings.receipt_deadline_hours
     until = last + timedelta(minutes=course.step, hours=hours)
-    later = request.text("What is not reported by %(time)s counts as unknown.", time=request.speech.moment(until))
+    later = request.text("What is not reported by %(time)s counts as unknown.", time=request.locale.moment(until))
     return f"{said} {later}"
 
 
 def _chart(request: Request, course: Progress) -> Chart:
-    text, speech = request.text, request.speech
+    text, locale = request.text, request.locale
     sent, delivered = sum(one[1] for one in course.intervals), sum(one[2] for one in course.intervals)
     marks = [
         Mark(one.at, text("a pause") if one.status == "paused" else text("in progress"))
@@ -312,14 +312,14 @@ def _chart(request: Request, course: Progress) -> Chart:
         id="course",
         title=text(
             "%(sent)s sent or failed, %(delivered)s delivered.",
-            sent=speech.number(sent),
-            delivered=speech.number(delivered),
+            sent=locale.number(sent),
+            delivered=locale.number(delivered),
         ),
         unit=text("messages a minute")
         if course.step == 1
-        else text("messages in %(minutes)s minutes", minutes=speech.number(course.step)),
+        else text("messages in %(minutes)s minutes", minutes=locale.number(course.step)),
         kind="bars",
-        speech=speech,
+        locale=locale,
         times=[one[0] for one in course.intervals],
         step=course.step * 60,
         series=[

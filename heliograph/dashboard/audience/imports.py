@@ -280,7 +280,7 @@ async def mend(request: Request) -> Answer:
         done = await request.once(work)
     except ImportMoved:
         return await _moved(request, id)
-    said = request.speech.count("%(num)s row imported.", "%(num)s rows imported.", done["imported"])
+    said = request.locale.count("%(num)s row imported.", "%(num)s rows imported.", done["imported"])
     return Redirect(location=request.to(f"{HERE}/{id}" + ("/mend" if done["left"] else "")), notice=said)
 
 

@@ -30,7 +30,7 @@ def kept(given: Mapping[str, str], names: tuple[str, ...], longest: int = 200) -
 
 def countries(request: Request) -> list[tuple[str, str]]:
     """(code, name) of all countries, in the alphabetical order of the reader's language."""
-    named = [(region, request.speech.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
+    named = [(region, request.locale.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
     return sorted(named, key=lambda one: one[1].casefold())
 
 
@@ -73,6 +73,6 @@ async def filters_of(conn: Connection, request: Request, kept: dict[str, str]) -
 def _day(request: Request, text: str) -> datetime | None:
     """The beginning of a day in the reader's time zone; None: not a date."""
     try:
-        return datetime.combine(date.fromisoformat(text), time(), ZoneInfo(request.speech.zone))
+        return datetime.combine(date.fromisoformat(text), time(), ZoneInfo(request.locale.zone))
     except ValueError:
         return None

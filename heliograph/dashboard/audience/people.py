@@ -70,7 +70,7 @@ async def show_list(request: Request) -> Answer:
         "range": ranges.read(request),
         "countries": lists.countries(request),
         "unwritten": [
-            (str(days), request.speech.count("%(num)s day", "%(num)s days", days)) for days in lists.UNWRITTEN
+            (str(days), request.locale.count("%(num)s day", "%(num)s days", days)) for days in lists.UNWRITTEN
         ],
         "may_write": request.may(WRITE),
         "may_export": request.may(WRITE, EXPORT),
@@ -254,7 +254,7 @@ async def undo(request: Request) -> Answer:
         count = await request.once(work)
     except NotFound:
         return Redirect(location=back, notice=request.text("This can no longer be undone."))
-    said = request.speech.count(
+    said = request.locale.count(
         "Undone: %(num)s contact is as before.", "Undone: %(num)s contacts are as before.", count
     )
     return Redirect(location=back, notice=said)

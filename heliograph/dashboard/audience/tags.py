@@ -84,7 +84,7 @@ async def _begun(request: Request, id: str) -> Answer:
     if change.finished_at is None:
         said = request.text("There are many people with this tag. The list shows the progress.")
     else:
-        said = request.speech.count("%(num)s person changed.", "%(num)s people changed.", change.contacts)
+        said = request.locale.count("%(num)s person changed.", "%(num)s people changed.", change.contacts)
     return Redirect(location=request.to("/contacts/tags"), notice=said)
 
 

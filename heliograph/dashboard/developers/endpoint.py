@@ -253,7 +253,7 @@ async def replay(request: Request) -> Answer:
 
 def _asked_times(request: Request) -> tuple[datetime, datetime | None]:
     """(since, until) of a replay; None: until now. Raises Invalid."""
-    form, zone = request.form, ZoneInfo(request.speech.zone)
+    form, zone = request.form, ZoneInfo(request.locale.zone)
     if form.get("since") != OWN:
         since = SINCE.get(form.get("since", ""))
         if since is None:
@@ -381,12 +381,12 @@ async def _pace(conn: Connection, request: Request, health: Health) -> str:
         return ""
     if health.next_at is not None and health.next_at > clock.now() + SOON:
         return ""
-    text, number = request.text, request.speech.number
+    text, number = request.text, request.locale.number
     pace = await figures.pace(conn, request.actor, id=health.endpoint.id)
     if not pace:
         return text("none was delivered in the last 5 minutes")
     told = number(pace, 0 if pace >= EXACT else 1)
-    left = request.speech.lasted(60 * min(health.waiting, figures.MOST_WAITING) / pace)
+    left = request.locale.lasted(60 * min(health.waiting, figures.MOST_WAITING) / pace)
     if health.waiting > figures.MOST_WAITING:
         return text("%(pace)s a minute are delivered: more than %(time)s until it is empty", pace=told, time=left)
     return text("%(pace)s a minute are delivered: about %(time)s until it is empty", pace=told, time=left)

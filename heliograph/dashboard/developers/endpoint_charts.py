@@ -29,10 +29,10 @@ def bounds(range: Range) -> tuple[datetime, datetime]:
 
 def drawn(request: Request, course: AttemptCourse) -> list[Chart]:
     """Bars for successes and each kind of failure, and lines for p50 and p95."""
-    text, speech = request.text, request.speech
+    text, locale = request.text, request.locale
     intervals = course.intervals
     common: dict[str, Any] = {
-        "speech": speech,
+        "locale": locale,
         "times": [one.at for one in intervals],
         "step": int(course.step.total_seconds()),
         "links": [request.again(**{"range": "", "from": iso(i.at), "to": iso(i.at + course.step)}) for i in intervals],
@@ -50,11 +50,11 @@ def drawn(request: Request, course: AttemptCourse) -> list[Chart]:
     return [
         Chart(
             id="attempts",
-            title=speech.count(
+            title=locale.count(
                 "%(num)s attempt delivered, %(failed)s failed.",
                 "%(num)s attempts delivered, %(failed)s failed.",
                 course.results.get(DELIVERED, 0),
-                failed=speech.number(failed),
+                failed=locale.number(failed),
             ),
             unit=text("attempts"),
             kind="bars",
@@ -67,8 +67,8 @@ def drawn(request: Request, course: AttemptCourse) -> list[Chart]:
             if course.p50 is None or course.p95 is None
             else text(
                 "Half of the successes were answered within %(half)s, 95 of 100 within %(most)s.",
-                half=speech.lasted(course.p50),
-                most=speech.lasted(course.p95),
+                half=locale.lasted(course.p50),
+                most=locale.lasted(course.p95),
             ),
             unit=text("seconds"),
             kind="lines",

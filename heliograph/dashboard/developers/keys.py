@@ -248,7 +248,7 @@ def _typed(request: Request) -> dict[str, Any]:
         "expiries": [
             (
                 str(days),
-                request.speech.count("in %(num)s day", "in %(num)s days", days) if days else request.text("Never"),
+                request.locale.count("in %(num)s day", "in %(num)s days", days) if days else request.text("Never"),
             )
             for days in EXPIRIES
         ],

@@ -184,7 +184,7 @@ def _hours(range: Range) -> tuple[datetime, datetime]:
 
 
 def _chart(request: Request, course: Sequence[Hour], since: datetime, until: datetime) -> Chart:
-    text, number = request.text, request.speech.number
+    text, number = request.text, request.locale.number
     by_hour = {one.at: one for one in course}
     times = []
     at = since
@@ -195,7 +195,7 @@ def _chart(request: Request, course: Sequence[Hour], since: datetime, until: dat
     hours = [by_hour.get(at, none) for at in times]
     return Chart(
         id="requests",
-        title=request.speech.count(
+        title=request.locale.count(
             "%(num)s request, %(refused)s refused, %(failed)s failed on our side.",
             "%(num)s requests, %(refused)s refused, %(failed)s failed on our side.",
             sum(one.fine + one.refused + one.failed for one in hours),
@@ -204,7 +204,7 @@ def _chart(request: Request, course: Sequence[Hour], since: datetime, until: dat
         ),
         unit=text("requests"),
         kind="bars",
-        speech=request.speech,
+        locale=request.locale,
         times=times,
         step=3600,
         series=[

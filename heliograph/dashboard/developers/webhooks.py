@@ -165,7 +165,7 @@ def state(request: Request, health: Health) -> tuple[str, str]:
     """(an endpoint's state in a word, the reason)"""
     reason = health.endpoint.disabled_reason
     known = None if reason is None else why("endpoint", reason)
-    because = "" if known is None else known.words(request.speech.language).customer
+    because = "" if known is None else known.words(request.locale.language).customer
     return request.text(words.ENDPOINT_STATES[health.state]), because
 
 
@@ -176,9 +176,9 @@ def cells(request: Request, hours: list[Hour]) -> list[Cell]:
             "idle" if not one.results else "good" if not one.failed else "bad" if not one.delivered else "some",
             request.text(
                 "%(hour)s: %(delivered)s delivered, %(failed)s failed",
-                hour=request.speech.hour(one.at),
-                delivered=request.speech.number(one.delivered),
-                failed=request.speech.number(one.failed),
+                hour=request.locale.hour(one.at),
+                delivered=request.locale.number(one.delivered),
+                failed=request.locale.number(one.failed),
             ),
         )
         for one in hours

@@ -190,7 +190,7 @@ async def forgotten(request: Request) -> Answer:
         return Page(template="door/forgotten.html", values=values)
     try:
         await asking_anew.ask(
-            request.services.pool, box, email=email, language=request.speech.language, address=request.address
+            request.services.pool, box, email=email, language=request.locale.language, address=request.address
         )
     except (Invalid, TooManyTries) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("email", "refused", said(request, refusal)))

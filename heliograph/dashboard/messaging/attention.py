@@ -76,7 +76,7 @@ async def notices(
 
 
 async def _of_quota(conn: Connection, request: Request, balance: Quota | None) -> list[Notice]:
-    text, number = request.text, request.speech.number
+    text, number = request.text, request.locale.number
     if balance is None or balance.total <= 0:
         return []
     link = request.to("/usage") if request.may(permission=USAGE) else ""
@@ -87,7 +87,7 @@ async def _of_quota(conn: Connection, request: Request, balance: Quota | None) -
     elif gone is not None:
         said = text(
             "At the pace of the last week the quota is used up on %(day)s: %(left)s messages are left.",
-            day=request.speech.day(gone),
+            day=request.locale.day(gone),
             left=number(balance.remaining),
         )
     elif 100 * balance.remaining < LOW * balance.total:
@@ -99,14 +99,14 @@ async def _of_quota(conn: Connection, request: Request, balance: Quota | None) -
 
 def _of_campaign(request: Request, one: Campaign) -> Notice:
     known = why("campaign", one.status_reason or "")
-    reason = "" if known is None else known.words(request.speech.language).customer
+    reason = "" if known is None else known.words(request.locale.language).customer
     said = request.text("The campaign “%(name)s” is stalled. %(reason)s", name=one.name, reason=reason).strip()
     return Notice(said, request.to(f"/campaigns/{one.id}"), request.text("Campaign"))
 
 
 async def _of_held(conn: Connection, request: Request) -> list[Notice]:
     """Messages waiting for the operator, who alone can release them; an exhausted daily limit."""
-    text, number = request.text, request.speech.number
+    text, number = request.text, request.locale.number
     if request.mode != "live" or not request.may("sms:read"):
         return []
     link = "/settings/limits" if request.may(permission=SETTINGS) else ""
@@ -139,12 +139,12 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
             said = text(
                 "Webhooks to %(url)s have been paused since %(since)s; new events wait, for %(days)s days at most.",
                 url=one.url,
-                since=request.speech.moment(one.paused_at),
+                since=request.locale.moment(one.paused_at),
                 days=REPLAY_DAYS,
             )
         elif one.disabled_reason not in (None, endpoints.REQUESTED) and _is_late(one.disabled_at):
             known = why("endpoint", one.disabled_reason or "")
-            said = one.url + ": " + ("" if known is None else known.words(request.speech.language).customer)
+            said = one.url + ": " + ("" if known is None else known.words(request.locale.language).customer)
         else:
             continue
         found.append(Notice(said, link, text("Look")))
@@ -152,10 +152,10 @@ async def _of_endpoints(conn: Connection, request: Request) -> list[Notice]:
 
 
 def _of_failing(request: Request, one: Endpoint, waiting: Waiting) -> str:
-    text, speech = request.text, request.speech
-    since = "–" if waiting.failing_since is None else speech.moment(waiting.failing_since)
+    text, locale = request.text, request.locale
+    since = "–" if waiting.failing_since is None else locale.moment(waiting.failing_since)
     if waiting.count > webhook_figures.MOST_WAITING:
-        most = speech.number(webhook_figures.MOST_WAITING)
+        most = locale.number(webhook_figures.MOST_WAITING)
         return text(
             "Webhooks to %(url)s have failed since %(since)s; more than %(count)s events wait.",
             url=one.url,
@@ -166,7 +166,7 @@ def _of_failing(request: Request, one: Endpoint, waiting: Waiting) -> str:
         "Webhooks to %(url)s have failed since %(since)s; events that wait: %(count)s.",
         url=one.url,
         since=since,
-        count=speech.number(waiting.count),
+        count=locale.number(waiting.count),
     )
 
 
@@ -179,14 +179,14 @@ async def _of_countries(conn: Connection, request: Request) -> list[Notice]:
     """Countries whose delivery rate fell below their own of the week before. Test messages say nothing about this."""
     if request.mode != "live" or not request.may("sms:read"):
         return []
-    speech = request.speech
+    locale = request.locale
     return [
         Notice(
             request.text(
                 "%(country)s: %(now)s %% of the messages of the last 24 hours arrived; the week before, %(before)s %%.",
-                country=speech.country(one.region),
-                now=speech.number(one.now.rate or 0, 1),
-                before=speech.number(one.before.rate or 0, 1),
+                country=locale.country(one.region),
+                now=locale.number(one.now.rate or 0, 1),
+                before=locale.number(one.before.rate or 0, 1),
             ),
             request.to("/messages", country=one.region, range="24h", status=",".join(LOST)),
             request.text("Messages"),
@@ -236,7 +236,7 @@ async def _of_keys(conn: Connection, request: Request) -> list[Notice]:
         return []
     return [
         Notice(
-            request.text("The key “%(name)s” ends %(when)s.", name=one.name, when=request.speech.ago(one.expires_at)),
+            request.text("The key “%(name)s” ends %(when)s.", name=one.name, when=request.locale.ago(one.expires_at)),
             request.to("/keys"),
             request.text("API keys"),
         )

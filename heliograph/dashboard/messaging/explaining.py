@@ -27,7 +27,7 @@ async def often(conn: Connection, request: Request, message: Message, near: Sequ
     including this one. Empty if it has not failed."""
     if message.direction != "outbound" or (message.failure_code is None and message.status != SILENT):
         return []
-    text, number = request.text, request.speech.number
+    text, number = request.text, request.locale.number
     found = []
     if message.country is not None:
         ended, accepted = await figures.ended_so(
@@ -41,7 +41,7 @@ async def often(conn: Connection, request: Request, message: Message, near: Sequ
             found.append(
                 text(
                     "Of messages to %(country)s, %(share)s %% ended this way in the last 7 days: %(count)s of %(all)s.",
-                    country=request.speech.country(message.country),
+                    country=request.locale.country(message.country),
                     share=number(100 * ended / accepted, 1),
                     count=number(ended),
                     all=number(accepted),
@@ -66,7 +66,7 @@ async def delayed(conn: Connection, request: Request, message: Message) -> str:
     seconds = (message.sent_at - (message.send_at or message.accepted_at)).total_seconds()
     if seconds < LONG:
         return ""
-    text, waited = request.text, request.speech.lasted(seconds)
+    text, waited = request.text, request.locale.lasted(seconds)
     if message.quiet_until is not None and message.quiet_until <= message.sent_at:
         return text("%(time)s of it waiting: it was quiet where the recipient is.", time=waited)
     if message.campaign_id is not None:
@@ -75,7 +75,7 @@ async def delayed(conn: Connection, request: Request, message: Message) -> str:
             return text(
                 "%(time)s of it waiting: the campaign sends %(pace)s a minute.",
                 time=waited,
-                pace=request.speech.number(pace),
+                pace=request.locale.number(pace),
             )
         return text("%(time)s of it waiting: single messages go before those of campaigns.", time=waited)
     return text("%(time)s of it waiting: others were before it, or the network did not take it at once.", time=waited)
@@ -94,7 +94,7 @@ async def charged(conn: Connection, request: Request, message: Message) -> str:
     price = (await messages.prices(conn, request.actor, listed=[message])).get(message.id)
     if price is None or not price.amount:
         return quota
-    amount = request.speech.money(price.amount, price.currency)
+    amount = request.locale.money(price.amount, price.currency)
     if price.is_due:
         said = request.text("Its price is %(amount)s.", amount=amount)
     else:
@@ -103,7 +103,7 @@ async def charged(conn: Connection, request: Request, message: Message) -> str:
 
 
 async def _quota(conn: Connection, request: Request, message: Message) -> str:
-    text, number = request.text, request.speech.number
+    text, number = request.text, request.locale.number
     paid = await usage.of_message(conn, request.actor, id=message.id)
     if paid is None:
         return ""
@@ -118,7 +118,7 @@ async def _quota(conn: Connection, request: Request, message: Message) -> str:
         )
     if paid.refunded_at is None:
         return said
-    return f"{said} {text('It was refunded on %(time)s.', time=request.speech.moment(paid.refunded_at))}"
+    return f"{said} {text('It was refunded on %(time)s.', time=request.locale.moment(paid.refunded_at))}"
 
 
 def _chosen(request: Request, message: Message) -> str:

@@ -149,7 +149,7 @@ def _wants_checklist(request: Request) -> bool:
 
 def _cards(request: Request, picture: PeriodFigures) -> list[tuple[str, str, str, str]]:
     now, before = picture.now, picture.before
-    speech, text = request.speech, request.text
+    locale, text = request.locale, request.text
 
     def change(new: float | None, old: float | None, digits: int, unit: str) -> str:
         if new is None or old is None:
@@ -158,28 +158,28 @@ def _cards(request: Request, picture: PeriodFigures) -> list[tuple[str, str, str
         if gap == 0:
             return text("as before")
         sign = "+" if gap > 0 else "−"
-        return text("%(change)s compared with before", change=f"{sign}{speech.number(abs(gap), digits)}{unit}")
+        return text("%(change)s compared with before", change=f"{sign}{locale.number(abs(gap), digits)}{unit}")
 
     rate, earlier = now.rate, before.rate
     link = request.to("/messages", **_stretch(picture)) if request.may("sms:read") else ""
     arrived = link and request.to("/messages", status=",".join(ARRIVED), **_stretch(picture))
     return [
-        (text("Accepted"), speech.number(now.accepted), change(now.accepted, before.accepted, 0, ""), link),
+        (text("Accepted"), locale.number(now.accepted), change(now.accepted, before.accepted, 0, ""), link),
         (
             text("Delivered"),
-            "–" if rate is None else f"{speech.number(rate, 1)} %",
+            "–" if rate is None else f"{locale.number(rate, 1)} %",
             change(rate, earlier, 1, f" {text('points')}"),
             "" if rate is None else arrived,
         ),
         (
             text("Half within"),
-            "–" if now.p50 is None else speech.lasted(now.p50),
+            "–" if now.p50 is None else locale.lasted(now.p50),
             change(now.p50, before.p50, 1, " s"),
             "" if now.p50 is None else arrived,
         ),
         (
             text("95 % within"),
-            "–" if now.p95 is None else speech.lasted(now.p95),
+            "–" if now.p95 is None else locale.lasted(now.p95),
             change(now.p95, before.p95, 1, " s"),
             "" if now.p95 is None else arrived,
         ),
@@ -191,25 +191,25 @@ async def _spent(conn: Connection, request: Request, picture: PeriodFigures) -> 
     if request.actor.mode != "live":
         return []
     since, until = _days(picture)
-    count, actor, speech = (until - since).days, request.actor, request.speech
+    count, actor, locale = (until - since).days, request.actor, request.locale
     stretch = {"from": f"{since}", "to": f"{until - timedelta(days=1)}"}
     used = await usage.spent(conn, actor, since=since, until=until)
-    said = [speech.count("%(num)s segment", "%(num)s segments", used.segments)]
+    said = [locale.count("%(num)s segment", "%(num)s segments", used.segments)]
     if used.refunds:
-        said.append(speech.count("after %(num)s refund", "after %(num)s refunds", used.refunds))
-    said.append(_compared(request, since, until, speech.number(used.before)))
+        said.append(locale.count("after %(num)s refund", "after %(num)s refunds", used.refunds))
+    said.append(_compared(request, since, until, locale.number(used.before)))
     cards = [
-        (request.text("SMS spent"), speech.number(used.messages), " · ".join(said), request.to("/usage", **stretch))
+        (request.text("SMS spent"), locale.number(used.messages), " · ".join(said), request.to("/usage", **stretch))
     ]
     money = await wallet.show(conn, actor)
     if money.currency is not None and money.updated_at is not None:
         listed = await wallet.days(conn, actor, since=since - timedelta(days=count), until=until)
         now = sum(one.consumed for one in listed if one.day >= since)
-        before = speech.money(sum(one.consumed for one in listed if one.day < since), money.currency)
+        before = locale.money(sum(one.consumed for one in listed if one.day < since), money.currency)
         cards.append(
             (
                 request.text("Wallet spent"),
-                speech.money(now, money.currency),
+                locale.money(now, money.currency),
                 _compared(request, since, until, before),
                 request.to("/wallet", **stretch),
             )
@@ -226,12 +226,12 @@ def _days(picture: PeriodFigures) -> tuple[date, date]:
 
 def _compared(request: Request, since: date, until: date, before: str) -> str:
     """The days, and the spending in as many before them; not a difference, as the last day may not be over."""
-    text, speech, count = request.text, request.speech, (until - since).days
+    text, locale, count = request.text, request.locale, (until - since).days
     if count == 1:
-        return f"{speech.whole_day(since)} · {text('%(before)s on the day before', before=before)}"
-    last = speech.whole_day(until - timedelta(days=1))
-    earlier = text("%(before)s in the %(days)s days before", before=before, days=speech.number(count))
-    return f"{speech.whole_day(since)} – {last} · {earlier}"
+        return f"{locale.whole_day(since)} · {text('%(before)s on the day before', before=before)}"
+    last = locale.whole_day(until - timedelta(days=1))
+    earlier = text("%(before)s in the %(days)s days before", before=before, days=locale.number(count))
+    return f"{locale.whole_day(since)} – {last} · {earlier}"
 
 
 def _links(request: Request, picture: PeriodFigures) -> list[str]:

@@ -80,7 +80,7 @@ async def send_again(request: Request) -> Answer:
         ]
     )
     refused = [one for one in outcomes if isinstance(one, Refusal)]
-    count = request.speech.count
+    count = request.locale.count
     said = count("%(num)s message sent again.", "%(num)s messages sent again.", len(outcomes) - len(refused))
     if refused:
         why = dict.fromkeys(refusals.in_words(request, one) for one in refused)
@@ -169,7 +169,7 @@ async def _cancel(request: Request, ids: list[UUID]) -> Answer:
         ended = await sms.cancel_many(conn, request.actor, ids=ids)
     done = sum(ended.values())
     late = len(ids) - done
-    count = request.speech.count
+    count = request.locale.count
     said = count("%(num)s message canceled.", "%(num)s messages canceled.", done)
     if late:
         said += " " + count("%(num)s can no longer be canceled.", "%(num)s messages can no longer be canceled.", late)

@@ -225,7 +225,7 @@ async def _key_name(conn: Connection, request: Request, message: Message) -> str
 
 def _waits(request: Request, message: Message, waiting: Waiting) -> str:
     """What a message not sent yet is waiting for, in a sentence."""
-    text, moment = request.text, request.speech.moment
+    text, moment = request.text, request.locale.moment
     if waiting.is_begun:
         return text("It is being handed over.")
     if waiting.is_suspicious:

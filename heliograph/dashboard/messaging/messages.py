@@ -65,7 +65,7 @@ async def show_list(request: Request) -> Answer:
         "wanted": wanted,
         "typed": wanted.typed,
         "problems": wanted.problems,
-        "meant": [(one, request.speech.country(phones.country(one))) for one in wanted.numbers],
+        "meant": [(one, request.locale.country(phones.country(one))) for one in wanted.numbers],
         "range": wanted.range,
         "statuses": messages.STATUSES,
         "reasons": finding.reasons(wanted.filters.channel),

@@ -62,7 +62,7 @@ async def _of_number(conn: Connection, request: Request, text: str) -> list[Choi
         if request.may("contacts:read", mode="live"):
             since = await optouts.find(conn, request.acting("live"), phone=number)
             if since is not None:
-                label = request.text("Opted out since %(time)s", time=request.speech.moment(since.since))
+                label = request.text("Opted out since %(time)s", time=request.locale.moment(since.since))
                 found.append(Choice(label, request.to("/contacts/opt-outs", q=number)))
     if request.may("sms:read"):
         label = request.text("Messages to %(number)s", number=number)

@@ -110,15 +110,15 @@ def _cards(request: Request, told: RollUpFigures, kept: dict[str, str]) -> list[
     now = told.figures
     if now is None:
         return []
-    text, speech = request.text, request.speech
+    text, locale = request.text, request.locale
     arrived = request.to("/messages", **kept | {"status": ",".join(ARRIVED)})
     lost = request.to("/messages", **kept | {"status": ",".join(LOST)})
-    within = " · ".join("–" if one is None else speech.lasted(one) for one in (now.p50, now.p95))
+    within = " · ".join("–" if one is None else locale.lasted(one) for one in (now.p50, now.p95))
     return [
-        (text("Accepted"), speech.number(now.accepted), request.to("/messages", **kept)),
-        (text("Delivered"), "–" if now.rate is None else f"{speech.number(now.rate, 1)} %", arrived),
+        (text("Accepted"), locale.number(now.accepted), request.to("/messages", **kept)),
+        (text("Delivered"), "–" if now.rate is None else f"{locale.number(now.rate, 1)} %", arrived),
         (text("Half within · 95 % within"), within, arrived),
-        (text("Failed"), speech.number(now.failed), lost if now.failed else ""),
+        (text("Failed"), locale.number(now.failed), lost if now.failed else ""),
     ]
 
 

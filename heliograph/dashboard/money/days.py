@@ -42,7 +42,7 @@ def read(request: Request) -> tuple[Days, Invalid | None]:
     """(the requested days, what could not be understood); the current month by default."""
     range = ranges.read(request)
     if range.since is not None:
-        zone, now = ZoneInfo(request.speech.zone), clock.now()
+        zone, now = ZoneInfo(request.locale.zone), clock.now()
         first, until = _day(range.since, zone), _day(range.until or now, zone, is_end=True)
         until = max(until, first + timedelta(days=1))
         return Days(max(first, until - timedelta(days=usage.MOST_DAYS)), until, None, range), None

@@ -190,7 +190,7 @@ def _in_words(refusal: Invalid) -> Invalid:
 
 
 def _chart(request: Request, shown: Days, listed: list[usage.Day]) -> Chart:
-    text, number, count = request.text, request.speech.number, request.speech.count
+    text, number, count = request.text, request.locale.number, request.locale.count
     if not any(one.sms or one.whatsapp or one.refunds for one in listed):
         title = text("Nothing was sent in this month.") if shown.month else text("Nothing was sent in this period.")
     else:
@@ -214,7 +214,7 @@ def _chart(request: Request, shown: Days, listed: list[usage.Day]) -> Chart:
         unit=text("messages a day"),
         kind="bars",
         # Days are UTC for everybody.
-        speech=languages.speech(request.speech.language),
+        locale=languages.locale(request.locale.language),
         times=[clock.midnight(one.day) for one in listed],
         step=DAY,
         series=series,
@@ -224,7 +224,7 @@ def _chart(request: Request, shown: Days, listed: list[usage.Day]) -> Chart:
 def _row(request: Request, by: str, one: usage.Share, sent: int, *, is_mixed: bool) -> Row:
     name = one.name or one.value
     if by == "country":
-        name = request.speech.country(one.value)
+        name = request.locale.country(one.value)
     elif not one.value:
         name = request.text("None: sent by hand or by a campaign") if by == "key" else request.text("No campaign")
     channel = CHANNELS[one.channel] if is_mixed else ""

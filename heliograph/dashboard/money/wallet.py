@@ -81,7 +81,7 @@ async def show_prices(request: Request) -> Answer:
     for one in listed:
         prices[one.country][one.category] = one.price
     rows = [
-        (request.text("All other countries") if country == ELSEWHERE else request.speech.country(country), known)
+        (request.text("All other countries") if country == ELSEWHERE else request.locale.country(country), known)
         for country, known in prices.items()
     ]
     rows.sort(key=lambda row: row[0].casefold())
@@ -133,11 +133,11 @@ def _chart(request: Request, currency: str, listed: list[wallet.Day], shown: Day
     for one in listed:
         sums[one.day] += one.consumed
     if listed:
-        title = request.speech.count(
+        title = request.locale.count(
             "%(amount)s charged for %(num)s message.",
             "%(amount)s charged for %(num)s messages.",
             sum(one.messages for one in listed),
-            amount=request.speech.money(sum(sums.values()), currency),
+            amount=request.locale.money(sum(sums.values()), currency),
         )
     else:
         title = (
@@ -152,7 +152,7 @@ def _chart(request: Request, currency: str, listed: list[wallet.Day], shown: Day
         unit=text("%(currency)s a day", currency=currency),
         kind="bars",
         # Days are UTC for everybody.
-        speech=languages.speech(request.speech.language),
+        locale=languages.locale(request.locale.language),
         times=[clock.midnight(day) for day in named],
         step=DAY,
         series=[Series(text("Charged"), "good", [sums[day] / UNIT for day in named])],

@@ -64,7 +64,7 @@ async def show(request: Request) -> Answer:
             key=lambda one: one[1].casefold(),
         ),
         "lines": [_line(request, one, names) for one in found.entries],
-        "zone": request.speech.zone,
+        "zone": request.locale.zone,
         # The search ended before the page was full: show how far it got.
         "looked_until": time_of(found.seen) if found.seen is not None and len(found.entries) < size else None,
         "pages": leafing.pages(request, found.seen),

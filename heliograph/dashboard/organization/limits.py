@@ -111,5 +111,5 @@ def _range(request: Request, one: Hold) -> str:
     if one.kind == "class":
         return request.text(words.GUARD_CLASSES[one.range])
     if one.kind == "country":
-        return request.speech.country(one.range)
+        return request.locale.country(one.range)
     return f"+{one.range}…" if one.kind == "block" else f"…{one.range[-4:]}"

@@ -32,7 +32,7 @@ async def show(request: Request) -> Answer:
             limit=limit,
         )
     rows = found[:limit]
-    told = lines(request.speech, rows)
+    told = lines(request.locale, rows)
     values: dict[str, Any] = {
         "lines": [(line, request.to(line.path, mode=line.newest.mode)) for line in told],
         "has_new": any(one.is_new for one in rows),

@@ -149,7 +149,7 @@ async def _places(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         found = await sender_places.names(conn, request.acting("live"), sender=STAND_INS["alphanumeric"])
     named = {
-        standing: sorted((request.speech.country(one) for one in countries), key=str.casefold)
+        standing: sorted((request.locale.country(one) for one in countries), key=str.casefold)
         for standing, countries in found.items()
     }
     return {"places": [(request.text(words.NAME_PLACES[one]), ", ".join(listed)) for one, listed in named.items()]}

@@ -194,7 +194,7 @@ async def _values(request: Request, group: str = "") -> dict[str, Any]:
         known, defaults = await _known(conn, request.acting("live"))
     shown = _shown(known, defaults)
     typed = shown | (leaving.typed(request.form, GROUPS[group], shown) if group else {})
-    speech = request.speech
+    locale = request.locale
     kept = request.services.settings.text_retention_days
     days = {one for one in TEXT_DAYS if one < kept} | _own(defaults.text_days)
     months = request.services.settings.metadata_retention_months
@@ -202,25 +202,25 @@ async def _values(request: Request, group: str = "") -> dict[str, Any]:
     validities = {*VALIDITIES} | _own(defaults.validity_seconds)
     hours = {*SESSION_HOURS} | _own(known.session_hours)
     may_owners = request.may(permission=OWNERS)
-    regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=speech.country)
+    regions = sorted(set(phones.REGIONS.values()) - {"001"}, key=locale.country)
     return typed | {
         "organization": known,
         "was": {
             name: leaving.written({field: shown[field] for field in fields if field != "developer_keys" or may_owners})
             for name, fields in GROUPS.items()
         },
-        "countries": [(one, speech.country(one)) for one in regions],
+        "countries": [(one, locale.country(one)) for one in regions],
         "zones": own_account.zones(),
         "encodings": [(name, request.text(said), request.text(more)) for name, said, more in words.ENCODINGS],
         "may_owners": may_owners,
         "guarantees": [(name, request.text(said), request.text(more)) for name, said, more in words.GUARANTEES],
-        "validities": [(str(one), speech.lasted(one)) for one in sorted(validities)],
+        "validities": [(str(one), locale.lasted(one)) for one in sorted(validities)],
         "quiets": [(name, request.text(said), request.text(more)) for name, said, more in words.QUIET_HOURS],
         "kept_days": kept,
-        "days": [(str(one), speech.lasted(86_400 * one)) for one in sorted(days)],
+        "days": [(str(one), locale.lasted(86_400 * one)) for one in sorted(days)],
         "kept_months": months,
-        "days_of_messages": [(str(one), speech.lasted(86_400 * one)) for one in sorted(message_days)],
-        "offered_hours": [(str(one), speech.lasted(3600 * one)) for one in sorted(hours)],
+        "days_of_messages": [(str(one), locale.lasted(86_400 * one)) for one in sorted(message_days)],
+        "offered_hours": [(str(one), locale.lasted(3600 * one)) for one in sorted(hours)],
     }
 
 

@@ -25,7 +25,7 @@ async def show(request: Request) -> Answer:
 
 async def _marks(request: Request) -> list[Mark]:
     """Stalled campaigns and failing endpoints, in the mode of the page."""
-    marks, count = [], request.speech.count
+    marks, count = [], request.locale.count
     if not (request.may("campaigns:read") or request.may("webhooks:read")):
         return []
     async with request.reading() as conn:

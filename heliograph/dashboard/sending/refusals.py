@@ -83,7 +83,7 @@ def in_words(request: Request, refusal: Refusal, optout: OptOut | None = None) -
     text, details = request.text, refusal.details
     match refusal.code:
         case "recipient_opted_out":
-            since = request.speech.moment(datetime.fromisoformat(details["since"]))
+            since = request.locale.moment(datetime.fromisoformat(details["since"]))
             if optout is not None and optout.keyword:
                 said = text(
                     "This person wrote “%(word)s” on %(since)s, and gets nothing until they ask for it again.",
@@ -99,12 +99,12 @@ def in_words(request: Request, refusal: Refusal, optout: OptOut | None = None) -
                     "This person opted out on %(since)s, and gets nothing until they ask for it again.", since=since
                 )
         case "quota_exceeded":
-            left = request.speech.number(details["remainingQuota"])
+            left = request.locale.number(details["remainingQuota"])
             said = text("The quota does not cover it: %(left)s left.", left=left)
         case "sender_id_not_approved" if details.get("reason") == "no_default":
             said = text("There is no sender to send from: none is approved yet.")
         case "destination_not_allowed":
-            country = request.speech.country(details["country"])
+            country = request.locale.country(details["country"])
             if details["reason"] == "country":
                 said = text(
                     "This organization may not send to %(country)s. The settings say where it may.", country=country

@@ -256,7 +256,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
     return Seen(
         recipient=recipient,
         number=phones.spaced(number) if number else "",
-        country=request.speech.country(phones.country(number)) if number else "",
+        country=request.locale.country(phones.country(number)) if number else "",
         people=people,
         measured=measured,
         bubbles=[] if measured is None else _bubbles(measured),

@@ -86,7 +86,7 @@ async def recipient(request: Request, conn: Connection, text: str) -> Recipient:
         is_home = phones.country(found[0]) == country
         if len(found) == 1 and (is_explicit or is_home or (country is None and phones.is_valid(found[0]))):
             return Recipient(found[0])
-        return Recipient(None, choices=tuple((one, request.speech.country(phones.country(one))) for one in found))
+        return Recipient(None, choices=tuple((one, request.locale.country(phones.country(one))) for one in found))
     people = await suggesting.suggest(conn, actor, text=text) if request.may("contacts:read") else []
     called = [one for one in people if one.name.lower() == text.lower()]
     if len(called) == 1:
@@ -184,7 +184,7 @@ def _at(request: Request, given: Typed, wrong: list[tuple[str, str]]) -> datetim
         return None
     try:
         return datetime.combine(
-            date.fromisoformat(given.day), time.fromisoformat(given.hour), ZoneInfo(request.speech.zone)
+            date.fromisoformat(given.day), time.fromisoformat(given.hour), ZoneInfo(request.locale.zone)
         )
     except ValueError:
         wrong.append(("day", "format"))

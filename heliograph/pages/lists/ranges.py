@@ -61,7 +61,7 @@ def read(request: Request, *, usual: str = "", given: Mapping[str, str] | None =
         began = now - LENGTHS[name]
         fixed, earlier, later = _moved(began, now, now=now)
         return Range(name=name, since=began, fixed=fixed, earlier=earlier, later=later)
-    zone = ZoneInfo(request.speech.zone)
+    zone = ZoneInfo(request.locale.zone)
     ends: dict[str, datetime | None] = {}
     problems = {}
     for field, text in typed.items():

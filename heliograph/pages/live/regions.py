@@ -56,7 +56,7 @@ def key(request: Request, route: Route, query: bytes) -> Hashable:
 def _shown(request: Request, zone: str | None) -> tuple[Hashable, ...]:
     """How it is shown: language, time zone, number of rows, address."""
     rows = request.cookies.get(cookies.ROWS)
-    return (request.speech.language, zone, rows, request.host, request.is_secure)
+    return (request.locale.language, zone, rows, request.host, request.is_secure)
 
 
 def region(text: str, *, made: int) -> Region:

@@ -13,7 +13,7 @@ from heliograph.base.money import micros
 from heliograph.notices.kinds import KINDS
 from heliograph.notices.reading import Noticed
 from heliograph.pages import words
-from heliograph.pages.languages import Speech
+from heliograph.pages.languages import ReaderLocale
 from heliograph.why.words import Kind, why
 
 #: Notices of a kind are merged into one line if each came within this time of the next.
@@ -34,7 +34,7 @@ class Line(msgspec.Struct, frozen=True):
     is_new: bool
 
 
-def lines(known: Speech, notices: Sequence[Noticed]) -> list[Line]:
+def lines(known: ReaderLocale, notices: Sequence[Noticed]) -> list[Line]:
     """Notices, newest first, as lines."""
     groups: list[list[Noticed]] = []
     for one in notices:
@@ -56,7 +56,7 @@ def _alike(one: Noticed) -> tuple[object, ...]:
     return one.kind, one.mode, one.facts.get("step")
 
 
-def _line(known: Speech, group: Sequence[Noticed]) -> Line:
+def _line(known: ReaderLocale, group: Sequence[Noticed]) -> Line:
     newest, is_new = group[0], any(one.is_new for one in group)
     kind = KINDS[newest.kind]
     if len(group) == 1:
@@ -66,7 +66,7 @@ def _line(known: Speech, group: Sequence[Noticed]) -> Line:
     return Line(newest, several(known, newest.kind, len(group)), listed, kind.folded_path, is_new)
 
 
-def title(known: Speech, one: Noticed) -> str:
+def title(known: ReaderLocale, one: Noticed) -> str:
     """What happened, in a sentence."""
     text, number, name = known.text, known.number, one.name
     match one.kind:
@@ -131,7 +131,7 @@ def title(known: Speech, one: Noticed) -> str:
             return text("%(share)s %% of the quota is used.", share=share)
 
 
-def several(known: Speech, kind: str, number: int) -> str:
+def several(known: ReaderLocale, kind: str, number: int) -> str:
     """What happened several times, in a sentence."""
     count = known.count
     match kind:
@@ -205,7 +205,7 @@ def several(known: Speech, kind: str, number: int) -> str:
             return count("%(num)s person has joined the team.", "%(num)s people have joined the team.", number)
 
 
-def more(known: Speech, one: Noticed) -> str:
+def more(known: ReaderLocale, one: Noticed) -> str:
     """The details of a notice; empty: none."""
     text, number, facts = known.text, known.number, one.facts
     reason = str(facts.get("reason") or "")
@@ -251,6 +251,6 @@ def more(known: Speech, one: Noticed) -> str:
     return reason
 
 
-def _said(known: Speech, kind: Kind, reason: str) -> str:
+def _said(known: ReaderLocale, kind: Kind, reason: str) -> str:
     found = why(kind, reason)
     return "" if found is None else found.words(known.language).customer

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from heliograph.base.network.smtp import Mail
 from heliograph.notices.reading import Noticed
-from heliograph.pages.languages import DEFAULT, Speech, speech
+from heliograph.pages.languages import DEFAULT, ReaderLocale, locale
 from heliograph.pages.noticing.lines import Line, lines
 from heliograph.people.noticing.telling import MailRecipient
 
 
 def compose(to: MailRecipient, notices: Sequence[Noticed], base_url: str) -> Mail:
     """A mail about notices. Those of a kind are grouped, in the order of their newest."""
-    known = speech(to.language or DEFAULT, to.zone)
+    known = locale(to.language or DEFAULT, to.zone)
     kinds = list(dict.fromkeys((one.kind, one.mode) for one in notices))
     said = lines(known, sorted(notices, key=lambda one: kinds.index((one.kind, one.mode))))
     title = said[0].title if len(said) == 1 else known.count("%(num)s notice", "%(num)s notices", len(said))
@@ -25,7 +25,7 @@ def compose(to: MailRecipient, notices: Sequence[Noticed], base_url: str) -> Mai
     return Mail(to.email, f"{to.organization}: {title}", "\n\n".join(parts) + "\n")
 
 
-def _in_test(known: Speech, line: Line) -> str:
+def _in_test(known: ReaderLocale, line: Line) -> str:
     return f" ({known.text('Test')})" if line.newest.mode == "test" else ""
 
 

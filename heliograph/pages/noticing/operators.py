@@ -7,13 +7,13 @@ from itertools import groupby
 
 from heliograph.base.network.smtp import Mail
 from heliograph.overview.installation.telling import Cause, Reader
-from heliograph.pages.languages import DEFAULT, Speech, speech
+from heliograph.pages.languages import DEFAULT, ReaderLocale, locale
 from heliograph.people.operators.noticing import KINDS
 
 
 def compose(to: Reader, name: str, causes: Sequence[Cause], *, console: str) -> Mail:
     """The mail. `console`: the address of the console, "" if it is not known."""
-    known = speech(to.language or DEFAULT, to.zone)
+    known = locale(to.language or DEFAULT, to.zone)
     order = list(KINDS)
     groups = [
         (kind, list(group))
@@ -29,7 +29,7 @@ def compose(to: Reader, name: str, causes: Sequence[Cause], *, console: str) -> 
     return Mail(to.email, subject, "\n\n".join(parts) + "\n")
 
 
-def _title(known: Speech, kind: str, group: Sequence[Cause]) -> str:
+def _title(known: ReaderLocale, kind: str, group: Sequence[Cause]) -> str:
     """What happened, in a sentence: the single cause, or the number of them."""
     one, count = group[0], known.count
     if kind == "approval.waiting":
@@ -50,7 +50,7 @@ def _title(known: Speech, kind: str, group: Sequence[Cause]) -> str:
     return count("%(num)s check gives a warning.", "%(num)s checks give warnings.", len(group))
 
 
-def _lines(known: Speech, kind: str, group: Sequence[Cause], console: str) -> list[str]:
+def _lines(known: ReaderLocale, kind: str, group: Sequence[Cause], console: str) -> list[str]:
     found = [_title(known, kind, group)]
     for one in group:
         if one.check is None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from datetime import date
 
 from heliograph.base.network.smtp import Mail
-from heliograph.pages.languages import DEFAULT, Speech, speech
+from heliograph.pages.languages import DEFAULT, ReaderLocale, locale
 from heliograph.sms.reports.daily import Reader
 from heliograph.sms.reports.reconciliation import Reconciled
 
 
 def compose(to: Reader, name: str, day: date, lines: Sequence[Reconciled], *, console: str) -> Mail:
     """The mail. `console`: the address of the console, "" if it is not known."""
-    known = speech(to.language or DEFAULT, to.zone)
+    known = locale(to.language or DEFAULT, to.zone)
     title = known.text("Receipts of %(day)s", day=known.whole_day(day))
     parts = [title + " (UTC)", *(_supplier(known, one) for one in lines)]
     if console:
@@ -21,7 +21,7 @@ def compose(to: Reader, name: str, day: date, lines: Sequence[Reconciled], *, co
     return Mail(to.email, f"{name}: {title}", "\n\n".join(parts) + "\n")
 
 
-def _supplier(known: Speech, one: Reconciled) -> str:
+def _supplier(known: ReaderLocale, one: Reconciled) -> str:
     line = one.line
     shares = [None if each is None else each.delivered_share for each in (line, one.before)]
     now, before = ("–" if share is None else f"{known.number(100 * share, 1)} %" for share in shares)

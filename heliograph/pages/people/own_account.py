@@ -47,6 +47,6 @@ async def keep(request: Request) -> Answer:
             time_zone=given["time_zone"] or None,
         )
     request.services.sessions.forget(request.token)
-    language = given["language"] or request.speech.language
+    language = given["language"] or request.locale.language
     kept = cookies.preference(cookies.LANGUAGE, language, is_secure=request.is_secure)
-    return Redirect(location=here(request), notice=languages.speech(language).text("Saved."), cookies=[kept])
+    return Redirect(location=here(request), notice=languages.locale(language).text("Saved."), cookies=[kept])

@@ -34,7 +34,7 @@ async def ask(request: Request) -> Answer:
                 user=await users.get(conn, id=request.user_id),
                 email=request.form.get("email", ""),
                 session_id=session.id,
-                language=request.speech.language,
+                language=request.locale.language,
             )
     except Invalid as refusal:
         return refused("account_email.html", refusal, await _values(request))

@@ -33,7 +33,7 @@ async def invite(request: Request, actor: Actor) -> dict[str, Any]:
             role=form.get("role", ""),
             note=form.get("note", ""),
             box=outbox.of(request.services.settings),
-            language=request.speech.language,
+            language=request.locale.language,
         )
         return {"email": email.strip(), "token": token, "is_mailed": is_mailed}
 
@@ -48,7 +48,7 @@ async def renew(request: Request, actor: Actor, *, id: UUID) -> dict[str, Any]:
 
     async def work(conn: Connection) -> dict[str, Any]:
         email, token, is_mailed = await invitations.renew(
-            conn, actor, id=id, box=outbox.of(request.services.settings), language=request.speech.language
+            conn, actor, id=id, box=outbox.of(request.services.settings), language=request.locale.language
         )
         return {"email": email, "token": token, "is_mailed": is_mailed}
 
@@ -81,7 +81,7 @@ async def remove(request: Request, actor: Actor, one: Colleague) -> str:
         )
     said = request.text("%(name)s is no longer a member.", name=one.name)
     if revoked:
-        said += " " + request.speech.count("%(num)s key was revoked.", "%(num)s keys were revoked.", revoked)
+        said += " " + request.locale.count("%(num)s key was revoked.", "%(num)s keys were revoked.", revoked)
     return said
 
 

@@ -19,7 +19,7 @@ from heliograph.campaigns.views.chart_events import ChartEvent
 from heliograph.overview.figures import PeriodFigures
 from heliograph.pages import languages
 from heliograph.pages.answers import Download
-from heliograph.pages.languages import Speech
+from heliograph.pages.languages import ReaderLocale
 from heliograph.pages.requests import Request
 
 Tone = Literal["good", "bad", "warn", "way", "calm"]
@@ -57,7 +57,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
     #: The unit of the values, such as "messages" or "seconds".
     unit: str
     kind: Literal["bars", "lines"]
-    speech: Speech
+    locale: ReaderLocale
     #: The beginning of each interval, and its length in seconds.
     times: Sequence[datetime]
     step: int
@@ -98,7 +98,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
             "kind": self.kind,
             "unit": self.unit,
             "digits": self.digits,
-            "zone": self.speech.zone,
+            "zone": self.locale.zone,
             "step": self.step,
             "times": [int(at.timestamp()) for at in self.times],
             "labels": [self._label(at) for at in self.times],
@@ -116,11 +116,11 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     def _label(self, at: datetime) -> str:
         # A day is named only where the interval is one: 24 hours may begin at any time.
-        is_day = self.step >= DAY and self.speech.hour(at) == "00:00"
-        return self.speech.day(at) if is_day else self.speech.moment(at)
+        is_day = self.step >= DAY and self.locale.hour(at) == "00:00"
+        return self.locale.day(at) if is_day else self.locale.moment(at)
 
     def _figure(self, value: float | None) -> str:
-        return "–" if value is None else self.speech.number(value, self.digits)
+        return "–" if value is None else self.locale.number(value, self.digits)
 
 
 def pictured(
@@ -128,11 +128,11 @@ def pictured(
 ) -> list[Chart]:
     """Charts of the outcome of messages, and of delivery times, by hour or day. `links`: the address of each
     interval."""
-    text, speech, step = request.text, request.speech, int(picture.step.total_seconds())
+    text, locale, step = request.text, request.locale, int(picture.step.total_seconds())
     figures = [one for _, one in picture.intervals]
     common: dict[str, Any] = {
         # Days are UTC for everybody: in a zone west of it, each would be named after the one before.
-        "speech": speech if step < DAY else languages.speech(speech.language),
+        "locale": locale if step < DAY else languages.locale(locale.language),
         "times": [at for at, _ in picture.intervals],
         "step": step,
         "links": links,
@@ -144,9 +144,9 @@ def pictured(
             id="messages",
             title=text(
                 "%(accepted)s accepted, %(delivered)s delivered, %(failed)s failed.",
-                accepted=speech.number(now.accepted),
-                delivered=speech.number(now.delivered),
-                failed=speech.number(now.failed),
+                accepted=locale.number(now.accepted),
+                delivered=locale.number(now.delivered),
+                failed=locale.number(now.failed),
             ),
             unit=text("messages"),
             kind="bars",
@@ -163,8 +163,8 @@ def pictured(
             if now.p50 is None or now.p95 is None
             else text(
                 "Half of the messages arrived within %(half)s, 95 of 100 within %(most)s.",
-                half=speech.lasted(now.p50),
-                most=speech.lasted(now.p95),
+                half=locale.lasted(now.p50),
+                most=locale.lasted(now.p95),
             ),
             unit=text("seconds"),
             kind="lines",
@@ -197,7 +197,7 @@ def download(request: Request, charts: Iterable[Chart]) -> Download | None:
     if found is None:
         return None
     file = io.StringIO()
-    delimiter = SEPARATORS.get(request.speech.language, ",")
+    delimiter = SEPARATORS.get(request.locale.language, ",")
     point = "." if delimiter == "," else ","
     writer = Writer(file, [request.text("Time"), *(one.name for one in found.series)], delimiter=delimiter)
     for number, at in enumerate(found.times):

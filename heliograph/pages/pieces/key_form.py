@@ -12,7 +12,7 @@ OVERLAPS = (1, 24, 168, 720)
 
 def overlaps(request: Request) -> list[tuple[str, str]]:
     """OVERLAPS for a form: (value, label in the reader's language)."""
-    count = request.speech.count
+    count = request.locale.count
     return [
         (
             str(hours),

@@ -12,7 +12,7 @@ async def said(request: Request) -> str:
         case "ok":
             return request.text("Working normally")
         case "slow":
-            late = request.speech.number(minutes)
+            late = request.locale.number(minutes)
             return request.text("Deliveries are slower than usual: about %(minutes)s min", minutes=late)
         case "waiting":
             return request.text("New messages are accepted, sending waits for the operator")

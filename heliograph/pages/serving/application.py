@@ -148,7 +148,7 @@ class Pages:
         request.undo = "" if own_address(undo) == "/" else undo
         chosen = request.cookies.get(cookies.LANGUAGE, "")
         spoken = headers.get(b"accept-language", b"").decode("latin-1")
-        request.speech = languages.speech(chosen if chosen in languages.LANGUAGES else languages.accepted(spoken))
+        request.locale = languages.locale(chosen if chosen in languages.LANGUAGES else languages.accepted(spoken))
         return request
 
     async def _file(self, request: Request) -> tuple[int, Headers, bytes]:
@@ -226,8 +226,8 @@ class Pages:
             request.session = await self.services.sessions.find(request.token)
         person = request.session
         if person is not None:
-            language = person.language or request.speech.language
-            request.speech = languages.speech(language, person.zone)
+            language = person.language or request.locale.language
+            request.locale = languages.locale(language, person.zone)
 
     def _demand(self, request: Request, route: Route) -> None:
         if route.is_public or route.is_personal:

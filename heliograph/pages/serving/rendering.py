@@ -106,7 +106,7 @@ class Rendering:
             "to": request.to,
             "mode": request.mode,
             "theme": request.theme,
-            "speech": request.speech,
+            "locale": request.locale,
             "languages": languages.LANGUAGES,
             "token": token,
             "once": once,

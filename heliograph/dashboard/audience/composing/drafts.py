@@ -31,7 +31,7 @@ async def keep(request: Request, typed: dict[str, str]) -> str:
     if (id := uuid_in(typed["draft"])) is None or not any(typed[name] for name in ("name", "text", "template")):
         return ""
     fields = {name: value for name, value in typed.items() if name not in _OUTSIDE and value}
-    fields["zone"] = request.speech.zone
+    fields["zone"] = request.locale.zone
     try:
         async with request.writing() as conn:
             await drafts.save(conn, request.actor, id=id, fields=fields, numbers=form.numbers(typed["numbers"]))
@@ -47,7 +47,7 @@ async def read(request: Request, id: UUID) -> dict[str, str]:
     async with request.reading() as conn:
         found = await drafts.get(conn, request.actor, id=id)
     fields = {**found.fields, "numbers": "\n".join(found.numbers), "draft": str(found.id)}
-    zone = request.speech.zone
+    zone = request.locale.zone
     if (typed_in := fields.pop("zone", zone)) != zone and "day" in fields and "hour" in fields:
         with contextlib.suppress(ValueError, KeyError, OverflowError):  # what is not a time stays as it is
             at = form.moment(fields, typed_in).astimezone(ZoneInfo(zone))

@@ -128,7 +128,7 @@ async def read(request: Request, conn: Connection, typed: dict[str, str]) -> Giv
     scheduled_at: datetime | None = None
     if typed["when"] == "later":
         try:
-            scheduled_at = plan.checked_time(moment(typed, request.speech.zone), clock.now())
+            scheduled_at = plan.checked_time(moment(typed, request.locale.zone), clock.now())
         except ValueError:
             wrong.append(("day", "format", words.CAMPAIGN_FORM["day.format"]))
         except Invalid:

@@ -29,7 +29,7 @@ async def values(
     request: Request, typed: dict[str, str], seen: Preview | None = None, given: Given | None = None
 ) -> dict[str, Any]:
     """The values that the form's template needs."""
-    shown: dict[str, Any] = {"typed": typed, "seen": seen, "zone": request.speech.zone, "longest": LONGEST}
+    shown: dict[str, Any] = {"typed": typed, "seen": seen, "zone": request.locale.zone, "longest": LONGEST}
     shown["national"] = [] if given is None else given.national
     pace = None if given is None else given.pace
     shown["lasts"] = 60 * seen.would / pace if seen is not None and pace else None
@@ -43,9 +43,9 @@ async def values(
             shown |= await _whatsapp_values(request, conn, typed)
         else:
             shown |= await _sms_values(request, conn, typed)
-    shown["home"] = request.speech.country(home) if home else ""
+    shown["home"] = request.locale.country(home) if home else ""
     shown["imports"] = [
-        (str(one.id), f"{one.file} · {request.speech.moment(one.started_at)}") for one in imports if one.is_audience
+        (str(one.id), f"{one.file} · {request.locale.moment(one.started_at)}") for one in imports if one.is_audience
     ]
     above = defaults.approval_above if request.mode == "live" else None
     # Counted as the rule counts them, with those who will be skipped, but without entries that are not numbers.
