@@ -63,7 +63,7 @@ async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: s
     assert ["3.840000" in line.split("\t") for line in separated.stdout.splitlines()] == [True, False]
     assert "3.840000" in (await call(database_url, *drafted, "-o", "table")).stdout
     both = await call(database_url, "prices", "show", "standard", "--csv", "-o", "tsv")
-    assert (both.exit_code, "it is CSV with --csv" in both.output) == (2, True)
+    assert (both.exit_code, "conflicts with --csv" in both.output) == (2, True)
     draft.write_text(draft.read_text().replace("3.840000", "5"))
     warned = await call(database_url, "prices", "import", "standard", str(draft), "--dry-run")
     assert "more than 20 percent" in warned.output

@@ -231,7 +231,7 @@ def test_one_form_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         single("things", command)(["--json", "-o", "tsv"])
     assert ended.value.code == 2
-    assert "it is JSON with --json" in capsys.readouterr().err
+    assert "conflicts with --json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", kinds.SETTINGS)
