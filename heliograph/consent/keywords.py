@@ -5,8 +5,8 @@ something else in another language counts only where its own is spoken; and a wo
 BAJA) is `doubtful`: the caller has to know what the person was answering.
 
 The rule nobody may break: only a message that consists of a keyword counts, however often it repeats it, except for a
-few words of courtesy around a clear one, or the name of whom it is for. "Stop by tomorrow" stops nothing, and nobody is
-unsubscribed by something they did not say.
+few words of courtesy around a clear one, a word for advertising, or the name of whom it is for. "Stop by tomorrow"
+stops nothing, and nobody is unsubscribed by something they did not say.
 """
 
 from __future__ import annotations
@@ -35,11 +35,14 @@ COURTESY = frozenset(
         *("svp", "merci", "maintenant", "tafadhali", "sasa", "asante", "bitte", "danke"),
         # As folded: "from your kindness", "messages", "thanks".
         *("من", "فضلك", "الرسايل", "رسايل", "شكرا"),
-        # "Stop promotions", in the template's language, is the button that Meta offers for marketing templates.
-        *("promotions", "promos", "marketing", "les", "promocoes", "promociones"),
     }
 )
 MOST_COURTESY = 3
+#: What people call advertising. Beside a clear word, none of it is wanted: "Stop promotions", in the template's
+#: language, is the button that Meta offers for marketing templates.
+PROMOTIONS = frozenset({"promotions", "promotion", "promotional", "promos", "promo", "marketing", "ads"})
+#: Articles, which people write before such a word; without one, they mean nothing.
+ARTICLES = frozenset({"the", "as", "os", "a", "das", "dos", "de", "les", "la", "des", "las", "los", "die"})
 
 
 class Language(msgspec.Struct, frozen=True):
@@ -53,6 +56,8 @@ class Language(msgspec.Struct, frozen=True):
     doubtful: frozenset[str] = frozenset()
     start: frozenset[str] = frozenset()
     help: frozenset[str] = frozenset()
+    #: As `PROMOTIONS`.
+    promotions: frozenset[str] = frozenset()
 
 
 def fold(text: str) -> str:
@@ -99,10 +104,11 @@ def _countries(text: str) -> frozenset[str]:
 LANGUAGES = {
     "pt": Language(
         _countries("PT BR MZ AO CV GW ST TL MO"),
-        stop=_words("parar pare remover"),
+        stop=_words("parar pare remover interromper"),
         doubtful=_words("sair cancelar"),
         start=_words("iniciar começar retomar"),
         help=_words("ajuda"),
+        promotions=_words("promoções promoção promocional promocionais publicidade"),
     ),
     "fr": Language(
         _countries(
@@ -112,13 +118,15 @@ LANGUAGES = {
         doubtful=_words("fin annuler td"),
         start=_words("démarrer commencer reprendre"),
         help=_words("aide"),
+        promotions=_words("promotionnel promotionnels promotionnelles publicité publicités"),
     ),
     "es": Language(
         _countries("ES MX AR CO PE CL VE EC GT CU BO HN PY SV NI CR PA UY GQ US"),
-        stop=_words("parar"),
+        stop=_words("parar detener"),
         doubtful=_words("baja alto cancelar salir"),
         start=_words("iniciar comenzar reanudar"),
         help=_words("ayuda"),
+        promotions=_words("promociones promoción promocional promocionales publicidad"),
     ),
     "sw": Language(
         _countries("TZ KE UG RW BI CD KM"),
@@ -127,20 +135,23 @@ LANGUAGES = {
         doubtful=_words("toka"),
         start=_words("anza endelea"),
         help=_words("msaada"),
+        promotions=_words("matangazo promosheni"),
     ),
     "de": Language(
         _countries("DE AT CH LI LU"),
-        stop=_words("stopp abmelden abbestellen"),
+        stop=_words("stopp stoppen abmelden abbestellen"),
         doubtful=_words("ende aus"),
         start=_words("starten"),
         help=_words("hilfe"),
+        promotions=_words("werbung werbeaktionen werbenachrichten"),
     ),
     "id": Language(
         _countries("ID"),
-        stop=_words("berhenti"),
+        stop=_words("berhenti hentikan"),
         doubtful=_words("batal keluar"),
         start=_words("mulai"),
         help=_words("bantuan"),
+        promotions=_words("promosi iklan"),
     ),
     "ar": Language(
         _countries("EG MA DZ TN LY SD MR SA AE QA KW BH OM YE JO LB SY IQ PS SO DJ KM TD"),
@@ -149,6 +160,7 @@ LANGUAGES = {
         doubtful=_words("إلغاء"),
         start=_words("ابدأ"),
         help=_words("مساعدة"),
+        promotions=_words("العروض الترويجية"),
     ),
     "hi": Language(
         _countries("IN"),
@@ -156,12 +168,14 @@ LANGUAGES = {
         doubtful=_words("बंद"),
         start=_words("शुरू"),
         help=_words("मदद"),
+        promotions=_words("प्रचार प्रमोशन"),
     ),
 }
 
 _STOP = STOP.union(*(language.stop for language in LANGUAGES.values()))
 _START = START.union(*(language.start for language in LANGUAGES.values()))
 _HELP = HELP.union(*(language.help for language in LANGUAGES.values()))
+_PROMOTIONS = PROMOTIONS.union(*(language.promotions for language in LANGUAGES.values()))
 
 
 def fold_name(name: str) -> str:
@@ -170,13 +184,18 @@ def fold_name(name: str) -> str:
 
 
 def find(
-    text: str, *, additions: Collection[str] = (), countries: Iterable[str] = (), names: Collection[str] = ()
+    text: str,
+    *,
+    additions: Collection[str] = (),
+    countries: Iterable[str] = (),
+    names: Collection[str] = (),
+    others: Collection[str] = (),
 ) -> tuple[Keyword, str] | None:
     """What the text asks for, and the keyword, folded; None: the text is not a keyword.
 
     `additions`: an organization's own words for STOP, folded. `names`: its names, by `fold_name`: "STOP ACME" is for
-    Acme, and nothing for anybody else. `countries`: those whose languages the person may write in. "doubtful" means
-    STOP in reply to a campaign, and a question otherwise.
+    Acme, and nothing for anybody else. `others`: the names of those with whom it shares the number. `countries`: those
+    whose languages the person may write in. "doubtful" means STOP in reply to a campaign, and a question otherwise.
     """
     if len(text) > LONGEST:
         return None
@@ -200,13 +219,24 @@ def find(
             return "stop", one
         if any(one in language.doubtful for language in spoken):
             return "doubtful", one
-    asked = [one for one in words if one and one not in COURTESY]
-    if asked and len(words) - len(asked) <= MOST_COURTESY and len(set(asked)) == 1 and asked[0] in _STOP - _LOOSE:
-        return "stop", asked[0]
-    for keyword, name in _directed(words) if names else ():
+    if (clear := _clear(words)) is not None:
+        return "stop", clear
+    # Before advertising, which somebody may be called: on a shared number, "STOP Marketing" is then for them only.
+    directed = _directed(words) if names or others else []
+    for keyword, name in directed:
         if name in names:
             return "stop", keyword
-    return None
+    if any(name in others for _, name in directed) or _PROMOTIONS.isdisjoint(words):
+        return None
+    clear = _clear([one for one in words if one not in _PROMOTIONS and one not in ARTICLES])
+    return None if clear is None else ("stop", clear)
+
+
+def _clear(words: list[str]) -> str | None:
+    """The clear word, if there are only a few words of courtesy around it."""
+    asked = [one for one in words if one and one not in COURTESY]
+    fits = len(set(asked)) == 1 and len(words) - len(asked) <= MOST_COURTESY and asked[0] in _STOP - _LOOSE
+    return asked[0] if fits else None
 
 
 def is_directed(text: str) -> bool:
@@ -226,7 +256,7 @@ def _directed(words: list[str]) -> list[tuple[str, str]]:
 
 
 def _uncourteous(words: list[str]) -> list[str]:
-    asked = [one for one in words if one not in COURTESY]
+    asked = [one for one in words if one not in COURTESY and one not in _PROMOTIONS]
     return asked if len(words) - len(asked) <= MOST_COURTESY else []
 
 

@@ -766,11 +766,14 @@ async def test_stop_with_a_name_is_for_whoever_has_it(pool: Pool, acme: Actor, t
     assert await replied(pool) == 1
 
 
-async def test_stop_with_a_name_on_a_shared_number_stops_only_whoever_has_it(pool: Pool, acme: Actor) -> None:
+@pytest.mark.parametrize("name", ["OTHERS", "Marketing"])
+async def test_stop_with_a_name_on_a_shared_number_stops_only_whoever_has_it(
+    pool: Pool, acme: Actor, name: str
+) -> None:
     other = await organization(pool)
     await sender(pool, other, NUMBER)
-    await sender(pool, other, "OTHERS")
-    await hear(pool, said("STOP OTHERS"))
+    await sender(pool, other, name)
+    await hear(pool, said(f"STOP {name}"))
     rows = await pool.fetch("SELECT organization_id FROM opt_outs")
     assert [row[0] for row in rows] == [other.organization_id]
 

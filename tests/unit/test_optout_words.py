@@ -41,6 +41,19 @@ def test_the_standard_words_stop(word: str) -> None:
         ("Stop promotions", "stop", "stop"),  # the button of WhatsApp's marketing templates
         ("Parar promoções", "stop", "parar"),
         ("Arrêter les promotions", "stop", "arreter"),
+        ("Interromper promoções", "stop", "interromper"),
+        ("Parar as promoções, por favor", "stop", "parar"),
+        ("Parar las promociones", "stop", "parar"),
+        ("Detener promociones", "stop", "detener"),
+        ("Detener", "stop", "detener"),
+        ("Désabonner des promotions", "stop", "desabonner"),
+        ("Werbung stoppen", "stop", "stoppen"),
+        ("Hentikan promosi", "stop", "hentikan"),
+        ("Simamisha matangazo", "stop", "simamisha"),
+        ("إيقاف العروض الترويجية", "stop", "ايقاف"),
+        ("प्रचार रोकें", "stop", "रोकें"),
+        ("Stop promotion", "stop", "stop"),
+        ("Stop the promotional messages", "stop", "stop"),
         ("HELP HELP", "help", "help"),
     ],
 )
@@ -70,6 +83,11 @@ def test_forms_of_a_word(text: str, kind: str, word: str) -> None:
         "promotions",
         "cancel promotions",
         "Stop promotions at 5",
+        "promotions the",
+        "stop the",
+        "parar as",
+        "Parar as obras",
+        "Non-stop promotions",
         "baja la música",
         "SIM",
         "Yes please",
@@ -96,6 +114,13 @@ def test_what_is_no_word(text: str) -> None:
 )
 def test_an_organizations_own_words_stop_too(own: str, text: str) -> None:
     assert find(text, additions={fold(own)}) == ("stop", fold(own))
+
+
+def test_a_name_comes_before_advertising_but_not_before_courtesy() -> None:
+    assert find("STOP Marketing", names={"marketing"}, others={"acme"}) == ("stop", "stop")
+    assert find("STOP Marketing", names={"acme"}, others={"marketing"}) is None
+    assert find("STOP Marketing", names={"acme"}, others={"beta"}) == ("stop", "stop")
+    assert find("STOP SMS", names={"acme"}, others={"sms"}) == ("stop", "stop")
 
 
 def test_a_standard_word_cannot_be_taken_for_another() -> None:

@@ -375,11 +375,15 @@ async def _find_words(conn: Connection, messages: Sequence[_Message]) -> None:
     """Set the keyword of each message that is one."""
     whole = [(one, one.text) for one in messages if one.text is not None and not one.group.missing]
     known = await names.of(conn, [(one.owner.organization_id, text) for one, text in whole])
+    sharing: dict[UUID, set[str]] = {}
+    for one, _ in whole:
+        sharing.setdefault(one.group.id, set()).update(known.get(one.owner.organization_id, ()))
     for one, text in whole:
         owner = one.owner
         countries = [phones.country(one.phone) if one.phone else "", owner.country or ""]
         mine = known.get(owner.organization_id, frozenset())
-        found = keywords.find(text, additions=owner.words, countries=countries, names=mine)
+        others = sharing[one.group.id]
+        found = keywords.find(text, additions=owner.words, countries=countries, names=mine, others=others)
         if found is not None and one.phone is None:
             log.warning("keyword from an invalid phone number", message_id=str(one.group.id), keyword=found[0])
         elif found is not None:
