@@ -1,8 +1,8 @@
 """Memberships: who belongs to an organization, and in which role.
 
 The rule nobody may break: an organization that has an owner keeps one, unless an operator removes the person from the
-installation (`users.remove`). Every change to the team locks the
-organization's row first, so that two owners cannot remove each other.
+installation (`users.remove`). Every change that may take an owner away locks the organization's row first, so that two
+owners cannot remove each other.
 """
 
 from __future__ import annotations

@@ -113,6 +113,12 @@ async def list_everywhere(conn: Connection, *, organization_id: UUID | None, lim
 
 
 REMOVE = "DELETE FROM users WHERE id = $1 RETURNING email"
+# Before owners are counted, as for every change to a team: two owners who are removed at once are not each other's
+# remaining owner.
+LOCK_ORGANIZATIONS = """
+SELECT id FROM organizations WHERE id = ANY (ARRAY(SELECT organization_id FROM memberships WHERE user_id = $1))
+ ORDER BY id FOR NO KEY UPDATE
+"""
 # Closed organizations need nobody.
 OWNED_ALONE = """
 SELECT o.name
@@ -134,6 +140,7 @@ async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> list[str]:
     organizations that have none any more.
     """
     async with conn.transaction():
+        await conn.execute(LOCK_ORGANIZATIONS, id)
         ownerless = [row["name"] for row in await conn.fetch(OWNED_ALONE, id)]
         email = await conn.fetchval(REMOVE, id)
         if email is not None:

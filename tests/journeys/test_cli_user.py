@@ -14,7 +14,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.cli import app
 from heliograph.demo import credentials
 from heliograph.people import invitations, memberships, users
-from tests.rules.factories import organization
+from tests.rules.factories import blocked, organization
 
 
 async def run(environment: dict[str, str], *words: str, status: int = 0) -> Any:
@@ -121,3 +121,18 @@ async def test_who_removes_the_only_owner_from_the_installation_is_told(database
     for email, orphan in (("ana@example.com", alone), ("eva@example.com", shared)):
         removed = await run(environment, "remove", email)
         assert removed["without_owner"] == [f"Acme {orphan.organization_id}"]
+
+
+async def test_of_two_owners_who_are_removed_at_once_the_second_is_the_last(pool: Pool) -> None:
+    shared = await organization(pool)
+    people = []
+    async with pool.acquire() as conn:
+        for email in ("ana@example.com", "eva@example.com"):
+            user, _ = await users.ensure(conn, SYSTEM, email=email)
+            await memberships.add(conn, shared, user_id=user.id, role="owner")
+            people.append(user.id)
+    async with pool.acquire() as one, pool.acquire() as other, asyncio.TaskGroup() as tasks, one.transaction():
+        assert await users.remove(one, SYSTEM, id=people[0]) == []
+        second = tasks.create_task(users.remove(other, SYSTEM, id=people[1]))
+        await blocked(pool)
+    assert second.result() == [f"Acme {shared.organization_id}"]
