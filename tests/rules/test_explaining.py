@@ -145,3 +145,11 @@ async def test_what_keeps_a_message_back_whoever_its_supplier_is_told(pool: Pool
         assert len(await told(conn, NUMBERS[1])) == 2, "the guard holds a block"
         await guarding.configure(conn, actor.organization_id, policy="refuse")
         assert "the guard refuses messages to numbers like this one until 2100-01-31 08:30 UTC" in await told(conn)
+        await guarding.configure(conn, actor.organization_id, policy="ask")
+        await holds.hold(conn, Selection(kinds=("sms",)), reason="", restored=True)
+        assert (await told(conn))[1:] == [
+            "an operator holds SMS",
+            "SMS have been held since a backup was restored",
+            "the guard refuses messages to numbers like this one until 2100-01-31 08:30 UTC, unless the sender has"
+            " made sure that a person asked for them",
+        ]

@@ -244,10 +244,12 @@ async def _unrated(
 
 # A hold of what was accepted before a time does not concern a message that is accepted now.
 STOPPED = """
-SELECT state, EXISTS (SELECT FROM queue_holds
-                       WHERE kind = 'sms' AND line IS NULL AND before_id IS NULL
-                         AND (organization_id IS NULL OR organization_id = $1)) AS held
-  FROM organizations WHERE id = $1
+SELECT o.state, coalesce(held.by_operator, false) AS held, coalesce(held.restored, false) AS restored
+  FROM organizations o CROSS JOIN LATERAL (
+       SELECT bool_or(NOT h.restored) AS by_operator, bool_or(h.restored) AS restored FROM queue_holds h
+        WHERE h.kind = 'sms' AND h.line IS NULL AND h.before_id IS NULL
+          AND (h.organization_id IS NULL OR h.organization_id = o.id)) held
+ WHERE o.id = $1
 """
 
 
@@ -260,10 +262,20 @@ async def _withheld(conn: Connection, organization_id: UUID, to: str, traffic_cl
         found.append(said("the organization is closed"))
     if row is not None and row["held"]:
         found.append(said("an operator holds SMS"))
+    if row is not None and row["restored"]:
+        found.append(said("SMS have been held since a backup was restored"))
     for policy, until in await guarding.of_number(conn, organization_id, to, traffic_class):
         time = f"{until:%Y-%m-%d %H:%M}"
         if policy == "hold":
             found.append(said("the guard holds messages to numbers like this one until %(time)s UTC", time=time))
+        elif policy == "ask":
+            found.append(
+                said(
+                    "the guard refuses messages to numbers like this one until %(time)s UTC, unless the sender has made"
+                    " sure that a person asked for them",
+                    time=time,
+                )
+            )
         elif policy != "monitor":
             found.append(said("the guard refuses messages to numbers like this one until %(time)s UTC", time=time))
     return found
