@@ -132,6 +132,8 @@ class MessageDetail(msgspec.Struct, frozen=True):
     events: list[UUID] = []
     #: Reports from networks, and the recording of events: for people only, in no particular order.
     behind: list[Step] = []
+    #: Of a WhatsApp template, the values that are not in its text: (header or button, value).
+    values: list[tuple[str, str]] = []
 
 
 async def list_page(
@@ -257,12 +259,12 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     except NotFound:
         found = await whatsapp.get(conn, actor, id=id)
         message = _of_whatsapp(found)
-        text = (await rendering.texts(conn, actor, messages=[found])).get(id)
+        text, values = await rendering.rendered(conn, actor, message=found)
         raised, tried = await whatsapp.deliveries(conn, actor, id=id)
         kinds = {one["id"]: one["kind"] for one in raised}
         steps = [*_steps(message), *(sms.delivery(one, kinds[one["event_id"]]) for one in tried)]
         behind = [sms.recorded(one) for one in raised]
-        return MessageDetail(message, text, sorted(steps, key=lambda step: step.at), list(kinds), behind)
+        return MessageDetail(message, text, sorted(steps, key=lambda step: step.at), list(kinds), behind, values)
     return MessageDetail(_of_sms(detail.message), detail.text, detail.steps, detail.events, detail.behind)
 
 

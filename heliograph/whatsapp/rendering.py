@@ -12,12 +12,15 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.suppliers.whatsapp_cloud.tolerant_json import UNREADABLE, decoded
+from heliograph.whatsapp import library
 from heliograph.whatsapp.messages import Message
 
 #: Keys of a content that may contain text; the first one present counts.
 _SAYING = ("body", "title", "text", "caption", "emoji", "name", "filename")
 #: Echoed along with the answers in a form: whoever sent the form chose it, not the user.
 _ECHO = "flow_token"
+#: Parts of a template, as `library.slots` names them, whose values its text lacks.
+_OUTSIDE = frozenset({"header", "button"})
 
 # If several accounts have a template of this name, the one changed last.
 LAYOUTS = """
@@ -30,6 +33,24 @@ SELECT DISTINCT ON (t.name, t.language) t.name, t.language, t.category, t.compon
 
 async def texts(conn: Connection, actor: Actor, *, messages: Sequence[Message]) -> dict[UUID, str]:
     """The text of each message that has one; templates are filled as they are now."""
+    layouts = await _layouts(conn, actor, messages)
+    found = {one.id: _text(one, layouts.get((one.template_name, one.template_language))) for one in messages}
+    return {id: text for id, text in found.items() if text}
+
+
+async def rendered(conn: Connection, actor: Actor, *, message: Message) -> tuple[str | None, list[tuple[str, str]]]:
+    """The text of one message, as `texts` has it, and the values of its template that are not in it: (header or button,
+    value)."""
+    known = (await _layouts(conn, actor, [message])).get((message.template_name, message.template_language))
+    values = _values((message.content or {}).get("parameters"))
+    outside = [] if known is None or not _fits(known, values) else list(zip(library.slots(known), values, strict=True))
+    return _text(message, known) or None, [(kind, value) for (kind, _), value in outside if kind in _OUTSIDE]
+
+
+async def _layouts(
+    conn: Connection, actor: Actor, messages: Sequence[Message]
+) -> dict[tuple[str | None, str | None], TemplateLayout]:
+    """By name and language, those of the templates among the messages."""
     wanted = {
         (one.template_name, one.template_language)
         for one in messages
@@ -41,8 +62,7 @@ async def texts(conn: Connection, actor: Actor, *, messages: Sequence[Message]) 
         for row in await conn.fetch(LAYOUTS, actor.organization_id, list(names), list(languages)):
             components = msgspec.json.decode(row["components"])
             layouts[row["name"], row["language"]] = layout(components, row["parameter_format"], row["category"])
-    found = {one.id: _text(one, layouts.get((one.template_name, one.template_language))) for one in messages}
-    return {id: text for id, text in found.items() if text}
+    return layouts
 
 
 def _text(message: Message, known: TemplateLayout | None) -> str:
@@ -56,10 +76,16 @@ def _text(message: Message, known: TemplateLayout | None) -> str:
 
 def filled(known: TemplateLayout | None, parameters: Any) -> str:
     """A template's body with its values; only the values if the template has changed."""
-    values = [str(one) for one in parameters] if isinstance(parameters, list | tuple) else []
-    if known is None or known.unsupported or len(values) != known.parameter_count:
-        return ", ".join(values)
-    return known.text(values)
+    values = _values(parameters)
+    return known.text(values) if known is not None and _fits(known, values) else ", ".join(values)
+
+
+def _values(parameters: Any) -> list[str]:
+    return [str(one) for one in parameters] if isinstance(parameters, list | tuple) else []
+
+
+def _fits(known: TemplateLayout, values: Sequence[str]) -> bool:
+    return not known.unsupported and len(values) == known.parameter_count
 
 
 def said(content: dict[str, Any]) -> str:

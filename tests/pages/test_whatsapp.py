@@ -121,6 +121,27 @@ async def test_a_message_is_sent_again_as_what_it_was(
     assert said in (await owner.get(f"/messages/{test}?mode=test")).words
 
 
+async def test_the_page_of_a_message_has_the_values_outside_its_text(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    components = [
+        {"type": "HEADER", "format": "TEXT", "text": "Order {{1}}"},
+        {"type": "BODY", "text": "Hello {{1}}, it was shipped."},
+        {"type": "BUTTONS", "buttons": [{"type": "URL", "text": "Follow", "url": "https://example.com/{{1}}"}]},
+    ]
+    template = await making.template(
+        pool, made.organization_id, made.account_id, name="follow", parameter_count=3, components=components
+    )
+    sent = await making.message(pool, made, to=TO, template_id=template, parameters=("A-42", "Ana", "t0k"))
+    page = await owner.get(f"/messages/{sent}")
+    for said in ("Hello Ana, it was shipped.", "Header A-42", "End of the link t0k"):
+        assert said in page.words, page.words
+    # Where the template takes other values now, they are the text.
+    await pool.execute("UPDATE whatsapp_templates SET components = $2::text::jsonb WHERE id = $1", template, "[]")
+    page = await owner.get(f"/messages/{sent}")
+    assert ("A-42, Ana, t0k" in page.words, "Header A-42" in page.words) == (True, False)
+
+
 async def test_what_a_template_is_refused_for(pool: Pool, owner: Browser, made: Made) -> None:
     where = f"/send?channel=template&to=%2B258841234567&template={made.template_id}"
     form = (await owner.get(where)).form("/send/template") | {"p1": "Ana", "p2": "7"}

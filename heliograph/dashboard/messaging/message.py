@@ -131,6 +131,7 @@ async def _values(
         "may_reveal": not whole and request.may(permission=REVEAL),
         "message": message,
         "text": text,
+        "outside": detail.values if whole else [],
         "lines": timeline.lines(steps),
         "reports": words.REPORTS,
         "whole": whole,
