@@ -111,14 +111,14 @@ async def _pass_on(conn: Connection, name: str, last: UUID, *, more: bool) -> No
 
 async def sweep(conn: Connection, swept: SweptRows, change: Change, budget: Budget) -> bool:
     """Process an organization's ids in order, from where the last round ended; False: the round is over before that is
-    done.
+    done. A position ahead of `until`, or a scan ahead of now, was stored before the clock was set back.
 
     The time range given to `change` grows while it finds little, and halves when it finds too much.
     """
     now: datetime = await conn.fetchval("SELECT now()")
     place = await conn.fetchrow(PLACE, swept.name)
-    if place is not None and place["whole"] is not None and place["whole"] > now - AGAIN:
-        start, whole = place["done_until"] - OVERLAP, place["whole"]
+    if place is not None and place["whole"] is not None and now - AGAIN < place["whole"] <= now:
+        start, whole = min(place["done_until"], swept.until) - OVERLAP, place["whole"]
     else:
         first = await conn.fetchval(swept.first, swept.organization_id)
         start, whole = (swept.until if first is None else time_of(first)), now

@@ -113,6 +113,26 @@ async def test_texts_go_after_the_organizations_own_time(pool: Pool) -> None:
     assert (await left(pool, own))["messages"] == {young[0]}
 
 
+@pytest.mark.parametrize("scanned", ["in 300 days", "an hour ago"])
+async def test_texts_go_after_a_clock_that_was_ahead_has_been_set_back(pool: Pool, scanned: str) -> None:
+    own = await organization(pool)
+    await keep_for(pool, own, 7)
+    await store(pool, own, 12)
+    assert await forget(pool)
+    whole = NOW + (timedelta(days=300) if scanned == "in 300 days" else -timedelta(hours=1))
+    await pool.execute(
+        "UPDATE retention_places SET done_until = now() + interval '3 days',"
+        " mark = jsonb_build_object('whole', $1::timestamptz) WHERE mark ? 'whole'",
+        whole,
+    )
+    assert await forget(pool)
+    # What was stored before the time that the clock had shown expires in two days.
+    await pool.execute("UPDATE retention_places SET done_until = done_until - interval '2 days' WHERE mark ? 'whole'")
+    await store(pool, own, 8)
+    assert await forget(pool)
+    assert not any((await left(pool, own)).values())
+
+
 async def test_a_round_is_bounded_and_the_next_one_goes_on(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     own = await organization(pool)
     for days in range(5, 25):
