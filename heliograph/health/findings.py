@@ -62,12 +62,16 @@ async def keep(conn: Connection, checks: Sequence[Check]) -> None:
     await conn.execute(KEEP, *([list(column) for column in zip(*rows, strict=True)] or [[]] * 5))
 
 
-OVERDUE_NOW = "SELECT FROM timers WHERE name = $1 AND next_at < now() - make_interval(secs => $2)"
+# A timer that is further ahead than its interval was last advanced before the clock was set back.
+OVERDUE_NOW = """
+SELECT FROM timers
+ WHERE name = $1 AND (next_at < now() - make_interval(secs => $2) OR next_at > now() + make_interval(secs => $2 + $3))
+"""
 
 
 async def is_overdue(conn: Connection) -> bool:
     """True if no worker has run the checks when they were due."""
-    return await conn.fetchrow(OVERDUE_NOW, TIMER, OVERDUE) is not None
+    return await conn.fetchrow(OVERDUE_NOW, TIMER, OVERDUE, EVERY) is not None
 
 
 HISTORY = """

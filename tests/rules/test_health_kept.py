@@ -63,6 +63,9 @@ async def test_a_worker_looks_and_a_web_process_does_while_none_lives(pool: Pool
         assert not await findings.is_overdue(conn)
         await conn.execute("UPDATE timers SET next_at = now() - interval '31 seconds' WHERE name = 'findings'")
         assert await findings.is_overdue(conn)
+        # The database's clock was set back.
+        await conn.execute("UPDATE timers SET next_at = now() + interval '3 days' WHERE name = 'findings'")
+        assert await findings.is_overdue(conn)
         await worker._look(conn)
         names = {name for name, _ in await findings.since(conn)}
         wrong = {str(one.check) for one in await doctor.examine(conn, settings, far=False) if one.state != "ok"}
