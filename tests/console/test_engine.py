@@ -232,7 +232,7 @@ async def test_workers_say_what_they_run_and_occupy(pool: Pool, root: Browser, s
     await Worker(settings, pool, channels={})._beat()
     await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'old', now(), now())", uuid4())
     # A minute without a sign, and a worker is gone: none of these steps need be fast.
-    await pool.execute("UPDATE workers SET seen_at = now() + interval '1 hour'")
+    await pool.execute("UPDATE workers SET seen_at = now() + interval '50 seconds'")
     async with pool.acquire() as conn:
         mine, old = sorted(await state.workers(conn), key=lambda one: one.name == "old")
     assert (mine.version, old.version, old.memory, mine.sessions) == (__version__, "", None, 0)
@@ -611,7 +611,7 @@ async def test_the_console_and_the_command_line_tell_the_same_of_what_waits(
 
 async def test_a_worker_is_drained_and_resumed(pool: Pool, root: Browser) -> None:
     id, other = uuid4(), uuid4()
-    insert = "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, $2, now(), now() + interval '1 hour')"
+    insert = "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, $2, now(), now() + interval '50 seconds')"
     await pool.execute(insert, id, "host:1")
     page = await root.get("/console/queue")
     assert f'href="/console/queue/workers/{id}/drain"' in page.text
@@ -641,7 +641,7 @@ async def test_a_worker_is_drained_and_resumed(pool: Pool, root: Browser) -> Non
 
 async def test_now_tells_of_web_processes_durability_and_the_disk(pool: Pool, root: Browser) -> None:
     await pool.execute(
-        "INSERT INTO web_processes VALUES ($1, 'web:7', now(), now() + interval '1 hour', '0.9', 123000000, '', $2)",
+        "INSERT INTO web_processes VALUES ($1, 'web:7', now(), now() + interval '50 s', '0.9', 123000000, '', $2)",
         uuid4(),
         [0, 0, 0, 0, 0, 100] + [0] * 26,
     )

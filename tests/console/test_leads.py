@@ -82,7 +82,7 @@ async def test_an_account_is_resumed_and_a_worker_takes_work_again_from_the_wall
     worker = uuid4()
     await pool.execute(
         "INSERT INTO workers (id, name, started_at, seen_at, drain, drained_at)"
-        " VALUES ($1, 'host:1', now(), now() + interval '1 hour', 'stay', now())",
+        " VALUES ($1, 'host:1', now(), now() + interval '50 seconds', 'stay', now())",
         worker,
     )
     page = await root.get("/console/now")

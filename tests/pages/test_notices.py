@@ -165,7 +165,7 @@ async def test_the_state_of_the_service_in_words(pool: Pool, owner: Browser) -> 
 
     await said("New messages are accepted, sending waits for the operator")
     await pool.execute(
-        "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now() + interval '1 day')",
+        "INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now() + interval '50 seconds')",
         uuid7(),
     )
     await said("Working normally")

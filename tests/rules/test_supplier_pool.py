@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -319,22 +320,33 @@ async def test_sessions_are_kept_by_looking_in_time(pool: Pool) -> None:
     assert await pool.fetchval("SELECT min(lease_until) FROM supplier_sessions") > before
     assert ship.connector(id).sessions == 2
     # Another worker's are none of its business.
-    await pool.execute("UPDATE supplier_sessions SET worker_id = $1, lease_until = now() + interval '1 h'", uuid7())
+    await pool.execute("UPDATE supplier_sessions SET worker_id = $1, lease_until = now() + interval '50 s'", uuid7())
     before = await pool.fetchval("SELECT max(lease_until) FROM supplier_sessions")
     await ship.refresh()
     assert await pool.fetchval("SELECT min(lease_until) FROM supplier_sessions") == before
     assert ship.connector(id).sessions == 0
 
 
-async def test_a_dead_workers_sessions_are_taken_over(pool: Pool) -> None:
+@pytest.mark.parametrize("moved", [-timedelta(minutes=1), timedelta(days=3)], ids=["expired", "clock set back"])
+async def test_a_dead_workers_sessions_are_taken_over(pool: Pool, moved: timedelta) -> None:
     id = await add(pool, sessions=2)
     await Ship(pool).sail()
     alive = await Ship(pool).sail()
     assert alive.connector(id).sessions == 0
-    await pool.execute("UPDATE supplier_sessions SET lease_until = now() - interval '1 second'")
-    await pool.execute("UPDATE workers SET seen_at = now() - interval '1 minute' WHERE id <> $1", alive.id)
+    await pool.execute("UPDATE supplier_sessions SET lease_until = lease_until + $1::interval", moved)
+    await pool.execute("UPDATE workers SET seen_at = now() + $2::interval WHERE id <> $1", alive.id, moved)
     await alive.refresh()
     assert alive.connector(id).sessions == 2
+    assert await pool.fetchval("SELECT max(lease_until) < now() + interval '1 minute' FROM supplier_sessions")
+
+
+async def test_a_living_worker_keeps_its_sessions_when_the_clock_is_set_back(pool: Pool) -> None:
+    id = await add(pool, sessions=2)
+    ship = await Ship(pool).sail()
+    await pool.execute("UPDATE supplier_sessions SET lease_until = lease_until + interval '3 days'")
+    await ship.refresh()
+    assert ship.connector(id).sessions == 2
+    assert await pool.fetchval("SELECT max(lease_until) < now() + interval '1 minute' FROM supplier_sessions")
 
 
 async def test_fewer_sessions_are_closed_and_a_paused_supplier_has_none(pool: Pool) -> None:

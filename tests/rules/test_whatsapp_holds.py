@@ -68,7 +68,7 @@ async def workers_of(pool: Pool, count: int) -> tuple[Made, Workers, Meta]:
     await pool.execute("UPDATE whatsapp_numbers SET last_sent_at = NULL")
     await pool.execute(
         "INSERT INTO workers (id, name, started_at, seen_at)"
-        " SELECT gen_random_uuid(), n::text, now(), now() + interval '1 hour' FROM generate_series(1, $1) n",
+        " SELECT gen_random_uuid(), n::text, now(), now() + interval '50 seconds' FROM generate_series(1, $1) n",
         count,
     )
     return who, Workers(pool, [await Bench(pool).start() for _ in range(count)]), Meta(pool)

@@ -16,9 +16,11 @@ import msgspec
 #: Seconds between two beats; without a beat, until a process counts as gone; and for which it is still listed.
 BEAT, GONE, LISTED = 5.0, 15.0, 60.0
 
-#: SQL conditions on a row's `seen_at`.
-IS_ALIVE = f"seen_at > now() - interval '{GONE:g} seconds'"
-IS_LISTED = f"seen_at > now() - interval '{LISTED:g} seconds'"
+#: SQL conditions on a row's `seen_at`. One that lies far ahead was written before the clock was set back: a living
+#: process has since replaced its own.
+_NOT_AHEAD = f"seen_at < now() + interval '{LISTED:g} seconds'"
+IS_ALIVE = f"seen_at > now() - interval '{GONE:g} seconds' AND {_NOT_AHEAD}"
+IS_LISTED = f"seen_at > now() - interval '{LISTED:g} seconds' AND {_NOT_AHEAD}"
 #: The columns for a Process.
 COLUMNS = f"id, name, started_at, seen_at, NOT ({IS_ALIVE}) AS is_gone, version, memory"
 

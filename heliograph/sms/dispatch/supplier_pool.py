@@ -50,6 +50,8 @@ log = structlog.get_logger()
 SLOT_LEASE = 5.0
 #: A lease is renewed once this many seconds are left: with a check every second, at every other check.
 SLOT_RENEWED = 3.5
+#: A lease that seems to last for more seconds than this was taken before the clock was set back, and does not count.
+SLOT_LONGEST = 60.0
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TEST_ACCOUNT = Supplier(
     id=test_mode.SUPPLIER,
@@ -89,6 +91,7 @@ SELECT supplier_id, slot, $1, now() + make_interval(secs => $2)
  ORDER BY supplier_id, slot
 ON CONFLICT (supplier_id, slot) DO UPDATE SET worker_id = excluded.worker_id, lease_until = excluded.lease_until
  WHERE slot.worker_id = excluded.worker_id OR slot.lease_until < now()
+    OR slot.lease_until > now() + make_interval(secs => $5)
 RETURNING supplier_id
 """
 GIVE_BACK = """
@@ -318,9 +321,9 @@ class SupplierPool:
         for supplier_id, slot, is_mine, left, worker_id, is_ready, moves in slots:
             if is_mine:
                 mine.setdefault(supplier_id, []).append(slot)
-                if left > SLOT_RENEWED:
+                if SLOT_RENEWED < left <= SLOT_LONGEST:
                     fresh.add((supplier_id, slot))
-            elif left >= 0:
+            elif 0 <= left <= SLOT_LONGEST:
                 others.setdefault(supplier_id, set()).add(slot)
                 if moves:
                     moving.add(supplier_id)
@@ -352,7 +355,7 @@ class SupplierPool:
         held_now: dict[UUID, int] = {}
         if not fresh.issuperset(take):
             columns = [id for id, _ in take], [slot for _, slot in take]
-            for row in await conn.fetch(TAKE, self._worker_id, SLOT_LEASE, *columns):
+            for row in await conn.fetch(TAKE, self._worker_id, SLOT_LEASE, *columns, SLOT_LONGEST):
                 held_now[row["supplier_id"]] = held_now.get(row["supplier_id"], 0) + 1
         else:
             held_now.update(Counter(id for id, _ in take))
