@@ -230,7 +230,7 @@ async def test_queries_by_example(pool: Pool) -> None:
     queries = [block.text for path in documents() for block in blocks(path) if block.words == ["sql"]]
     assert queries
     for query in queries:
-        await pool.fetch(query)
+        await pool.execute(query)
 
 
 # ── Is a callback genuine? ────────────────────────────────────────────────────────────────────────────────────────

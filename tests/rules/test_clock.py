@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
@@ -14,10 +16,10 @@ from structlog.testing import capture_logs
 from heliograph import doctor
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Pool, follow_clock, open_pool
-from heliograph.base.ids import time_of, uuid7
+from heliograph.base.ids import time_of, uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.queue.backlog import claim_once
-from heliograph.queue.leases import UNROUTED
+from heliograph.queue.leases import BULK, GUARDED, PARKED, SINGLE, UNROUTED
 from heliograph.serve import serve
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.whatsapp.accepting.accept import Acceptor as WhatsAppAcceptor
@@ -25,13 +27,23 @@ from heliograph.whatsapp.accepting.accept import Send as WhatsAppSend
 from heliograph.whatsapp.accepting.accept import TemplateSend
 from heliograph.worker import work
 from tests.processes import until
-from tests.rules.factories import TO, organization, send
+from tests.rules.factories import TO, message, organization, send
 from tests.rules.whatsapp_factories import made
 
 HOUR, YEARS = timedelta(hours=1), timedelta(days=400)
 SHIFTS = (HOUR, -HOUR, YEARS, -YEARS)
 #: What an estimate and a loaded machine may cost; far less than any shift.
 NEAR = timedelta(seconds=60)
+RUNBOOK = Path(__file__).parents[2] / "docs" / "runbook.md"
+QUEUED = """
+INSERT INTO queue (id, kind, line, lane, organization_id, due_at, tries, lease_until)
+VALUES ($1, 'sms', $2, $3, $1, $4, $5, $6)
+"""
+CAMPAIGN = """
+INSERT INTO campaigns (organization_id, id, channel, name, status, mode, message_template, sender_id, audience_tags,
+                       audience_tag_match_mode, request_id, created_at, step_at, due_at)
+VALUES ($1, $2, 'sms', 'Sale', $3, 'live', 'hi', $2, $4, 'any', 'r', now(), $5, $6)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -164,3 +176,44 @@ async def test_doctor_names_the_machines_whose_clocks_differ(pool: Pool) -> None
         assert found.state == "failed"
         assert "3,600.0 s behind" in found.detail
         assert "NTP" in found.remedy
+
+
+async def test_the_runbooks_statements_bring_forward_what_a_clock_that_was_ahead_has_put_off(pool: Pool) -> None:
+    found = re.search(r"```sql\n(.*?)```", RUNBOOK.read_text().partition("## Check: clocks")[2], re.DOTALL)
+    assert found is not None
+    now = await present(pool)
+    ahead, minute = now + timedelta(days=3), timedelta(minutes=1)
+
+    async def put(at: datetime, due: datetime, *, line: UUID = UNROUTED, lane: int = SINGLE, tries: int = 0) -> UUID:
+        id = UUID(int=uuid7_floor(at).int + uuid7().int % 2**60)
+        await pool.execute(QUEUED, id, line, lane, due, tries, ahead + minute if tries else None)
+        return id
+
+    wanted = {
+        await put(ahead, ahead): now,
+        await put(now - HOUR, ahead + HOUR, tries=1): now + HOUR,
+        await put(now - HOUR, now - HOUR, tries=1): now - HOUR,
+        await put(ahead, ahead + HOUR, lane=BULK): now + HOUR,
+        # Of a campaign that was staged before the clock was wrong, held by the guard, and of a paused campaign.
+        await put(now - HOUR, now + HOUR, lane=BULK): now + HOUR,
+        await put(now - HOUR, now + PARKED, line=GUARDED): now + PARKED,
+        await put(ahead, ahead + 100 * YEARS, lane=BULK): ahead + 100 * YEARS,
+    }
+    actor = await organization(pool)
+    scheduled = await message(pool, actor)
+    await pool.execute("UPDATE messages SET send_at = $2 WHERE id = $1", scheduled, ahead)
+    await pool.execute("UPDATE queue SET due_at = $2 WHERE id = $1", scheduled, ahead)
+    running, later = uuid7(), uuid7()
+    for id, status, due in ((running, "running", ahead + HOUR), (later, "scheduled", None)):
+        await pool.execute(CAMPAIGN, actor.organization_id, id, status, ["a"], ahead, due)
+
+    await pool.execute(found[1])
+    rows = await pool.fetch("SELECT id, due_at, lease_until FROM queue")
+    off = {row["id"]: abs(row["due_at"] - ({scheduled: ahead} | wanted)[row["id"]]) for row in rows}
+    assert len(off) == len(wanted) + 1
+    assert max(off.values()) < NEAR, off
+    assert max(row["lease_until"] for row in rows if row["lease_until"]) < now + NEAR
+    steps = {row["id"]: (row["step_at"], row["due_at"]) for row in await pool.fetch("SELECT * FROM campaigns")}
+    assert steps[later] == (ahead, None)
+    assert abs(steps[running][0] - now) < NEAR
+    assert steps[running][1] == now + HOUR
