@@ -71,19 +71,22 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     postponed: Postponed | None = None
 
 
-async def settle(conn: Connection, settled: Sequence[Settlement]) -> list[Any]:
+async def settle(conn: Connection, settled: Sequence[Settlement], *, only_answers: bool = False) -> list[Any]:
     """Record the outcomes of attempts and settle their queue rows. Returns the moves that follow, which the caller must
-    make in the same transaction.
+    make in the same transaction. `only_answers`: no report of this channel is ever recorded as an attempt's outcome
+    (`attempts.mark_accepted`).
 
     Queue rows are locked before attempts, in the same order as dispatch does.
     """
     done = [one.ended.attempt.lease for one in settled if one.postponed is None]
     back = [one.postponed for one in settled if one.postponed is not None]
-    if done:
-        await leases.finish(conn, done)
+    held = await leases.finish(conn, done) if done else set()
     if back:
         await leases.postpone(conn, back)
-    taken = await attempts.end(conn, [one.ended for one in settled])
+    # Whoever takes a lease over records the attempt and changes the row's token in one transaction: while the token is
+    # ours, nothing is known. Should that ever be wrong, the batch is halved until each answer is alone.
+    are_new = only_answers and len(held) == len(settled) > 1
+    taken = await attempts.end(conn, [one.ended for one in settled], are_new=are_new)
     over = [one.lease for one in back if (one.lease.id, one.lease.attempt + 1) in taken]
     if over:
         await leases.withdraw(conn, over[0].kind, [lease.id for lease in over], only="all")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import asyncpg
@@ -18,7 +18,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.retry import SUBMIT
 from heliograph.queue import holds
-from heliograph.sending.attempts import Attempt
+from heliograph.sending.attempts import Attempt, mark_unknown
 from heliograph.sending.dispatch import RECENT_LOSS_WAIT
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.arrivals import FAILURES
@@ -751,6 +751,31 @@ async def test_an_answer_that_comes_after_the_lease_is_still_a_fact(pool: Pool) 
     await other.round()
     assert other.only.submitted == []
     assert not await queued(pool, id)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_an_attempt_that_is_known_delays_no_answer_that_is_recorded_with_its_own(
+    pool: Pool, is_held: bool
+) -> None:
+    bench = Bench(pool)
+    bench.only.script = answering(None)
+    actor = await organization(pool)
+    ids = [await message(pool, actor) for _ in range(3)]
+    await bench.round()
+    known = ids[1]
+    lease = bench.dispatcher.flights.of(known)[0].lease
+    begun = msgspec.structs.replace(lease, attempt=1, begun_at=datetime.now(UTC), target_id=bench.only_id)
+    async with pool.acquire() as conn:
+        await mark_unknown(conn, [begun])
+        if not is_held:  # as whoever takes it over does
+            await conn.execute("UPDATE queue SET lease_token = gen_random_uuid() WHERE id = $1", known)
+    for submission in bench.only.submitted:
+        bench.answer(submission, accepted(submission.message_id.hex))
+    await bench.settle()
+    for id in ids:
+        assert await attempts(pool, id) == [(1, "accepted")]
+        assert await status_of(pool, id) == "sent"
+        assert await queued(pool, id) is (id == known and not is_held)
 
 
 async def test_a_refused_second_attempt_does_not_undo_the_first_that_was_taken(pool: Pool) -> None:

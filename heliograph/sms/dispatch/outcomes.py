@@ -55,7 +55,7 @@ async def record(
     at = now()
     given = [_ids(one) for one in answered]
     moves: list[Move] = await settle(
-        conn, [_decide(one, ids, at, grace) for one, ids in zip(answered, given, strict=True)]
+        conn, [_decide(one, ids, at, grace) for one, ids in zip(answered, given, strict=True)], only_answers=True
     )
     # Also those of parts that were accepted before another part was refused.
     ids = [id for some in given for id in some]
