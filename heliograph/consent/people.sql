@@ -4,16 +4,20 @@
 -- plan made while a table was empty.
 CREATE OR REPLACE FUNCTION names_of_person(p_organization uuid, p_address text) RETURNS TABLE (name text)
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT person_of(p_address)
-    UNION ALL
-    SELECT linked.name
-      FROM (SELECT known.person FROM person_names known
-             WHERE known.organization_id = p_organization AND known.name = person_of(p_address) LIMIT 1) mine
+    SELECT names.name
+      FROM (SELECT person_of(p_address) AS name OFFSET 0) own  -- worked out once; without OFFSET, for each use of it
       CROSS JOIN LATERAL (
-           SELECT others.name FROM person_names others
-            WHERE others.organization_id = p_organization AND others.person = mine.person
-              AND others.name <> person_of(p_address)
-            LIMIT 100) linked
+           SELECT own.name
+           UNION ALL
+           SELECT linked.name
+             FROM (SELECT known.person FROM person_names known
+                    WHERE known.organization_id = p_organization AND known.name = own.name LIMIT 1) mine
+             CROSS JOIN LATERAL (
+                  SELECT others.name FROM person_names others
+                   WHERE others.organization_id = p_organization AND others.person = mine.person
+                     AND others.name <> own.name
+                   LIMIT 100) linked
+           ) names
 $$;
 
 -- opted_out_since: since when a recipient's person has been opted out, under any name; no row: they are not.
