@@ -137,6 +137,13 @@ def test_every_event_is_documented_and_whether_it_is_raised() -> None:
     assert {kind for kind, said in documented.items() if said == "yes"} == raised
 
 
+def test_decisions_share_one_layout() -> None:
+    layout = ["Context", "Decision", "Consequences", "Alternatives"]
+    headings = {path.name: re.findall("^## (.+)", prose(path), re.M) for path in (DOCS / "decisions").glob("*.md")}
+    assert len(headings) > 200
+    assert {name: found for name, found in headings.items() if found != layout} == {}
+
+
 def test_every_crash_point_has_its_consequence() -> None:
     source = "".join(path.read_text() for path in files(".py") if path.is_relative_to(ROOT / "heliograph"))
     points = re.findall(r'crash_point\("([^"]+)"\)', source)
