@@ -113,12 +113,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     reader_database_url: Annotated[
         str,
         (
-            "URL of a standby from which lists, reports and exports are read; while it is away or behind, and if empty,"
+            "URL of a standby from which lists, reports and exports are read; while it is down or behind, and if empty,"
             " they are read from HELIOGRAPH_DATABASE_URL"
         ),
     ] = ""
     reader_wait_seconds: Annotated[
-        float, "How long a read waits for that standby to have what was committed when it was asked"
+        float, "How long a read waits for that standby to replay what was committed before the read began"
     ] = 0.5
     wal_archive: Annotated[
         str,
@@ -140,12 +140,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_listen: Annotated[
         str,
         (
-            "Address and port for Prometheus, such as `127.0.0.1:9464`; each process takes the next free port from it"
-            " on; if empty, there are no metrics"
+            "Address and port for Prometheus, such as `127.0.0.1:9464`; each process takes the next free port from"
+            " there on; if empty, there are no metrics"
         ),
     ] = ""
     board_url: Annotated[
-        str, "URL of a board for these metrics, such as one of Grafana, that the console's page *Health* links to"
+        str, "URL of a dashboard for these metrics, such as one in Grafana, that the console's page *Health* links to"
     ] = ""
     traces_url: Annotated[
         str,
@@ -199,7 +199,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_proxies: Annotated[
         str, "Networks of the proxies trusted to report client addresses, comma-separated CIDRs"
     ] = ""
-    proxy_says: Annotated[str, "How they report them: `x-forwarded-for`, `forwarded` or `proxy-protocol`"] = (
+    proxy_says: Annotated[str, "How these proxies report them: `x-forwarded-for`, `forwarded` or `proxy-protocol`"] = (
         "x-forwarded-for"
     )
     not_ready_seconds: Annotated[
