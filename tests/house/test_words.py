@@ -134,6 +134,15 @@ def test_where_to_read_on_is_there(kind: str, code: str, one: words.Why) -> None
     assert not anchor or anchor in anchors(DOCS / file)
 
 
+@pytest.mark.parametrize("code", ["endpoint.requested", "endpoint.gone", "endpoint.failing", "webhook.gone"])
+def test_a_disabled_endpoint_is_to_be_enabled_rather_than_replaced(code: str) -> None:
+    """It keeps its secret, and recovers what it missed."""
+    kind, _, name = code.partition(".")
+    one = words.entries()[kind][name]
+    assert re.search("nable (it|the endpoint) again", one.en.remedy)
+    assert re.search("eative(-o| o endpoint)", one.pt.remedy)
+
+
 def test_a_code_that_is_none_has_no_words() -> None:
     assert words.why("status", "nonsense") is None
     found = words.why("status", "delivered")
