@@ -135,20 +135,27 @@ def _next(allowed: Week, zone: ZoneInfo, at: datetime) -> datetime:
 def _spans(allowed: Week, zone: ZoneInfo, at: datetime) -> Iterator[tuple[datetime, datetime]]:
     """The allowed spans around `at` and for some days after it, in UTC; adjacent ones are merged."""
     day = at.astimezone(zone).date() - timedelta(days=1)
+    # In local time, so that a change of the clocks neither shifts the hours nor separates adjacent ones.
     begin: datetime | None = None
     end: datetime | None = None
     for number in range(10):
         date = day + timedelta(days=number)
         midnight = datetime(date.year, date.month, date.day, tzinfo=zone)
         for first, last in allowed[date.weekday()]:
-            # In local time, so that daylight saving changes do not shift the hours.
-            opening = (midnight + timedelta(minutes=first)).astimezone(UTC)
-            closing = (midnight + timedelta(minutes=last)).astimezone(UTC)
+            opening, closing = midnight + timedelta(minutes=first), midnight + timedelta(minutes=last)
             if end is not None and opening <= end:
                 end = closing
                 continue
             if begin is not None and end is not None:
-                yield begin, end
+                yield _time(begin, fold=1), _time(end, fold=0)
             begin, end = opening, closing
     if begin is not None and end is not None:
-        yield begin, end
+        yield _time(begin, fold=1), _time(end, fold=0)
+
+
+def _time(local: datetime, *, fold: int) -> datetime:
+    """A local time in UTC: the moment of the change if clocks skip it, and the first (`fold` 0) or the second (1) if it
+    comes twice. A span that opens at the second and closes at the first contains nothing that is quiet."""
+    while local.astimezone(UTC).astimezone(local.tzinfo).replace(tzinfo=None) != local.replace(tzinfo=None):
+        local += timedelta(minutes=1)
+    return local.replace(fold=fold).astimezone(UTC)

@@ -15,6 +15,7 @@ from heliograph.classes.countries import COUNTRIES, DEFAULT
 from heliograph.classes.quiet import QuietHours, is_setting, week
 
 MOZAMBIQUE, SOUTH_AFRICA, NEW_YORK, LOS_ANGELES = "+258841234567", "+27821234567", "+12125550123", "+12135550123"
+HAVANA = "+5352345678"
 
 
 def at(text: str) -> datetime:
@@ -46,6 +47,18 @@ def at(text: str) -> datetime:
         ("13:00-15:00", MOZAMBIQUE, "2026-03-02T11:00", "2026-03-02T13:00"),
         ("13:00-15:00", MOZAMBIQUE, "2026-03-02T23:00", None),
         ("00:00-08:00", MOZAMBIQUE, "2026-03-01T22:00", "2026-03-02T06:00"),
+        # On 8 March the clocks of New York go from 02:00 (07:00 UTC) to 03:00: there is no half past two.
+        ("22:00-02:30", NEW_YORK, "2026-03-08T06:59", "2026-03-08T07:00"),
+        ("02:30-08:00", NEW_YORK, "2026-03-08T06:59", None),
+        ("02:30-08:00", NEW_YORK, "2026-03-08T07:00", "2026-03-08T12:00"),
+        # On 1 November there are two: quiet until the second, or from the first.
+        ("22:00-01:30", NEW_YORK, "2026-11-01T05:30", "2026-11-01T06:30"),
+        ("01:30-08:00", NEW_YORK, "2026-11-01T05:29", None),
+        ("01:30-08:00", NEW_YORK, "2026-11-01T05:30", "2026-11-01T13:00"),
+        ("01:45-01:15", NEW_YORK, "2026-11-01T05:20", "2026-11-02T06:15"),
+        # In Cuba it is midnight that is skipped, or comes twice; whoever is not quiet then stays so.
+        ("05:00-08:00", HAVANA, "2026-03-08T05:00", None),
+        ("05:00-08:00", HAVANA, "2026-11-01T04:30", None),
     ],
 )
 def test_marketing_waits_until_it_is_day_there(setting: str, recipient: str, now: str, opens: str | None) -> None:
