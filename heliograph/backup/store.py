@@ -159,11 +159,16 @@ def unfinished(to: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def prune(directory: Path, *, keep: int) -> list[Path]:
+def prune(directory: Path, *, keep: int, now: datetime) -> list[Path]:
     """Remove all but the newest `keep` backups, and the remains of interrupted ones. Returns the removed backups.
-    Raises BackupError."""
+    Raises BackupError.
+
+    `now`: by the database's clock. If that was ahead and has been set back, the dates of some backups have yet to come.
+    They count as the oldest: otherwise they would be kept, and every new backup removed.
+    """
+    found = sorted(listed(directory), key=lambda one: one.manifest.taken_at > now)
     gone = []
-    for path in [one.path for one in listed(directory)[keep:]]:
+    for path in [one.path for one in found[keep:]]:
         try:
             # A partly removed backup must neither look complete nor be left behind: the next run finishes the removal.
             path.rename(directory / f"{UNFINISHED}{secrets.token_hex(4)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,27 @@ from heliograph.backup.store import Backup, BackupError
 from heliograph.cli import app
 from tests.rules.test_backups import PASSPHRASE, copy_of
 
+NOW = datetime(2027, 1, 3, tzinfo=UTC)
+
 
 @pytest.fixture
 def two(tmp_path: Path) -> list[Backup]:
     """Two backups, the newest first."""
-    for name in ("20270101T000000Z", "20270102T000000Z"):
-        place = tmp_path / f"{store.PREFIX}{name}"
+    for day in (1, 2):
+        at = datetime(2027, 1, day, tzinfo=UTC)
+        place = tmp_path / f"{store.PREFIX}{at:%Y%m%dT%H%M%SZ}"
         (place / store.CLUSTER).mkdir(parents=True)
-        (place / store.MANIFEST).write_bytes(msgspec.json.encode(copy_of("", "").manifest))
+        manifest = msgspec.structs.replace(copy_of("", "").manifest, taken_at=at)
+        (place / store.MANIFEST).write_bytes(msgspec.json.encode(manifest))
     return store.listed(tmp_path)
+
+
+def test_a_backup_from_before_a_clock_was_set_back_does_not_outlive_newer_ones(
+    two: list[Backup], tmp_path: Path
+) -> None:
+    ahead, newest = two
+    assert store.prune(tmp_path, keep=1, now=newest.manifest.taken_at) == [ahead.path]
+    assert store.listed(tmp_path) == [newest]
 
 
 def test_a_removal_that_is_killed_leaves_no_half_backup(
@@ -38,9 +51,9 @@ def test_a_removal_that_is_killed_leaves_no_half_backup(
     with monkeypatch.context() as half:
         half.setattr(store.shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
-            store.prune(tmp_path, keep=1)
+            store.prune(tmp_path, keep=1, now=NOW)
     assert store.listed(tmp_path) == two[:1]
-    assert store.prune(tmp_path, keep=1) == []
+    assert store.prune(tmp_path, keep=1, now=NOW) == []
     assert list(tmp_path.iterdir()) == [two[0].path], "the next time finishes it"
 
 
@@ -52,7 +65,7 @@ def test_a_backup_that_cannot_be_removed_is_told(
 
     monkeypatch.setattr(Path, "rename", refused)
     with pytest.raises(BackupError, match=f"^{two[1].path} cannot be removed: Permission denied$"):
-        store.prune(tmp_path, keep=1)
+        store.prune(tmp_path, keep=1, now=NOW)
     assert store.listed(tmp_path) == two
 
 
@@ -64,11 +77,11 @@ def test_a_backup_that_another_command_removes_is_told_by_that_one_only(
     def second(path: Path, target: Path) -> Path:
         """Another command comes first."""
         monkeypatch.setattr(Path, "rename", rename)
-        others.extend(store.prune(tmp_path, keep=1))
+        others.extend(store.prune(tmp_path, keep=1, now=NOW))
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", second)
-    assert (store.prune(tmp_path, keep=1), others) == ([], [two[1].path])
+    assert (store.prune(tmp_path, keep=1, now=NOW), others) == ([], [two[1].path])
 
 
 def test_credentials_that_cannot_be_read_are_told(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ async def test_a_backup_that_is_being_taken_is_not_pruned(
     async def pruned(arguments: Sequence[str | Path], **options: Any) -> None:
         await dump(arguments, **options)
         (to / f"{store.UNFINISHED}1234").mkdir()
-        assert store.prune(to, keep=1) == []
+        assert store.prune(to, keep=1, now=datetime.now(UTC)) == []
         assert not (to / f"{store.UNFINISHED}1234").exists()
 
     monkeypatch.setattr(taking.copies, "run", pruned)
@@ -286,7 +286,7 @@ async def test_what_lies_beside_the_backups_stops_nothing(dump: Backup, pool: Po
     assert [any(str(path) in text for text in told) for path in damaged] == [True, True, True]
     await until_the_next_second(pool)
     second = await take(pool, owner_url, to)
-    assert store.prune(to, keep=1) == [dump.path]
+    assert store.prune(to, keep=1, now=datetime.now(UTC)) == [dump.path]
     assert [one.path for one in store.listed(to)] == [second.path]
     assert all(path.exists() for path in damaged)
     found = CliRunner().invoke(app, ["backup", "list", str(to)])
@@ -327,7 +327,7 @@ async def test_the_newest_are_kept(dump: Backup, pool: Pool, owner_url: str) -> 
     await until_the_next_second(pool)
     second = await take(pool, owner_url, to)
     assert [one.path for one in store.listed(to)] == [second.path, dump.path]
-    assert store.prune(to, keep=1) == [dump.path]
+    assert store.prune(to, keep=1, now=datetime.now(UTC)) == [dump.path]
     assert [path.name for path in to.iterdir()] == [second.path.name]
 
 

@@ -156,7 +156,7 @@ def verify(
 
 async def _prune(conn: Connection, to: Path, keep: int, wal: Path | None) -> None:
     """Remove what is not to be kept, and report it. Raises BackupError."""
-    for path in store.prune(to, keep=keep):
+    for path in store.prune(to, keep=keep, now=await conn.fetchval("SELECT now()")):
         say(f"Removed {path}.")
     damaged: list[str] = []
     left = store.listed(to, damaged=damaged.append)
