@@ -16,11 +16,15 @@ from heliograph.base.sentences import Check, said
 
 #: A backup older than this causes a warning.
 BACKUP_AGE = timedelta(hours=26)
-# Includes the traffic that makes a backup necessary.
+# Includes the traffic that makes a backup necessary. What is dated later than now, by a clock that was ahead and has
+# been set back, does not hide that none was taken since: the age is that of the last of the others, NULL without one.
 BACKUPS = """
-SELECT max(taken_at), now() - max(taken_at), max(taken_at) FILTER (WHERE verified_at IS NOT NULL),
+SELECT coalesce(max(taken_at) FILTER (WHERE taken_at <= now()), max(taken_at)),
+       now() - max(taken_at) FILTER (WHERE taken_at <= now()),
+       max(taken_at) FILTER (WHERE verified_at IS NOT NULL),
        EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active'),
-       (SELECT archive NOT IN ('', current_setting('cluster_name')) FROM backups ORDER BY taken_at DESC LIMIT 1)
+       (SELECT archive NOT IN ('', current_setting('cluster_name'))
+          FROM backups ORDER BY taken_at > now(), taken_at DESC LIMIT 1)
   FROM backups
 """
 
@@ -52,7 +56,7 @@ async def _backups(conn: Connection, settings: Settings) -> list[Check]:
             " backup, so no point in time since can be restored."
         )
         return [Check(name, "warning", detail, remedy)]
-    if matters and age > BACKUP_AGE:
+    if matters and (age is None or age > BACKUP_AGE):
         return [Check(name, "warning", detail, remedy)]
     return [Check(name, "ok", detail)]
 

@@ -56,7 +56,8 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_callbacks LIMIT {MOST}) waiti
        (SELECT count(*) FROM (SELECT FROM supplier_callbacks LIMIT {MOST}) waiting) AS supplier_callbacks,
        (SELECT count(*) FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS workers,
        (SELECT coalesce(extract(epoch FROM now() - max(done_until)), -1) FROM timers WHERE name = $1) AS retention,
-       (SELECT coalesce(extract(epoch FROM now() - max(taken_at)), -1) FROM backups) AS backup,
+       (SELECT coalesce(extract(epoch FROM now() - max(taken_at)), -1)
+          FROM backups WHERE taken_at <= now()) AS backup,
        {snapshots.OLDEST} AS snapshot, {snapshots.HORIZON} AS horizon,
        (SELECT coalesce(max(n_dead_tup), 0) FROM pg_stat_user_tables WHERE relname = 'queue') AS dead,
        (SELECT pg_database_size(current_database())) AS bytes,

@@ -383,6 +383,37 @@ async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -
     assert [one.state for one in backups.archive(says, plain)] == ["failed"]
 
 
+async def test_a_backup_dated_by_a_clock_that_was_ahead_does_not_hide_that_none_is_taken(
+    pool: Pool, database_url: str
+) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+
+    async def taken(days: int) -> None:
+        await pool.execute(
+            "INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal)"
+            " VALUES (gen_random_uuid(), 'dump', now() + make_interval(days => $1), now(), 1, '/srv', '', '')",
+            days,
+        )
+
+    async def age() -> float:
+        """In days; -1: none."""
+        (found,) = [one for one in await metrics.read(pool, Standbys()) if one.name == "heliograph_backup_age_seconds"]
+        return found.value if found.value == -1 else round(found.value / 86400, 1)
+
+    async with pool.acquire() as conn:
+        values = {"host": "127.0.0.1", "port": 2775, "systemId": "h"}
+        await suppliers.add(conn, KEY, name="main", kind="smpp", settings=values, secret="s")
+    await taken(200)
+    assert ((await named(pool, settings, "backups")).state, await age()) == ("warning", -1)
+    await taken(-3)
+    late = await named(pool, settings, "backups")
+    assert (late.state, await age()) == ("warning", 3)
+    three_days_ago = datetime.now(UTC) - timedelta(days=3)
+    assert f"{three_days_ago:%Y-%m-%d}" in str(late.detail)
+    await taken(0)
+    assert ((await named(pool, settings, "backups")).state, await age()) == ("ok", 0)
+
+
 async def test_an_archive_is_compared_with_what_the_newest_backup_needs(
     pool: Pool, database_url: str, tmp_path: Path
 ) -> None:
