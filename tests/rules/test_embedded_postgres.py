@@ -16,13 +16,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from heliograph.base.embedded.files import memory_bytes
+from heliograph.base.embedded import files
+from heliograph.base.embedded.files import Layout, memory_bytes
 from heliograph.base.embedded.install import PostgresError, account_for
 from heliograph.base.embedded.server import default_data_dir, url_of
 from heliograph.base.network.connecting import connect
 from heliograph.base.process.settings import Settings
 from heliograph.health.database import DiskSpace, disk
-from tests.embedded import QUICK, ROOT, Start, ask, execute, fetch, log_of
+from tests.embedded import QUICK, ROOT, Start, ask, execute, fetch, log_of, until
 from tests.processes import until_true
 
 # --- a first start, and a second
@@ -132,6 +133,30 @@ async def test_the_servers_log_quotes_no_rows(cluster_home: Path, embedded: Star
     assert "+15550001234" not in log_of(cluster_home)
     assert "4321" not in re.sub(r"\[\d+\]", "", log_of(cluster_home))
     assert (cluster_home / "app.password").read_text().strip() not in log_of(cluster_home)
+
+
+async def test_old_logs_are_removed_while_the_server_runs(
+    cluster_home: Path, embedded: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOGS_EVERY", 0.05)
+    server = embedded(cluster_home)
+    await server.start()
+    own = files.logs(Layout(cluster_home))
+    # Of the year before, and of next year, by a clock that was ahead.
+    old, ahead = (
+        [own[0].with_name(f"postgresql-{year}0101-0000{number:02d}.log") for number in range(20)]
+        for year in (2020, 2090)
+    )
+    for paths, years in ((old, -1), (ahead, 1)):
+        for number, path in enumerate(paths):
+            path.touch()
+            at = time.time() + years * 365 * 86400 + number
+            os.utime(path, (at, at))
+    assert files.logs(Layout(cluster_home)) == [*ahead, *old, *own]
+    waiting = asyncio.create_task(server.wait())
+    await until(lambda: files.logs(Layout(cluster_home)) == [*old, *own][-files.LOG_FILES :])
+    await server.stop()
+    assert await waiting == 0
 
 
 async def test_the_server_has_a_session_of_its_own(cluster_home: Path, embedded: Start) -> None:

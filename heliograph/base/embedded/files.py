@@ -25,6 +25,7 @@ import dataclasses
 import hashlib
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -34,6 +35,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from heliograph.base.database import clock
 from heliograph.base.embedded.install import Install, PostgresError, SystemUser
 from heliograph.base.embedded.process import Process
 
@@ -41,8 +43,9 @@ from heliograph.base.embedded.process import Process
 MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 #: sockaddr_un holds 108 bytes with its final NUL; the rest is room for other systems.
 LONGEST_SOCKET_PATH = 100
-#: Size at which the server log continues in a new file, and how many files survive a start.
-LOG_FILE_MB, LOG_FILES = 10, 10
+#: Size at which the server log continues in a new file, how many files are kept, and after how many seconds the others
+#: are removed.
+LOG_FILE_MB, LOG_FILES, LOGS_EVERY = 10, 10, 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,8 +244,31 @@ def prepare_run(layout: Layout, account: SystemUser) -> None:
     # refuse to start.
     for remains in layout.sockets.glob(".s.PGSQL.*"):
         remains.unlink()
-    for old in sorted(layout.log.glob("postgresql-*.log"))[: 1 - LOG_FILES]:
-        old.unlink()
+    remove_old_logs(layout, keep=LOG_FILES - 1)
+
+
+def logs(layout: Layout) -> list[Path]:
+    """The server's logs, the newest last. If the clock was ahead and has been set back, those written until then are
+    not the newest."""
+    written = {path: path.stat().st_mtime for path in layout.log.glob("postgresql-*.log")}
+    now = clock.now().timestamp()
+    return sorted(written, key=lambda path: (written[path] <= now, written[path], path))
+
+
+def remove_old_logs(layout: Layout, *, keep: int = LOG_FILES) -> None:
+    """Remove all but the newest logs. Whatever cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        for old in logs(layout)[:-keep]:
+            old.unlink()
+
+
+def complaints(layout: Layout) -> str:
+    """Errors among the last lines of the server's log."""
+    found = logs(layout)
+    lines = found[-1].read_text(errors="replace").splitlines()[-50:] if found else []
+    # Without those caused by our own checks.
+    told = [line for line in lines if re.search(r"FATAL:  (?!the database system is )|PANIC|could not", line)]
+    return "".join(f"\n{line}" for line in told[-10:])
 
 
 def choose_port(wanted: int | None) -> int:

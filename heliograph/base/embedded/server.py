@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import re
 import signal
 import time
 import urllib.parse
@@ -177,10 +176,14 @@ class Embedded:
         return self._server.pid if self._server is not None and not self._server.ended.done() else None
 
     async def wait(self) -> int:
-        """Wait until the server has ended; returns its status as in subprocess, or UNKNOWN_STATUS."""
+        """Wait until the server has ended; returns its status as in subprocess, or UNKNOWN_STATUS. Meanwhile its old
+        logs are removed: an error that persists would fill the disk with them."""
         if self._server is None:
             raise RuntimeError("not started")
-        return await asyncio.shield(self._server.ended)
+        ended = self._server.ended
+        while not (await asyncio.wait([ended], timeout=files.LOGS_EVERY))[0]:
+            files.remove_old_logs(self._layout)
+        return ended.result()
 
     async def stop(self) -> None:
         """Shut the server down and release the directory. Sessions are terminated; what was committed is on disk."""
@@ -299,7 +302,7 @@ class Embedded:
             if answer is not None:
                 remove_old_installs(self._layout.home, install)
                 return answer
-            reason = self._layout.early_log.read_text(errors="replace").strip() + self._last_log()
+            reason = self._layout.early_log.read_text(errors="replace").strip() + files.complaints(self._layout)
             if "shared memory block" in reason:
                 # Backends of a server that was killed are still finishing their statements.
                 state = "waiting for the processes of the previous PostgreSQL to end"
@@ -389,11 +392,3 @@ class Embedded:
     def _keep_port(self, port: int) -> None:
         if port != self._last_port():
             files.write(self._layout.port, f"{port}\n", mode=0o644)
-
-    def _last_log(self) -> str:
-        """Errors among the last lines of the server's log."""
-        logs = sorted(self._layout.log.glob("postgresql-*.log"))
-        lines = logs[-1].read_text(errors="replace").splitlines()[-50:] if logs else []
-        # Without those caused by our own checks.
-        complaints = [line for line in lines if re.search(r"FATAL:  (?!the database system is )|PANIC|could not", line)]
-        return "".join(f"\n{line}" for line in complaints[-10:])
