@@ -27,6 +27,8 @@ from heliograph.people.mailing import texts
 from heliograph.people.users import User
 
 LIFE = timedelta(hours=72)
+#: How long an expired one is listed, to be renewed; then the address of somebody who never accepted is erased.
+KEPT = timedelta(days=30)
 #: A mail not sent by then is given up; the link can still be handed over in other ways.
 MAILED_WITHIN = timedelta(hours=24)
 LONGEST_NOTE = 500
@@ -226,6 +228,13 @@ SELECT i.id, i.email, i.role, i.note, u.name AS invited_by, i.created_at, i.expi
 async def list_all(conn: Connection, actor: Actor) -> list[Invitation]:
     """Pending invitations, newest first, including expired ones."""
     return [Invitation(**row) for row in await conn.fetch(LIST, actor.organization_id)]
+
+
+# For retention: $1 is when it expired, $2 the batch size.
+FORGET = """
+DELETE FROM invitations WHERE (organization_id, id) IN (
+    SELECT organization_id, id FROM invitations WHERE expires_at < $1 LIMIT $2)
+"""
 
 
 OFFER = """

@@ -16,7 +16,7 @@ from heliograph.guard.windows import SPAN
 from heliograph.health import findings, sizes, webs
 from heliograph.mail import outbox
 from heliograph.networks.learned import KEPT as NETWORKS
-from heliograph.people import email_change, links, sessions, tries
+from heliograph.people import email_change, invitations, links, sessions, tries
 from heliograph.people.operators import noticing
 from heliograph.people.operators import sessions as operator_sessions
 from heliograph.people.passkeys import keeping
@@ -172,6 +172,7 @@ SHARED = Rules(
         Deletion("sessions", sessions.FORGET, lambda at: at.now),
         Deletion("sessions of the console", operator_sessions.FORGET, lambda at: at.now),
         Deletion("links to sign in", links.FORGET, lambda at: at.now),
+        Deletion("invitations that nobody accepted", invitations.FORGET, lambda at: at.now - invitations.KEPT),
         Deletion("e-mail addresses that nobody confirmed", email_change.FORGET, lambda at: at.now),
         Deletion("mails", outbox.FORGET, lambda at: at.now - outbox.KEPT),
         Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),

@@ -110,6 +110,22 @@ async def test_a_message_for_later_stays_however_short_messages_are_kept(pool: P
     await check_ledger(pool, [actor.organization_id], gone={actor.organization_id: 2})
 
 
+async def test_the_addresses_of_people_who_never_accepted_an_invitation_go(pool: Pool) -> None:
+    acme = await organization(pool)
+    for name, days in (("long", 31), ("lately", 29), ("still", -2)):
+        await pool.execute(
+            "INSERT INTO invitations (organization_id, id, email, role, token_hash, created_at, expires_at)"
+            " VALUES ($1, gen_random_uuid(), $2 || '@example.com', 'viewer', sha256($2::text::bytea), now(),"
+            " now() - make_interval(days => $3))",
+            acme.organization_id,
+            name,
+            days,
+        )
+    await forget(pool)
+    kept = {row["email"] for row in await pool.fetch("SELECT email FROM invitations")}
+    assert kept == {"lately@example.com", "still@example.com"}
+
+
 async def test_large_amounts_go_in_steps(pool: Pool) -> None:
     await text(pool, timedelta(days=31))
     await pool.execute(
