@@ -73,6 +73,7 @@ SELECT child.relname
 """
 
 DROP = "SELECT drop_partition($1)"
+RESTORED = "SELECT EXISTS (SELECT FROM queue_holds WHERE restored)"
 
 NIL = UUID(int=0)
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
@@ -97,14 +98,20 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
     not, however often it runs.
 
     Does nothing while this machine's clock and the database's differ: nobody can tell which one is wrong, and deletions
-    cannot be undone.
+    cannot be undone. Only creates partitions while what was restored from a backup is held: nothing of it expires then,
+    and in an old backup all of it would have.
     """
     if clock.differs():
         log.warning("retention suspended while the clocks differ", ahead_seconds=round(clock.ahead(), 1))
         return True
     present: datetime = await conn.fetchval("SELECT now()")
+    steps = [*_steps(bounds(settings, present.astimezone(UTC)), RULES), *also]
+    is_held: bool = await conn.fetchval(RESTORED)
+    if is_held:
+        log.warning("retention suspended while what was restored is held")
+        steps = steps[:1]
     finished = succeeded = True
-    for step in (*_steps(bounds(settings, present.astimezone(UTC)), RULES), *also):
+    for step in steps:
         began = time.monotonic()
         try:
             if not await step.run(conn):
@@ -121,7 +128,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
                 log.warning("retention step timed out", step=step.name, seconds=took)
             else:
                 log.exception("retention step failed", step=step.name)
-    if finished and succeeded:
+    if finished and succeeded and not is_held:
         await timers.reach(conn, timers.FORGET, present)
     return finished
 

@@ -19,6 +19,8 @@ from heliograph.base.database.migrate import DAILY, PARTITIONED, day_name, make_
 from heliograph.base.database.pool import Connection, Pool, follow_clock
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
+from heliograph.queue import holds
+from heliograph.queue.holds import Selection
 from heliograph.retention import forgetting, standing
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.reports import parts
@@ -293,6 +295,24 @@ async def test_nothing_is_forgotten_while_the_clocks_differ(pool: Pool, wrong_cl
             assert await forgetting.forget(conn, SETTINGS)
     assert [line["event"] for line in logs] == ["retention suspended while the clocks differ"]
     assert await pool.fetchval("SELECT count(body) FROM messages") == 1
+
+
+async def test_nothing_that_was_restored_is_forgotten_before_it_is_released(
+    pool: Pool, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """All of a backup of last year is past its time, with what waits in its queue."""
+    await text(pool, timedelta(days=40))
+    await as_owner("DROP TABLE " + (today := day_name("send_keys", NOW.date())))
+    async with pool.acquire() as conn:
+        await holds.hold(conn, Selection(kinds=("sms",)), reason="a backup", restored=True)
+        with capture_logs() as logs:
+            assert await forgetting.forget(conn, SETTINGS)
+        assert [line["event"] for line in logs] == ["retention suspended while what was restored is held"]
+        assert today in await partitions(pool), "what is written from now on has its place"
+        assert await conn.fetchval("SELECT count(body) FROM messages") == 1
+        await holds.release(conn, Selection())
+    await forget(pool)
+    assert await texts(pool) == []
 
 
 async def test_a_past_partition_that_holds_a_young_row_stays(pool: Pool) -> None:
