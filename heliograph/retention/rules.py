@@ -53,10 +53,15 @@ DELETE FROM contact_import_batches WHERE (organization_id, import_id, batch) IN 
                           AND status IN ('scheduled', 'staging') AND audience_import = b.import_id)
      LIMIT $2)
 """
-# Uploads are kept for as long as their import may be continued.
+# Uploads are kept for as long as their import may be continued. A running one may be taken over by another worker,
+# which would find nothing more to import, and end it.
 DELETE_CHUNKS = """
 DELETE FROM contact_import_chunks WHERE (organization_id, import_id, number) IN (
-    SELECT organization_id, import_id, number FROM contact_import_chunks WHERE import_id < $1 LIMIT $2)
+    SELECT organization_id, import_id, number FROM contact_import_chunks c
+     WHERE import_id < $1
+       AND NOT EXISTS (SELECT FROM contact_imports
+                        WHERE organization_id = c.organization_id AND id = c.import_id AND state = 'running')
+     LIMIT $2)
 """
 DELETE_IMPORT_REJECTS = """
 DELETE FROM contact_import_rejects WHERE (organization_id, import_id, row) IN (

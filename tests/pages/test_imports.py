@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
 import pytest
 
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7_floor
 from heliograph.campaigns.staging import Stager
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts import importing, records
@@ -20,6 +21,7 @@ from heliograph.contacts.imports.survey import Numbers
 from heliograph.contacts.records import Entry
 from heliograph.dashboard.audience import words
 from heliograph.overview.exports import kinds
+from heliograph.retention.rules import DELETE_CHUNKS
 from tests.rules.test_contacts import APART
 
 from .conftest import Browser, Page, Tenant, make_person, make_tenant
@@ -217,6 +219,30 @@ async def test_what_was_stopped_goes_on_where_it_was(
         pass
     await runner.close()
     assert tuple(await pool.fetchrow("SELECT state, rows, created FROM contact_imports")) == ("finished", 50, 50)
+
+
+async def test_what_was_stopped_does_not_go_on_without_its_file(
+    pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end at once, as if all of its rows were imported."""
+    monkeypatch.setattr(running, "STEPS", 1)
+    content = "\n".join(["phone", *(f"+25884{1_000_000 + n}" for n in range(50))]).encode()
+    page = await to_check(pool, owner, content)
+    id = page.path.split("/")[3]
+    page = await owner.submit(page, f"/contacts/imports/{id}/run")
+    runner = Runner(pool, {}, rows=20)
+    await runner.round()
+    await pool.execute(DELETE_CHUNKS, uuid7_floor(datetime.now(UTC) + timedelta(days=1)), 100)
+    assert await pool.fetchval("SELECT count(*) FROM contact_import_chunks") == 1, "it may be taken over"
+    page = await owner.submit(page, f"/contacts/imports/{id}/stop")
+    await pool.execute(DELETE_CHUNKS, uuid7_floor(datetime.now(UTC) + timedelta(days=1)), 100)
+    await runner.close()
+    await pool.execute("UPDATE contact_imports SET lease_until = NULL")
+    after = await owner.submit(page, f"/contacts/imports/{id}/run")
+    await work(pool)
+    assert "Upload it again" in after.words
+    assert f"/contacts/imports/{id}/run" not in after.text
+    assert tuple(await pool.fetchrow("SELECT state, rows FROM contact_imports")) == ("stopped", 20)
 
 
 async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Browser) -> None:

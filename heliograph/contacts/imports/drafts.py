@@ -310,13 +310,15 @@ UPDATE contact_imports SET state = 'running', started_at = CASE WHEN rows = 0 TH
                            position = CASE WHEN rows = 0 THEN 0 ELSE position END,
                            resumed_at = now(), resumed_from = rows
  WHERE organization_id = $1 AND mode = $2 AND id = $3 AND state IN ('checked', 'stopped')
+   AND EXISTS (SELECT FROM contact_import_chunks WHERE organization_id = $1 AND import_id = $3)
 RETURNING {COLUMNS}
 """
+HAS_FILE = "SELECT EXISTS (SELECT FROM contact_import_chunks WHERE organization_id = $1 AND import_id = $2)"
 
 
 async def run(conn: Connection, actor: Actor, *, id: UUID, knows_strangers: bool) -> Draft:
     """Import a checked file, or resume a stopped import. Raises Invalid if unconfirmed numbers of a second country were
-    found, and ImportMoved."""
+    found, and ImportMoved, also if the file has been erased: what is left of it would seem to be imported."""
     async with conn.transaction():
         found = _moved(await conn.fetchrow(RUN, actor.organization_id, actor.mode, id))
         if found.survey is not None and found.survey.strangers and not knows_strangers:
@@ -324,6 +326,11 @@ async def run(conn: Connection, actor: Actor, *, id: UUID, knows_strangers: bool
         told = {"state": "begun", "tags": found.tags, "on_duplicate": found.on_duplicate, "kind": found.kind}
         await audit.record(conn, actor, "contacts.imported", object_id=id, name=found.file, after=told)
     return found
+
+
+async def has_file(conn: Connection, actor: Actor, *, id: UUID) -> bool:
+    """True until the import's file is erased."""
+    return bool(await conn.fetchval(HAS_FILE, actor.organization_id, id))
 
 
 STOP = f"""

@@ -201,10 +201,12 @@ async def show(request: Request) -> Answer:
     """Step 5: progress and result; an import that is not that far yet shows its current step."""
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
+        has_file = draft.state == "stopped" and await drafts.has_file(conn, request.actor, id=draft.id)
     if draft.state in drafts.UNSTARTED:
         return _now(request, draft)
     values = {
         "draft": draft,
+        "has_file": has_file,
         "pace": draft.pace(clock.now()),
         "may_write": request.may(WRITE),
         "mends": draft.kind == "contacts",
