@@ -310,7 +310,7 @@ async def _look(pool: Pool, settings: Settings) -> None:
                     await findings.keep(conn, await doctor.examine(conn, settings, far=False))
         except Exception as error:
             # A check that fails must not bring down this process.
-            log.warning("checks not read", error=type(error).__name__)
+            log.warning("checks failed to run", error=type(error).__name__)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

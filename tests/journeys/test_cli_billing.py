@@ -29,7 +29,9 @@ async def test_a_month_is_locked_exported_and_verified(database_url: str, pool: 
     separated = [one.split("\t") for one in (await cli("billing", "export", ym, "-o", "tsv")).out.splitlines()]
     assert [one[list(lines[0]).index("quantity")] for one in separated] == [str(one["quantity"]) for one in lines]
     assert "quantity" in (await cli("billing", "export", ym, "-o", "table")).out.splitlines()[0]
-    assert (await cli("billing", "export", ym, str(file), "-o", "tsv")).status == 2
+    for how in (("-o", "tsv"), ("-o", "json"), ("--json",)):
+        refused = await cli("billing", "export", ym, str(file), *how)
+        assert (refused.status, f"for {how[0]}: the file is always CSV" in refused.err) == (2, True), refused.err
     words = ("usage", "month", ym, "--org", next(one["organization_id"] for one in lines))
     bill = (await cli(*words, "--json")).data["lines"]
     separated = [one.split("\t") for one in (await cli(*words, "-o", "tsv")).out.splitlines()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,10 @@ async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: s
     separated = await call(database_url, "prices", "show", "standard", "-o", "tsv")
     assert ["3.840000" in line.split("\t") for line in separated.stdout.splitlines()] == [True, False]
     assert "3.840000" in (await call(database_url, *drafted, "-o", "table")).stdout
-    both = await call(database_url, "prices", "show", "standard", "--csv", "-o", "tsv")
-    assert (both.exit_code, "conflicts with --csv" in both.output) == (2, True)
+    # The option that was given is named, and refused before anything is read: there is no list of that name.
+    for kind, words in itertools.product(("prices", "rates"), (("-o", "tsv"), ("-o", "json"), ("--json",))):
+        both = await call(database_url, kind, "show", "nothing", "--csv", *words)
+        assert (both.exit_code, f"for {words[0]}: conflicts with --csv" in both.output) == (2, True), both.output
     draft.write_text(draft.read_text().replace("3.840000", "5"))
     warned = await call(database_url, "prices", "import", "standard", str(draft), "--dry-run")
     assert "more than 20 percent" in warned.output

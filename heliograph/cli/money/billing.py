@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.cli.terminal.console import DataDir, Problem, on_database, settings_of, shell
 from heliograph.cli.terminal.files import OutFile, writable, writing
-from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, group, say, show
+from heliograph.cli.terminal.printing import Json, JsonOrCsv, as_plain, form, form_option, group, say, show
 from heliograph.overview.installation import billing
 from heliograph.overview.installation.billing import Locked, Month
 from heliograph.overview.usage import month_of
@@ -86,7 +86,7 @@ def export(
 
     asked = form(json)
     if asked is not None and file is not None:
-        raise typer.BadParameter("the file is always CSV: omit this option", param_hint="-o")
+        raise typer.BadParameter("the file is always CSV: omit this option", param_hint=form_option())
     if file is not None:
         writable(file)
     text = on_database(work, settings_of(data_dir))

@@ -14,6 +14,7 @@ from heliograph.cli.money.tariff_files import (
     DryRun,
     File,
     Whole,
+    check_form,
     errors_of,
     listed,
     read_file,
@@ -90,6 +91,7 @@ def show_(price_list: Which, csv: Csv = False, json: Json = False, data_dir: Dat
     Example:
       heliograph prices show standard
     """
+    check_form(csv=csv, json=json)
 
     async def work(conn: Connection) -> list[Rate]:
         return await tariffs.rates_of(conn, await tariffs.find(conn, "price", name=price_list))

@@ -16,6 +16,7 @@ from heliograph.cli.money.tariff_files import (
     DryRun,
     File,
     Whole,
+    check_form,
     errors_of,
     listed,
     percent,
@@ -93,6 +94,7 @@ def show_(supplier: Which, csv: Csv = False, json: Json = False, data_dir: DataD
       heliograph rates show main
       heliograph rates show main --csv > main.csv
     """
+    check_form(csv=csv, json=json)
     show_rates(on_database(lambda conn: _card(conn, supplier), settings_of(data_dir)), csv=csv, json=json)
 
 

@@ -12,7 +12,7 @@ import typer
 from heliograph.base.database.clock import iso
 from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import Problem
-from heliograph.cli.terminal.printing import as_plain, form, say, show
+from heliograph.cli.terminal.printing import as_plain, form, form_option, say, show
 from heliograph.prices.rows import COLUMNS, TariffInvalid, read, write
 from heliograph.prices.tariff import Rate
 from heliograph.prices.tariffs import Difference, Imported, Listed
@@ -71,10 +71,14 @@ def show_import(done: Imported, *, dry_run: bool, json: bool) -> None:
         say(f"{done.large} of them change a price by more than 20 percent: check them.")
 
 
-def show_rates(rates: list[Rate], *, csv: bool, json: bool) -> None:
-    """Show rates in the requested form, or as CSV. Raises BadParameter if both were requested."""
+def check_form(*, csv: bool, json: bool) -> None:
+    """Raises BadParameter if CSV and another form were requested."""
     if csv and form(json) is not None:
-        raise typer.BadParameter("conflicts with --csv", param_hint="-o")
+        raise typer.BadParameter("conflicts with --csv", param_hint=form_option())
+
+
+def show_rates(rates: list[Rate], *, csv: bool, json: bool) -> None:
+    """Show rates in the requested form, or as CSV."""
     if csv:
         write(rates, sys.stdout)
     else:

@@ -136,6 +136,11 @@ def form(json: bool) -> Form | None:
     return "json" if json else _output.get()
 
 
+def form_option() -> str:
+    """The option that gave the running command its output form, for an error about it."""
+    return "--json" if _output.get() is None else "-o"
+
+
 def show(data: Any, json: bool, columns: Sequence[str] = ()) -> None:
     """Print a record, or a list of records as a table of `columns`; as JSON, records are complete.
 
