@@ -46,7 +46,7 @@ UPDATE campaigns SET step_at = (
 async def withdraw(conn: Connection, due: DueCampaign) -> None:
     """Cancel the messages of one chunk that no worker has taken yet, and refund their cost.
 
-    Runs in the caller's transaction, which holds the campaign's row. Raises plan.Anew.
+    Runs in the caller's transaction, which holds the campaign's row. Raises plan.StepOutdated.
     """
     campaign = due.organization_id, due.id
     chunk = await conn.fetchrow(STAGED, *campaign)

@@ -46,7 +46,7 @@ def statement(
     scanned = f"FROM {table} WHERE {whose} AND id < $2 AND id >= $3 AND {where} ORDER BY id DESC"
     # From the newest backwards by index, until the page is full. Only if it does not fill up, the second part tells
     # which row was the last one scanned: numbering all rows to find that out costs five times the scan. Nothing is
-    # sorted, and the parts are read in order, as KEYED allows no parallel plans.
+    # sorted, and the parts are read in order, as KEYED_PLANS allows no parallel plans.
     return f"""
 (SELECT {returned}, 0 AS place, true AS fits FROM (SELECT {columns} {scanned} LIMIT $5) looked_at WHERE {fits})
 UNION ALL

@@ -109,4 +109,4 @@ class Channel(Protocol):
 
     async def withdraw(self, conn: Connection, due: DueCampaign, first_id: UUID, last_id: UUID) -> None:
         """Cancel the campaign's messages within a range of ids that no worker has taken yet, and refund their cost.
-        Raises plan.Anew."""
+        Raises plan.StepOutdated."""

@@ -39,7 +39,7 @@ def key(request: Request, route: Route, query: bytes) -> Hashable:
     if isinstance(person, Operator):
         return (request.realm.name, person.id, request.path, query, *_shown(request, person.zone))
     who: Hashable = person.id
-    # A role that may not see all texts and names still sees those of the person's own objects (`dashboard.seeing`).
+    # A role that may not see all texts and names still sees those of the person's own objects (`dashboard.visibility`).
     if route.is_alike and request.may(permission=roles.CONTENT) and request.may(permission=roles.TEAM):
         who = (person.role, person.reveals, person.has_totp, request.cookies.get(cookies.CHECKLIST))
     return (

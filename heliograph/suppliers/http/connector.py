@@ -174,22 +174,22 @@ class HttpConnector:
         return Health(sessions, in_flight, None, self._last_error, told, pause, window=window, submitted=asked)
 
     def wires(self) -> list[WireActivity]:
-        """See contract.Wired. All requests of this process count as one, since nothing distinguishes sessions."""
+        """See contract.InspectableConnector. All requests of this process count as one: it has no sessions."""
         if not self.ready():
             return []
         return [self._looks.wire(sum(len(some) for some in self._open.values()))]
 
     def answers(self) -> list[int]:
-        """See contract.Wired."""
+        """See contract.InspectableConnector."""
         return self._looks.took()
 
     def watch(self, is_watched: bool) -> None:
-        """See contract.Watchable. While nobody watches, a request costs one attribute check."""
+        """See contract.WatchableConnector. While nobody watches, a request costs one attribute check."""
         if is_watched != (self._tap is not None):
             self._tap = ExchangeRecorder(self._secrets.values()) if is_watched else None
 
     def exchanged(self) -> list[Exchange]:
-        """See contract.Watchable."""
+        """See contract.WatchableConnector."""
         return self._tap.take() if self._tap is not None else []
 
     async def stop(self, *, grace: float) -> None:

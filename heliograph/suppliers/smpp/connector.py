@@ -252,24 +252,24 @@ class SmppConnector:
         )
 
     def wires(self) -> list[WireActivity]:
-        """See contract.Wired."""
+        """See contract.InspectableConnector."""
         bound = [links for links in self._sessions if links[0].bound]
         return self._looks.look([[link.connection.session for link in links if link.connection] for links in bound])
 
     def answers(self) -> list[int]:
-        """See contract.Wired."""
+        """See contract.InspectableConnector."""
         took = [link.connection.session.took() for link in self._transmitters if link.connection]
         return [sum(column) for column in zip(*took, strict=True)]
 
     def watch(self, is_watched: bool) -> None:
-        """See contract.Watchable. While nobody watches, each PDU costs one attribute check."""
+        """See contract.WatchableConnector. While nobody watches, each PDU costs one attribute check."""
         if is_watched != (self._tap is not None):
             self._tap = PduRecorder() if is_watched else None
             for link in [link for session in self._sessions for link in session]:
                 link.watch(self._tap)
 
     def exchanged(self) -> list[Exchange]:
-        """See contract.Watchable."""
+        """See contract.WatchableConnector."""
         return [] if self._tap is None else self._tap.take()
 
     async def stop(self, *, grace: float) -> None:

@@ -108,7 +108,7 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::text[], $5::timest
 
 
 async def store(conn: Connection, key: Key, letters: Sequence[DeadLetter]) -> None:
-    """Store them. `key`: of `accounts.seal_key`."""
+    """Store them. `key`: of `apps.seal_key`."""
     if not letters:
         return
     ids = [uuid7() for _ in letters]
