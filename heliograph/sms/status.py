@@ -67,8 +67,8 @@ BY_RECEIPT = {
 NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
 
 
-class AcceptedMessage(msgspec.Struct, frozen=True, gc=False):
-    """What is known about a message that a supplier has accepted."""
+class SupplierAcceptance(msgspec.Struct, frozen=True, gc=False):
+    """What is known about a supplier's acceptance of a message."""
 
     #: There may have been attempts outside of the series that it accepted, so that a supplier has some segments.
     after_others: bool
@@ -96,7 +96,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     #: The supplier that accepted it, if this move results from that.
     supplier_id: UUID | None = None
     #: With `supplier_id`, if the move results from an answer.
-    taken: AcceptedMessage | None = None
+    taken: SupplierAcceptance | None = None
     #: The receipt that caused the move, if it is to be recorded in the message: its fingerprint, the attempt that it
     #: refers to, the supplier's error code.
     receipt: UUID | None = None
@@ -220,7 +220,7 @@ async def after_all(
         return None
     supplier_id = row["target_id"]
     await reconciliation.count(conn, [(supplier_id, row["country"], Verdict.UNKNOWN.value, -1)], now())
-    taken = AcceptedMessage(after_others=True, cost=charge_of(row["cost"], row["cost_currency"], row["cost_due"]))
+    taken = SupplierAcceptance(after_others=True, cost=charge_of(row["cost"], row["cost_currency"], row["cost_due"]))
     return Move(organization_id, message_id, "sent", at, supplier_id=supplier_id, taken=taken)
 
 

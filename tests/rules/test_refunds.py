@@ -16,7 +16,7 @@ from heliograph.base.money import Charge
 from heliograph.prices import margins
 from heliograph.sms import refunds
 from heliograph.sms.accepting.accept import Acceptor
-from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, AcceptedMessage, Move, move_many
+from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, SupplierAcceptance, move_many
 from heliograph.suppliers.contract import Outcome, ReceiptState, Verdict
 from tests.rules.dispatching import Bench
 from tests.rules.factories import accepted, check_ledger, organization, receipt, send, supplier
@@ -199,7 +199,7 @@ async def test_what_is_refunded_is_not_charged(pool: Pool, ended: str, billed: s
         await pool.execute(
             "UPDATE messages SET price = 50000, price_currency = 'USD', price_due = $2 WHERE id = $1", id, billed
         )
-        taken = AcceptedMessage(
+        taken = SupplierAcceptance(
             after_others=False, network="643-04", cost=Charge(30_000, "USD", "submit"), route="codes"
         )
         sent_at = now() - timedelta(days=1)

@@ -36,7 +36,7 @@ from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
-from heliograph.sms.status import OUTCOME_UNKNOWN, AcceptedMessage, Move
+from heliograph.sms.status import OUTCOME_UNKNOWN, Move, SupplierAcceptance
 from heliograph.suppliers.contract import Outcome, Verdict
 from heliograph.traffic import incomplete, reconciliation
 
@@ -242,7 +242,7 @@ def _decide(one: AnsweredAttempt, ids: Sequence[PartId], at: datetime, grace: fl
         case Verdict.ACCEPTED:
             # A late answer may come after further attempts.
             after_others = one.attempt.series > 1 or one.is_late
-            taken = AcceptedMessage(after_others, route.network, route.cost, route.route)
+            taken = SupplierAcceptance(after_others, route.network, route.cost, route.route)
             return Settlement(ended, Move(*message, "sent", at, supplier_id=one.attempt.target_id, taken=taken))
         case Verdict.UNKNOWN:
             return Settlement(ended, postponed=Postponed(lease, grace, leases.UNROUTED))

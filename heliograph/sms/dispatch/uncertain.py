@@ -25,7 +25,7 @@ from heliograph.sms.dispatch import test_mode
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
-from heliograph.sms.status import OUTCOME_UNKNOWN, AcceptedMessage, Move
+from heliograph.sms.status import OUTCOME_UNKNOWN, Move, SupplierAcceptance
 from heliograph.suppliers.contract import Verdict
 from heliograph.traffic import reconciliation
 
@@ -135,7 +135,7 @@ async def _adopt(
             "sent",
             due.at,
             supplier_id=due.attempt_supplier,
-            taken=AcceptedMessage(due.series > 1, cost=costs.get(due.lease.id)),
+            taken=SupplierAcceptance(due.series > 1, cost=costs.get(due.lease.id)),
         )
         for due in ordered
     ]

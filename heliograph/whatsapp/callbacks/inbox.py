@@ -63,7 +63,7 @@ from heliograph.whatsapp.callbacks.dead_letters import (
     store,
 )
 from heliograph.whatsapp.callbacks.matching import Matched
-from heliograph.whatsapp.callbacks.received import InboundMessage
+from heliograph.whatsapp.callbacks.received import ReceivedItem
 from heliograph.whatsapp.dispatch import holds, outcomes
 from heliograph.whatsapp.mirror import accounts, numbers, template_sync, warnings
 from heliograph.whatsapp.mirror.accounts import Route
@@ -114,7 +114,7 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     number_id: UUID | None = None
     #: Messages of the account that probe after a hold: their outcome decides.
     trying: frozenset[UUID] = NOBODY_TRIES
-    #: For messages: see `received.InboundMessage`.
+    #: For messages: see `received.ReceivedItem`.
     is_bare: bool = False
 
 
@@ -269,7 +269,7 @@ class Inbox:
         """Of messages that cannot be sealed now, those that must take effect at once; the others wait for an
         operator."""
         heard = [
-            InboundMessage(one.organization_id, one.number_id, one.item, one.at)
+            ReceivedItem(one.organization_id, one.number_id, one.item, one.at)
             for one in locked
             if isinstance(one.item, MessageItem) and one.number_id is not None
         ]
@@ -456,13 +456,13 @@ async def apply(
     Statuses go first: messages and wallets are locked before conversations, here as in sending.
     """
     deliveries = await _statuses(conn, works, rates, dropped, handover)
-    heard: list[InboundMessage] = []
+    heard: list[ReceivedItem] = []
     for one in works:
         if isinstance(one.item, MessageItem) and one.number_id is not None:
             if one.item.group:
                 dropped["message of a group"] += 1
             else:
-                heard.append(InboundMessage(one.organization_id, one.number_id, one.item, one.at, one.is_bare))
+                heard.append(ReceivedItem(one.organization_id, one.number_id, one.item, one.at, one.is_bare))
     deliveries += (await received.receive(conn, heard, sealing=sealing))[1]
     called = [
         Call(one.organization_id, one.number_id, one.item, one.at)

@@ -21,8 +21,7 @@ from heliograph.base.ids import uuid7
 from heliograph.consent import handing_on, keywords, names
 from heliograph.consent.people import Link
 from heliograph.inbox import threads
-from heliograph.inbox.threads import InboundMessage as Noted
-from heliograph.inbox.threads import PeerMoved
+from heliograph.inbox.threads import InboundMessage, PeerMoved
 from heliograph.sealing.text_keys import Sealing
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import MessageItem
 from heliograph.webhooks.recording import events
@@ -39,7 +38,7 @@ SHOWN_TEXT = 3000
 LONGEST_NAME = 200
 
 
-class InboundMessage(msgspec.Struct, frozen=True, gc=False):
+class ReceivedItem(msgspec.Struct, frozen=True, gc=False):
     """A message, and the organization and number that received it."""
 
     organization_id: UUID
@@ -55,7 +54,7 @@ class _Message(msgspec.Struct, gc=False):
     """A new message."""
 
     id: UUID
-    received: InboundMessage
+    received: ReceivedItem
     user: User
     #: When it was written; not in the future.
     at: datetime
@@ -100,7 +99,7 @@ SELECT n.id, n.digits FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_
 """
 
 
-async def receive(conn: Connection, received: Sequence[InboundMessage], *, sealing: Sealing) -> tuple[int, int]:
+async def receive(conn: Connection, received: Sequence[ReceivedItem], *, sealing: Sealing) -> tuple[int, int]:
     """Store new messages, with all their effects, in the caller's transaction.
 
     Returns the number of new messages, and of webhook deliveries queued. Raises Unavailable if one must be sealed and
@@ -154,7 +153,7 @@ async def receive(conn: Connection, received: Sequence[InboundMessage], *, seali
     return len(messages), deliveries
 
 
-def _written(one: InboundMessage) -> UserEvent:
+def _written(one: ReceivedItem) -> UserEvent:
     user = User(one.organization_id, one.number_id, one.item.sender, one.item.user_id)
     moved_to = f"+{one.item.new_sender}" if one.item.new_sender else None
     return UserEvent(user, min(one.item.at, one.at), moved_to)
@@ -195,7 +194,7 @@ async def _store(conn: Connection, messages: Sequence[_Message], sealing: Sealin
     )
 
 
-async def stops(conn: Connection, received: Sequence[InboundMessage]) -> list[bool]:
+async def stops(conn: Connection, received: Sequence[ReceivedItem]) -> list[bool]:
     """Which of these are a word for STOP, whatever preceded them."""
     whose = [User(one.organization_id, one.number_id, one.item.sender, one.item.user_id) for one in received]
     found = await _words(
@@ -227,7 +226,7 @@ async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
     await threads.note(
         conn,
         [
-            Noted(
+            InboundMessage(
                 one.received.organization_id,
                 "whatsapp",
                 one.received.number_id,
