@@ -180,24 +180,24 @@ async def _in_place(
     last = [_FIRST] * len(place.ids)
     foreign, replace = place.sql(FOREIGN), place.sql(REPLACE)
     while rows := await conn.fetch(foreign, key.id, batch, *last):
-        anew: list[tuple[Any, ...]] = []
+        resealed: list[tuple[Any, ...]] = []
         for row in rows:
             last = [row[name] for name in place.ids]
             try:
-                sealed = [_anew(key, one, place.context(last)) for one in row["found"]]
+                sealed = [_resealed(key, one, place.context(last)) for one in row["found"]]
             except Unsealable:
                 unknown += 1
                 continue
-            anew.append((sealed, row["found"], *last))
+            resealed.append((sealed, row["found"], *last))
         if not check:
             async with conn.transaction():
-                await conn.executemany(replace, anew)
-        rekeyed += len(anew)
+                await conn.executemany(replace, resealed)
+        rekeyed += len(resealed)
         say(f"{place.name}: {rekeyed}" + (f", and {unknown} that no key opens" if unknown else ""))
     return Rekeyed(place.name, rekeyed, unknown)
 
 
-def _anew(key: Key, sealed: bytes, context: str) -> bytes:
+def _resealed(key: Key, sealed: bytes, context: str) -> bytes:
     return seal(key, unseal(key, sealed, context), context)
 
 

@@ -177,8 +177,8 @@ async def serve(
     suppliers = SupplierCallbacks(pool, settings)
     door = Callbacks(
         [
-            whatsapp_callbacks.taker(intake, max_bytes=settings.max_callback_bytes),
-            sms_callbacks.taker(suppliers, public_url=settings.public_url),
+            whatsapp_callbacks.handler(intake, max_bytes=settings.max_callback_bytes),
+            sms_callbacks.handler(suppliers, public_url=settings.public_url),
         ],
         services.limiter,
         public_url=settings.public_url,
@@ -208,8 +208,8 @@ async def serve(
     looking = asyncio.create_task(readers.watch(pool))
     telling = [asyncio.create_task(one.noted.run()) for one in (services.failures, shared.guesses)]
     logging = asyncio.create_task(services.log.run())
-    takers = (services.acceptor, services.whatsapp, intake, suppliers)
-    announcers = [asyncio.create_task(announce(pool, one.stored)) for one in takers]
+    acceptors = (services.acceptor, services.whatsapp, intake, suppliers)
+    announcers = [asyncio.create_task(announce(pool, one.stored)) for one in acceptors]
     try:
         async with contextlib.AsyncExitStack() as running:
             running.enter_context(signals.stopping(stop) if own_process else contextlib.nullcontext())
@@ -240,8 +240,8 @@ async def serve(
         server.abort()
         if apart is not None:
             apart.abort()
-        for taker in takers:
-            await taker.drain()
+        for acceptor in acceptors:
+            await acceptor.drain()
         for announcer in announcers:
             announcer.cancel()
         await services.keyring.close()

@@ -90,5 +90,5 @@ async def change(
 
 
 def _told(limits: RateLimits) -> dict[str, int | None]:
-    """For the audit log, by column names, which are unambiguous beside an organization's other settings."""
+    """For the audit log, by column names, which are unambiguous next to an organization's other settings."""
     return {f"rate_{bucket}": limit for bucket, limit in msgspec.structs.asdict(limits).items()}

@@ -98,7 +98,7 @@ async def into_directory(
             raise BackupError(f"there is no {archive}, which would hold the WAL that continues this backup")
     await asyncio.to_thread(store.check, backup)
     try:
-        async with copies.brought_up(home, backup.path / store.CLUSTER, archive=archive, until=until, say=say) as (
+        async with copies.started(home, backup.path / store.CLUSTER, archive=archive, until=until, say=say) as (
             conn,
             keep,
         ):
@@ -149,7 +149,7 @@ async def verify(backup: Backup, *, scratch: Path | None, say: Callable[[str], N
             Path(place).chmod(0o711)
             home = Path(place) / "postgres"
             if backup.manifest.kind == "cluster":
-                async with copies.brought_up(home, backup.path / store.CLUSTER, say=say) as (conn, _):
+                async with copies.started(home, backup.path / store.CLUSTER, say=say) as (conn, _):
                     return await _count(conn)
             server = Embedded(home, on_progress=say)
             await server.start()

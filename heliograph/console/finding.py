@@ -37,7 +37,7 @@ OWNED = {
     "person": (_ONE, ORGANIZATIONS),
     "lookup": ("/console/lookups/{id}", TRAFFIC),
     "tariff": ("/console/rates/cards/{id}", MONEY),
-    "letter": ("/console/whatsapp/callbacks/{id}", TRAFFIC),
+    "dead_letter": ("/console/whatsapp/callbacks/{id}", TRAFFIC),
 }
 #: Maximum characters of a search.
 LONGEST = 200

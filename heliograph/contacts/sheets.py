@@ -40,7 +40,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
         *("etiquetas", "etiqueta", "grupos", "grupo", "categorias", "categoria"),
     ),
 }
-#: Headers of a whole name that mean a part of it beside a column of the other part: `Nome; Apelido`, `Name; Vorname`.
+#: Headers of a whole name that mean a part of it where another column has the other part: `Nome; Apelido`, `Name;
+#: Vorname`.
 _PARTIAL = frozenset({"name", "nome", "nombre", "nom"})
 #: Languages that say "name" for the last one say so for the first.
 _FIRST = frozenset({"prenom", "vorname"})

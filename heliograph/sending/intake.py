@@ -89,14 +89,14 @@ class Intake(Generic[Item]):
         await self._batcher.drain()
 
     async def _commit(self, items: list[Item]) -> list[Answer | BaseException]:
-        """One batch. Twins (items with the same key) get the first one's outcome."""
+        """One batch. Duplicates (items with the same key) get the first one's outcome."""
         results: dict[int, Answer | BaseException] = {}
-        twins = await self._lead(items, list(range(len(items))), results)
-        if twins:
-            # A refused mutation frees its key: the first of the twins with a different payload gets it now.
-            twins = await self._lead(items, twins, results)
+        duplicates = await self._lead(items, list(range(len(items))), results)
+        if duplicates:
+            # A refused mutation frees its key: the first of the duplicates with a different payload gets it now.
+            duplicates = await self._lead(items, duplicates, results)
         # A client that sends many payloads under one key, all of them refused, must not delay others any further.
-        results |= {index: IdempotencyInProgress() for index in twins}
+        results |= {index: IdempotencyInProgress() for index in duplicates}
         return [results[index] for index in range(len(items))]
 
     async def _lead(
@@ -105,18 +105,18 @@ class Intake(Generic[Item]):
         """Settle the first item of each key and those settled by its outcome; returns the others."""
         first: dict[tuple[UUID, UUID], int] = {}
         leaders: list[int] = []
-        twins: list[tuple[int, int]] = []
+        duplicates: list[tuple[int, int]] = []
         for index in indexes:
             send = items[index].send
             if send.key_hash is not None:
                 leader = first.setdefault((send.actor.organization_id, send.key_hash), index)
                 if leader != index:
-                    twins.append((index, leader))
+                    duplicates.append((index, leader))
                     continue
             leaders.append(index)
         results.update(zip(leaders, await self._apart([items[index] for index in leaders]), strict=True))
         left: list[int] = []
-        for index, leader in twins:
+        for index, leader in duplicates:
             outcome = results[leader]
             same = items[index].send.request_hash == items[leader].send.request_hash
             if isinstance(outcome, Answer):
@@ -134,7 +134,7 @@ class Intake(Generic[Item]):
         return stored
 
     async def _apart(self, items: list[Item]) -> list[Answer | BaseException]:
-        """Store a batch without twins. Organizations whose rows somebody else keeps locked are left out."""
+        """Store a batch without duplicates. Organizations whose rows somebody else keeps locked are left out."""
         try:
             return await despite_deadlocks(partial(self._once, items))
         except asyncpg.DeadlockDetectedError:
@@ -144,8 +144,8 @@ class Intake(Generic[Item]):
             for index, item in enumerate(items):
                 by_organization.setdefault(item.send.actor.organization_id, []).append(index)
             if len(by_organization) == 1:
-                # Who holds the lock is unknown (a twin, a report, a migration); all that is certain is that nothing was
-                # stored.
+                # Who holds the lock is unknown (a duplicate, a report, a migration); all that is certain is that
+                # nothing was stored.
                 return [Unavailable() for _ in items]
             groups = list(by_organization.values())
             parts = await asyncio.gather(*(self._apart([items[index] for index in group]) for group in groups))

@@ -57,9 +57,9 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         )
         return Check(name, "warning", said("paused"), remedy)
     status, detail = one["credential_status"], kept(one["credential_detail"])
-    anew = said("Run `%(command)s --token-file FILE`.", command=update)
+    new_token = said("Run `%(command)s --token-file FILE`.", command=update)
     if status == "invalid":
-        return Check(name, "failed", said("Meta rejects its token: %(detail)s", detail=detail), anew)
+        return Check(name, "failed", said("Meta rejects its token: %(detail)s", detail=detail), new_token)
     if one["held_reason"]:
         remedy = said(
             "Resolve it with Meta. Waiting messages are then sent automatically, or immediately after `heliograph "
@@ -72,7 +72,7 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
             name, "warning", said("its token lacks permissions: %(detail)s", detail=detail), said("Grant them at Meta.")
         )
     if status == "expiring":
-        return Check(name, "warning", said("its token expires at %(at)s", at=one["credential_expires_at"]), anew)
+        return Check(name, "warning", said("its token expires at %(at)s", at=one["credential_expires_at"]), new_token)
     if one["subscribed"] is False:
         remedy = said("Run `%(command)s --subscribe`.", command=update)
         return Check(name, "warning", said("Meta is not subscribed to send its callbacks"), remedy)

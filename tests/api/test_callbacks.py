@@ -278,7 +278,7 @@ async def test_what_was_refused_is_gone_from_memory_at_once(pool: Pool, app: UUI
         sent.append(message)
 
     intake = Refusing(pool)
-    door = Callbacks([whatsapp.taker(intake, max_bytes=2000)], Limiter(pool, Settings()))
+    door = Callbacks([whatsapp.handler(intake, max_bytes=2000)], Limiter(pool, Settings()))
     headers = [(b"x-hub-signature-256", signature(b"x").encode())]
     scope = {"method": "POST", "path": f"/in/whatsapp/{app}", "headers": headers, "client": ("192.0.2.1", 1)}
     gc.collect()

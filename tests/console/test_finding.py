@@ -122,7 +122,7 @@ async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has
             "tariffs (id, kind, name, currency, created_at, changed_at)",
             "$1, 'price', 'standard', 'USD', now(), now()",
         ),
-        "letter": (
+        "dead_letter": (
             "whatsapp_dead_letters (id, app, body, reason, received_at)",
             "$1, $1, '', 'unknown account', now()",
         ),
@@ -160,7 +160,7 @@ async def test_an_id_of_any_kind_leads_to_where_it_is_whichever_organization_has
         "person": here,
         "lookup": f"/console/lookups/{ids['lookup']}",
         "tariff": f"/console/rates/cards/{ids['tariff']}",
-        "letter": f"/console/whatsapp/callbacks/{ids['letter']}",
+        "dead_letter": f"/console/whatsapp/callbacks/{ids['dead_letter']}",
     }
     assert set(places) == set(OWNED_KINDS)
     for kind, place in places.items():

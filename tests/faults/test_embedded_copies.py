@@ -39,7 +39,7 @@ from heliograph.base.process.signals import run_in_order
 async def main():
     with tempfile.TemporaryDirectory(dir=sys.argv[2]) as place:
         Path(place).chmod(0o711)
-        async with copies.brought_up(Path(place) / "postgres", Path(sys.argv[1]), say=print) as (conn, _):
+        async with copies.started(Path(place) / "postgres", Path(sys.argv[1]), say=print) as (conn, _):
             print("backend", await conn.fetchval("SELECT pg_backend_pid()"), flush=True)
             await asyncio.Event().wait()
 
@@ -150,7 +150,7 @@ async def test_nothing_is_written_once_it_was_cancelled(
     monkeypatch.setattr(copies, "_unpack", slow)
 
     async def bring_up() -> None:
-        async with copies.brought_up(home, copied, say=quiet):
+        async with copies.started(home, copied, say=quiet):
             pass
 
     task = asyncio.create_task(bring_up())
@@ -175,7 +175,7 @@ async def test_an_archive_that_postgresql_cannot_read_does_not_pass_for_one_that
     (archive / hidden).chmod(0)
     try:
         with pytest.raises(PostgresError, match=f"cannot read everything in {archive}: give the archive to that user"):
-            async with copies.brought_up(home, public_place / "copy", archive=archive, say=quiet):
+            async with copies.started(home, public_place / "copy", archive=archive, say=quiet):
                 pass
     finally:
         archive.chmod(0o755)

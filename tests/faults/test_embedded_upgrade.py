@@ -1,4 +1,4 @@
-"""An embedded cluster of an older major version is brought over by a start, and a kill anywhere leaves one that works.
+"""An embedded cluster of an older major version is upgraded by a start, and a kill anywhere leaves one that works.
 
 The older PostgreSQL is the other one that comes in the wheel of the embedded server.
 """
@@ -129,7 +129,7 @@ async def demand_all(home: Path) -> None:
     assert not (home / "data-upgraded").exists()
 
 
-async def test_a_start_brings_an_older_cluster_over(old_home: Path, embedded: Start) -> None:
+async def test_a_start_upgrades_an_older_cluster(old_home: Path, embedded: Start) -> None:
     lines: list[str] = []
     server = embedded(old_home, on_progress=lines.append)
     await server.start()
@@ -225,7 +225,7 @@ async def test_a_newer_cluster_is_refused(cluster_home: Path, embedded: Start) -
 
 
 def begin(home: Path, point: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process that brings the cluster over until it is killed, by itself at a crash point or by the test."""
+    """A process that upgrades the cluster until it is killed, by itself at a crash point or by the test."""
 
     return subprocess.Popen(
         [sys.executable, "-c", START, str(home), json.dumps(QUICK)],
@@ -398,7 +398,7 @@ async def test_a_backup_of_an_older_version_is_verified_restored_and_brought_ove
     elsewhere = public_place / "elsewhere"
     found = await restoring.into_directory(taken, elsewhere, archive=None, until=None, by=SYSTEM, say=quiet)
     assert (found.rows["messages"], found.rows["queue"], found.unbalanced) == (1, 1, 0)
-    # It is what it was, and everything is held before anybody can connect; the next start brings it over.
+    # It is what it was, and everything is held before anybody can connect; the next start upgrades it.
     assert data_of(elsewhere) == "16"
     server = embedded(elsewhere)
     await server.start()

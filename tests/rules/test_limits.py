@@ -109,7 +109,7 @@ async def test_a_rate_unit_is_judged_by_the_limit_that_it_was_given(pool: Pool) 
     assert unit.limit == 7
     unit.used, unit.at = 7, clock.now()
     unit.window_start = unit.at.replace(second=0, microsecond=0)
-    standing = limits.standing_of(unit, organization, "sms_send")
+    standing = limits.window_state(unit, organization, "sms_send")
     assert (standing.limit, standing.place, standing.exceeded) == (7, 7, False)
     used_up = limits.rate_unit(organization, key, "sms_send", 7)
     assert isinstance(used_up, WindowState)

@@ -382,7 +382,7 @@ async def test_operators_see_how_sessions_are(pool: Pool) -> None:
 
 
 def test_a_supplier_row_is_what_the_fleet_compares() -> None:
-    """A new column of the table must be thought of in `_opens_anew`."""
+    """A new column of the table must be thought of in `_needs_reconnect`."""
     assert set(Supplier.__struct_fields__) == {
         "id",
         "name",

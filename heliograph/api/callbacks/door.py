@@ -63,14 +63,14 @@ class Callbacks:
 
     def __init__(
         self,
-        takers: Sequence[CallbackHandler],
+        handlers: Sequence[CallbackHandler],
         limiter: Limiter,
         *,
         public_url: str = "",
         bodies: BodyBuffers | None = None,
     ) -> None:
         """To be created inside a running loop. `public_url`: as in the settings."""
-        self._takers = tuple(takers)
+        self._handlers = tuple(handlers)
         self._limiter = limiter
         self._public_url = public_url
         self._bodies = bodies or BodyBuffers()
@@ -81,12 +81,12 @@ class Callbacks:
         request_id = given.decode() if given is not None and _is_request_id(given) else uuid7_text()
         status: int
         address = scope["client"][0] if scope["client"] else ""
-        taker = next((one for one in self._takers if scope["path"].startswith(one.prefix)), None)
+        handler = next((one for one in self._handlers if scope["path"].startswith(one.prefix)), None)
         try:
             try:
-                if taker is None:
+                if handler is None:
                     raise nowhere(scope["path"])
-                taken = await taker.answer(self._call(scope, headers, receive, address))
+                taken = await handler.answer(self._call(scope, headers, receive, address))
             except (NotFound, CallbackNotGenuine):
                 await self._limiter.fail(address)
                 raise

@@ -28,7 +28,7 @@ def _signs(name: bytes) -> bool:
 _path = re.compile(rf"{PREFIX}([0-9a-fA-F-]{{36}})/([A-Za-z0-9_-]{{8,64}})/({RECEIPTS}|{INBOUND})").fullmatch
 
 
-def taker(intake: SupplierCallbacks, *, public_url: str) -> CallbackHandler:
+def handler(intake: SupplierCallbacks, *, public_url: str) -> CallbackHandler:
     """`public_url`: where suppliers reach this service, which is what they sign."""
 
     async def answer(call: Call) -> Answer:

@@ -16,7 +16,7 @@ PREFIX = "/in/whatsapp/"
 _path = re.compile(r"/in/whatsapp/([0-9a-fA-F-]{36})").fullmatch
 
 
-def taker(intake: CallbackIntake, *, max_bytes: int) -> CallbackHandler:
+def handler(intake: CallbackIntake, *, max_bytes: int) -> CallbackHandler:
     """`max_bytes`: limit for one callback."""
 
     async def answer(call: Call) -> Answer:

@@ -235,7 +235,7 @@ class Guard:
         assert rate_unit is not None
         limiter = self._services.limiter
         if rate_unit.used:
-            standing = limiter.standing_of(rate_unit, actor.organization_id, bucket)
+            standing = limiter.window_state(rate_unit, actor.organization_id, bucket)
         else:
             standing = await limiter.take(actor.organization_id, actor.key_id, bucket, actor.own_rate_limit(bucket))
         call.standing_headers = standing.headers

@@ -107,8 +107,8 @@ class Limiter:
         meter = self._meter(organization_id, key_id, bucket, own)
         return self._known_full(meter) or RateUnit(key_id, meter.limit)
 
-    def standing_of(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> WindowState:
-        """The standing after a rate unit has been taken."""
+    def window_state(self, rate_unit: RateUnit, organization_id: UUID, bucket: str) -> WindowState:
+        """The window after a rate unit has been taken."""
         assert rate_unit.window_start is not None
         assert rate_unit.at is not None
         meter = self._meter(organization_id, rate_unit.key_id, bucket, rate_unit.limit)

@@ -40,7 +40,7 @@ def name_of(data: Path) -> str:
     return f"{files.major_of(data)}-{system}{own}"
 
 
-def begin_anew(data: Path, account: SystemUser) -> None:
+def rename_cluster(data: Path, account: SystemUser) -> None:
     """Give a cluster restored from a copy a name of its own."""
     files.write(data / MARK, secrets.token_hex(4), mode=0o600, account=account)
 

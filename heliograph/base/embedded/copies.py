@@ -177,7 +177,7 @@ async def prune_archive(directory: Path, oldest: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def brought_up(
+async def started(
     home: Path,
     source: Path,
     *,
@@ -185,7 +185,7 @@ async def brought_up(
     until: datetime | None = None,
     say: Callable[[str], None],
 ) -> AsyncIterator[tuple[Connection, Callable[[], Awaitable[None]]]]:
-    """Bring up a copy below `home`, which holds no cluster yet, reachable by nobody else.
+    """Start a copy below `home`, which holds no cluster yet, reachable by nobody else.
 
     Yields a superuser's connection to the application's database, and a function that stops the server and moves the
     cluster to its final place. If it is not called, everything is removed at the end. `archive`: also replay the WAL
@@ -220,7 +220,7 @@ async def brought_up(
             await conn.close()
             await _stop(server)
             stopped = True
-            archives.begin_anew(place, account)
+            archives.rename_cluster(place, account)
             place.rename(layout.data)
             os.sync()
 

@@ -140,7 +140,7 @@ class Embedded:
                 sync = self._extra.get("fsync") != "off"
                 await files.create_cluster(self._layout, account, install, sync=sync)
             if (made_by := files.major_of(self._layout.data)) != install.major:
-                await self._bring_over(made_by, account, install, patience)
+                await self._upgrade(made_by, account, install, patience)
             connection = await self._adopt(patience) or await self._launch(account, install, patience)
             try:
                 await self._settle(connection)
@@ -232,7 +232,7 @@ class Embedded:
             raise
         return lock
 
-    async def _bring_over(self, made_by: str, account: SystemUser, install: Install, patience: StartDeadline) -> None:
+    async def _upgrade(self, made_by: str, account: SystemUser, install: Install, patience: StartDeadline) -> None:
         """Upgrade the cluster of an older major version. Raises PostgresError without that version's programs."""
         upgrade.demand_room(self._layout)
         both = await asyncio.to_thread(

@@ -219,7 +219,7 @@ async def _own_limit(conn: Connection, one: Organization) -> spending.Limit | No
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """What the fields are filled with, beside the organization itself."""
+    """What the fields are filled with, except for the organization itself."""
 
     limit: spending.Limit | None
     above: int | None

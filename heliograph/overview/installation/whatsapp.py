@@ -66,7 +66,7 @@ class DeadLetterLine(msgspec.Struct, frozen=True):
 
 async def list_dead_letters(conn: Connection, key: Key) -> list[DeadLetterLine]:
     """The newest LETTERS items. Raises Unsealable."""
-    return [_letter(one) for one in await dead_letters.list_all(conn, key, limit=LETTERS)]
+    return [_dead_letter(one) for one in await dead_letters.list_all(conn, key, limit=LETTERS)]
 
 
 class OpenDeadLetter(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ async def get_dead_letter(conn: Connection, key: Key, *, id: UUID) -> OpenDeadLe
         shown = json.dumps(masked(json.loads(one.raw)), indent=2, ensure_ascii=False)[:SHOWN]
     except (ValueError, RecursionError):
         shown = ""
-    return OpenDeadLetter(_letter(one), one.app, shown)
+    return OpenDeadLetter(_dead_letter(one), one.app, shown)
 
 
 def masked(value: Any, name: str = "") -> Any:
@@ -108,7 +108,7 @@ def _name(text: str) -> str:
     return text if _NAME.fullmatch(text) else f"[{len(text)}]"
 
 
-def _letter(one: dead_letters.StoredDeadLetter) -> DeadLetterLine:
+def _dead_letter(one: dead_letters.StoredDeadLetter) -> DeadLetterLine:
     item = one.item
     facts = [] if item is None else _facts(msgspec.to_builtins(item))
     kind = "" if item is None else type(item).__name__.removesuffix("Item").lower()

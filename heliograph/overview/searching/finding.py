@@ -30,7 +30,7 @@ OWNED_KINDS = (
     "person",
     "lookup",
     "tariff",
-    "letter",
+    "dead_letter",
 )
 
 
@@ -105,7 +105,7 @@ SELECT kind, id, organization_id FROM (
     UNION ALL
     SELECT 'tariff', id, NULL FROM tariffs WHERE id = $1
     UNION ALL
-    SELECT 'letter', id, NULL FROM whatsapp_dead_letters WHERE id = $1
+    SELECT 'dead_letter', id, NULL FROM whatsapp_dead_letters WHERE id = $1
     UNION ALL
     SELECT 'key', id, organization_id FROM api_keys WHERE id = $1
     UNION ALL

@@ -234,7 +234,7 @@ class SupplierPool:
                 before = self._accounts[id].supplier
                 if supplier is None:
                     self._leave(id, self._accounts.pop(id).connector, grace)
-                elif _opens_anew(before, supplier):
+                elif _needs_reconnect(before, supplier):
                     self._leave(id, self._accounts[id].connector, grace)
                     self._absent(supplier, "")
                 elif supplier != before:
@@ -394,5 +394,5 @@ class SupplierPool:
             self._told = told
 
 
-def _opens_anew(old: Supplier, new: Supplier) -> bool:
+def _needs_reconnect(old: Supplier, new: Supplier) -> bool:
     return (old.kind, old.settings, old.secret) != (new.kind, new.settings, new.secret)

@@ -142,7 +142,7 @@ class NumberPool:
             self._leave(id, grace)
         for id, line in wanted.items():
             slot = self._slots.get(id)
-            if slot is not None and (_opens_anew(slot.line, line) or not self._pass_on(slot, line)):
+            if slot is not None and (_needs_reconnect(slot.line, line) or not self._pass_on(slot, line)):
                 self._leave(id, grace)
                 slot = None
             if slot is None:
@@ -220,7 +220,7 @@ async def live_workers(conn: Connection) -> int:
     return max(1, await conn.fetchval(LIVE_WORKERS))
 
 
-def _opens_anew(old: SendingNumber | None, new: SendingNumber) -> bool:
+def _needs_reconnect(old: SendingNumber | None, new: SendingNumber) -> bool:
     return old is not None and (old.base_url, old.api_version, old.graph_id) != (
         new.base_url,
         new.api_version,
