@@ -127,7 +127,7 @@ class Directory:
                 break
             after = some[-1].number
         else:
-            log.warning("not all learned networks fit in memory", held=len(numbers))
+            log.warning("learned networks beyond the limit not loaded", limit=MOST)
         self._numbers, self._kinds, self._recent = numbers, kinds, {}
         self._loaded_at, self._until = begun, at
 

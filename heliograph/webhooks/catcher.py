@@ -22,7 +22,7 @@ from heliograph.base.ids import uuid7
 from heliograph.webhooks import changing, endpoints
 from heliograph.webhooks.delivery import signing
 from heliograph.webhooks.endpoints import CATCHER, ENDED, FORGET_CAUGHT, LOCK_ORGANIZATION, EndpointRules
-from heliograph.webhooks.recording import sealing_evidence, stopping
+from heliograph.webhooks.recording import at_rest, stopping
 from heliograph.webhooks.recording.events import KINDS
 
 #: How long a catcher is open.
@@ -126,9 +126,7 @@ async def caught(
     """What it caught, newest first, with each signature checked as by a receiver."""
     secrets = await endpoints.secrets(conn, actor, id=catcher.id, rules=rules)
     rows = await conn.fetch(CAUGHT, actor.organization_id, catcher.id, limit)
-    bodies = await sealing_evidence.opened_bodies(
-        conn, actor.organization_id, [(row["event_id"], row["body"]) for row in rows]
-    )
+    bodies = await at_rest.opened_bodies(conn, actor.organization_id, [(row["event_id"], row["body"]) for row in rows])
     found = []
     for (event_id, at, lines, _), body in zip(rows, bodies, strict=True):
         parts = [line.partition(": ") for line in lines.split("\r\n") if line]

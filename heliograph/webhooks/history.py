@@ -21,8 +21,8 @@ from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, REFUSED, UNSIGNED
 from heliograph.webhooks.delivery.evidence import StoredEvidence
 from heliograph.webhooks.recording import feed, successes
+from heliograph.webhooks.recording.at_rest import opened_answers
 from heliograph.webhooks.recording.feed import Recorded
-from heliograph.webhooks.recording.sealing_evidence import opened_answers
 from heliograph.webhooks.recording.successes import SPAN
 
 

@@ -20,7 +20,7 @@ from heliograph.console.credentials import keying
 from heliograph.console.messages import wording
 from heliograph.console.money import wallets
 from heliograph.console.organizations import configuring
-from heliograph.console.routing import describing, ruling
+from heliograph.console.routing import descriptions, ruling
 from heliograph.console.routing import editing as routing
 from heliograph.console.suppliers import charts, editing, wizard
 from heliograph.console.whatsapp import editing as account
@@ -111,8 +111,8 @@ def texts() -> set[str]:
         found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}
     found |= {*wording.STEPS.values(), *wording.DETAILS.values(), *wording.STATES.values()}
     found |= {
-        *describing.FIELDS.values(),
-        *describing.STATES.values(),
+        *descriptions.FIELDS.values(),
+        *descriptions.STATES.values(),
         *routing.WRONG.values(),
         *account.WRONG.values(),
     }

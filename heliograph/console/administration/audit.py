@@ -13,7 +13,7 @@ from heliograph.audit.reading import AuditEntry, AuditPage, Filter
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.console import acting
-from heliograph.console.routing import describing as routes
+from heliograph.console.routing import descriptions as routes
 from heliograph.overview.installation.organizations import names
 from heliograph.pages.answers import Answer, Page, Stream
 from heliograph.pages.lists import ranges

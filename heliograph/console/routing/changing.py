@@ -9,7 +9,7 @@ from uuid import UUID
 from heliograph.audit.reading import AuditEntry
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.console.routing import describing
+from heliograph.console.routing import descriptions
 from heliograph.console.routing.listing import HERE
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
@@ -31,7 +31,7 @@ async def show_history(request: Request) -> Answer:
         names = await supplier_names(conn)
         there = {str(one.route.id) for one in await rules.load(conn)}
     values = {
-        "history": [describing.entry(request, one, names) for one in entries],
+        "history": [descriptions.entry(request, one, names) for one in entries],
         "there": there,
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
@@ -115,9 +115,9 @@ async def previewed(
     after, moved = await rerouting.tried(conn, done)
     names = await supplier_names(conn)
     return {
-        "differences": describing.differences(request, before, after, names),
+        "differences": descriptions.differences(request, before, after, names),
         "seen": "" if before is None else rerouting.mark(before),
-        **describing.preview(moved, names),
+        **descriptions.preview(moved, names),
     }
 
 
@@ -151,7 +151,7 @@ async def _removing(request: Request) -> dict[str, Any]:
 
         _, moved = await rerouting.tried(conn, work)
         names = await supplier_names(conn)
-    return {"one": one, **describing.preview(moved, names)}
+    return {"one": one, **descriptions.preview(moved, names)}
 
 
 async def _show_undo(request: Request, conn: Connection, entry: AuditEntry) -> Answer:

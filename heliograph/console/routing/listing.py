@@ -13,8 +13,8 @@ from heliograph.accounts import organizations
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.console.engine.desk import desk
-from heliograph.console.routing import describing
+from heliograph.console.engine.console_cache import cache_of
+from heliograph.console.routing import descriptions
 from heliograph.pages.answers import Answer, Page
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY, TRAFFIC_CHANGE
@@ -64,7 +64,7 @@ async def show_one(request: Request) -> Answer:
     id = request.id()
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(id))
-        now = await standing.current_shares(conn, [one], desk(request).rates)
+        now = await standing.current_shares(conn, [one], cache_of(request).rates)
         history = await rerouting.history(conn, route_id=id, limit=HISTORY)
         earned = await _earned(conn, one) if request.may(permission=MONEY) else []
     names = {supplier.id: supplier.name for supplier in now.suppliers}
@@ -73,7 +73,7 @@ async def show_one(request: Request) -> Answer:
         "places": now.of(one),
         "earned": earned,
         "days": EARNED,
-        "history": [describing.entry(request, entry, names) for entry in history],
+        "history": [descriptions.entry(request, entry, names) for entry in history],
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Page(template="routing/route.html", values=values)
@@ -102,7 +102,7 @@ async def _listed(request: Request, template: str) -> Answer:
                 refusal = Invalid(("organization", "unknown", "There is no organization with this name or id."))
         chosen = typed["class"] if typed["class"] in rules.CLASSES else ""
         found = _fitting(await _sorted(conn), organization_id, chosen)
-        now = await standing.current_shares(conn, found, desk(request).rates)
+        now = await standing.current_shares(conn, found, cache_of(request).rates)
     values = _page(request, found, now) | {
         "organization": typed["organization"],
         "chosen": chosen,

@@ -11,7 +11,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.console.routing import describing
+from heliograph.console.routing import descriptions
 from heliograph.console.suppliers.listing import HERE, known
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
@@ -114,7 +114,7 @@ async def _moves(request: Request, work: Callable[[Connection], Awaitable[None]]
     async with request.writing() as conn:
         _, found = await rerouting.tried(conn, work)
         names = {two.id: two.name for two in await routing.load(conn)}
-    return describing.preview(found, names)
+    return descriptions.preview(found, names)
 
 
 def _shown(one: Supplier) -> dict[str, str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.console.routing import describing
+from heliograph.console.routing import descriptions
 from heliograph.console.suppliers import wizard
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
@@ -63,7 +63,7 @@ async def finish(request: Request) -> Answer:
             if found.most or found.refused or found.lookups:
                 chosen = {name: value for name, value in form.items() if name.startswith(ROUTE) or name == PAUSE}
                 typed = {name: given[name] for name in forms.ROW if name in given}
-                values = wizard.steps(draft, "place") | describing.preview(found, names) | {"given": typed | chosen}
+                values = wizard.steps(draft, "place") | descriptions.preview(found, names) | {"given": typed | chosen}
                 return Page(template="suppliers/wizard_preview.html", values=values)
         async with request.writing() as conn, conn.transaction():
             made, joined = await work(conn)

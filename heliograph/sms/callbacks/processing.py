@@ -165,4 +165,4 @@ class CallbackProcessing:
     def _not_read(supplier_id: UUID, error: Exception) -> None:
         # Never the error's text: it may quote what somebody wrote. The callback stays until retention removes it, so
         # that it can still be read after the module or setting has been fixed.
-        log.error("supplier's callback not understood", supplier=str(supplier_id), error=type(error).__name__)
+        log.error("supplier's callback not processed", supplier=str(supplier_id), error=type(error).__name__)

@@ -18,7 +18,7 @@ from heliograph.base.database.batching import Batcher
 from heliograph.base.database.pool import Pool, is_down
 from heliograph.http.answers import Answer, Failure
 from heliograph.sealing.text_keys import Sealing
-from heliograph.webhooks.recording.sealing_evidence import sealed_body
+from heliograph.webhooks.recording.at_rest import sealed_body
 
 #: Caught events that an organization keeps, both modes together.
 MOST = 200

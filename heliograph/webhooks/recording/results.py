@@ -29,7 +29,7 @@ from heliograph.sealing.text_keys import Sealing
 from heliograph.webhooks import endpoints
 from heliograph.webhooks.delivery import evidence
 from heliograph.webhooks.delivery.attempts import DELIVERED, GONE, Attempt, Ended
-from heliograph.webhooks.recording import sealing_evidence, stopping, successes, traffic
+from heliograph.webhooks.recording import at_rest, stopping, successes, traffic
 
 log = structlog.get_logger()
 
@@ -207,7 +207,7 @@ class Record:
     ) -> dict[UUID, str]:
         await self._sealing.refresh(conn)
         tried = [
-            (item.lease, sealing_evidence.sealed_attempt(self._sealing, item.lease, item.attempt))
+            (item.lease, at_rest.sealed_attempt(self._sealing, item.lease, item.attempt))
             for item in items
             if item.attempt is not None
         ]
