@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from heliograph.console.engine.desk import desk
+from heliograph.console.engine.console_cache import cache_of
 from heliograph.pages.pieces import places
 from heliograph.pages.pieces.places import Action, Groups, Place
 from heliograph.pages.requests import Request
@@ -80,5 +80,5 @@ KEYS = (("f", "Full screen, on the page Now"), ("a x", "Approve and reject, on t
 
 def frame(request: Request) -> dict[str, Any]:
     """The values that the frame's templates need."""
-    unread = desk(request).unread(request.operator) if request.session else 0
+    unread = cache_of(request).unread(request.operator) if request.session else 0
     return {"unread": unread, **places.frame(request, GROUPS, ACTIONS, KEYS)}

@@ -22,7 +22,7 @@ from heliograph.base.process.settings import SECRETS, SOURCES, Settings, from_en
 from heliograph.base.sentences import Check, quoted
 from heliograph.cli.traffic.queue import COLUMNS
 from heliograph.console.engine import now, selecting
-from heliograph.console.engine.desk import SHARED, HealthCache
+from heliograph.console.engine.console_cache import SHARED, ConsoleCache
 from heliograph.health import database, findings
 from heliograph.overview.installation import now as state
 from heliograph.overview.installation import steps
@@ -57,16 +57,16 @@ async def test_now_names_what_is_wrong_with_its_remedy(pool: Pool, root: Browser
 
 
 async def test_what_is_wrong_is_told_since_when(pool: Pool) -> None:
-    desk = HealthCache()
+    cache = ConsoleCache()
     failed = Check(quoted("workers"), "failed", quoted("none"), quoted("Start one."))
     warned = Check(quoted("backups"), "warning", quoted("old"), quoted("Take one."))
     fine = Check(quoted("database"), "ok", quoted("18"))
-    first = desk.troubles([fine, warned])
-    second = desk.troubles([fine, warned, failed])
+    first = cache.problems([fine, warned])
+    second = cache.problems([fine, warned, failed])
     assert [one.check.check for one in second] == ["workers", "backups"], "failures come first"
     assert second[1].since == first[0].since
-    assert desk.troubles([fine]) == []
-    assert desk.troubles([warned])[0].since >= second[0].since, "what was well meanwhile is told anew"
+    assert cache.problems([fine]) == []
+    assert cache.problems([warned])[0].since >= second[0].since, "what was well meanwhile is told anew"
 
 
 async def test_of_many_findings_some_are_only_named(pool: Pool, root: Browser) -> None:
@@ -110,9 +110,9 @@ def test_that_no_worker_runs_comes_before_what_follows_from_it() -> None:
     lost = [Check(name, "failed", sentences.said("no session bound"), quoted("Look.")) for name in names]
     paused = Check(sentences.said("supplier %(name)s", name="old"), "warning", quoted("paused"), quoted("Resume."))
     gone = Check(sentences.said("workers"), "failed", quoted("none"), sentences.said("Start `heliograph worker`."))
-    desk = HealthCache()
-    desk.troubles([paused, *lost])
-    found = [one.check for one in desk.troubles([paused, *lost, gone])]
+    cache = ConsoleCache()
+    cache.problems([paused, *lost])
+    found = [one.check for one in cache.problems([paused, *lost, gone])]
     assert found == [gone, *lost, paused]
 
 
@@ -165,28 +165,28 @@ async def test_those_who_look_at_once_share_a_look(pool: Pool, settings: Setting
         await asyncio.sleep(0)
         return []
 
-    desk, asking = HealthCache(examine=examine, monotonic=lambda: clock[0]), cast("Request", Asking(pool, settings))
-    await asyncio.gather(*(desk.refresh(asking, fresh=SHARED) for _ in range(5)))
+    cache, asking = ConsoleCache(examine=examine, monotonic=lambda: clock[0]), cast("Request", Asking(pool, settings))
+    await asyncio.gather(*(cache.refresh(asking, fresh=SHARED) for _ in range(5)))
     assert looks == 1
     clock[0] += SHARED - 0.5
-    await desk.refresh(asking, fresh=SHARED)
+    await cache.refresh(asking, fresh=SHARED)
     assert looks == 1, "what is known is as old as the beginning of its look"
     clock[0] += 0.2
-    await desk.refresh(asking)
+    await cache.refresh(asking)
     assert looks == 1, "the bell is content with it"
-    await desk.refresh(asking, fresh=SHARED)
+    await cache.refresh(asking, fresh=SHARED)
     assert looks == 2
 
 
 async def test_a_look_asks_the_same_once(pool: Pool, settings: Settings) -> None:
     asked: list[str] = []
-    desk, settings = HealthCache(), msgspec.structs.replace(settings, database_url="postgresql://localhost/x")
+    cache, settings = ConsoleCache(), msgspec.structs.replace(settings, database_url="postgresql://localhost/x")
     async with pool.acquire() as conn:
         with conn.query_logger(lambda query: asked.append(query.query)):
-            await desk.look(conn, settings)
+            await cache.look(conn, settings)
     assert asked.count(database.OFF) == 1
     assert asked.count(database.PLACE) == 1
-    assert desk.database.room is not None, "the tests' database is on this machine"
+    assert cache.database.room is not None, "the tests' database is on this machine"
 
 
 async def test_rates_are_those_between_two_looks(pool: Pool, api: Api, tenant: Tenant) -> None:
@@ -690,12 +690,12 @@ async def test_health_tells_what_was_found_and_where_settings_come_from(pool: Po
 
 
 async def test_what_is_wrong_is_told_since_it_was_written_down(pool: Pool) -> None:
-    desk = HealthCache()
+    cache = ConsoleCache()
     wrong = Check(quoted("workers"), "failed", quoted("none"), quoted("Start one."))
     earlier = clock.now() - timedelta(hours=2)
-    (one,) = desk.troubles([wrong], {("workers", "failed"): earlier})
+    (one,) = cache.problems([wrong], {("workers", "failed"): earlier})
     assert one.since == earlier
-    (one,) = desk.troubles([wrong], {("workers", "failed"): clock.now()})
+    (one,) = cache.problems([wrong], {("workers", "failed"): clock.now()})
     assert one.since == earlier, "it does not begin anew"
 
 

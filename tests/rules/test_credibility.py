@@ -13,7 +13,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.process.settings import Settings
-from heliograph.console.engine.desk import COMPARED, HealthCache
+from heliograph.console.engine.console_cache import COMPARED, ConsoleCache
 from heliograph.sms import checks
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.traffic import credibility, reconciliation
@@ -174,11 +174,11 @@ async def test_a_screen_that_looks_each_second_compares_messages_every_few_minut
     settings = msgspec.structs.replace(SETTINGS, database_url="postgresql://localhost/x")
     asked: list[str] = []
     times = [100.0]
-    desk = HealthCache(monotonic=lambda: times[0])
+    cache = ConsoleCache(monotonic=lambda: times[0])
 
     async def is_named() -> bool:
         with conn.query_logger(lambda query: asked.append(query.query)):
-            found = await desk.look(conn, settings)
+            found = await cache.look(conn, settings)
         return "receipts of liar" in [str(one.check.check) for one in found]
 
     async with pool.acquire() as conn:

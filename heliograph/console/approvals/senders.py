@@ -7,7 +7,7 @@ from typing import Any
 
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for, organization
-from heliograph.console.engine.desk import desk
+from heliograph.console.engine.console_cache import cache_of
 from heliograph.overview.installation import approvals
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, refused
@@ -23,7 +23,7 @@ NAMED = 6
 async def show(request: Request) -> Answer:
     """The sender IDs awaiting a decision."""
     async with request.reading() as conn:
-        listed = await approvals.waiting(conn, desk(request).resemblance, is_renewal=request.is_fragment)
+        listed = await approvals.waiting(conn, cache_of(request).resemblance, is_renewal=request.is_fragment)
     values = {
         "waiting": listed,
         "most": approvals.MOST,

@@ -7,7 +7,7 @@ from heliograph import __version__, doctor
 from heliograph.base.database import clock
 from heliograph.base.process.settings import in_force
 from heliograph.console.engine import runbook
-from heliograph.console.engine.desk import SHARED, desk
+from heliograph.console.engine.console_cache import SHARED, cache_of
 from heliograph.health import findings, sizes, webs
 from heliograph.health.database import DiskSpace
 from heliograph.health.sizes import Forecast, Sample
@@ -23,7 +23,7 @@ BACKUPS, FINDINGS = 10, 100
 
 async def show(request: Request) -> Answer:
     """All checks, including those of other servers, which run once per page and not with each refresh."""
-    settings, known = request.services.settings, desk(request)
+    settings, known = request.services.settings, cache_of(request)
     await known.refresh(request, fresh=SHARED)
     if request.is_fragment:
         async with request.reading() as conn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heliograph.console.engine import runbook
-from heliograph.console.engine.desk import SHARED, desk, rings_for_approvals
+from heliograph.console.engine.console_cache import SHARED, cache_of, rings_for_approvals
 from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.people.operators import accounts
@@ -13,12 +13,12 @@ HERE = "/console/notices"
 
 async def show(request: Request) -> Answer:
     """All items; those that are new to the reader are marked."""
-    known = desk(request)
+    known = cache_of(request)
     await known.refresh(request, fresh=SHARED)
     async with request.reading() as conn:
         await known.ask(conn)
     values = {
-        "troubles": known.rung(request.operator),
+        "problems": known.rung(request.operator),
         "waits": known.waits if rings_for_approvals(request.operator) else None,
         "told": request.operator.told_at,
         "unread": known.unread(request.operator),

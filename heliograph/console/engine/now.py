@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.base.sentences import english
 from heliograph.console.engine import leads
-from heliograph.console.engine.desk import SHARED, Problem, desk
+from heliograph.console.engine.console_cache import SHARED, Problem, cache_of
 from heliograph.health import webs
 from heliograph.overview.installation.now import COUNTED, Now, only_simulated
 from heliograph.pages.answers import Answer, Page
@@ -59,14 +59,14 @@ class Reported(msgspec.Struct, frozen=True):
 
 async def show(request: Request) -> Answer:
     """The wall screen."""
-    known = desk(request)
+    known = cache_of(request)
     async with known.reading(request, fresh=SHARED) as conn:
         seen = await known.watch.read(conn)
-        troubles = await known.beside(conn, request.services.settings)
+        problems = await known.with_current_sessions(conn, request.services.settings)
         watched = await watching.watch(conn)
         processes = await webs.listed(conn)
         named = await known.led(conn, seen)
-    more = troubles[CARDS:]
+    more = problems[CARDS:]
     values = {
         "now": seen,
         "suppliers": seen.suppliers,
@@ -75,12 +75,12 @@ async def show(request: Request) -> Answer:
         "accepted_within": webs.accepted_within(processes, 0.95),
         "database": known.database,
         "reported": reported(one.line for one in watched.values() if one.line is not None),
-        "troubles": [(one, leads.lead(request, one.check, named)) for one in troubles[:CARDS]],
+        "problems": [(one, leads.lead(request, one.check, named)) for one in problems[:CARDS]],
         "more": len(more),
         "alike": _alike(request, more, named),
         "health": leads.HEALTH if request.may(permission=TRAFFIC) else "",
         "steps": _steps(request, seen),
-        "said": _said(request, seen, troubles),
+        "said": _said(request, seen, problems),
         "may_change": request.may(permission=TRAFFIC_CHANGE),
         "holds_shown": HOLDS,
         "counted": COUNTED,
@@ -100,10 +100,10 @@ def reported(lines: Iterable[Line]) -> Reported:
     )
 
 
-def _alike(request: Request, troubles: Sequence[Problem], known: leads.Known) -> list[GroupedFindings]:
+def _alike(request: Request, problems: Sequence[Problem], known: leads.Known) -> list[GroupedFindings]:
     """Grouped by kind, in the order of each one's first, so that hundreds of similar ones do not hide others."""
     groups: dict[tuple[str, str], list[Problem]] = {}
-    for one in troubles:
+    for one in problems:
         about, detail = english(one.check.check), english(one.check.detail)
         groups.setdefault((about, detail), []).append(one)
     return [
@@ -133,16 +133,16 @@ def _steps(request: Request, seen: Now) -> list[Step]:
     return [] if all(one.is_done for one in listed) else listed
 
 
-def _said(request: Request, seen: Now, troubles: list[Problem]) -> str:
+def _said(request: Request, seen: Now, problems: list[Problem]) -> str:
     """The overall state in one sentence."""
-    failed = sum(one.check.state == "failed" for one in troubles)
+    failed = sum(one.check.state == "failed" for one in problems)
     if failed:
         return request.locale.count("%(num)s thing is wrong.", "%(num)s things are wrong.", failed)
     late = max(seen.late.values(), default=0.0)
     if late > LATE:
         return request.text("Work is late: the oldest is %(time)s overdue.", time=request.locale.lasted(late))
-    if troubles:
-        return request.locale.count("Carrying; %(num)s warning.", "Carrying; %(num)s warnings.", len(troubles))
+    if problems:
+        return request.locale.count("Carrying; %(num)s warning.", "Carrying; %(num)s warnings.", len(problems))
     if seen.rates is None or not seen.suppliers:
         return request.text("Everything works.")
     return request.text(

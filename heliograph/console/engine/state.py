@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.console.engine.desk import desk
+from heliograph.console.engine.console_cache import cache_of
 from heliograph.pages.answers import Answer, Page
 from heliograph.pages.pieces import state
 from heliograph.pages.pieces.places import Mark
@@ -13,7 +13,7 @@ from heliograph.people.operators.roles import APPROVALS
 async def show(request: Request) -> Answer:
     """The service status; the fragment, which every page refreshes periodically, also has the bell and the rail's
     marks."""
-    known = desk(request)
+    known = cache_of(request)
     await known.refresh(request)
     marks = []
     if request.may(permission=APPROVALS):

@@ -9,7 +9,7 @@ from uuid import UUID
 from heliograph.audit import reading as audit
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
-from heliograph.console.engine.desk import desk
+from heliograph.console.engine.console_cache import cache_of
 from heliograph.console.suppliers import charts
 from heliograph.overview.installation import now
 from heliograph.pages.answers import Answer, Page
@@ -36,16 +36,16 @@ HISTORY = 20
 
 async def show(request: Request) -> Answer:
     """All suppliers, each with findings and remedies."""
-    known = desk(request)
+    known = cache_of(request)
     async with known.reading(request) as conn:
         listed = await now.suppliers(conn)
         loaded = await routing.load(conn)
         rows = {row.id: row for row in loaded}
-        troubles = await known.beside(conn, request.services.settings, loaded)
+        problems = await known.with_current_sessions(conn, request.services.settings, loaded)
         watched = await watching.watch(conn)
         begun = await drafts.list_all(conn)
         reported = await heard.last(conn)
-    found = checks.of_suppliers([one.check for one in troubles], [one.name for one in listed])
+    found = checks.of_suppliers([one.check for one in problems], [one.name for one in listed])
     values: dict[str, Any] = {"drafts": begun, "suppliers": listed, "watched": watched}
     values |= {
         "simulated_only": now.only_simulated(listed),
@@ -63,12 +63,12 @@ async def show(request: Request) -> Answer:
 
 async def show_one(request: Request) -> Answer:
     """One supplier, with its settings, its last hours, and who changed what."""
-    id, known = request.id(), desk(request)
+    id, known = request.id(), cache_of(request)
     async with known.reading(request) as conn:
         loaded = await routing.load(conn)
         values = await _state(request, conn, _of(loaded, id))
-        name, troubles = values["row"].name, await known.beside(conn, request.services.settings, loaded)
-        values["findings"] = checks.of_suppliers([one.check for one in troubles], [name])[name]
+        name, problems = values["row"].name, await known.with_current_sessions(conn, request.services.settings, loaded)
+        values["findings"] = checks.of_suppliers([one.check for one in problems], [name])[name]
         if request.is_fragment:
             return Page(template="suppliers/supplier_live.html", values=values)
         one: Supplier = values["row"]

@@ -1,8 +1,9 @@
-"""A console process's cached knowledge of the installation: checks that are not ok, and since when.
+"""What a console process caches: checks that are not ok and since when, what awaits a decision, and rate cards.
 
 Concurrent requests share one refresh, since a refresh makes a hundred queries where there are many suppliers. The bell
 on every page accepts values a few seconds old. Pages that show the state of suppliers do not: there, what is known of
-their sessions is read again with that state, so that no supplier is connected beside a finding that it is not.
+their sessions is read again with that state, so that no supplier is shown as connected next to a finding that it is
+not.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Problem(msgspec.Struct, frozen=True):
     since: datetime
 
 
-class HealthCache:
+class ConsoleCache:
     """The cache of a process between refreshes."""
 
     def __init__(self, *, examine: Examine = doctor.examine, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -71,7 +72,7 @@ class HealthCache:
         self._at = self._compared_at = -math.inf
         self._compared: list[Check] = []
 
-    def troubles(
+    def problems(
         self, checks: list[Check], noted: Mapping[tuple[str, str], datetime] = MappingProxyType({})
     ) -> list[Problem]:
         """Checks that are not ok, failures first, oldest first; but a lack of workers precedes all other failures:
@@ -96,18 +97,19 @@ class HealthCache:
         if began - self._compared_at >= COMPARED:
             self._compared, self._compared_at = await doctor.compare(conn, settings), began
         self.checks = await self._examine(conn, settings, far=False, safety=self.database, compared=self._compared)
-        self.known = self.troubles(self.checks, await findings.since(conn))
+        self.known = self.problems(self.checks, await findings.since(conn))
         await self.ask(conn)
         self._at = began
         return self.known
 
-    async def beside(
+    async def with_current_sessions(
         self, conn: Connection, settings: Settings, rows: Sequence[Supplier] | None = None
     ) -> list[Problem]:
-        """What is known, for a page that also shows the state of suppliers: in `reading`, so that both say the same.
-        `rows`: the suppliers, if they are loaded already."""
+        """The problems of the last refresh, with those of suppliers as their sessions are now: for a page that also
+        shows the state of suppliers, within `reading`, so that both say the same. `rows`: the suppliers, if they are
+        loaded already."""
         seen = await sms.sessions(conn, settings, await routing.load(conn) if rows is None else rows)
-        return self.troubles([*(one for one in self.checks if sms.subject(one) != "supplier"), *seen])
+        return self.problems([*(one for one in self.checks if sms.subject(one) != "supplier"), *seen])
 
     async def led(self, conn: Connection, now: Now) -> leads.Known:
         """What is needed to say where findings lead and whom they affect: queried once per refresh, for all readers."""
@@ -154,9 +156,9 @@ def rings_for_approvals(operator: Operator) -> bool:
     return operator.may(None, APPROVALS, "live") and "approval.waiting" not in operator.silent
 
 
-_DESKS: WeakKeyDictionary[Pool, HealthCache] = WeakKeyDictionary()
+_CACHES: WeakKeyDictionary[Pool, ConsoleCache] = WeakKeyDictionary()
 
 
-def desk(request: Request) -> HealthCache:
-    """This process's desk for the database."""
-    return _DESKS.setdefault(request.services.reads, HealthCache())
+def cache_of(request: Request) -> ConsoleCache:
+    """This process's cache for the database."""
+    return _CACHES.setdefault(request.services.reads, ConsoleCache())
