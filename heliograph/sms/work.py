@@ -38,7 +38,7 @@ from heliograph.sms.received.reception import Reception
 from heliograph.sms.reports import diagnosis, parts, silence, waiting
 from heliograph.sms.reports.keys import ReceivedReceipt
 from heliograph.sms.reports.words import Words
-from heliograph.sms.watched.heard import LastReceipts
+from heliograph.sms.watched.last_receipts import LastReceipts
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account, Outcome, Receipt, Submission, Verdict
 from heliograph.webhooks.recording.handover import Deliveries
@@ -118,7 +118,7 @@ class SmsWork(Work):
             backlog=backlog,
         )
         self.wake = self._channel.wake
-        self._words, self._adviser, self._heard = Words(), diagnosis.Adviser(), LastReceipts()
+        self._words, self._adviser, self._last_receipts = Words(), diagnosis.Adviser(), LastReceipts()
         self._networks = Notes()
         self._wake_tests = asyncio.Event()
         backlog.on_work("sms", self.wake.set)
@@ -203,7 +203,7 @@ class SmsWork(Work):
 
     async def _received(self, supplier_id: UUID, received: Sequence[Receipt]) -> None:
         await self._results.report([ReceivedReceipt(supplier_id, receipt) for receipt in received])
-        self._heard.note(supplier_id)
+        self._last_receipts.note(supplier_id)
         for receipt in received:
             if receipt.unknown_word or receipt.error:
                 self._words.add(supplier_id, receipt)
@@ -248,7 +248,7 @@ class SmsWork(Work):
         """Store what receipts said, and refresh suppliers' charges."""
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
-            await self._heard.store(conn)
+            await self._last_receipts.store(conn)
             await self._networks.store(conn)
         await self._networks_of_routes()
         await self._charges.refresh(self._pool)

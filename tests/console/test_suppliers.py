@@ -24,7 +24,7 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.management import forms
 from heliograph.sms.reports.words import Words, answer_codes
 from heliograph.sms.watched import history, pdus
-from heliograph.sms.watched.heard import LastReceipts
+from heliograph.sms.watched.last_receipts import LastReceipts
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Outcome, Verdict, WireActivity
 from heliograph.suppliers.http.kind import Message, Request

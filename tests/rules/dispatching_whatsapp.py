@@ -175,7 +175,7 @@ class Bench(dispatching.Rounds):
             found = await matching.match_statuses(conn, matched)
             moved, _ = await move_many(conn, found.moves, rates=self.rates)
             await matching.name_users(conn, found.names)
-            await outcomes.blame(conn, found.blames, moved)
+            await outcomes.apply_wider_failures(conn, found.wider_failures, moved)
 
     async def later(self, **by: float) -> None:
         """Let time pass for leases, pauses, attempts, holds, windows and messages."""

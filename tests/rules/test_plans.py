@@ -28,7 +28,7 @@ from heliograph.sending import attempts as sending
 from heliograph.sending import timeline as timelines
 from heliograph.sms import status as sms_status
 from heliograph.sms.dispatch import outcomes
-from heliograph.sms.reports import nameless, receipts
+from heliograph.sms.reports import receipts, receipts_without_id
 from heliograph.traffic import reading as traffic
 from heliograph.webhooks import figures as webhook_figures
 from heliograph.webhooks import history as webhook_history
@@ -162,7 +162,7 @@ STATEMENTS = {
         {"attempts": "supplier_message_id target_id", "sms_parts": "id_key supplier_id answered_on"},
     ),
     "messages of receipts without an id": (
-        nameless.CANDIDATES,
+        receipts_without_id.CANDIDATES,
         {
             "attempts": "target_id|attempt",
             "sms_parts": "id_key supplier_id",

@@ -330,7 +330,7 @@ async def test_a_status_moves_only_what_it_came_for(pool: Pool) -> None:
     assert (await status_of(pool, id))[0] == "queued"
     async with pool.acquire() as conn, conn.transaction():
         stray = WiderFailure(who.organization_id, other.number_id, id, FAULTS[131042], clock.now())
-        assert await outcomes.blame(conn, [stray], {id}) == 0
+        assert await outcomes.apply_wider_failures(conn, [stray], {id}) == 0
     assert (await status_of(pool, id))[0] == "queued"
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_accounts WHERE held_until IS NOT NULL") == 0
 

@@ -38,8 +38,8 @@ class BodyBuffers:
     def __init__(self, *, small: ByteLimits = SMALL_ROOM, large: ByteLimits = LARGE_ROOM, limit: int = SMALL) -> None:
         """`limit`: maximum size of a small body, in bytes."""
         self._limit = limit
-        self._small = _Ward(small)
-        self._large = _Ward(large)
+        self._small = _BodyPool(small)
+        self._large = _BodyPool(large)
         self._now: Callable[[], float] = asyncio.get_running_loop().time
 
     def begin(self, address: str) -> Body:
@@ -53,13 +53,13 @@ class BodyBuffers:
         now = self._now()
         body.moved_at = now
         total = body.size + size
-        ward = self._small if total <= self._limit else self._large
-        if body.ward is not ward:
+        pool = self._small if total <= self._limit else self._large
+        if body.pool is not pool:
             self.release(body)
             size = total
-        ward.take(body, size)
-        while not ward.has_room(body.address):
-            stalled = ward.stalled(body, now - STALLED)
+        pool.take(body, size)
+        while not pool.has_room(body.address):
+            stalled = pool.stalled(body, now - STALLED)
             if stalled is None:
                 self.release(body)
                 raise _no_room()
@@ -73,14 +73,14 @@ class BodyBuffers:
 
     def release(self, body: Body) -> None:
         """Release the body. Releasing it twice has no effect."""
-        if body.ward is not None:
-            body.ward.drop(body)
+        if body.pool is not None:
+            body.pool.drop(body)
 
 
 class Body:
     """One body. A task that is cancelled while `gave_way` raises what `gone` returns."""
 
-    __slots__ = ("address", "gave_way", "is_complete", "moved_at", "size", "task", "ward")
+    __slots__ = ("address", "gave_way", "is_complete", "moved_at", "pool", "size", "task")
 
     def __init__(self, address: str, task: asyncio.Task[object], now: float) -> None:
         self.address = address
@@ -88,7 +88,7 @@ class Body:
         #: When its latest bytes arrived.
         self.moved_at = now
         self.size = 0
-        self.ward: _Ward | None = None
+        self.pool: _BodyPool | None = None
         self.is_complete = False
         self.gave_way = False
 
@@ -98,7 +98,7 @@ class Body:
         return _no_room()
 
 
-class _Ward:
+class _BodyPool:
     """Bodies that share a limit."""
 
     def __init__(self, room: ByteLimits) -> None:
@@ -108,7 +108,7 @@ class _Ward:
         self._bodies: set[Body] = set()
 
     def take(self, body: Body, size: int) -> None:
-        body.ward = self
+        body.pool = self
         body.size += size
         self._bodies.add(body)
         self._held += size
@@ -123,7 +123,7 @@ class _Ward:
             self._of[body.address] = left
         else:
             self._of.pop(body.address, None)
-        body.ward = None
+        body.pool = None
         body.size = 0
 
     def has_room(self, address: str) -> bool:

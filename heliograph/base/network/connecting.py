@@ -119,7 +119,7 @@ class Connector:
                         raise
                 await asyncio.sleep(pause)
 
-        return await self._race(self._order(), again, beside=0.0)
+        return await self._race(self._order(), again, stagger=0.0)
 
     def _complete(self, options: dict[str, Any]) -> dict[str, Any]:
         secured = {"ssl": client_context()} if self._target.system_roots else {}
@@ -145,10 +145,10 @@ class Connector:
         async def once(host: Host) -> Raw:
             return await self._open(target, host, kind, options)
 
-        return await self._race(hosts, once, beside=STAGGER)
+        return await self._race(hosts, once, stagger=STAGGER)
 
     async def _race(
-        self, hosts: Sequence[Host], attempt: Callable[[Host], Coroutine[Any, Any, Raw]], *, beside: float
+        self, hosts: Sequence[Host], attempt: Callable[[Host], Coroutine[Any, Any, Raw]], *, stagger: float
     ) -> Raw:
         waiting = list(hosts)
         trying: dict[asyncio.Task[Raw], Host] = {}
@@ -159,7 +159,7 @@ class Connector:
                     host = waiting.pop(0)
                     trying[asyncio.create_task(attempt(host))] = host
                 done, _ = await asyncio.wait(
-                    trying, timeout=beside if waiting else None, return_when=asyncio.FIRST_COMPLETED
+                    trying, timeout=stagger if waiting else None, return_when=asyncio.FIRST_COMPLETED
                 )
                 for task in done:
                     try:

@@ -27,7 +27,7 @@ from heliograph.sealing.text_keys import Item, Sealing
 from heliograph.sms.accepting import bulk, sender_choice, withdrawal
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk
-from heliograph.sms.accepting.carried import Carried
+from heliograph.sms.accepting.routing_cache import RoutingCache
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.charges import Charges
 
@@ -86,11 +86,11 @@ async def reachability(conn: Connection, actor: Actor, acceptor: Acceptor, *, sp
         sender = await sender_choice.resolve(conn, actor, sender_id=spec.sender_id, sender_name=spec.sender_name)
     except Refusal:
         return lambda phone, segments: True
-    charges, carried = await acceptor.charges.get(conn), await acceptor.carried.get(conn)
+    charges, routing_cache = await acceptor.charges.get(conn), await acceptor.routing.get(conn)
     at = now()
 
     def reached(phone: str, segments: int) -> bool:
-        refusal = carried.refusal(
+        refusal = routing_cache.refusal(
             phone,
             organization_id=actor.organization_id,
             sender_id=sender.id,
@@ -155,7 +155,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
 
     def __init__(self) -> None:
         self._charges = Charges()
-        self._carried = Carried()
+        self._routing = RoutingCache()
 
     async def open(self, conn: Connection, due: DueCampaign) -> SmsBatch | StagingStop:
         """The text and the quota, unless the sender is no longer approved."""
@@ -171,7 +171,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
         if text is None:
             return StagingStop(plan.ERASED, fails=True)
         await self._charges.refresh(conn)
-        await self._carried.refresh(conn)
+        await self._routing.refresh(conn)
         return SmsBatch(
             due,
             text,
@@ -182,7 +182,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
             left_today,
             kinds.validity(traffic_class, None, usual),
             self._charges,
-            self._carried,
+            self._routing,
             await Sealing.of(conn, [due.organization_id]),
         )
 
@@ -215,7 +215,7 @@ class SmsBatch:
         left_today: int | None,
         validity: int | None,
         charges: Charges,
-        carried: Carried,
+        routing_cache: RoutingCache,
         sealing: Sealing,
     ) -> None:
         """`remaining`: messages left in the quota; `left_today`: segments that may still be sent today, if that is
@@ -228,7 +228,7 @@ class SmsBatch:
         self._sealing = sealing
         prices = charges.book.price_list(due.organization_id) if due.mode == "live" else None
         self._charges = None if prices is None else charges
-        self._carried = carried if due.mode == "live" and carried.book.judges else None
+        self._routing = routing_cache if due.mode == "live" and routing_cache.book.judges else None
         #: A price list that is imported again is a different object.
         self.key = (
             text,
@@ -236,7 +236,7 @@ class SmsBatch:
             due.replace_accents,
             due.mode,
             prices,
-            self._carried and carried.book,
+            self._routing and routing_cache.book,
         )
         self._is_live = due.mode == "live"
         self._fill = template.filler(text) if template.places(text) else None
@@ -249,7 +249,7 @@ class SmsBatch:
             made = self._for_all
         else:
             made = self._made(self._fill((phone, name or "", first_name or "", last_name or "")))
-        if made is None or (self._carried is not None and self._is_refused(phone)):
+        if made is None or (self._routing is not None and self._is_refused(phone)):
             return None
         if self._charges is None:
             return made
@@ -272,8 +272,8 @@ class SmsBatch:
 
     def _is_refused(self, phone: str) -> bool:
         """True if no supplier carries its sender there."""
-        assert self._carried is not None
-        refusal = self._carried.refusal(
+        assert self._routing is not None
+        refusal = self._routing.refusal(
             phone,
             organization_id=self._due.organization_id,
             sender_id=self._sender_id,

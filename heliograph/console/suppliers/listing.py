@@ -24,7 +24,7 @@ from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.management import drafts, forms, options, watching
 from heliograph.sms.reports import words
-from heliograph.sms.watched import heard, history, hours, pdus
+from heliograph.sms.watched import history, hours, last_receipts, pdus
 from heliograph.suppliers import kinds
 
 HERE = "/console/suppliers"
@@ -44,7 +44,7 @@ async def show(request: Request) -> Answer:
         problems = await known.with_current_sessions(conn, request.services.settings, loaded)
         watched = await watching.watch(conn)
         begun = await drafts.list_all(conn)
-        reported = await heard.last(conn)
+        reported = await last_receipts.last(conn)
     found = checks.of_suppliers([one.check for one in problems], [one.name for one in listed])
     values: dict[str, Any] = {"drafts": begun, "suppliers": listed, "watched": watched}
     values |= {
@@ -118,7 +118,7 @@ async def _state(request: Request, conn: Connection, row: Supplier) -> dict[str,
         "simulated_only": now.only_simulated(listed),
         "may_change": request.may(permission=TRAFFIC_CHANGE),
         "watch": await pdus.seen(conn, id),
-        "reported_at": (await heard.last(conn)).get(id),
+        "reported_at": (await last_receipts.last(conn)).get(id),
     }
 
 

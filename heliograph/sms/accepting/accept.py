@@ -45,7 +45,7 @@ from heliograph.queue.leases import SINGLE
 from heliograph.sealing.text_keys import Sealing
 from heliograph.sending.intake import Intake, both, new_id, outcomes, senders_of, traced_of
 from heliograph.sms.accepting import encoding
-from heliograph.sms.accepting.carried import Carried
+from heliograph.sms.accepting.routing_cache import RoutingCache
 from heliograph.sms.accepting.sender_choice import SenderBook, by_default
 from heliograph.sms.accepting.sender_ids import SenderId
 from heliograph.sms.charges import CurrentCharges
@@ -145,7 +145,7 @@ class Acceptor:
         self._senders = SenderBook(pool)
         self._suspicious = Book(pool)
         self.charges = CurrentCharges(pool)
-        self.carried = Current(pool, Carried())
+        self.routing = Current(pool, RoutingCache())
         self._sealing = Current(pool, Sealing())
         self._intake: Intake[_Item] = Intake(self._store, name="sms accept", limit=limit)
         #: Set after each commit that put work into the queue; cleared by the task that wakes the workers.
@@ -180,7 +180,7 @@ class Acceptor:
     async def check_sender(self, send: Send, sender: SenderId, *, conn: Connection | None = None) -> None:
         """Raises SenderIdNotAllowed if no supplier carries a live message from this sender to its number. `conn`: a
         connection that the caller holds."""
-        refusal = (await self.carried.get(conn)).refusal(
+        refusal = (await self.routing.get(conn)).refusal(
             send.to,
             organization_id=send.actor.organization_id,
             sender_id=sender.id,
@@ -195,7 +195,7 @@ class Acceptor:
         await self._intake.drain()
         await self._suspicious.close()
         await self.charges.close()
-        await self.carried.close()
+        await self.routing.close()
         await self._sealing.close()
         await self._kept.close()
 

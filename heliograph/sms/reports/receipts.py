@@ -1,8 +1,8 @@
 """Receipts: matched to their message, stored and applied in one transaction, and only then acknowledged.
 
 A receipt is matched by the supplier's id for the message together with the recipient's last digits, since suppliers
-reuse ids; if the answer had no id, by everything else (`nameless.py`). It may arrive before the submit's answer, twice,
-on another connection, days later or never:
+reuse ids; if the answer had no id, by everything else (`receipts_without_id.py`). It may arrive before the submit's
+answer, twice, on another connection, days later or never:
 
     the first             that moves its message is recorded in the message's row, and has none of its own
     twice                 meets its own fingerprint, and the state machine moves nothing the second time
@@ -31,7 +31,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.retry import receipt_pause
 from heliograph.base.sentences import said
 from heliograph.sending.results import UnmatchedReports
-from heliograph.sms.reports import nameless, parts
+from heliograph.sms.reports import parts, receipts_without_id
 from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, same_end, suffix, weak_keys
 from heliograph.sms.status import BY_RECEIPT, Move, Moved, after_all, move_many
 from heliograph.webhooks.recording.events import Wanting, wanted
@@ -127,9 +127,9 @@ async def match(
             del rest[key]
     if rest:
         await _keep(conn, rest, found, at, _came(unique, at))
-        nameless = await _match_nameless(conn, rest, found, at, again=again)
-        found |= nameless
-        for id, move in _moves({key: unique[key] for key in nameless}, found, at, by_id=False).items():
+        without_id = await _match_without_id(conn, rest, found, at, again=again)
+        found |= without_id
+        for id, move in _moves({key: unique[key] for key in without_id}, found, at, by_id=False).items():
             moves.setdefault(id, move)
     several = [
         (one, found[key])
@@ -336,7 +336,7 @@ def _places(some: Mapping[UUID, ReceivedReceipt], at: datetime) -> tuple[list[da
     return days, [one.supplier_id for one in some.values()], list(some)
 
 
-async def _match_nameless(
+async def _match_without_id(
     conn: Connection,
     some: Mapping[UUID, ReceivedReceipt],
     found: Mapping[UUID, asyncpg.Record],
@@ -346,7 +346,7 @@ async def _match_nameless(
 ) -> dict[UUID, asyncpg.Record]:
     """The receipts that could be matched without an id, and their messages."""
     wanting = [
-        nameless.ReceiptWithoutId(
+        receipts_without_id.ReceiptWithoutId(
             one.supplier_id,
             weak_keys(storable(one.receipt.recipient)),
             suffix(storable(one.receipt.sender)),
@@ -358,4 +358,4 @@ async def _match_nameless(
         for key, one in some.items()
         if found[key]["message_id"] is None and one.receipt.recipient and (again or not one.receipt.keys)
     ]
-    return await nameless.match(conn, wanting) if wanting else {}
+    return await receipts_without_id.match(conn, wanting) if wanting else {}

@@ -508,12 +508,12 @@ async def _statuses(
         sent = [(move.organization_id, move.message_id) for move in found.moves if move.message_id in moved]
         await conversations.note_answers(conn, sent)
     await _tried(conn, works, found.moves)
-    return deliveries + await outcomes.blame(conn, found.blames, moved)
+    return deliveries + await outcomes.apply_wider_failures(conn, found.wider_failures, moved)
 
 
 async def _tried(conn: Connection, works: Sequence[Work], moves: Sequence[Move]) -> None:
     """The outcomes of messages that probe after a hold. A fault that causes another hold is handled by
-    `outcomes.blame`, after this."""
+    `outcomes.apply_wider_failures`, after this."""
     trying = frozenset().union(*{one.trying for one in works})
     if not trying:
         return

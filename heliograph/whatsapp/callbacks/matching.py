@@ -65,7 +65,7 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     #: Meta's names of users, in addition to those that we wrote to.
     names: set[Link]
     #: Failures that concern a window, a template, a number or an account.
-    blames: list[WiderFailure]
+    wider_failures: list[WiderFailure]
 
 
 MATCH = """
@@ -124,7 +124,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     early: list[tuple[object, ...]] = []
     bound: dict[tuple[UUID, str], tuple[UUID, UUID]] = {}
     names: set[Link] = set()
-    blames: list[WiderFailure] = []
+    wider_failures: list[WiderFailure] = []
     for one, key in zip(said, keys, strict=True):
         item, found = one.item, rows.get(key)
         status, when = STATUSES[item.status], min(item.at, at)
@@ -141,7 +141,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
         organization_id, id, recipient, is_known = found.message
         moves.append(Move(organization_id, id, status, when, failure, evidence, pricing))
         if status == "failed" and _concerns_more(_fault(item)):
-            blames.append(WiderFailure(organization_id, one.number_id, id, _fault(item), when))
+            wider_failures.append(WiderFailure(organization_id, one.number_id, id, _fault(item), when))
         if not is_known:
             bound[found.number_id, item.wamid] = (organization_id, id)
         if item.user_id or not is_known:
@@ -149,7 +149,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
     if early:
         await conn.execute(EARLY, *_columns(early))
     await bind(conn, bound)
-    return Found(moves, names, blames)
+    return Found(moves, names, wider_failures)
 
 
 class _Key(NamedTuple):
@@ -276,7 +276,7 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
         adopted = dict.fromkeys((row["number_id"], row["wamid"]) for row in rows)
         await conn.execute(COPIES, *_columns([(known[place][0], *place) for place in adopted]))
     moves: list[Move] = []
-    blames: list[WiderFailure] = []
+    wider_failures: list[WiderFailure] = []
     for row in rows:
         message = known[row["number_id"], row["wamid"]]
         evidence, pricing = row["failure_evidence"], pricing_of(row["pricing"])
@@ -284,8 +284,8 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
         fault = classify(int(evidence) if evidence else None)
         if row["status"] == "failed" and _concerns_more(fault):
             organization_id, id = message
-            blames.append(WiderFailure(organization_id, row["number_id"], id, fault, row["at"]))
-    return Found(moves, set(), blames)
+            wider_failures.append(WiderFailure(organization_id, row["number_id"], id, fault, row["at"]))
+    return Found(moves, set(), wider_failures)
 
 
 # A status may be stored as early just when another transaction stores its wamid: neither sees the other. So those of

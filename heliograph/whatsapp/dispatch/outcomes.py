@@ -146,8 +146,8 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
     for one in live:
         if _context(one).tries_hold and one.outcome.verdict not in (Verdict.ACCEPTED, Verdict.UNKNOWN):
             await holds.undecided(conn, _organization(one), [one.attempt.lease.id])
-    troubles = [
-        Trouble(
+    failures = [
+        ScopedFailure(
             _organization(one), due.number_id, account_id, due.template_id, due.conversation_id, outcome.fault,
             outcome.code, outcome.trace, outcome.retry_after or 0.0,
         )
@@ -156,10 +156,10 @@ async def follow(conn: Connection, answered: Sequence[AnsweredAttempt]) -> int:
         )
         if account_id is not None and outcome.fault is not None and outcome.verdict is not Verdict.UNKNOWN
     ]  # fmt: skip
-    return deliveries + await note(conn, troubles)
+    return deliveries + await note(conn, failures)
 
 
-class Trouble(msgspec.Struct, frozen=True, gc=False):
+class ScopedFailure(msgspec.Struct, frozen=True, gc=False):
     """A fault, and the objects that it may concern beyond its message."""
 
     organization_id: UUID
@@ -196,13 +196,13 @@ SELECT item.n, m.conversation_id, m.template_id, n.account_id
 """
 
 
-async def blame(conn: Connection, blames: Sequence[WiderFailure], moved: Collection[UUID]) -> int:
+async def apply_wider_failures(conn: Connection, wider: Sequence[WiderFailure], moved: Collection[UUID]) -> int:
     """Like `follow`, for failures reported by statuses. Runs after the moves; returns the number of deliveries queued.
 
     `moved`: the messages that have failed because of it. Statuses are repeated for days, and an ended hold must not
     begin again; a window is closed as of when Meta reported it, however late that arrives.
     """
-    found = [one for one in blames if one.fault.kind is Kind.WINDOW or one.message_id in moved]
+    found = [one for one in wider if one.fault.kind is Kind.WINDOW or one.message_id in moved]
     if not found:
         return 0
     rows = await conn.fetch(
@@ -211,20 +211,20 @@ async def blame(conn: Connection, blames: Sequence[WiderFailure], moved: Collect
         [one.number_id for one in found],
         [one.message_id for one in found],
     )
-    troubles = []
+    failures = []
     for row in rows:
         one = found[row["n"] - 1]
         about = (row["account_id"], row["template_id"], row["conversation_id"])
         code = str(one.fault.code)
-        troubles.append(Trouble(one.organization_id, one.number_id, *about, one.fault, code, at=one.at))
-    return await note(conn, troubles)
+        failures.append(ScopedFailure(one.organization_id, one.number_id, *about, one.fault, code, at=one.at))
+    return await note(conn, failures)
 
 
 async def follow_early(conn: Connection, found: Found, moved: Collection[UUID]) -> int:
     """The effects, beyond their messages, of statuses that arrived before the answers. Runs after the moves and after
     `follow`, since Meta said this of messages that it had accepted; returns the number of deliveries queued.
 
-    `moved`: as for `blame`.
+    `moved`: as for `apply_wider_failures`.
     """
     ended: dict[tuple[UUID, bool], list[UUID]] = {}
     for move in found.moves:
@@ -232,20 +232,20 @@ async def follow_early(conn: Connection, found: Found, moved: Collection[UUID]) 
             ended.setdefault((move.organization_id, move.status != "failed"), []).append(move.message_id)
     for (organization_id, arrived), messages in sorted(ended.items(), key=lambda one: not one[0][1]):
         await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)
-    return await blame(conn, found.blames, moved)
+    return await apply_wider_failures(conn, found.wider_failures, moved)
 
 
-async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
+async def note(conn: Connection, failures: Sequence[ScopedFailure]) -> int:
     """Record what faults stop, each once, however many messages encountered it."""
     at = now()
-    refused = sorted((one for one in troubles if one.fault.kind is Kind.WINDOW), key=lambda one: one.at or at)
+    refused = sorted((one for one in failures if one.fault.kind is Kind.WINDOW), key=lambda one: one.at or at)
     closed = {(one.organization_id, one.conversation_id): one.at or at for one in refused}
     await conversations.close_windows(conn, closed)
     deliveries = 0
     done: set[tuple[object, ...]] = set()
     # Accounts are locked before numbers, as in the mirror.
     for one in sorted(
-        troubles, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
+        failures, key=lambda one: (one.fault.scope is Scope.NUMBER, one.account_id.int, one.number_id.int)
     ):
         fault = one.fault
         key = (fault.scope, fault.code, one.whom)
@@ -282,7 +282,7 @@ async def note(conn: Connection, troubles: Sequence[Trouble]) -> int:
     return deliveries
 
 
-async def _template(conn: Connection, one: Trouble, seconds: float) -> int:
+async def _template(conn: Connection, one: ScopedFailure, seconds: float) -> int:
     if one.template_id is not None and one.fault.code == UNKNOWN:
         await template_sync.doubt(conn, one.organization_id, one.template_id)
         return 0

@@ -21,7 +21,7 @@ from heliograph.sms.accepting.sender_ids import SenderIdNotAllowed
 from heliograph.sms.dispatch import routing
 
 
-class Carried:
+class RoutingCache:
     """Suppliers, routes and rules for senders, as cached by a process that accepts messages."""
 
     def __init__(self) -> None:
