@@ -40,7 +40,7 @@ from heliograph.mail import outbox
 from heliograph.mail.work import MailWork
 from heliograph.metrics import database
 from heliograph.metrics.exporting import Exporter, exported
-from heliograph.notices import standing
+from heliograph.notices import conditions
 from heliograph.overview.exports import jobs
 from heliograph.overview.exports.work import ExportWork
 from heliograph.overview.installation import telling as operators_telling
@@ -148,7 +148,7 @@ class Worker:
             SharedTimer(traffic.TIMER, _fold, traffic.EVERY, when=_ANY_DELTAS, in_steps=True),
             SharedTimer(timers.FORGET, self._forget, 3600.0, in_steps=True),
             SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
-            SharedTimer(standing.TIMER, standing.look, standing.EVERY),
+            SharedTimer(conditions.TIMER, conditions.look, conditions.EVERY),
             SharedTimer(telling.TIMER, self._tell, telling.EVERY, when=telling.DUE),
             SharedTimer(daily.TIMER, self._report, daily.EVERY),
             SharedTimer(findings.TIMER, self._look, findings.EVERY, in_steps=True),

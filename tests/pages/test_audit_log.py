@@ -18,7 +18,7 @@ from heliograph.base.actor import Who
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.overview.exports import kinds
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from tests.hooks import endpoint, until
 
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
@@ -141,7 +141,7 @@ async def test_a_day_is_one_of_the_reader(pool: Pool, tenant: Tenant, owner: Bro
 async def test_pages_lead_both_ways_and_show_each_entry_once(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leafing, "USUAL", 2)
+    monkeypatch.setattr(pagination, "USUAL", 2)
     async with pool.acquire() as conn:
         for number in range(5):
             await organizations.rename(conn, id=tenant.id, name=f"Acme {number}", by=SHELL)

@@ -833,7 +833,7 @@ async def test_campaigns_of_a_time_are_listed(pool: Pool, tenant: Tenant, owner:
 async def test_those_under_way_stand_first_and_are_acted_on_in_the_list(
     pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph.pages.lists.leafing.USUAL", 2)
+    monkeypatch.setattr("heliograph.pages.lists.pagination.USUAL", 2)
     names = ["One", "Two", "Three", "Four", "Five"]
     for name in names:
         await make(owner, name=name, to="numbers", numbers="+258841000001", text=f"Hello {name}")

@@ -29,7 +29,7 @@ from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview import explaining
 from heliograph.overview.messages import Filters, Message
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.queue.leases import GUARDED
 from heliograph.sending.listing import MessagePage
 from heliograph.sms.arrivals import FAILURES
@@ -297,7 +297,7 @@ async def test_filters_of_both_channels_stand_in_the_address(
     assert shown(await owner.get("/messages?top=x", HX_Request="true")) == [third, second, first]
     highest = await owner.get(f"/messages?top={UUID(int=2**128 - 1)}", HX_Request="true")
     assert (shown(highest), "newer" in highest.words) == ([third, second, first], False)
-    monkeypatch.setattr(leafing, "MOST_NEWER", 1)
+    monkeypatch.setattr(pagination, "MOST_NEWER", 1)
     assert "1 newer" in (await owner.get(f"/messages?top={first}", HX_Request="true")).words
 
 

@@ -23,7 +23,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, Unavailable
 from heliograph.pages import cookies, templates
 from heliograph.pages.languages import locale
-from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.pieces import charts, confirming
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.requests import Request
@@ -142,25 +142,25 @@ def test_an_end_before_the_beginning_is_said() -> None:
 
 
 def test_newer_leads_back_page_by_page() -> None:
-    ids = [uuid.uuid4() for _ in range(leafing.MOST_BACK + 5)]
+    ids = [uuid.uuid4() for _ in range(pagination.MOST_BACK + 5)]
     at, seen = {"status": "failed"}, []
     for last in ids:
         request = asked(at)
-        seen.append(leafing.after(request))
-        older = leafing.pages(request, last).older
+        seen.append(pagination.after(request))
+        older = pagination.pages(request, last).older
         assert older
         at = query_of(older)
     assert seen == [None, *ids[:-1]]
     request = asked(at)
-    assert leafing.pages(request, None).older is None
-    for last in reversed(ids[-leafing.MOST_BACK : -1]):
-        newer = leafing.pages(request, None).newer
+    assert pagination.pages(request, None).older is None
+    for last in reversed(ids[-pagination.MOST_BACK : -1]):
+        newer = pagination.pages(request, None).newer
         assert newer
         request = asked(query_of(newer))
-        assert leafing.after(request) == last
+        assert pagination.after(request) == last
         assert request.query["status"] == "failed"
-    assert leafing.pages(asked({}), None).newer is None
-    assert leafing.after(asked({"after": "no.id"})) is None
+    assert pagination.pages(asked({}), None).newer is None
+    assert pagination.after(asked({"after": "no.id"})) is None
 
 
 def query_of(address: str) -> dict[str, str]:
@@ -168,10 +168,10 @@ def query_of(address: str) -> dict[str, str]:
 
 
 def test_rows_of_a_page_are_those_chosen_last() -> None:
-    assert leafing.size(asked({})) == leafing.USUAL
-    assert leafing.size(asked({}, cookies={cookies.ROWS: "100"})) == 100
-    assert leafing.size(asked({"limit": "25"}, cookies={cookies.ROWS: "100"})) == 25
-    assert leafing.size(asked({"limit": "1000000"})) == leafing.USUAL
+    assert pagination.size(asked({})) == pagination.USUAL
+    assert pagination.size(asked({}, cookies={cookies.ROWS: "100"})) == 100
+    assert pagination.size(asked({"limit": "25"}, cookies={cookies.ROWS: "100"})) == 25
+    assert pagination.size(asked({"limit": "1000000"})) == pagination.USUAL
 
 
 def test_what_has_to_be_typed_is_typed() -> None:

@@ -200,7 +200,7 @@ async def test_another_address_asks_for_the_password_as_another_endpoint_does(po
 async def test_attempts_are_leafed_through_and_one_is_sent_again(
     pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heliograph.pages.lists.leafing.USUAL", 3)
+    monkeypatch.setattr("heliograph.pages.lists.pagination.USUAL", 3)
     async with receiving(Options(status=503)) as receiver:
         id = id_in(await register(owner, receiver.url))
         events = await record(pool, tenant.actor, 5)

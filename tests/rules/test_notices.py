@@ -11,7 +11,7 @@ import pytest
 from heliograph import notices
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
-from heliograph.notices import DAYS, Notice, reading, standing
+from heliograph.notices import DAYS, Notice, conditions, reading
 from heliograph.notices.recording import QUIET
 from heliograph.retention import forgetting
 from heliograph.whatsapp.money import wallet
@@ -27,7 +27,7 @@ async def tell(pool: Pool, *told: Notice) -> None:
 
 async def look(pool: Pool) -> list[tuple[str, str]]:
     async with pool.acquire() as conn:
-        await standing.look(conn)
+        await conditions.look(conn)
     return [tuple(row) for row in await pool.fetch(KINDS)]
 
 

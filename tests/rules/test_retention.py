@@ -21,7 +21,7 @@ from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.base.process.settings import Settings
 from heliograph.queue import holds
 from heliograph.queue.holds import Selection
-from heliograph.retention import forgetting, standing
+from heliograph.retention import forgetting, partitioned_tables
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.reports import parts
 from heliograph.sms.reports.keys import PartId
@@ -182,10 +182,10 @@ async def test_partitions_that_are_wholly_past_are_dropped_each_table_by_its_own
     async with pool.acquire() as conn:
         for back in range(17):
             await make_partitions(conn, (NOW - timedelta(days=28 * back)).date(), ahead=0)
-        past = {one.name: one for one in await standing.standing(conn, SETTINGS)}
+        past = {one.name: one for one in await partitioned_tables.list_all(conn, SETTINGS)}
     await forget(pool)
     async with pool.acquire() as conn:
-        kept = {one.name: one for one in await standing.standing(conn, SETTINGS)}
+        kept = {one.name: one for one in await partitioned_tables.list_all(conn, SETTINGS)}
     # What was said to be due is gone, and nothing else is.
     assert kept.keys() == {*PARTITIONED, *DAILY}
     for name, one in past.items():

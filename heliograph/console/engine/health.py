@@ -14,8 +14,8 @@ from heliograph.health.sizes import Forecast, Sample
 from heliograph.overview.installation import backups as kept
 from heliograph.pages.answers import Answer, Page
 from heliograph.pages.requests import Request
-from heliograph.retention import standing
-from heliograph.retention.standing import PartitionedTable
+from heliograph.retention import partitioned_tables
+from heliograph.retention.partitioned_tables import PartitionedTable
 
 #: Backups and findings shown.
 BACKUPS, FINDINGS = 10, 100
@@ -35,7 +35,7 @@ async def show(request: Request) -> Answer:
     async with request.reading() as conn:
         far = await doctor.mail(conn, settings)
         backups, verified = await kept.latest(conn, limit=BACKUPS), await kept.verified(conn)
-        kept_tables = await standing.standing(conn, settings)
+        kept_tables = await partitioned_tables.list_all(conn, settings)
         postgres = await conn.fetchval("SHOW server_version")
         history = await findings.history(conn, limit=FINDINGS)
         samples = await sizes.latest(conn)

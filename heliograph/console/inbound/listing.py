@@ -12,7 +12,7 @@ from heliograph.audit import reasons
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.pages.answers import Answer, Page, Redirect
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE, LOOK, TRAFFIC_CHANGE
 from heliograph.sms.received import inbound, newest, unassigned
@@ -69,7 +69,7 @@ async def retry(request: Request) -> Answer:
 
 
 async def _page(request: Request, problem: Invalid | None = None, words: list[RawPart] | None = None) -> Page:
-    size = leafing.size(request)
+    size = pagination.size(request)
     async with request.reading() as conn:
         values: dict[str, Any] = {
             "rows": await unassigned.listed(conn),
@@ -77,11 +77,11 @@ async def _page(request: Request, problem: Invalid | None = None, words: list[Ra
             "said": await unassigned.keywords(conn),
             "most_said": unassigned.KEYWORDS,
         }
-        heard = await newest.heard(conn, after=leafing.after(request), limit=size + 1)
+        heard = await newest.heard(conn, after=pagination.after(request), limit=size + 1)
     values |= {
         "words": words,
         "heard": heard[:size],
-        "pages": leafing.pages(request, heard[size - 1].id if len(heard) > size else None),
+        "pages": pagination.pages(request, heard[size - 1].id if len(heard) > size else None),
         "reason": request.form.get("reason", ""),
         "recipient": request.form.get("recipient", ""),
         "organization": request.form.get("organization", ""),

@@ -7,20 +7,20 @@ from typing import Any
 from heliograph.overview.installation import money, organizations
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
 
 
 async def show_plans(request: Request) -> Answer:
     """What is left of each quota, and the periods that end next."""
-    search, size = request.query.get("search", ""), leafing.size(request)
+    search, size = request.query.get("search", ""), pagination.size(request)
     async with request.reading() as conn:
-        found = await organizations.listed(conn, after=leafing.after(request), search=search, limit=size + 1)
+        found = await organizations.listed(conn, after=pagination.after(request), search=search, limit=size + 1)
         ahead = await money.renewals(conn) if not search else []
     values: dict[str, Any] = {
         "rows": found[:size],
-        "pages": leafing.pages(request, found[size - 1].id if len(found) > size else None),
+        "pages": pagination.pages(request, found[size - 1].id if len(found) > size else None),
         "search": search,
         "renewals": ahead,
         "states": words.ORGANIZATION_STATES,

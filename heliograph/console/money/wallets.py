@@ -13,7 +13,7 @@ from heliograph.overview.installation import money
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
 from heliograph.pages.forms import figures
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import MONEY_CHANGE
 from heliograph.whatsapp.money import wallet
@@ -34,12 +34,12 @@ WRONG: Mapping[str | tuple[str, str], str] = {
 
 async def show(request: Request) -> Answer:
     """All wallets, and totals by currency."""
-    size = leafing.size(request)
+    size = pagination.size(request)
     async with request.reading() as conn:
-        found = await money.wallets(conn, after=leafing.after(request), limit=size + 1)
+        found = await money.wallets(conn, after=pagination.after(request), limit=size + 1)
         sums = await money.sums(conn)
     last = found[size - 1].organization_id if len(found) > size else None
-    values = {"rows": found[:size], "sums": sums, "pages": leafing.pages(request, last)}
+    values = {"rows": found[:size], "sums": sums, "pages": pagination.pages(request, last)}
     return Page(template="money/wallets.html", values=values)
 
 

@@ -17,14 +17,14 @@ from heliograph.console.acting import acting_for, organization
 from heliograph.overview import figures, usage
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page
-from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.pieces import charts
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
 from heliograph.traffic import Failed
 from heliograph.webhooks import figures as webhooks
 from heliograph.webhooks.figures import Health
-from heliograph.whatsapp import standing
+from heliograph.whatsapp import number_states
 from heliograph.whatsapp.mirror import onboarding
 from heliograph.whatsapp.money import wallet
 from heliograph.why.words import Kind, why
@@ -76,11 +76,11 @@ async def show_campaigns(request: Request) -> Answer:
     """Its campaigns of a channel, newest first."""
     channel = request.query.get("channel", "")
     channel = channel if channel in CHANNELS else "sms"
-    size = leafing.size(request)
+    size = pagination.size(request)
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         found = await record.list_page(
-            conn, acting_for(request, one), after=leafing.after(request), limit=size + 1, channel=channel
+            conn, acting_for(request, one), after=pagination.after(request), limit=size + 1, channel=channel
         )
     values = {
         "one": one,
@@ -88,7 +88,7 @@ async def show_campaigns(request: Request) -> Answer:
         "rows": found[:size],
         "acts_of": plan.acts,
         "may_change": request.may(permission=ORGANIZATIONS_CHANGE),
-        "pages": leafing.pages(request, found[size - 1].id if len(found) > size else None),
+        "pages": pagination.pages(request, found[size - 1].id if len(found) > size else None),
     }
     return Page(template="organizations/campaigns.html", values=values)
 
@@ -98,7 +98,7 @@ async def show_whatsapp(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         accounts = await onboarding.accounts_of(conn, one.id)
-        numbers = await standing.list_all(conn, acting_for(request, one)) if accounts else []
+        numbers = await number_states.list_all(conn, acting_for(request, one)) if accounts else []
     values = {"one": one, "accounts": accounts, "numbers": numbers}
     return Page(template="organizations/whatsapp.html", values=values)
 

@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.typed import day
 from heliograph.pages.answers import Answer, Page, Stream
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.pieces.charts import MARK
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import routing
@@ -56,10 +56,10 @@ async def show(request: Request) -> Answer:
             return Stream(name=name, kind="text/csv; charset=utf-8", parts=_file(request, query))
         lines = await reconciliation.report(conn, query, compared=False)
         whole = await _whole(conn, query)
-    size, begin = leafing.size(request), _begin(request)
+    size, begin = pagination.size(request), _begin(request)
     values: dict[str, Any] = {
         "lines": sorted(lines, key=_order)[begin : begin + size],
-        "pages": leafing.pages(request, UUID(int=begin + size) if len(lines) > begin + size else None),
+        "pages": pagination.pages(request, UUID(int=begin + size) if len(lines) > begin + size else None),
         "shares": [(one.supplier, ended) for one in whole[:SUPPLIERS] if (ended := _ended(one))],
         "bills": [one for one in whole[:SUPPLIERS] if one.line.charged or one.line.undelivered[0]],
         "is_cut": len(whole) > SUPPLIERS,
@@ -86,7 +86,7 @@ async def _file(request: Request, query: Query) -> AsyncIterator[bytes]:
 
 def _begin(request: Request) -> int:
     """The number of lines on previous pages: the paging position is a number here, since lines are sums."""
-    place = leafing.after(request)
+    place = pagination.after(request)
     return 0 if place is None else min(place.int, MOST)
 
 

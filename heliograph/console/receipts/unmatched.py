@@ -11,7 +11,7 @@ import msgspec
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.messages.looking import HERE as MESSAGES
 from heliograph.pages.answers import Answer, Page, Redirect, refused
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.sms.dispatch import routing, suppliers
@@ -27,7 +27,7 @@ _LOW = 64
 async def show(request: Request) -> Answer:
     """A page of unmatched receipts, newest first."""
     name, only_orphans = request.query.get("supplier", ""), request.query.get("only") == "orphans"
-    size, after = leafing.size(request), leafing.after(request)
+    size, after = pagination.size(request), pagination.after(request)
     async with request.reading() as conn:
         known, simulators = await routing.load(conn), await routing.simulators(conn)
         chosen = next((one for one in known if one.name == name), None)
@@ -47,7 +47,7 @@ async def show(request: Request) -> Answer:
         "suppliers": [(one.name, one.name) for one in known],
         "chosen": None if chosen is None else chosen.name,
         "only_orphans": only_orphans,
-        "pages": leafing.pages(request, _written(rows[-1]) if len(found) > size else None),
+        "pages": pagination.pages(request, _written(rows[-1]) if len(found) > size else None),
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     template = "receipts/unmatched_live.html" if request.is_fragment else "receipts/unmatched.html"

@@ -22,8 +22,8 @@ from heliograph.prices import margins
 from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import explaining
-from heliograph.sms.management import rerouting, standing
-from heliograph.sms.management.standing import CurrentShare, CurrentShares
+from heliograph.sms.management import current_shares, rerouting
+from heliograph.sms.management.current_shares import CurrentShare, CurrentShares
 
 HERE = "/console/routes"
 #: Routes per page, and entries shown of a route's history.
@@ -64,7 +64,7 @@ async def show_one(request: Request) -> Answer:
     id = request.id()
     async with request.reading() as conn:
         one = await rules.find(conn, route=str(id))
-        now = await standing.current_shares(conn, [one], cache_of(request).rates)
+        now = await current_shares.of_routes(conn, [one], cache_of(request).rates)
         history = await rerouting.history(conn, route_id=id, limit=HISTORY)
         earned = await _earned(conn, one) if request.may(permission=MONEY) else []
     names = {supplier.id: supplier.name for supplier in now.suppliers}
@@ -102,7 +102,7 @@ async def _listed(request: Request, template: str) -> Answer:
                 refusal = Invalid(("organization", "unknown", "There is no organization with this name or id."))
         chosen = typed["class"] if typed["class"] in rules.CLASSES else ""
         found = _fitting(await _sorted(conn), organization_id, chosen)
-        now = await standing.current_shares(conn, found, cache_of(request).rates)
+        now = await current_shares.of_routes(conn, found, cache_of(request).rates)
     values = _page(request, found, now) | {
         "organization": typed["organization"],
         "chosen": chosen,

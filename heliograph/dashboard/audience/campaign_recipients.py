@@ -20,7 +20,7 @@ from heliograph.overview import messages
 from heliograph.overview.exports import kinds
 from heliograph.overview.messages import Filters, Message
 from heliograph.pages.answers import Answer
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.sms import messages as sms
 from heliograph.whatsapp import messages as whatsapp
@@ -58,7 +58,7 @@ def filters(campaign: Campaign, status: str) -> Filters:
 
 async def read(conn: Connection, request: Request, campaign: Campaign) -> Rows:
     """The requested page."""
-    actor, limit, after = request.actor, leafing.size(request), leafing.after(request)
+    actor, limit, after = request.actor, pagination.size(request), pagination.after(request)
     reason, counts = reason_in(request.query), campaign.counts
     reasons = []
     if counts.opted_out or counts.recently_written or counts.invalid:

@@ -31,7 +31,7 @@ from heliograph.dashboard.audience.composing.form import found
 from heliograph.dashboard.sending import template
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import figures
-from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart, Mark, Series
 from heliograph.pages.pieces.parts import Parts
@@ -90,7 +90,7 @@ async def show_list(request: Request) -> Answer:
     """A page of campaigns of a channel, newest first; the first page begins with those in progress."""
     channel = request.query.get("channel", "sms")
     channel = channel if channel in CHANNELS else "sms"
-    limit, range, after = leafing.size(request), ranges.read(request), leafing.after(request)
+    limit, range, after = pagination.size(request), ranges.read(request), pagination.after(request)
     period = {"date_from": range.since, "date_to": range.until}
     async with request.reading() as conn:
         first = await record.under_way(conn, request.actor, channel=channel, limit=FIRST, **period)
@@ -108,7 +108,7 @@ async def show_list(request: Request) -> Answer:
         "range": range,
         "columns": listing.columns(request, "campaigns"),
         "drafts": kept,
-        "pages": leafing.pages(request, found[limit - 1].id if len(found) > limit else None),
+        "pages": pagination.pages(request, found[limit - 1].id if len(found) > limit else None),
         "may_write": request.may(WRITE),
         "is_live": any(one.status in plan.UNDER_WAY for one in rows),
     }
@@ -246,7 +246,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "skips": [(one, request.text(words.CAMPAIGN_SKIPPED[one])) for one in listed.reasons],
         "skip_words": words.CAMPAIGN_SKIPPED,
         "seen": None if listed.seen is None else time_of(listed.seen),
-        "pages": leafing.pages(request, listed.last),
+        "pages": pagination.pages(request, listed.last),
         "status": status if status in table.STATUSES[campaign.channel] else "",
         "filters": table.STATUSES[campaign.channel],
         "steps": words.CAMPAIGN_STEPS,

@@ -17,14 +17,14 @@ from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records, sheets
-from heliograph.contacts.imports import drafts, mending
+from heliograph.contacts.imports import corrections, drafts
 from heliograph.contacts.imports.drafts import Draft, ImportMoved
 from heliograph.contacts.sheets import FIELDS, Layout
 from heliograph.dashboard import exporting
 from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import Rejects
 from heliograph.pages.answers import Answer, Page, Redirect, refused
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.people import roles
 from heliograph.people.roles import RoleRequired
@@ -49,14 +49,14 @@ class Column(msgspec.Struct, frozen=True):
 
 async def show_list(request: Request) -> Answer:
     """Imports of the mode, newest first."""
-    size = leafing.size(request)
+    size = pagination.size(request)
     async with request.reading() as conn:
-        found = await drafts.list_page(conn, request.actor, after=leafing.after(request), limit=size + 1)
+        found = await drafts.list_page(conn, request.actor, after=pagination.after(request), limit=size + 1)
     rows = found[:size]
     values = {
         "rows": rows,
         "may_write": request.may(WRITE),
-        "pages": leafing.pages(request, rows[-1].id if len(found) > len(rows) else None),
+        "pages": pagination.pages(request, rows[-1].id if len(found) > len(rows) else None),
     }
     return Page(template="audience/imports.html", values=values)
 
@@ -275,7 +275,7 @@ async def mend(request: Request) -> Answer:
             cells.setdefault(int(row), {})[field] = value
 
     async def work(conn: Any) -> dict[str, int]:
-        done = await mending.mend(conn, request.actor, id=id, cells=cells)
+        done = await corrections.mend(conn, request.actor, id=id, cells=cells)
         return {"imported": done.imported, "left": done.left}
 
     try:
@@ -395,11 +395,11 @@ def _checked(request: Request, draft: Draft, refusal: Invalid | None = None) -> 
 async def _mend_values(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         draft = await drafts.get(conn, request.actor, id=request.id())
-        found = await mending.rejects(conn, request.actor, id=draft.id, limit=mending.MOST + 1)
+        found = await corrections.rejects(conn, request.actor, id=draft.id, limit=corrections.MOST + 1)
     order = [field for field in FIELDS if field in draft.fields]
     rows = [
         (one, [(field, one.cells[at] if (at := draft.fields[field]) < len(one.cells) else "") for field in order])
-        for one in found[: mending.MOST]
+        for one in found[: corrections.MOST]
     ]
     return {
         "draft": draft,
@@ -407,7 +407,7 @@ async def _mend_values(request: Request) -> dict[str, Any]:
         "order": order,
         "fields_offered": words.FIELDS,
         "reasons": words.IMPORT_REASONS,
-        "is_more": len(found) > mending.MOST,
+        "is_more": len(found) > corrections.MOST,
     }
 
 

@@ -22,7 +22,7 @@ from heliograph.dashboard.audience import lists, words
 from heliograph.overview.exports.kinds import OptOuts
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.pieces import reply_form
 from heliograph.pages.pieces.reply_form import KINDS, REPLY_LANGUAGES, reply_of, words_of
 from heliograph.pages.requests import Request
@@ -161,7 +161,7 @@ def _words(known: Organization, one: Organization, typed: dict[str, str]) -> dic
 
 async def _listed(request: Request, searched: str, typed: dict[str, str]) -> dict[str, object]:
     actor = request.acting("live")
-    limit = leafing.size(request)
+    limit = pagination.size(request)
     problem, is_first = "", True
     key = request.services.cursor_key
     more: list[tuple[OptOut, str]] = []

@@ -25,7 +25,7 @@ from heliograph.overview.exports.kinds import Contacts, Tag
 from heliograph.pages import words as shared
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
-from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
 from heliograph.people.roles import CONTENT, EXPORT
@@ -48,7 +48,7 @@ LOOKED = 1_000
 async def show_list(request: Request) -> Answer:
     """A page of people, newest first, filtered by the address."""
     kept = lists.kept(request.query, FIELDS)
-    limit = leafing.size(request)
+    limit = pagination.size(request)
     after = uuid_in(request.query.get("after", ""))
     change_id = uuid_in(request.query.get("change", ""))
     async with request.reading() as conn:
@@ -87,7 +87,7 @@ async def show_list(request: Request) -> Answer:
         "size": limit,
         "looked_until": None if found.seen is None else time_of(found.seen),
     }
-    if (opened := leafing.opened(request)) is not None:
+    if (opened := pagination.opened(request)) is not None:
         values |= {"panel": opened, "person_beside": await _values(request, opened, is_beside=True)}
     return Page(template="audience/people.html", values=values)
 

@@ -11,13 +11,13 @@ from heliograph.contacts import records, tags
 from heliograph.contacts.tags import TooManyTagChanges
 from heliograph.dashboard.audience import words
 from heliograph.pages.answers import Answer, Page, Redirect, refused
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 
 
 async def show_list(request: Request) -> Answer:
     """A page of tags, in alphabetical order."""
-    after, size = request.query.get("after", "")[: records.MAX_TAG], leafing.size(request)
+    after, size = request.query.get("after", "")[: records.MAX_TAG], pagination.size(request)
     async with request.reading() as conn:
         listed = await tag_uses.list_page(conn, request.actor, after=after, limit=size + 1)
         open_ = await tags.under_way(conn, request.actor)

@@ -21,7 +21,7 @@ from heliograph.overview import messages
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
-from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.parts import Parts
 from heliograph.pages.requests import Request
@@ -62,7 +62,7 @@ async def show(request: Request) -> Answer:
     if (file := charts.download(request, values["charts"])) is not None:
         return file
     values["panel"] = None
-    if (opened := leafing.opened(request)) is not None:
+    if (opened := pagination.opened(request)) is not None:
         values |= {"panel": opened, "opened": await deliveries.panel(request, id, opened)}
     template = "developers/endpoint_live.html" if request.is_fragment else "developers/endpoint.html"
     return Page(template=template, values=values)
@@ -293,7 +293,7 @@ async def _replay_values(request: Request) -> dict[str, Any]:
 async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
     """The page's values; None: the address names a position that is not in this list."""
     parts = Parts(request)
-    range, size = ranges.read(request), leafing.size(request)
+    range, size = ranges.read(request), pagination.size(request)
     filters = Filters(
         _of(request, "result", (history.FAILED, *history.RESULTS)),
         _of(request, "kind", KINDS),
@@ -322,8 +322,8 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         asked = functools.partial(history.attempts, conn, request.actor, endpoint_id=id, filters=filters)
         page = await parts.look("attempts", asked(before=before, limit=size + 1), otherwise=AttemptPage([], None))
         if top is not None:
-            latest = await parts.look("newer", asked(limit=leafing.MOST_NEWER), otherwise=AttemptPage([], None))
-            newer = leafing.newer([place(one) for one in latest.attempts], top)
+            latest = await parts.look("newer", asked(limit=pagination.MOST_NEWER), otherwise=AttemptPage([], None))
+            newer = pagination.newer([place(one) for one in latest.attempts], top)
         pace = await parts.look("pace", _pace(conn, request, health), otherwise="")
     tried, position = page.attempts, page.seen
     if len(tried) > size:

@@ -19,7 +19,7 @@ from heliograph.dashboard import listing
 from heliograph.overview import requests
 from heliograph.overview.finding import SearchResult
 from heliograph.pages.answers import Answer, Page, Redirect
-from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import Chart, Series
@@ -57,9 +57,9 @@ async def show_list(request: Request) -> Answer:
         if (file := charts.download(request, [drawn])) is not None:
             return file
         groups = await reading.errors(conn, request.actor, since=since, until=until)
-        limit, top = leafing.size(request), leafing.top(request)
+        limit, top = pagination.size(request), pagination.top(request)
         newer = 0 if top is None else await _newer(conn, request.actor, filters, top)
-        start = leafing.start(request)
+        start = pagination.start(request)
         found = await requests.list_page(conn, request.actor, filters=filters, after=start, limit=limit, look=PAGE_LOOK)
         names = await _names(conn, request, found.requests)
         keys = await issued.list_all(conn, request.actor) if request.may("api_keys:read") else []
@@ -74,7 +74,7 @@ async def show_list(request: Request) -> Answer:
         "columns": listing.columns(request, "requests"),
         "names": names,
         "keys": [(str(one.id), one.name) for one in keys],
-        "pages": leafing.pages(request, last),
+        "pages": pagination.pages(request, last),
         "looked_until": None if found.seen is None else time_of(found.seen),
         "q": searched,
         "problem": problem,
@@ -84,7 +84,7 @@ async def show_list(request: Request) -> Answer:
         "days": DAYS,
         "panel": None,
     }
-    if (opened := leafing.opened(request)) is not None:
+    if (opened := pagination.opened(request)) is not None:
         values |= {"panel": opened, "opened": await _values(request, opened)}
     template = "developers/requests_live.html" if request.is_fragment else "developers/requests.html"
     return Page(template=template, values=values)
@@ -98,8 +98,8 @@ async def show(request: Request) -> Answer:
 
 async def _newer(conn: Connection, actor: Actor, filters: Filters, top: UUID) -> int:
     """How many new requests would be listed above the first one shown."""
-    found = await requests.list_page(conn, actor, filters=filters, limit=leafing.MOST_NEWER, look=1_000)
-    return leafing.newer([one.id for one in found.requests], top)
+    found = await requests.list_page(conn, actor, filters=filters, limit=pagination.MOST_NEWER, look=1_000)
+    return pagination.newer([one.id for one in found.requests], top)
 
 
 async def _values(request: Request, id: UUID) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from heliograph.webhooks import figures as webhook_figures
 from heliograph.webhooks.endpoints import Endpoint
 from heliograph.webhooks.figures import Waiting
 from heliograph.webhooks.replays import REPLAY_DAYS
-from heliograph.whatsapp import standing
+from heliograph.whatsapp import number_states
 from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.mirror.numbers import FALLEN
 from heliograph.why.words import why
@@ -199,7 +199,9 @@ async def _of_numbers(conn: Connection, request: Request) -> list[Notice]:
     """WhatsApp numbers whose quality fell recently."""
     if request.mode != "live" or not request.may("whatsapp:read"):
         return []
-    low = [one.number for one in await standing.list_all(conn, request.actor) if one.number.quality_rating in FALLEN]
+    low = [
+        one.number for one in await number_states.list_all(conn, request.actor) if one.number.quality_rating in FALLEN
+    ]
     trends = await qualities.trends(conn, request.actor, ids=[one.id for one in low])
     return [
         Notice(

@@ -19,7 +19,7 @@ from heliograph.overview.exports.kinds import Messages
 from heliograph.overview.messages import Message
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 from heliograph.sending.listing import MessagePage
 from heliograph.sms import messages as sms
@@ -35,14 +35,14 @@ SUGGESTED = 50
 
 async def show_list(request: Request) -> Answer:
     """The list, filtered by the address."""
-    size = leafing.size(request)
-    after, top = leafing.after(request), leafing.top(request)
+    size = pagination.size(request)
+    after, top = pagination.after(request), pagination.top(request)
     async with request.reading() as conn:
         wanted = await finding.find(conn, request)
         if wanted.id is not None:
             return Redirect(location=request.to(f"/messages/{wanted.id}"))
         newer = await _newer(conn, request, wanted, top) if top is not None else 0
-        found = await _look(conn, request, wanted, after=leafing.start(request), size=size)
+        found = await _look(conn, request, wanted, after=pagination.start(request), size=size)
         rows = found.messages[:size]
         readable = {one.id for one in rows if visibility.is_whole(request, one.person_id)}
         texts = await _texts(conn, request, [one for one in rows if one.id in readable])
@@ -85,7 +85,7 @@ async def show_list(request: Request) -> Answer:
         "newer": newer,
         "columns": columns,
         "prices": prices,
-        "pages": leafing.pages(request, last),
+        "pages": pagination.pages(request, last),
         "is_first": after is None,
         "looked_until": None if found.seen is None else time_of(found.seen),
         "further": request.again(after=None if last is None else _following(request, last), far="1", top=""),
@@ -93,7 +93,7 @@ async def show_list(request: Request) -> Answer:
         "may_cancel_all": marked.may_cancel(request, wanted),
         "panel": None,
     }
-    if (opened := leafing.opened(request)) is not None:
+    if (opened := pagination.opened(request)) is not None:
         values |= await message.panel(request, opened)
     return Page(
         template="messaging/messages_rows.html" if request.is_fragment else "messaging/messages.html", values=values
@@ -139,8 +139,10 @@ async def _look(
 
 async def _newer(conn: Connection, request: Request, wanted: Wanted, top: UUID) -> int:
     """How many new messages would be listed above the first one shown."""
-    found = await messages.list_page(conn, request.actor, filters=wanted.filters, limit=leafing.MOST_NEWER, look=1_000)
-    return leafing.newer([one.id for one in found.messages], top)
+    found = await messages.list_page(
+        conn, request.actor, filters=wanted.filters, limit=pagination.MOST_NEWER, look=1_000
+    )
+    return pagination.newer([one.id for one in found.messages], top)
 
 
 async def _texts(conn: Connection, request: Request, rows: Sequence[Message]) -> dict[UUID, str]:
@@ -153,4 +155,4 @@ async def _texts(conn: Connection, request: Request, rows: Sequence[Message]) ->
 
 def _following(request: Request, last: UUID) -> str:
     trail = [one for one in request.query.get("after", "").split(".") if one]
-    return ".".join([*trail, last.hex][-leafing.MOST_BACK :])
+    return ".".join([*trail, last.hex][-pagination.MOST_BACK :])

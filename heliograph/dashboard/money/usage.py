@@ -24,7 +24,7 @@ from heliograph.overview.usage import Pace
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.forms import figures
-from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.pieces.parts import Parts
@@ -105,9 +105,9 @@ async def set_alert(request: Request) -> Answer:
 
 async def show_ledger(request: Request) -> Answer:
     """Every change to the quota, newest first."""
-    size, actor = leafing.size(request), request.acting("live")
+    size, actor = pagination.size(request), request.acting("live")
     async with request.reading() as conn:
-        found = await ledger.list_page(conn, actor, after=leafing.after(request), limit=size)
+        found = await ledger.list_page(conn, actor, after=pagination.after(request), limit=size)
         entries = found.entries[:size]
         campaigns = await visibility.campaigns(conn, request, [one.campaign_id for one in entries], mode="live")
     last = entries[-1].id if len(found.entries) > size else found.seen
@@ -118,7 +118,7 @@ async def show_ledger(request: Request) -> Answer:
         "sees_messages": request.may("sms:read", mode="live"),
         "sees_campaigns": request.may("campaigns:read", mode="live"),
         "looked_until": found.seen if found.seen is not None and len(found.entries) <= size else None,
-        "pages": leafing.pages(request, last),
+        "pages": pagination.pages(request, last),
     }
     return Page(template="money/ledger.html", values=values)
 

@@ -15,7 +15,7 @@ from heliograph.dashboard.money.days import Days
 from heliograph.pages import languages, words
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import figures
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.pieces import charts
 from heliograph.pages.pieces.charts import DAY, Chart, Series
 from heliograph.pages.pieces.parts import Parts
@@ -55,10 +55,10 @@ async def set_alert(request: Request) -> Answer:
 
 async def show_ledger(request: Request) -> Answer:
     """Every movement, newest first."""
-    size, actor = leafing.size(request), request.acting("live")
+    size, actor = pagination.size(request), request.acting("live")
     async with request.reading() as conn:
         balance = await wallet.show(conn, actor)
-        found = await wallet.ledger(conn, actor, limit=size + 1, after=leafing.after(request))
+        found = await wallet.ledger(conn, actor, limit=size + 1, after=pagination.after(request))
     entries = found[:size]
     values = {
         "wallet": balance,
@@ -66,7 +66,7 @@ async def show_ledger(request: Request) -> Answer:
         "entries": entries,
         "movements": words.MOVEMENTS,
         "sees_messages": request.may("whatsapp:read", mode="live"),
-        "pages": leafing.pages(request, entries[-1].id if len(found) > size else None),
+        "pages": pagination.pages(request, entries[-1].id if len(found) > size else None),
     }
     return Page(template="money/movements.html", values=values)
 

@@ -17,7 +17,7 @@ from heliograph.dashboard import exporting
 from heliograph.overview.exports.kinds import Audit
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page
-from heliograph.pages.lists import leafing, ranges
+from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.lists.changes import Change, changes
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
@@ -45,9 +45,11 @@ async def show(request: Request) -> Answer:
     kept = _kept(request.query)
     range = ranges.read(request)
     wanted, problems = _filter(request, kept, range)
-    size = leafing.size(request)
+    size = pagination.size(request)
     async with request.reading() as conn:
-        found = await reading.list_page(conn, wanted, after=leafing.after(request), limit=size, is_for_customers=True)
+        found = await reading.list_page(
+            conn, wanted, after=pagination.after(request), limit=size, is_for_customers=True
+        )
         keys = {one.who_id for one in found.entries if one.who == "key" and one.who_id is not None}
         names = await issued.names(conn, request.acting("live"), ids=keys)
     values = {
@@ -67,7 +69,7 @@ async def show(request: Request) -> Answer:
         "zone": request.locale.zone,
         # The search ended before the page was full: show how far it got.
         "looked_until": time_of(found.seen) if found.seen is not None and len(found.entries) < size else None,
-        "pages": leafing.pages(request, found.seen),
+        "pages": pagination.pages(request, found.seen),
     }
     is_wrong = bool(problems or range.problems)
     return Page(template="organization/audit.html", values=values, status=422 if is_wrong else 200)

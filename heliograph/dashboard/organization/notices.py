@@ -9,7 +9,7 @@ from heliograph.base.errors import Invalid
 from heliograph.notices import reading
 from heliograph.notices.kinds import KINDS
 from heliograph.pages.answers import Answer, Page, Redirect
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.noticing.lines import lines
 from heliograph.pages.requests import Request
 
@@ -21,14 +21,14 @@ def seen_by(request: Request) -> list[str]:
 
 async def show(request: Request) -> Answer:
     """A page of notices."""
-    limit = leafing.size(request)
+    limit = pagination.size(request)
     async with request.reading() as conn:
         found = await reading.list_page(
             conn,
             request.acting("live"),
             user_id=request.person.user_id,
             kinds=[kind for kind in seen_by(request) if kind not in request.person.silent],
-            after=leafing.after(request),
+            after=pagination.after(request),
             limit=limit,
         )
     rows = found[:limit]
@@ -38,8 +38,8 @@ async def show(request: Request) -> Answer:
         "has_new": any(one.is_new for one in rows),
         "newest": rows[0].id if rows else None,
         "days": reading.DAYS,
-        "is_first": leafing.after(request) is None,
-        "pages": leafing.pages(request, rows[-1].id if len(found) > limit else None),
+        "is_first": pagination.after(request) is None,
+        "pages": pagination.pages(request, rows[-1].id if len(found) > limit else None),
     }
     return Page(template="organization/notices.html", values=values)
 

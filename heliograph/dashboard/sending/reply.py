@@ -21,7 +21,7 @@ from heliograph.pages.answers import Answer, Page, Redirect
 from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.people.roles import CONVERSE
-from heliograph.whatsapp import reads, standing
+from heliograph.whatsapp import number_states, reads
 from heliograph.whatsapp.accepting.accept import Send, TextReply
 from heliograph.whatsapp.reads import Conversation, ConversationFilters
 
@@ -132,7 +132,7 @@ async def _read(request: Request, conn: Connection, given: Typed) -> Send:
 async def _values(request: Request, given: Typed) -> dict[str, Any]:
     actor = request.actor
     async with request.reading() as conn:
-        numbers = await standing.list_all(conn, actor)
+        numbers = await number_states.list_all(conn, actor)
         if not given.number and numbers:
             given = msgspec.structs.replace(given, number=str(numbers[0].number.id))
         meant = await whatsapp_form.recipient(request, conn, given.to) if given.to.strip() else None

@@ -24,7 +24,7 @@ from heliograph.pages.requests import Request
 from heliograph.pages.words import SEND_FORM
 from heliograph.sms.accepting.accept import MAX_REFERENCE
 from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
-from heliograph.whatsapp import library, reads, rendering, standing
+from heliograph.whatsapp import library, number_states, reads, rendering
 from heliograph.whatsapp.accepting import preview
 from heliograph.whatsapp.accepting.accept import Send, TemplateSend
 from heliograph.whatsapp.accepting.preview import Preview
@@ -204,7 +204,7 @@ def _kind(field: str) -> str:
 
 async def _values(request: Request, given: Typed, *, sees: bool = True) -> dict[str, Any]:
     async with request.reading() as conn:
-        numbers = await standing.list_all(conn, request.actor)
+        numbers = await number_states.list_all(conn, request.actor)
         listed = await _offered(request, conn)
         if not given.number and numbers:
             given = msgspec.structs.replace(given, number=str(numbers[0].number.id))

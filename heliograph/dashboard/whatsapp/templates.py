@@ -6,9 +6,9 @@ from heliograph.dashboard import listing
 from heliograph.dashboard.sending import code, template
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
-from heliograph.whatsapp import library, reads, standing
+from heliograph.whatsapp import library, number_states, reads
 from heliograph.whatsapp.accepting.accept import Send, TemplateSend
 from heliograph.whatsapp.mirror import qualities
 from heliograph.whatsapp.reads import TemplateFilters
@@ -18,7 +18,7 @@ async def show_list(request: Request) -> Answer:
     """Templates, newest first, filtered by status, category and name."""
     query = request.query
     kept = {name: query.get(name, "") for name in ("status", "category", "name")}
-    size = leafing.size(request)
+    size = pagination.size(request)
     filters = TemplateFilters(
         status=kept["status"] if kept["status"] in words.TEMPLATE_STATUSES else None,
         category=kept["category"] if kept["category"] in words.CATEGORIES else None,
@@ -26,7 +26,7 @@ async def show_list(request: Request) -> Answer:
     )
     async with request.reading() as conn:
         found, seen = await reads.templates(
-            conn, request.actor, filters=filters, after=leafing.after(request), limit=size
+            conn, request.actor, filters=filters, after=pagination.after(request), limit=size
         )
         uses = await library.uses(conn, request.actor)
     last = found[size - 1].id if len(found) > size else seen
@@ -39,7 +39,7 @@ async def show_list(request: Request) -> Answer:
             "look": library.LOOK,
             "kept": kept,
             "is_filtered": any(kept.values()),
-            "pages": leafing.pages(request, last),
+            "pages": pagination.pages(request, last),
             "statuses": list(words.TEMPLATE_STATUSES),
             "categories": list(words.CATEGORIES),
         },
@@ -50,7 +50,7 @@ async def show(request: Request) -> Answer:
     """One template."""
     async with request.reading() as conn:
         entry = await library.get(conn, request.actor, id=request.id())
-        numbers = await standing.list_all(conn, request.actor)
+        numbers = await number_states.list_all(conn, request.actor)
         uses = await library.uses(conn, request.actor)
         trend = await qualities.trends(conn, request.actor, ids=[entry.template.id])
     slots = library.slots(entry.layout)

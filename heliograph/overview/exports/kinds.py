@@ -24,7 +24,7 @@ from heliograph.consent import optouts, skipped
 from heliograph.contacts import exporting as contacts
 from heliograph.contacts import search
 from heliograph.contacts.importing import REJECT_COLUMNS
-from heliograph.contacts.imports import drafts, mending
+from heliograph.contacts.imports import corrections, drafts
 from heliograph.overview import messages, usage
 from heliograph.overview.exports import references
 from heliograph.overview.messages import Message
@@ -274,7 +274,7 @@ async def _opt_outs(conn: Connection, actor: Actor, wanted: OptOuts, after: str 
 
 async def _rejects(conn: Connection, actor: Actor, wanted: Rejects, after: str | None, is_first: bool) -> Page:
     draft = await drafts.get(conn, actor, id=wanted.import_id)
-    found = await mending.rejects(conn, actor, id=draft.id, after=int(after or 0), limit=PAGE + 1)
+    found = await corrections.rejects(conn, actor, id=draft.id, after=int(after or 0), limit=PAGE + 1)
     listed = found[:PAGE]
     rows = [[str(one.row), one.reason, *one.cells] for one in listed]
     further = str(listed[-1].row) if len(found) > PAGE else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Redirect, own_address
-from heliograph.pages.lists import leafing
+from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
 
 
@@ -17,7 +17,7 @@ async def set_preferences(request: Request) -> Answer:
         ("language", cookies.LANGUAGE, ("en", "pt")),
         ("rail", cookies.RAIL, ("folded", "open")),
         ("keys", cookies.KEYS, ("on", "off")),
-        ("rows", cookies.ROWS, tuple(map(str, leafing.SIZES))),
+        ("rows", cookies.ROWS, tuple(map(str, pagination.SIZES))),
     ):
         value = request.form.get(field, "")
         if value in allowed:

@@ -17,7 +17,7 @@ from heliograph.pages.requests import Request
 from heliograph.pages.words import GUARD_CLASSES
 from heliograph.sms.accepting import sender_ids
 from heliograph.sms.by_hand import own_numbers
-from heliograph.whatsapp import library, reads, standing
+from heliograph.whatsapp import library, number_states, reads
 from heliograph.whatsapp.money import wallet
 from heliograph.whatsapp.reads import TemplateFilters
 
@@ -76,7 +76,7 @@ async def _sms_values(request: Request, conn: Connection, typed: dict[str, str])
 
 
 async def _whatsapp_values(request: Request, conn: Connection, typed: dict[str, str]) -> dict[str, Any]:
-    numbers = await standing.list_all(conn, request.actor)
+    numbers = await number_states.list_all(conn, request.actor)
     listed, _ = await reads.templates(conn, request.actor, filters=TemplateFilters(status="approved"), limit=OFFERED)
     entry = await entry_of(request, conn, typed)
     offered = sorted(

@@ -13,7 +13,7 @@ from heliograph.whatsapp import reads
 from heliograph.whatsapp.reads import PhoneNumber
 
 
-class Standing(msgspec.Struct, frozen=True):
+class NumberState(msgspec.Struct, frozen=True):
     """A number and its state."""
 
     number: PhoneNumber
@@ -26,7 +26,7 @@ class Standing(msgspec.Struct, frozen=True):
     is_simulated: bool
 
 
-STANDING = """
+STATES = """
 SELECT n.id, nullif(greatest(n.held_until, a.held_until, now()), now()) AS held_until,
        coalesce(a.held_until >= coalesce(n.held_until, a.held_until) AND a.held_reason = 'credential', false)
            AS is_credential,
@@ -38,11 +38,11 @@ SELECT n.id, nullif(greatest(n.held_until, a.held_until, now()), now()) AS held_
 """
 
 
-async def list_all(conn: Connection, actor: Actor) -> list[Standing]:
+async def list_all(conn: Connection, actor: Actor) -> list[NumberState]:
     """The organization's numbers, oldest first."""
-    rows = {row["id"]: row for row in await conn.fetch(STANDING, actor.organization_id)}
+    rows = {row["id"]: row for row in await conn.fetch(STATES, actor.organization_id)}
     return [
-        Standing(
+        NumberState(
             one,
             rows[one.id]["held_until"],
             rows[one.id]["is_credential"],

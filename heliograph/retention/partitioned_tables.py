@@ -40,7 +40,7 @@ SELECT parent.relname AS parent, child.relname AS name, coalesce(pg_total_relati
 _MONTH, _DAY = re.compile(r"_(\d{4})_(\d{2})"), re.compile(r"_(\d{4})_(\d{2})_(\d{2})")
 
 
-async def standing(conn: Connection, settings: Settings) -> list[PartitionedTable]:
+async def list_all(conn: Connection, settings: Settings) -> list[PartitionedTable]:
     """All partitioned tables, largest first."""
     at = bounds(settings, clock.now().astimezone(UTC))
     tables = {table.name: table for one in RULES for table in one.tables}

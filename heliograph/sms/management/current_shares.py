@@ -125,7 +125,7 @@ class CurrentShares(msgspec.Struct, frozen=True):
         return found
 
 
-async def current_shares(conn: Connection, routes: Iterable[StoredRoute], book: Book) -> CurrentShares:
+async def of_routes(conn: Connection, routes: Iterable[StoredRoute], book: Book) -> CurrentShares:
     """The current state of all suppliers. `routes`: those whose shares are wanted; if one of them requires a price,
     `book` is refreshed."""
     known = await routing.load(conn)
