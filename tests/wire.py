@@ -68,17 +68,21 @@ class Wire:
         await self._to_server.wait()
         server_reader, server_writer = await asyncio.open_connection(self._host, self._port)
         first, asked = b"", SASL_OVER_TLS if writer.get_extra_info("ssl_object") else SASL
-        if self._tls is not None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             first = await reader.readexactly(8)
-            if first == SSL_REQUEST:
-                writer.write(b"S")
-                try:
-                    await writer.start_tls(self._tls)
-                except (ssl.SSLError, ConnectionError):  # it does not trust us
-                    server_writer.close()
-                    return
-                self.encrypted += 1
-                first, asked = b"", SASL_OVER_TLS
+        if first == SSL_REQUEST and self._tls is None:
+            # Even if the server speaks TLS: what is said must be legible here.
+            writer.write(b"N")
+            first = b""
+        elif first == SSL_REQUEST:
+            writer.write(b"S")
+            try:
+                await writer.start_tls(self._tls)
+            except (ssl.SSLError, ConnectionError):  # it does not trust us
+                server_writer.close()
+                return
+            self.encrypted += 1
+            first, asked = b"", SASL_OVER_TLS
         server_writer.write(first)
         for gate, source, target, ends, asks in (
             (self._to_server, reader, server_writer, self._ends, SASL),

@@ -137,18 +137,19 @@ async def test_programs_reach_a_server_as_we_do_and_tell_nobody_how(database_url
             await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
         assert line.made == 2
     # Where we speak no TLS, programs connect by themselves.
-    async with tunnel.for_programs(f"{database_url}?sslmode=prefer") as (url, password):
+    async with wire(database_url) as (_, plain), tunnel.for_programs(f"{plain}?sslmode=prefer") as (url, password):
         await copies.run(["psql", f"--dbname={url}", "--command=SELECT 1"], password=password)
-        assert urllib.parse.urlsplit(url).hostname == urllib.parse.urlsplit(database_url).hostname
+        assert urllib.parse.urlsplit(url).netloc.endswith(urllib.parse.urlsplit(plain).netloc.rpartition("@")[2])
 
 
 async def test_a_server_without_tls_is_refused_at_once_where_it_is_wanted(
     database_url: str, server: tuple[ssl.SSLContext, str]
 ) -> None:
-    assert await (await connect(f"{database_url}?sslmode=prefer")).fetchval("SELECT 1") == 1
-    for mode in ("require", f"verify-full&sslrootcert={server[1]}"):
-        with pytest.raises(TlsMissing, match=r"^it does not offer TLS, but `sslmode` requires it$"):
-            await open_pool(f"{database_url}?sslmode={mode}", size=1, wait=3600.0)
+    async with wire(database_url) as (_, plain):
+        assert await (await connect(f"{plain}?sslmode=prefer")).fetchval("SELECT 1") == 1
+        for mode in ("require", f"verify-full&sslrootcert={server[1]}"):
+            with pytest.raises(TlsMissing, match=r"^it does not offer TLS, but `sslmode` requires it$"):
+                await open_pool(f"{plain}?sslmode={mode}", size=1, wait=3600.0)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -22,6 +24,7 @@ from heliograph.cli.terminal import process
 from heliograph.cli.terminal.process import prepared
 from heliograph.queue.runner import CHANNEL, listen
 from heliograph.sms.accepting.accept import Acceptor
+from tests.certificates import Authority
 from tests.processes import until, until_true
 from tests.rules.factories import blocked, organization, send
 from tests.wire import wire
@@ -55,11 +58,19 @@ async def accepted(acceptor: Acceptor, one: Any) -> Any:
                 await asyncio.sleep(0.05)
 
 
-async def test_whoever_waits_for_a_hung_database_is_told_that_it_is_away(pool: Pool, database_url: str) -> None:
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_whoever_waits_for_a_hung_database_is_told_that_it_is_away(
+    pool: Pool, database_url: str, tmp_path: Path, encrypted: bool
+) -> None:
     actor = await organization(pool)
-    async with wire(database_url) as (line, url), watched(url) as hung:
+    context: ssl.SSLContext | None = None
+    if encrypted:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(Authority(tmp_path).issue("localhost"))
+    async with wire(database_url, tls=context) as (line, url), watched(url) as hung:
         acceptor = Acceptor(hung)
         assert (await acceptor.accept(send(actor, key_name="before"))).status == 202
+        assert (line.encrypted > 0) is encrypted
         line.freeze()
         # One is in its batch, one waits behind it, one wants a connection, and the others come too late.
         async with asyncio.timeout(LONG):

@@ -330,9 +330,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def demand_secret_key(settings: Settings) -> None:
-    """Refuse to work without a real secret key. Raises SettingsError."""
+    """Refuse to work without a real secret key. Raises SecretKeyUnset, and SettingsError if it can be guessed."""
     if not settings.secret_key or settings.secret_key == DEFAULT_SECRET_KEY:
-        raise SettingsError(
+        raise SecretKeyUnset(
             "HELIOGRAPH_SECRET_KEY is not set. Generate one with `openssl rand -base64 48`, keep it "
             "safe, and use the same one for every process: what is encrypted with it cannot be decrypted "
             "with another"
