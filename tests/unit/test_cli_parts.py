@@ -135,6 +135,17 @@ def test_a_key_of_repeated_characters_is_refused(key: str) -> None:
         settings_of(None, needs_key=True, environment=environment)
 
 
+@pytest.mark.parametrize(
+    ("key", "detail"),
+    [("", "HELIOGRAPH_SECRET_KEY is not set"), ("x" * 40, "can be guessed"), (OTHER, f"{len(OTHER)} characters")],
+)
+def test_doctor_says_what_a_key_lacks(key: str, detail: str) -> None:
+    environment = {"HELIOGRAPH_DATABASE_URL": "postgresql://somebody@127.0.0.1:1/none", "HELIOGRAPH_SECRET_KEY": key}
+    done = CliRunner().invoke(app, ["doctor", "--json", "--url", "http://127.0.0.1:1"], env=environment)
+    checks = {one["check"]: one["detail"] for one in json.loads(done.stdout)}
+    assert checks["secret key"] == detail
+
+
 @pytest.mark.parametrize("make", [lambda: secrets.token_hex(32), lambda: secrets.token_urlsafe(48)])
 def test_a_key_of_chance_is_taken(make: Callable[[], str]) -> None:
     for _ in range(100):

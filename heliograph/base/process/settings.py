@@ -68,6 +68,10 @@ class SettingsError(Exception):
     """A setting is missing or malformed; the message names it."""
 
 
+class SecretKeyUnset(SettingsError):
+    """There is no secret key, or only the one that everybody knows."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one process."""
 

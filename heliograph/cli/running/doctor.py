@@ -12,7 +12,7 @@ import typer
 from heliograph import doctor
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.process import logs
-from heliograph.base.process.settings import Settings, SettingsError, demand_secret_key
+from heliograph.base.process.settings import SecretKeyUnset, Settings, SettingsError, demand_secret_key
 from heliograph.base.sentences import Check, Sentence, quoted, said
 from heliograph.cli.terminal.console import (
     FAILED,
@@ -109,8 +109,10 @@ def _secret_key(settings: Settings) -> Check:
     name = said("secret key")
     try:
         demand_secret_key(settings)
-    except SettingsError as error:
+    except SecretKeyUnset as error:
         return Check(name, "failed", said("HELIOGRAPH_SECRET_KEY is not set"), quoted(str(error)))
+    except SettingsError as error:
+        return Check(name, "failed", said("can be guessed"), quoted(str(error)))
     if settings.other_secret_key:
         remedy = said(
             "`heliograph rekey` encrypts everything under the secret key, and says when the other one can be removed."
