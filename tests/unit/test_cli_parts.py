@@ -7,6 +7,7 @@ import getpass
 import io
 import json
 import os
+import pwd
 import re
 import secrets
 import threading
@@ -21,9 +22,10 @@ import typer
 from typer.testing import CliRunner
 
 from heliograph.base.embedded.install import PostgresError
+from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process.settings import DEFAULT_SECRET_KEY, SettingsError
 from heliograph.cli import app
-from heliograph.cli.developer import login
+from heliograph.cli.developer import login, profiles
 from heliograph.cli.terminal import console
 from heliograph.cli.terminal.console import Problem, settings_of
 from heliograph.cli.terminal.files import writing
@@ -103,6 +105,18 @@ def test_an_address_in_a_file_names_the_database_too(
     assert console.embedded_home(None, environment={}) == data_dir / "postgres"
     given = {"HELIOGRAPH_DATABASE_URL_FILE": str(tmp_path / "address")}
     assert console.embedded_home(None, environment=given) is None
+
+
+def test_an_account_without_a_home_can_do_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container has one that is started with a user ID of nobody's."""
+    for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    assert default_data_dir(uid=4242) == Path("/var/lib/heliograph")
+    done = CliRunner().invoke(app, ["profile", "list", "--json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, [])
+    with pytest.raises(Problem, match="set HOME or XDG_CONFIG_HOME"):
+        profiles.write(profiles.Profiles())
 
 
 def test_a_directory_without_a_database_is_named(tmp_path: Path) -> None:

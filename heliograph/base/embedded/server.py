@@ -46,12 +46,13 @@ STOP_SIGNALS, STOP_TIMEOUTS = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), (
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> Path:
-    """The default data directory: never in root's home, which PostgreSQL cannot enter."""
-    if (os.geteuid() if uid is None else uid) == 0:
-        return Path("/var/lib/heliograph")
+    """The default data directory: never in root's home, which PostgreSQL cannot enter. An account that has no home, as
+    some containers', has root's."""
     base = Path(environment.get("XDG_DATA_HOME", ""))
-    # The XDG specification: a relative path must be ignored.
-    return (base if base.is_absolute() else Path(environment.get("HOME") or Path.home(), ".local/share")) / "heliograph"
+    if not base.is_absolute():  # which the XDG specification tells to ignore
+        base = Path(environment.get("HOME") or os.path.expanduser("~"), ".local/share")
+    has_own = (os.geteuid() if uid is None else uid) != 0 and base.is_absolute()
+    return base / "heliograph" if has_own else Path("/var/lib/heliograph")
 
 
 def url_of(directory: Path) -> str:

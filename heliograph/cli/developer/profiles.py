@@ -41,13 +41,19 @@ class Profiles(msgspec.Struct, frozen=True):
 
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """The directory for this person's files."""
-    return Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "heliograph"
+    """The directory for this person's files. Raises Problem if this account has no home."""
+    try:
+        return Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "heliograph"
+    except RuntimeError:
+        raise Problem("this account has no home directory: set HOME or XDG_CONFIG_HOME", WRONG) from None
 
 
 def read() -> Profiles:
-    """The stored profiles; empty if the file is missing. Raises Problem."""
-    path = folder() / "profiles.json"
+    """The stored profiles; empty if the file or the home directory is missing. Raises Problem."""
+    try:
+        path = folder() / "profiles.json"
+    except Problem:
+        return Profiles()
     try:
         if path.stat().st_mode & 0o077:
             raise Problem(f"{path} holds keys and others may read it: chmod 600 {path}", WRONG)
