@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import asyncpg
 import pytest
 
 from heliograph.base.embedded import files
-from heliograph.base.embedded.files import Layout, memory_bytes
+from heliograph.base.embedded.files import Layout, memory_bytes, prepare_home
 from heliograph.base.embedded.install import PostgresError, account_for
 from heliograph.base.embedded.server import default_data_dir, url_of
 from heliograph.base.network.connecting import connect
@@ -356,6 +357,17 @@ def test_memory_is_that_of_the_container(tmp_path: Path, said: tuple[str | None,
         if text is not None:
             file.write_text(text)
     assert memory_bytes(files) == (2**29 if limited else memory_bytes([]))
+
+
+def test_a_name_that_the_server_would_read_otherwise_is_refused(
+    public_place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a locale of 8-bit characters, where bytes of UTF-8 are other characters than the server's."""
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "iso8859-1")
+    prepare_home(Layout(public_place / "plain"))
+    with pytest.raises(PostgresError, match=r"LC_ALL=C\.UTF-8"):
+        prepare_home(Layout(public_place / "dados-são"))
+    assert [place.name for place in public_place.iterdir()] == ["plain"]
 
 
 def test_without_a_first_start_there_is_no_url(public_place: Path) -> None:

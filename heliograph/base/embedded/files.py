@@ -31,6 +31,7 @@ import shutil
 import signal
 import socket
 import stat
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,7 +102,12 @@ class Layout:
 
 
 def prepare_home(layout: Layout) -> None:
-    """Create the home directory. Raises PostgresError."""
+    """Create the home directory. Raises PostgresError, also for a name that PostgreSQL and this process would read as
+    different characters."""
+    if sys.getfilesystemencoding() != "utf-8" and not str(layout.home).isascii():
+        raise PostgresError(
+            f"{layout.home} has a name that needs a UTF-8 locale: set LC_ALL=C.UTF-8, or choose another data directory"
+        )
     try:
         create(layout.home)
     except OSError as error:
