@@ -11,6 +11,8 @@ from pathlib import Path
 
 #: No more than a machine lets root have that is itself a container. The engines' own defaults are a million.
 LIMITS = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
+#: What the Containerfile builds upon: Debian's release, and its Python.
+RELEASE, PYTHON = "trixie", "3.13"
 #: Where the image to build upon looks for what is installed: see `without_network`.
 WHEELS = "/wheels"
 #: What the base lacks of an official image: `python`, and a pip that can be removed.
@@ -33,7 +35,7 @@ def make_base(place: Path, tag: str) -> None:
     """A small Debian with Python as an image of podman's, by `debootstrap`, whose pip asks no index; as root."""
     root, wheels = place / "root", place / "pip"
     _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, "pip")
-    _run("debootstrap", "--variant=minbase", "--include=python3,libpython3-stdlib", "bookworm", root)
+    _run("debootstrap", "--variant=minbase", "--include=python3,libpython3-stdlib", RELEASE, root)
     for wheel in wheels.iterdir():
         shutil.copy(wheel, root / "opt")
     _run("chroot", root, "sh", "-ec", FINISH)
@@ -49,7 +51,7 @@ def without_network(dist: Path, place: Path) -> list[str]:
     pinned = [word for file in dist.glob("*-requirements*.txt") for word in ("-r", str(file))]
     _run(
         *(sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:", "--require-hashes", "--no-deps"),
-        *("-d", place),
+        *("--python-version", PYTHON, "-d", place),
         *pinned,
     )
     # Without layers nothing of the first stage is left behind.
