@@ -152,7 +152,7 @@ async def test_a_near_name_is_found_among_many_that_begin_like_it(
         await sender_ids.request(conn, tenant.actor, value="MOZBANK")
         await conn.execute(
             "INSERT INTO sender_ids (organization_id, id, value, status, created_at)"
-            " SELECT $1, uuidv7(), 'MOZA ' || n, 'approved', now() FROM generate_series(1, 500) AS n",
+            " SELECT $1, gen_random_uuid(), 'MOZA ' || n, 'approved', now() FROM generate_series(1, 500) AS n",
             bank.id,
         )
     said = "Many names begin or end like this one; not all of them were compared."

@@ -11,6 +11,7 @@ from heliograph.accounts.api_keys import lifecycle
 from heliograph.base.actor import RateLimits
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.base.ids import uuid7
 from heliograph.sealing import text_keys
 from heliograph.sms.accepting import sender_ids
 from tests.api.conftest import Api, Tenant, make_tenant
@@ -374,9 +375,10 @@ async def test_a_key_is_found_by_its_id_however_many_came_after_it(pool: Pool, t
     other = await make_tenant(pool)
     await pool.execute(
         "INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, scopes, mode, status, created_at)"
-        " SELECT uuidv7(), $1, 'key ' || n, 'hg_live_', 'a1B2', sha256(n::text::bytea), '{}', 'test', 'suspended',"
-        " now() FROM generate_series(1, 150) AS n",
+        " SELECT made.id, $1, 'key ' || n, 'hg_live_', 'a1B2', sha256(n::text::bytea), '{}', 'test', 'suspended',"
+        " now() FROM unnest($2::uuid[]) WITH ORDINALITY AS made (id, n)",
         tenant.id,
+        [uuid7() for _ in range(150)],
     )
     key = f"{here(tenant)}/keys/{tenant.key_id}"
     assert f"{key}/revoke" in (await root.get(f"{key}/revoke")).text

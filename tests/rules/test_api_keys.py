@@ -230,8 +230,9 @@ async def test_a_list_holds_what_stands_and_what_ended_lately(pool: Pool) -> Non
             )
         await pool.execute(
             "INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, scopes, mode, status,"
-            " created_at, revoked_at) SELECT uuidv7(), $1, 'old', '', '', sha256(n::text::bytea), '{}', 'live',"
-            " 'revoked', now(), now() - interval '1 day' - make_interval(secs => n) FROM generate_series(1, 600) AS n",
+            " created_at, revoked_at) SELECT gen_random_uuid(), $1, 'old', '', '', sha256(n::text::bytea), '{}',"
+            " 'live', 'revoked', now(), now() - interval '1 day' - make_interval(secs => n)"
+            " FROM generate_series(1, 600) AS n",
             actor.organization_id,
         )
         listed = await issued.list_all(conn, actor)
@@ -260,9 +261,11 @@ async def test_a_key_of_any_organization_is_found_without_reading_all(
     other = await organization(pool)
     await pool.execute(
         "INSERT INTO api_keys (id, organization_id, name, prefix, last4, secret_hash, scopes, mode, status, created_at)"
-        " SELECT uuidv7(), $1, 'key ' || n, 'hg_live_', 'aaaa', sha256(n::text::bytea), '{}', 'live',"
-        " CASE WHEN n % 2 = 0 THEN 'revoked' ELSE 'suspended' END, now() FROM generate_series(1, 5000) AS n",
+        " SELECT made.id, $1, 'key ' || n, 'hg_live_', 'aaaa', sha256(n::text::bytea), '{}', 'live',"
+        " CASE WHEN n % 2 = 0 THEN 'revoked' ELSE 'suspended' END, now()"
+        " FROM unnest($2::uuid[]) WITH ORDINALITY AS made (id, n)",
         operator.organization_id,
+        [uuid7() for _ in range(5000)],
     )
     mine, _ = await issue(pool, operator, name="Água")
     theirs, _ = await issue(pool, other, name="água 2")

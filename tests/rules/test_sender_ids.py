@@ -165,8 +165,9 @@ async def test_a_list_of_senders_is_bounded_and_hides_none_that_sends(pool: Pool
     actor = await organization(pool)
     await pool.execute(
         "INSERT INTO sender_ids (organization_id, id, value, status, created_at)"
-        " SELECT $1, uuidv7(), 'R ' || n, 'rejected', now() FROM generate_series(1, 1500) AS n",
+        " SELECT $1, id, 'R ' || n, 'rejected', now() FROM unnest($2::uuid[]) WITH ORDINALITY AS made (id, n)",
         actor.organization_id,
+        [uuid7() for _ in range(1500)],
     )
     async with pool.acquire() as conn:
         listed = await sender_ids.list_all(conn, actor)
@@ -182,8 +183,9 @@ async def test_lists_of_all_organizations_read_no_more_than_they_show(
     await sender(pool, other, "Padaria", status="pending")
     await pool.execute(
         "INSERT INTO sender_ids (organization_id, id, value, created_at)"
-        " SELECT $1, uuidv7(), 'Q ' || n, now() FROM generate_series(1, 5000) AS n",
+        " SELECT $1, id, 'Q ' || n, now() FROM unnest($2::uuid[]) WITH ORDINALITY AS made (id, n)",
         actor.organization_id,
+        [uuid7() for _ in range(5000)],
     )
     await sender(pool, actor, "PADARIA 2")
     await as_owner("VACUUM ANALYZE sender_ids")

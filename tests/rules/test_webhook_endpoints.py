@@ -215,9 +215,10 @@ async def test_a_list_holds_what_is_active_and_what_was_disabled_lately(pool: Po
         assert [one.url for one in await endpoints.list_all(conn, actor)] == [f"{URL}89", f"{URL}active"]
         await pool.execute(
             "INSERT INTO webhook_endpoints (organization_id, id, url, subscribed_events, status, secret, created_at,"
-            " disabled_at) SELECT $1, uuidv7(), 'https://example.com/', '{}', 'disabled', '', now(), now()"
-            " FROM generate_series(1, 600)",
+            " disabled_at) SELECT $1, id, 'https://example.com/', '{}', 'disabled', '', now(), now()"
+            " FROM unnest($2::uuid[]) AS made (id)",
             actor.organization_id,
+            [uuid7() for _ in range(600)],
         )
         listed = await endpoints.list_all(conn, actor)
         assert len(listed) == 1 + endpoints.MOST_LISTED
