@@ -13,6 +13,7 @@ import msgspec
 
 from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.network.failures import reason
+from heliograph.base.network.tls import client_context
 from heliograph.base.process.settings import Settings
 from heliograph.cli.terminal.console import FAILED, UNREACHABLE, WRONG, Problem
 from heliograph.demo.credentials import Credentials, read_credentials
@@ -134,20 +135,25 @@ def exchange(
     parts = split(base_url.rstrip("/").removesuffix("/v1"))
     _demand_encoded(path)
     where = f"{parts.scheme}://{parts.netloc}"
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    host = parts.hostname or ""
     try:
-        client = kind(parts.hostname or "", parts.port, timeout=timeout)
+        client = (
+            http.client.HTTPSConnection(host, parts.port, timeout=timeout, context=client_context())
+            if parts.scheme == "https"
+            else http.client.HTTPConnection(host, parts.port, timeout=timeout)
+        )
     except (ValueError, http.client.InvalidURL) as error:
         raise Problem(f"{base_url!r} is not a valid URL: {error}", WRONG) from None
     try:
         client.request(method, f"{parts.path}{path}", data, {**headers, "connection": "close"})
         answer = client.getresponse()
         raw = answer.read()
+    # First: that a certificate cannot be verified is a ValueError, too.
+    except (OSError, http.client.HTTPException) as error:
+        raise Transient(f"no answer from {where}: {reason(error)}", UNREACHABLE) from None
     except ValueError:
         # The error's text may contain a header, and thereby the key.
         raise Problem(f"the request to {where} cannot be encoded", WRONG) from None
-    except (OSError, http.client.HTTPException) as error:
-        raise Transient(f"no answer from {where}: {reason(error)}", UNREACHABLE) from None
     finally:
         client.close()
     return answer.status, {name.lower(): value for name, value in answer.getheaders()}, raw

@@ -1,0 +1,79 @@
+"""A command that asks an API over TLS: whose certificate it accepts, and what it says about one that it does not."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heliograph.cli.terminal.console import UNREACHABLE
+from heliograph.cli.terminal.http import Transient, exchange
+from tests.certificates import Authority
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers every GET with an empty body."""
+
+    def do_GET(self) -> None:
+        """Name and all are `http.server`'s."""
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *words: object) -> None:
+        """Nobody reads it."""
+
+
+class Server(HTTPServer):
+    """Of which a client that refuses its certificate ends the handshake."""
+
+    def handle_error(self, *about: object) -> None:
+        """Nobody reads it either."""
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def url(authority: Authority) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("127.0.0.1"))
+    with Server(("127.0.0.1", 0), Answering) as server:
+        # A handshake that fails is the request's thread's, not that of who accepts.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"https://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_system_authority_that_leaves_out_what_rfc_5280_demands(
+    url: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Python 3.13, which checks that by default."""
+    default = ssl.create_default_context
+
+    def strict(**options: Any) -> ssl.SSLContext:
+        context = default(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    for name in ("create_default_context", "_create_default_https_context"):
+        monkeypatch.setattr(ssl, name, strict)
+    monkeypatch.setenv("SSL_CERT_FILE", authority.file)
+    assert exchange("GET", url, "/", headers={})[0] == 204
+
+
+def test_an_unknown_authority_is_no_answer_rather_than_a_wrong_request(url: str) -> None:
+    with pytest.raises(Transient, match=f"no answer from {url}: its certificate cannot be verified: ") as raised:
+        exchange("GET", url, "/", headers={})
+    assert raised.value.exit_status == UNREACHABLE
