@@ -29,7 +29,7 @@ import psutil
 
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import ROLE, Embedded
-from tests.recycling import Recycling
+from tests.recycling import Recycling, end_sessions
 
 Result = TypeVar("Result")
 
@@ -123,7 +123,7 @@ class Cluster:
         finally:
             dropping = self._loop.submit(self._drop(name, clone=template))
             self._dropping.add(dropping)
-            dropping.add_done_callback(self._dropping.discard)
+            dropping.add_done_callback(self._dropped)
 
     def url_of(self, database: str) -> str:
         """The application's URL of a database."""
@@ -198,10 +198,19 @@ class Cluster:
             if self._recycling is not None and clone:
                 await self._recycling.drop(name)
             else:
+                # On a busy machine, sessions take longer to end than a forced drop waits for them.
+                with contextlib.suppress(asyncpg.InvalidCatalogNameError):
+                    await end_sessions(self._superuser, name)
                 await self._superuser.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
+    def _dropped(self, dropping: Future[None]) -> None:
+        """Keep what has failed until the end."""
+        if dropping.exception() is None:
+            self._dropping.discard(dropping)
+
     async def _end(self) -> None:
-        """Drop whatever is left."""
+        """Drop whatever is left. Raises ExceptionGroup if a database could not be dropped when its test had ended."""
+        ended = await asyncio.gather(*map(asyncio.wrap_future, self._dropping), return_exceptions=True)
         self._superuser.terminate()  # it may have been making one
         conn = await self._connect()
         try:
@@ -209,6 +218,9 @@ class Cluster:
                 await conn.execute(f"DROP DATABASE IF EXISTS {row[0]} WITH (FORCE)")
         finally:
             await conn.close()
+        failures = [error for error in ended if isinstance(error, Exception)]
+        if failures:
+            raise ExceptionGroup("databases of tests could not be dropped", failures)
 
 
 async def execute(url: str, statement: str, *values: object) -> None:

@@ -19,9 +19,18 @@ import asyncpg
 LEAST = ("PG_VERSION", "pg_filenode.map")
 #: When an untouched file was written last, in ns: whoever writes to it cannot leave it at that.
 UNTOUCHED = 1_000_000_000
-#: How long sessions have to end, in seconds.
-PATIENCE = 10.0
-END_SESSIONS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datid = $1"
+#: How long sessions have to end, in seconds. They take milliseconds, but a machine may be busy with something else.
+PATIENCE = 60.0
+END_SESSIONS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1"
+
+
+async def end_sessions(connection: asyncpg.Connection[asyncpg.Record], name: str) -> None:
+    """End all sessions of a database, which accepts no others. Raises InvalidCatalogNameError without one."""
+    await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    deadline = time.monotonic() + PATIENCE
+    while await connection.fetchval(END_SESSIONS, name):
+        assert time.monotonic() < deadline, f"{name} is in use"
+        await asyncio.sleep(0.005)
 
 
 class Recycling:
@@ -62,11 +71,7 @@ class Recycling:
         oid = await self._oid(name)
         if oid is None:
             return
-        await self._connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        deadline = time.monotonic() + PATIENCE
-        while await self._connection.fetchval(END_SESSIONS, oid):
-            assert time.monotonic() < deadline, f"{name} is in use"
-            await asyncio.sleep(0.005)
+        await end_sessions(self._connection, name)
         # Nobody changes a page any more, and this writes those that were changed: after it, nobody opens a file.
         await self._connection.execute("CHECKPOINT")
         directory, files = self._base / str(oid), self._next()
@@ -113,9 +118,11 @@ class Recycling:
                     changed.append(entry.name)
         owner = directory.stat()
         for name in (*changed, *missing):
+            content = self._model[name]
             file = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.truncate(file, os.write(file, self._model[name]))
+                assert os.write(file, content) == len(content), "the file system is full"
+                os.truncate(file, len(content))
                 if name in missing:
                     os.chown(file, owner.st_uid, owner.st_gid)
                 os.utime(file, ns=(UNTOUCHED, UNTOUCHED))

@@ -1,7 +1,9 @@
-"""A database that gets the files of a dropped one has nothing of it."""
+"""A database that gets the files of a dropped one has nothing of it; one that cannot be dropped fails the run."""
 
 from __future__ import annotations
 
+import shutil
+import urllib.parse
 from pathlib import Path
 
 import asyncpg
@@ -23,7 +25,7 @@ ALTER DATABASE recycled_1 SET work_mem = '5MB'
 """
 
 
-async def test_nothing_of_a_database_is_left_to_the_next(database_server: Cluster, public_place: Path) -> None:
+async def test_nothing_of_a_database_is_left_to_the_next(database_server: Cluster) -> None:
     if database_server.url == database_server.owner_url:
         pytest.skip("the files of a server that was given are not at hand")
 
@@ -32,7 +34,8 @@ async def test_nothing_of_a_database_is_left_to_the_next(database_server: Cluste
 
     connection = await asyncpg.connect(database_server.superuser_url)
     data = Path(await connection.fetchval("SELECT current_setting('data_directory')"))
-    recycling = Recycling(connection, data, public_place / "clones")
+    place = data.with_name("recycled")  # on the server's file system, which a directory for tests need not be
+    recycling = Recycling(connection, data, place)
 
     async def create(name: str) -> Path:
         await recycling.create(name, "heliograph")
@@ -68,3 +71,28 @@ async def test_nothing_of_a_database_is_left_to_the_next(database_server: Cluste
         for name in await connection.fetch("SELECT datname FROM pg_database WHERE datname LIKE 'recycled_%'"):
             await connection.execute(f"DROP DATABASE {name[0]} WITH (FORCE)")
         await connection.close()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+async def test_a_database_that_cannot_be_dropped_fails_the_run(
+    database_server: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it is only in the way of later tests, and nobody knows why."""
+    urls = database_server.url, database_server.owner_url, database_server.superuser_url
+    cluster = Cluster(*urls, database_server._loop)
+
+    async def nothing(*words: object, **options: object) -> None:
+        """The template stays empty."""
+
+    async def refuse(name: str, *, clone: bool) -> None:
+        raise RuntimeError(f"{name} is in use")
+
+    monkeypatch.setattr("tests.database.migrate", nothing)
+    monkeypatch.setattr(cluster, "_simplify", nothing)
+    monkeypatch.setattr(cluster, "_drop", refuse)
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match=r"test_\w+_\d is in use")), cluster.prepared():
+        async with cluster.database(template=False) as url:
+            assert await ask(url, "SELECT 1") == 1
+    name = urllib.parse.urlsplit(url).path[1:]
+    left = f"SELECT count(*) FROM pg_database WHERE datname = '{name}'"
+    assert await ask(database_server.superuser_url, left) == 0
