@@ -21,7 +21,7 @@ import msgspec
 from heliograph.base.crypto import Unsealable
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import open_pool
-from heliograph.base.database.roles import RoleMissing
+from heliograph.base.database.roles import RoleMissing, owner_needed
 from heliograph.base.embedded import files
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import Embedded, default_data_dir
@@ -176,6 +176,8 @@ async def _migrate(settings: Settings) -> None:
         await migrate(settings.owner_database_url or settings.database_url, application=settings.database_url)
     except RoleMissing as error:
         raise UpError(str(error)) from None
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise UpError(owner_needed(error)) from None
     except (OSError, asyncpg.PostgresError) as error:
         raise unusable(error) from error
 

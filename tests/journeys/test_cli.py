@@ -477,6 +477,19 @@ async def test_a_role_that_was_granted_nothing_is_told_who_grants(
         assert "Traceback" not in one.err
 
 
+async def test_a_role_that_may_not_migrate_is_told_which_setting_to_give(
+    database_url: str, database_server: Cluster, as_owner: Callable[[str], Awaitable[None]], tmp_path: Path
+) -> None:
+    if database_server.url == database_server.owner_url:
+        pytest.skip("HELIOGRAPH_TEST_DATABASE_URL names one role, which owns the tables")
+    await as_owner("DELETE FROM schema_migrations WHERE name LIKE '%/accept.sql'")
+    cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
+    for one in await asyncio.gather(cli("migrate"), cli("up", "--port", "0", "--data-dir", str(tmp_path / "data"))):
+        assert (one.status, one.out) == (1, "")
+        assert "the database cannot be migrated: permission denied for schema public" in one.err
+        assert "give the URL of the role that owns the tables in HELIOGRAPH_OWNER_DATABASE_URL" in one.err
+
+
 async def test_a_database_of_before_the_schema_was_made_anew_is_refused(
     database_url: str, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:

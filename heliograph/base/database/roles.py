@@ -88,6 +88,14 @@ async def grant(owner: Connection, application: str) -> None:
             await owner.execute(row[0])
 
 
+def owner_needed(error: asyncpg.InsufficientPrivilegeError) -> str:
+    """What to do about a migration that the role may not apply."""
+    return (
+        f"the database cannot be migrated: {error}; give the URL of the role that owns the tables in"
+        " HELIOGRAPH_OWNER_DATABASE_URL"
+    )
+
+
 async def owns(conn: Connection) -> bool:
     """Whether this role can change the audit log: it owns the table, or is a superuser."""
     return bool(await conn.fetchval(OWNS_AUDIT_LOG))

@@ -11,7 +11,7 @@ import typer
 from heliograph import migration_plan
 from heliograph.base.database import migrate
 from heliograph.base.database.pool import Connection, set_role
-from heliograph.base.database.roles import RoleMissing
+from heliograph.base.database.roles import RoleMissing, owner_needed
 from heliograph.base.network.failures import reason
 from heliograph.cli.terminal.console import FAILED, UNREACHABLE, DataDir, Problem, on_database, settings_of
 from heliograph.cli.terminal.printing import Json, say, show
@@ -50,10 +50,7 @@ def command(
     except RoleMissing as error:
         raise Problem(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:
-        raise Problem(
-            f"the database cannot be migrated: {error}; give the URL of the role that owns the tables in"
-            " HELIOGRAPH_OWNER_DATABASE_URL"
-        ) from None
+        raise Problem(owner_needed(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         raise Problem(f"the database cannot be migrated: {reason(error)}", UNREACHABLE) from None
     _show("applied", applied, json, "Nothing to do.")
