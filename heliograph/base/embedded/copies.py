@@ -50,8 +50,9 @@ TOO_LATE = "recovery ended before configured recovery target was reached"
 LAST = "last completed transaction was at log time "
 #: A note about a column that a server of late 2026 (17.12 for one) makes and `pg_dump` of before mistakes for an option
 #: of the table's. Such a server ignores it in a dump; one of before, ours included, refuses it.
-#: It stands alone, or before options that somebody has set.
-NOTE = re.compile(rb"^(ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET \()pg_attver=\d+(?:\);\n|, )", re.MULTILINE)
+NOTE = re.compile(rb"pg_attver=\d+")
+#: The options of a column in a dump.
+OPTIONS = re.compile(rb"^(ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET )\((.*)\);\n", re.MULTILINE)
 #: How a line marks an error: in output of the programs, of the server.
 ERROR = re.compile(r"\b(error|fatal|ERROR|FATAL|PANIC): ")
 
@@ -137,12 +138,14 @@ async def load(dump: Path, url: str, *, password: str, then: str) -> None:
     with tempfile.NamedTemporaryFile(prefix="heliograph-") as file:
         await run([*script, "--section=pre-data"], stdout=file.fileno())
         tables = Path(file.name)
-        tables.write_bytes(_without_notes(tables.read_bytes()))
+        tables.write_bytes(OPTIONS.sub(_without_note, tables.read_bytes()))
         await _apply(tables, [*script, "--section=data", "--section=post-data"], url, password=password, then=then)
 
 
-def _without_notes(script: bytes) -> bytes:
-    return NOTE.sub(lambda found: b"" if found[0].endswith(b"\n") else found[1], script)
+def _without_note(statement: re.Match[bytes]) -> bytes:
+    """Nothing, if the note was the only option."""
+    options = b", ".join(one for one in statement[2].split(b", ") if not NOTE.fullmatch(one))
+    return b"%b(%b);\n" % (statement[1], options) if options else b""
 
 
 async def _apply(tables: Path, script: Sequence[str | Path], url: str, *, password: str, then: str) -> None:
