@@ -89,6 +89,32 @@ def test_one_module_reads_this_machines_clock() -> None:
     assert found == []
 
 
+def test_one_module_says_whose_certificates_are_accepted() -> None:
+    """Whatever else makes a context, or a connection without one, is as strict as the Python that it runs on."""
+    makers = ("create_default_context", "HTTPSConnection", "SMTP_SSL")
+    found = []
+    for path in MODULES:
+        text = path.read_text()
+        if not path.is_relative_to(ROOT / "heliograph") or not any(maker in text for maker in makers):
+            continue
+        nodes = list(ast.walk(ast.parse(text)))
+        # A context that is handed over, or of a server.
+        right = {
+            node.func
+            for node in nodes
+            if isinstance(node, ast.Call)
+            and (
+                any(option.arg == "context" for option in node.keywords)
+                or [ast.unparse(argument) for argument in node.args] == ["ssl.Purpose.CLIENT_AUTH"]
+            )
+        }
+        for node in nodes:
+            match node:
+                case ast.Attribute(attr=name) | ast.Name(id=name) if name in makers and node not in right:
+                    found.append(f"{name_of(path)}: {name}")
+    assert found == ["heliograph/base/network/tls.py: create_default_context"]
+
+
 def test_files_of_pages_take_turns() -> None:
     """A file that goes out while it is read takes its connections from `reading_in_turn`, or many at once leave pages
     none. The method itself is handed on for nothing else."""
