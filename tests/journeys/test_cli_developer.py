@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import stat
 from collections.abc import AsyncIterator
@@ -24,6 +25,14 @@ from tests.processes import Installation, Program, environment, installation, un
 pytestmark = pytest.mark.lasts(25)
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+#: What zsh does with completions of the directory `$1`, and at a Tab after `heliograph lis`.
+TWO_TABS = """
+fpath=($1 $fpath) path=($1 $path)
+autoload -Uz compinit && compinit -uD
+words=(heliograph lis) CURRENT=2
+$_comps[heliograph]
+$_comps[heliograph]
+"""
 
 
 class Desk:
@@ -235,12 +244,27 @@ async def test_version_and_completion(tmp_path: Path) -> None:
     for shell in ("bash", "zsh", "fish"):
         script = await run("completion", shell)
         assert "_HELIOGRAPH_COMPLETE" in script
-        # Of an autoloaded file, the first Tab has to complete, not only to define how.
-        assert ('_heliograph_completion "$@"' in script) == (shell == "zsh")
+        assert ('_heliograph_completion "$@"' in script) == (shell == "zsh")  # see the test with a zsh
     told = {"_HELIOGRAPH_COMPLETE": "complete_bash", "COMP_WORDS": "heliograph lis", "COMP_CWORD": "1"}
     assert (await run(**told)).split() == ["listen"]
     told |= {"COMP_WORDS": "heliograph requests ta", "COMP_CWORD": "2"}
     assert (await run(**told)).split()[-1] == "tail"
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not here")
+async def test_the_first_tab_of_a_zsh_completes_like_any_other(tmp_path: Path) -> None:
+    """The file is read at the first one, and has to complete then, not only to define how."""
+    words = ("completion", "zsh")
+    program = await Program.start(*words, log=tmp_path / "log", environment=environment(), forked=True)
+    assert await program.ended() == 0, program.err
+    (tmp_path / "_heliograph").write_text(program.out)
+    called = tmp_path / "heliograph"
+    called.write_text('#!/bin/sh\necho "print completed $_TYPER_COMPLETE_ARGS"\n')
+    called.chmod(0o700)
+    zsh = await asyncio.create_subprocess_exec(
+        *("zsh", "-fc", TWO_TABS, "zsh", tmp_path), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    assert (await zsh.communicate())[0].decode().splitlines() == ["completed heliograph lis"] * 2
 
 
 async def test_the_guide_stands_alone(tmp_path: Path) -> None:
