@@ -32,7 +32,6 @@ from heliograph.cli.running.backup import _prune, passphrase_of
 from heliograph.cli.terminal.console import Problem
 from tests.certificates import Authority
 from tests.database import Cluster
-from tests.embedded import fetch
 from tests.processes import until_true
 from tests.rules.factories import message, organization
 from tests.wire import wire

@@ -127,17 +127,19 @@ async def test_a_statement_that_is_given_up_takes_its_connection_with_it(pool: P
 async def test_a_connection_that_ends_before_a_prepared_statement_runs_is_away(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked = "SELECT 'never asked before'"
     inherited: Any = asyncpg.Connection._get_statement  # type: ignore[attr-defined]
 
-    async def prepared(connection: Any, *arguments: Any, **options: Any) -> Any:
-        statement = await inherited(connection, *arguments, **options)
-        connection.terminate()
+    async def prepared(connection: Any, query: str, *arguments: Any, **options: Any) -> Any:
+        statement = await inherited(connection, query, *arguments, **options)
+        if query == asked:  # others use connections meanwhile, such as those that make databases for tests
+            connection.terminate()
         return statement
 
     async with pool.acquire() as conn:
         monkeypatch.setattr(asyncpg.Connection, "_get_statement", prepared)
         with pytest.raises(asyncpg.InterfaceError) as said:
-            await conn.fetchval("SELECT 'never asked before'")
+            await conn.fetchval(asked)
         monkeypatch.undo()
     assert is_down(said.value)
 
