@@ -239,7 +239,7 @@ async def _apart(pool: Pool, here: Browser, there: Browser) -> None:
         assert (await here.get("/console/login")).status == 404
         # Who has no way but to the console reads the runbook and its stylesheet there.
         guide = await there.get("/guide/runbook")
-        assert (guide.status, "What was accepted meanwhile is safe" in guide.words) == (200, True)
+        assert (guide.status, "HeliographDown" in guide.words) == (200, True)
         sheet = guide.text.partition('href="/docs/')[2].partition('"')[0]
         assert sheet.endswith("pages.css")
         assert (await there.get(f"/docs/{sheet}")).status == 200
