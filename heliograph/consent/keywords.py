@@ -32,7 +32,7 @@ COURTESY = frozenset(
     {
         *("please", "pls", "plz", "now", "thanks", "thank", "you", "sms", "texts", "messages", "texting", "me", "it"),
         *("this", "all", "por", "favor", "agora", "obrigado", "obrigada", "mensagens", "gracias", "ahora", "mensajes"),
-        *("svp", "merci", "maintenant", "tafadhali", "sasa", "asante", "bitte", "danke"),
+        *("svp", "les", "merci", "maintenant", "tafadhali", "sasa", "asante", "bitte", "danke"),
         # As folded: "from your kindness", "messages", "thanks".
         *("من", "فضلك", "الرسايل", "رسايل", "شكرا"),
     }
@@ -245,21 +245,23 @@ def is_directed(text: str) -> bool:
 
 
 def _directed(words: list[str]) -> list[tuple[str, str]]:
-    """The clear word that a text begins or ends with, and the rest as a name, with and without words of courtesy and
-    with and without what joins them ("STOP au 36180")."""
+    """The clear word that a text begins or ends with, and the rest as a name, with and without words of courtesy and of
+    advertising, and with and without what joins them ("STOP au 36180")."""
     found = []
     for word, rest in ((words[0], words[1:]), (words[-1], words[:-1])):
         if rest and word in _STOP - _LOOSE:
             without = rest[1:] if rest[0] in _JOINING else rest
-            found += [(word, "".join(some)) for some in (rest, without, _uncourteous(rest), _uncourteous(without))]
+            for some in (rest, without):
+                found += [(word, "".join(_without(one, some))) for one in (_NONE, COURTESY, COURTESY | _PROMOTIONS)]
     return [one for one in found if one[1]]
 
 
-def _uncourteous(words: list[str]) -> list[str]:
-    asked = [one for one in words if one not in COURTESY and one not in _PROMOTIONS]
+def _without(ignored: frozenset[str], words: list[str]) -> list[str]:
+    asked = [one for one in words if one not in ignored]
     return asked if len(words) - len(asked) <= MOST_COURTESY else []
 
 
+_NONE: frozenset[str] = frozenset()
 #: Everyday words: combined with others they mean something else ("end it now").
 _LOOSE = frozenset({"cancel", "end", "quit"})
 #: Between the word and a name or number: French terms ask for "STOP au 36180".

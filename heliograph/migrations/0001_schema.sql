@@ -322,7 +322,7 @@ CREATE TABLE invitations (
     PRIMARY KEY (organization_id, id),
     CONSTRAINT invitations_email UNIQUE (organization_id, email)
 );
-COMMENT ON TABLE invitations IS 'tenant: pending invitations; deleted when accepted or withdrawn';
+COMMENT ON TABLE invitations IS 'tenant: pending invitations; deleted when accepted or withdrawn, or 30 days after they expired';
 COMMENT ON COLUMN invitations.invited_by IS 'a user, or NULL for an operator on the command line';
 
 CREATE TABLE sign_in_links (
@@ -719,7 +719,7 @@ CREATE TABLE contact_import_chunks (
     bytes           bytea NOT NULL,
     PRIMARY KEY (organization_id, import_id, number)
 );
-COMMENT ON TABLE contact_import_chunks IS 'tenant: an uploaded file, so that any process can continue with it; deleted when its import ends, or after a week';
+COMMENT ON TABLE contact_import_chunks IS 'tenant: an uploaded file, so that any process can continue with it; deleted when its import ends, or after a week unless it is running';
 
 CREATE TABLE contact_import_rejects (
     organization_id uuid NOT NULL,

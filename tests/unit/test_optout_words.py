@@ -54,6 +54,8 @@ def test_the_standard_words_stop(word: str) -> None:
         ("प्रचार रोकें", "stop", "रोकें"),
         ("Stop promotion", "stop", "stop"),
         ("Stop the promotional messages", "stop", "stop"),
+        ("STOP les SMS", "stop", "stop"),
+        ("stop les messages", "stop", "stop"),
         ("HELP HELP", "help", "help"),
     ],
 )
@@ -121,6 +123,8 @@ def test_a_name_comes_before_advertising_but_not_before_courtesy() -> None:
     assert find("STOP Marketing", names={"acme"}, others={"marketing"}) is None
     assert find("STOP Marketing", names={"acme"}, others={"beta"}) == ("stop", "stop")
     assert find("STOP SMS", names={"acme"}, others={"sms"}) == ("stop", "stop")
+    assert find("STOP Ads Express please", names={"adsexpress"}, others={"acme"}) == ("stop", "stop")
+    assert find("STOP Ads Express please", names={"express"}, others={"acme"}) == ("stop", "stop")
 
 
 def test_a_standard_word_cannot_be_taken_for_another() -> None:
