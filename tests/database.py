@@ -211,14 +211,17 @@ class Cluster:
     async def _end(self) -> None:
         """Drop whatever is left. Raises ExceptionGroup if a database could not be dropped when its test had ended."""
         ended = await asyncio.gather(*map(asyncio.wrap_future, self._dropping), return_exceptions=True)
+        failures = [error for error in ended if isinstance(error, Exception)]
         self._superuser.terminate()  # it may have been making one
         conn = await self._connect()
         try:
             for row in await conn.fetch("SELECT datname FROM pg_database WHERE starts_with(datname, $1)", self._prefix):
-                await conn.execute(f"DROP DATABASE IF EXISTS {row[0]} WITH (FORCE)")
+                try:
+                    await conn.execute(f"DROP DATABASE IF EXISTS {row[0]} WITH (FORCE)")
+                except asyncpg.PostgresError as error:
+                    failures.append(error)
         finally:
             await conn.close()
-        failures = [error for error in ended if isinstance(error, Exception)]
         if failures:
             raise ExceptionGroup("databases of tests could not be dropped", failures)
 

@@ -74,16 +74,21 @@ class Recycling:
         oid = await self._oid(name)
         if oid is None:
             return
-        await end_sessions(self._connection, name)
-        # Nobody changes a page any more, and this writes those that were changed: after it, nobody opens a file.
-        await self._connection.execute("CHECKPOINT")
         directory, files = self._base / str(oid), self._next()
-        os.rename(directory, files)
-        try:
-            await self._connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-        except BaseException:
-            os.rename(files, directory)
-            raise
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            await end_sessions(self._connection, name)
+            # Nobody changes a page any more, and this writes those that were changed: after it, nobody opens a file.
+            await self._connection.execute("CHECKPOINT")
+            os.rename(directory, files)
+            try:
+                await self._connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+                break
+            except BaseException as error:
+                os.rename(files, directory)
+                # One that had begun before it could be refused, or PostgreSQL's own, may not have ended within its 5 s.
+                if not isinstance(error, asyncpg.ObjectInUseError) or time.monotonic() > deadline:
+                    raise
         self._restore(files)
         self._spare.append(files)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from heliograph.cli.terminal.console import UNREACHABLE
+from heliograph.cli.terminal.console import UNREACHABLE, Problem
 from heliograph.cli.terminal.http import Transient, exchange
 from tests.certificates import Authority
 
@@ -74,6 +74,7 @@ def test_a_system_authority_that_leaves_out_what_rfc_5280_demands(
 
 
 def test_an_unknown_authority_is_no_answer_rather_than_a_wrong_request(url: str) -> None:
-    with pytest.raises(Transient, match=f"no answer from {url}: its certificate cannot be verified: ") as raised:
+    with pytest.raises(Problem, match=f"no answer from {url}: its certificate cannot be verified: ") as raised:
         exchange("GET", url, "/", headers={})
     assert raised.value.exit_status == UNREACHABLE
+    assert not isinstance(raised.value, Transient), "asking again does not help"

@@ -107,10 +107,13 @@ def test_an_address_in_a_file_names_the_database_too(
     assert console.embedded_home(None, environment=given) is None
 
 
-def test_an_account_without_a_home_can_do_what_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a container has one that is started with a user ID of nobody's."""
+@pytest.mark.parametrize("home", [None, "/"])
+def test_an_account_without_a_home_can_do_what_needs_none(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
+    """As a container has one that is started with a user ID of nobody's: most set its home to "/"."""
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     assert default_data_dir(uid=4242) == Path("/var/lib/heliograph")
     done = CliRunner().invoke(app, ["profile", "list", "--json"])

@@ -46,11 +46,12 @@ STOP_SIGNALS, STOP_TIMEOUTS = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), (
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> Path:
-    """The default data directory: never in root's home, which PostgreSQL cannot enter. An account that has no home, as
-    some containers', has root's."""
+    """The default data directory: never in root's home, which PostgreSQL cannot enter. An account that has no home, or
+    "/", which containers give to a user ID without a name, has root's."""
     base = Path(environment.get("XDG_DATA_HOME", ""))
     if not base.is_absolute():  # which the XDG specification tells to ignore
-        base = Path(environment.get("HOME") or os.path.expanduser("~"), ".local/share")
+        home = environment.get("HOME") or os.path.expanduser("~")
+        base = Path("" if home == "/" else home, ".local/share")
     has_own = (os.geteuid() if uid is None else uid) != 0 and base.is_absolute()
     return base / "heliograph" if has_own else Path("/var/lib/heliograph")
 

@@ -42,10 +42,14 @@ class Profiles(msgspec.Struct, frozen=True):
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path:
     """The directory for this person's files. Raises Problem if this account has no home."""
+    nobodys = Path("/.config")  # containers give "/" as its home to a user ID without a name
     try:
-        return Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "heliograph"
+        base = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
     except RuntimeError:
-        raise Problem("this account has no home directory: set HOME or XDG_CONFIG_HOME", WRONG) from None
+        base = nobodys
+    if base == nobodys:
+        raise Problem("this account has no home directory: set HOME or XDG_CONFIG_HOME", WRONG)
+    return base / "heliograph"
 
 
 def read() -> Profiles:

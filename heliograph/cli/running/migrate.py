@@ -10,7 +10,7 @@ import typer
 
 from heliograph import migration_plan
 from heliograph.base.database import migrate
-from heliograph.base.database.pool import Connection, set_role
+from heliograph.base.database.pool import Connection, is_down, set_role
 from heliograph.base.database.roles import RoleMissing, owner_needed
 from heliograph.base.network.failures import reason
 from heliograph.cli.terminal.console import FAILED, UNREACHABLE, DataDir, Problem, on_database, settings_of
@@ -52,7 +52,9 @@ def command(
     except asyncpg.InsufficientPrivilegeError as error:
         raise Problem(owner_needed(error)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
-        raise Problem(f"the database cannot be migrated: {reason(error)}", UNREACHABLE) from None
+        # What may be better in a moment can be told by the status: a unit tries again then, and only then.
+        status = UNREACHABLE if is_down(error) else FAILED
+        raise Problem(f"the database cannot be migrated: {reason(error)}", status) from None
     _show("applied", applied, json, "Nothing to do.")
 
 

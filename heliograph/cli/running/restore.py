@@ -7,12 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import asyncpg
 import typer
 
 from heliograph.backup import restoring, store
 from heliograph.backup.restoring import Restored
 from heliograph.backup.store import BackupError, Secrets
 from heliograph.base.database import migrate
+from heliograph.base.database.roles import RoleMissing, owner_needed
 from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import from_environment
@@ -112,7 +114,12 @@ async def _into_database(found: store.Backup) -> Restored:
         restored = await restoring.into_database(found, owner, by=shell())
     except restoring.Unreachable as error:
         raise no_database(owner, error.__cause__ or error) from None
-    await migrate.migrate(owner, application=settings.database_url)
+    try:
+        await migrate.migrate(owner, application=settings.database_url)
+    except RoleMissing as error:
+        raise Problem(str(error)) from None
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise Problem(owner_needed(error)) from None
     return restored
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import ssl
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
@@ -148,7 +149,9 @@ def exchange(
         client.request(method, f"{parts.path}{path}", data, {**headers, "connection": "close"})
         answer = client.getresponse()
         raw = answer.read()
-    # First: that a certificate cannot be verified is a ValueError, too.
+    # First: that a certificate cannot be verified is a ValueError, too. Asking again does not help.
+    except ssl.SSLCertVerificationError as error:
+        raise Problem(f"no answer from {where}: {reason(error)}", UNREACHABLE) from None
     except (OSError, http.client.HTTPException) as error:
         raise Transient(f"no answer from {where}: {reason(error)}", UNREACHABLE) from None
     except ValueError:
