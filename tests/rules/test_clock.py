@@ -44,6 +44,34 @@ INSERT INTO campaigns (organization_id, id, channel, name, status, mode, message
                        audience_tag_match_mode, request_id, created_at, step_at, due_at)
 VALUES ($1, $2, 'sms', 'Sale', $3, 'live', 'hi', $2, $4, 'any', 'r', now(), $5, $6)
 """
+# $1: an organization or any id, $2: an id, $3: when it was stored, $4: until when it waits.
+PUT_OFF = {
+    "campaign_chunks.count_at": """
+INSERT INTO campaign_chunks (organization_id, campaign_id, first_id, last_id, queued, staged_at, changed_at, count_at)
+VALUES ($1, $2, $2, $2, 1, $3, $3, $4)
+""",
+    "inbound_messages.due_at": """
+INSERT INTO inbound_messages (organization_id, supplier_id, id, sender, recipient, concatenation, body, raw,
+                              received_at, state, due_at)
+VALUES ($1, $2, $2, '258841234567', '90210', '{1,2,1}', 'x', 'x', $3, 'waiting', $4)
+""",
+    "receipts.next_try_at": """
+INSERT INTO receipts (received_on, supplier_id, fingerprint, keys, state, error, recipient, sender, received_at,
+                      next_try_at)
+VALUES (($3::timestamptz AT TIME ZONE 'UTC')::date, $1, $2, '{x}', 'delivered', '', '1', '1', $3, $4)
+""",
+    "number_lookups.asked_at": """
+INSERT INTO number_lookups (supplier_id, number, asked_on, state, asked_at, taken_until)
+VALUES ($1, hashtext($2::uuid::text), ($3::timestamptz AT TIME ZONE 'UTC')::date, 'asked', $3, $4)
+""",
+    "contact_imports.lease_until": """
+INSERT INTO contact_imports (organization_id, id, file, started_at, lease_until) VALUES ($1, $2, 'a.csv', $3, $4)
+""",
+    "exports.lease_until": """
+INSERT INTO exports (organization_id, id, mode, kind, user_id, author, wanted, created_at, lease_until)
+VALUES ($1, $2, 'live', 'messages', $2, '', '{}', $3, $4)
+""",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -217,3 +245,26 @@ async def test_the_runbooks_statements_bring_forward_what_a_clock_that_was_ahead
     assert steps[later] == (ahead, None)
     assert abs(steps[running][0] - now) < NEAR
     assert steps[running][1] == now + HOUR
+
+
+async def test_the_runbooks_statements_bring_forward_what_other_tables_keep_for_later(pool: Pool) -> None:
+    found = re.search(r"```sql\n(.*?)```", RUNBOOK.read_text().partition("## Check: clocks")[2], re.DOTALL)
+    assert found is not None
+    actor, now = await organization(pool), await present(pool)
+    patience = timedelta(minutes=10)
+    stored = now + timedelta(days=3)
+    for insert in PUT_OFF.values():
+        await pool.execute(insert, actor.organization_id, uuid7(), stored, stored + patience)
+    # A part that came after the clock was corrected.
+    await pool.execute(PUT_OFF["inbound_messages.due_at"], actor.organization_id, uuid7(), now, now + patience)
+
+    await pool.execute(found[1])
+    for place in PUT_OFF:
+        table, _, column = place.partition(".")
+        latest = await pool.fetchval(f"SELECT max({column}) FROM {table}")
+        waits = patience if table in ("inbound_messages", "receipts") else timedelta()
+        assert abs(latest - now - waits) < NEAR, place
+    assert await pool.fetchval("SELECT count(*) FROM number_lookups WHERE taken_until IS NULL") == 1
+    # Whatever is still missing of a message is waited for from its arrival on.
+    parts = await pool.fetch("SELECT received_at, due_at FROM inbound_messages")
+    assert all(abs(row["received_at"] - now) < NEAR and row["due_at"] - row["received_at"] == patience for row in parts)
