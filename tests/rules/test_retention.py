@@ -141,6 +141,7 @@ async def test_large_amounts_go_in_steps(pool: Pool) -> None:
 
 
 async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
+    """Also while what was restored is held."""
     actor = await organization(pool)
     for hours in (71, 73):
         await pool.execute(
@@ -151,6 +152,7 @@ async def test_idempotency_keys_go_after_72_hours(pool: Pool) -> None:
             hours,
         )
     async with pool.acquire() as conn:
+        await holds.hold(conn, Selection(kinds=("sms",)), reason="a backup", restored=True)
         assert await forgetting.forget_keys(conn, SETTINGS) == 1
     assert await pool.fetchval("SELECT count(*) FROM idempotency") == 1
 
