@@ -228,6 +228,7 @@ async def test_a_country_that_receives_worse_than_in_its_week_is_named(
     assert page.words.count("the week before") == 2  # the text, and the name of its button
     # A share changes by percentage points.
     await counted("MZ", 30, 50, 50)
+    await pool.execute(SUM_DAYS)
     assert "Delivered 75.0 % +25.0 points compared with before" in (await owner.get("/?range=24h")).words
     (link,) = re.findall(r'class="button small" href="(/messages[?]country=MZ[^"]*)"', page.text)
     assert (await owner.get(html.unescape(link))).status == 200
