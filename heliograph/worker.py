@@ -65,6 +65,8 @@ from heliograph.whatsapp.work import WhatsAppWork
 
 log = structlog.get_logger()
 
+#: Seconds to wait for the database at start.
+PATIENCE = 60.0
 #: Makes a channel's part of a worker: (pool, settings, the worker's id, what delivers its events, the backlog).
 MakesWork = Callable[[Pool, Settings, UUID, Deliveries, Backlog], Work]
 
@@ -321,7 +323,7 @@ async def work(
     pool = await open_pool(
         settings.database_url,
         size=settings.database_pool,
-        wait=60.0,
+        wait=PATIENCE,
         current=partial(current, settings, "database_url"),
         pooler=settings.pooler,
     )

@@ -1,0 +1,45 @@
+"""The example for Kubernetes, as its files say it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from tests.house.project import ROOT
+
+FILES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+#: The oldest version that it is for: earlier ones demand `onPodConditions` of each rule of a `podFailurePolicy`.
+OLDEST = "1.29"
+
+
+def objects() -> Iterator[dict[str, Any]]:
+    """Everything that the files create."""
+    for path in FILES:
+        yield from yaml.safe_load_all(path.read_text())
+
+
+def template(found: dict[str, Any]) -> dict[str, Any] | None:
+    """The template of an object's pods; None if it has none."""
+    spec = found["spec"]
+    if found["kind"] == "CronJob":
+        spec = spec["jobTemplate"]["spec"]
+    made: dict[str, Any] | None = spec.get("template")
+    return made
+
+
+def templates() -> dict[str, dict[str, Any]]:
+    """The templates of all pods, by the name of their only container: `api`, `worker`, `migrate`, `backup`."""
+    found = (template(one) for one in objects())
+    return {made["spec"]["containers"][0]["name"]: made for made in found if made is not None}
+
+
+def settings(container: dict[str, Any]) -> dict[str, str]:
+    """Its environment."""
+    return {one["name"]: one["value"] for one in container["env"]}
+
+
+def ports(container: dict[str, Any]) -> dict[str, int]:
+    """Its ports by name."""
+    return {port["name"]: port["containerPort"] for port in container.get("ports", ())}
