@@ -3,14 +3,25 @@ built."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from heliograph import __version__
 
 #: No more than a machine lets root have that is itself a container. The engines' own defaults are a million.
 LIMITS = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
+#: As the compose files run it: nothing to be written but the volume and /tmp, no right of root's left.
+CLOSED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "host", *LIMITS)  # noqa: S108
 #: What the Containerfile builds upon: Debian's release, and its Python.
 RELEASE, PYTHON = "trixie", "3.13"
 #: Where the image to build upon looks for what is installed: see `without_network`.
@@ -23,6 +34,57 @@ python3 -m pip install -q --no-index --no-deps --root-user-action ignore /opt/pi
 rm /opt/pip-*.whl
 ln -s /usr/bin/python3 /usr/local/bin/python
 """
+
+
+class Image(NamedTuple):
+    """One that was built, and the words before a command of what built it, and runs it."""
+
+    engine: list[str]
+    tag: str
+
+
+@contextlib.contextmanager
+def built(containerfile: Path, dist: Path, place: Path, *, allow_slow: bool) -> Iterator[Image]:
+    """The image of a release, removed afterwards. Skips the test where none can be built or run, or, unless
+    `allow_slow`, where the image to build upon would have to be made."""
+    build = _builder()
+    if build is None:
+        pytest.skip("neither podman, docker nor buildah works here")
+    tag = f"localhost/heliograph-test-{secrets.token_hex(4)}:{__version__}"
+    command = [*build, "-f", str(containerfile), "-t", tag, str(dist)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    tags, runs = [tag], [build[0]]
+    try:
+        if done.returncode != 0 and re.search(r"pinging|lookup|registry|dial tcp|i/o timeout", done.stderr):
+            if build[0] != "podman" or shutil.which("debootstrap") is None or os.geteuid() != 0:
+                pytest.skip(
+                    "the image to build upon cannot be fetched, nor made: that needs podman, debootstrap and root"
+                )
+            if not allow_slow:
+                pytest.skip("making the image to build upon takes a minute: HELIOGRAPH_FAULTS=long")
+            tags.append(tag.replace("-test-", "-base-"))
+            make_base(place / "base", tags[-1])
+            offline = without_network(dist, place / "wheels")
+            command[2:2] = [*offline, "--build-arg", f"PYTHON={tags[-1]}"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            found = engine(CLOSED, tag) if done.returncode == 0 else runs
+            if isinstance(found, str):
+                pytest.skip(f"the image was built, and no container can be started here: {found}")
+            runs = found
+        assert done.returncode == 0, done.stderr
+        yield Image(runs, tag)
+    finally:
+        subprocess.run([build[0], "rmi", "--force", *tags], capture_output=True)
+
+
+def _builder() -> list[str] | None:
+    """A program that builds images and can do so here, or None."""
+    for name in ("podman", "docker", "buildah"):
+        if shutil.which(name) is not None:
+            command = [name, "info"]
+            if subprocess.run(command, capture_output=True, timeout=60).returncode == 0:
+                return [name, "bud" if name == "buildah" else "build"]
+    return None
 
 
 def _run(*command: str | Path) -> str:

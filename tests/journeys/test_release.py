@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import secrets
@@ -17,6 +18,7 @@ import tarfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -27,11 +29,12 @@ from heliograph import __version__
 from heliograph.api.document import guide
 from release import materials
 from release.__main__ import pins, release
-from tests import images
-from tests.database import public_directory
+from tests import images, kubernetes, pods
+from tests.database import Cluster, public_directory
 from tests.house.project import ROOT, VENDORS
+from tests.load import Client
 from tests.ports import held_port
-from tests.processes import LONG, alive, below, environment, until, until_true
+from tests.processes import LONG, SECRET_KEY, alive, below, environment, installation, until, until_true
 
 pytestmark = [pytest.mark.lasts(60), pytest.mark.xdist_group("release")]
 
@@ -213,55 +216,22 @@ def test_the_account_of_the_image_can_be_made(tmp_path: Path) -> None:
     assert (tmp_path / "etc" / "passwd").read_text().startswith("heliograph:x:10001:10001:")
 
 
-def builder() -> list[str] | None:
-    """A program that builds images and can do so here, or None."""
-    for name in ("podman", "docker", "buildah"):
-        if shutil.which(name) is not None:
-            command = [name, "info"]
-            if subprocess.run(command, capture_output=True, timeout=60).returncode == 0:
-                return [name, "bud" if name == "buildah" else "build"]
-    return None
+@pytest.fixture(scope="module")
+def image(public: Path, dist: Path) -> Iterator[images.Image]:
+    with images.built(CONTAINERFILE, dist, public, allow_slow=LONG) as made:
+        yield made
 
 
-async def test_the_image_is_built_and_starts(dist: Path, public: Path, tmp_path: Path) -> None:
-    build = builder()
-    if build is None:
-        pytest.skip("neither podman, docker nor buildah works here")
-    tag = f"localhost/heliograph-test-{secrets.token_hex(4)}:{__version__}"
-    # As the compose files run it: nothing to be written but the volume and /tmp, no right of root's left.
-    closed = ["--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "host", *images.LIMITS]  # noqa: S108
-    command = [*build, "-f", CONTAINERFILE, "-t", tag, dist]
-    done = subprocess.run(command, capture_output=True, text=True)
-    tags, engine = [tag], [build[0]]
-    try:
-        if done.returncode != 0 and re.search(r"pinging|lookup|registry|dial tcp|i/o timeout", done.stderr):
-            if build[0] != "podman" or shutil.which("debootstrap") is None or os.geteuid() != 0:
-                pytest.skip(
-                    "the image to build upon cannot be fetched, nor made: that needs podman, debootstrap and root"
-                )
-            if not LONG:
-                pytest.skip("making the image to build upon takes a minute: HELIOGRAPH_FAULTS=long")
-            tags.append(tag.replace("-test-", "-base-"))
-            images.make_base(public / "base", tags[-1])
-            offline = images.without_network(dist, public / "wheels")
-            command[2:2] = [*offline, "--build-arg", f"PYTHON={tags[-1]}"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            found = images.engine(closed, tag) if done.returncode == 0 else engine
-            if isinstance(found, str):
-                pytest.skip(f"the image was built, and no container can be started here: {found}")
-            engine = found
-        assert done.returncode == 0, done.stderr
-        if build[0] != "buildah":
-            await _starts(engine, closed, tag, tmp_path)
-    finally:
-        subprocess.run([build[0], "rmi", "--force", *tags], capture_output=True)
+async def test_the_image_is_built_and_starts(image: images.Image, tmp_path: Path) -> None:
+    if image.engine != ["buildah"]:
+        await _starts(image.engine, image.tag, tmp_path)
 
 
-async def _starts(engine: list[str], closed: list[str], tag: str, tmp_path: Path) -> None:
+async def _starts(engine: list[str], tag: str, tmp_path: Path) -> None:
     """The image runs `up`, and a message goes its whole way through it."""
     name = f"heliograph-test-{secrets.token_hex(4)}"
     with held_port() as port, (tmp_path / "said").open("wb") as said:
-        run = [*engine, "run", "--rm", "--name", name, *closed, "--volume", "/var/lib/heliograph", tag]
+        run = [*engine, "run", "--rm", "--name", name, *images.CLOSED, "--volume", "/var/lib/heliograph", tag]
         process = await asyncio.create_subprocess_exec(
             *run, "up", "--port", str(port), stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said
         )
@@ -282,3 +252,118 @@ async def _starts(engine: list[str], closed: list[str], tag: str, tmp_path: Path
             code = await asyncio.wait_for(process.wait(), 120)
     assert stopped.returncode == 0, stopped.stderr
     assert code == 0, (tmp_path / "said").read_text()
+
+
+@pytest.fixture
+async def node(image: images.Image, public: Path) -> AsyncIterator[pods.Node]:
+    if image.engine[0] != "podman" or os.geteuid() != 0:
+        pytest.skip("pods are run by root's podman")
+    async with pods.Node(image.engine, image.tag, public / "node") as made:
+        yield made
+
+
+@pytest.mark.skipif(not LONG, reason="starting the pods takes minutes: HELIOGRAPH_FAULTS=long")
+async def test_the_example_for_kubernetes(node: pods.Node, database_server: Cluster, tmp_path: Path) -> None:
+    """Migrated, started, changed for a new version under requests, and its worker replaced amid messages."""
+    templates = kubernetes.templates()
+    async with database_server.database(template=False) as owner:
+        url = database_server.url_of(urlsplit(owner).path[1:])
+        port = await node.relay(urlsplit(url).port or 5432)
+        database, administrator = (
+            urlsplit(one)._replace(netloc=f"{urlsplit(one).netloc.rpartition('@')[0]}@{node.gateway}:{port}").geturl()
+            for one in (url, owner)
+        )
+        if database == administrator:
+            pytest.skip("the database that is given has one role")
+        node.secret = {
+            "secret_key": f"{SECRET_KEY}\n",
+            "database_url": f"{database}\n",
+            "backup_passphrase": "long enough for a backup\n",
+        }
+
+        # A migration that is refused says why, and does not let the API get ready, which says what it lacks.
+        node.secret["owner_database_url"] = node.secret["database_url"]
+        refused = await node.start(templates["migrate"])
+        first = await node.start(templates["api"], HELIOGRAPH_BODY_DEADLINE_SECONDS="300")
+        assert await refused.ended() == 1
+        assert await refused.says("give the URL of the role that owns the tables")
+        lacks = "the database has no schema yet: run `heliograph migrate` first"
+        await until_true(lambda: first.says(lacks))
+        assert not await first.answers("readinessProbe")
+        node.secret["owner_database_url"] = f"{administrator}\n"
+        assert await (await node.start(templates["migrate"])).ended() == 0
+
+        await until_true(lambda: first.answers("readinessProbe"))
+        second = await node.start(templates["api"])
+        await until_true(lambda: second.answers("readinessProbe"))
+        assert await second.answers("livenessProbe")
+        await _is_confined(first)
+
+        smsc = {"latency": 1.0, "count_destinations": True}
+        with held_port() as supplier:
+            smpp = {"host": node.gateway, "port": await node.relay(supplier)}
+            async with installation(url, tmp_path, smsc=smsc | {"port": supplier}, smpp=smpp) as made:
+                sent = await _changed_under_requests(node, [first, second], made.key)
+                worker = await node.start(templates["worker"])
+                await until_true(lambda: worker.answers("startupProbe"))
+                await until(lambda: made.smsc.counters.submits > 0)
+                assert await worker.stop() == 0
+                worker = await node.start(templates["worker"])
+                await until(lambda: len(made.smsc.destinations) == len(sent))
+                assert await worker.stop() == 0
+                assert made.smsc.destinations == dict.fromkeys(sent, 1)
+        backup = await node.start(templates["backup"])
+        assert await backup.ended() == 0
+
+
+async def _is_confined(pod: pods.Pod) -> None:
+    """It runs as nobody in particular with no right of root's, and reads its secrets from files that are its alone."""
+    assert await pod.execute("id", "-u") == "10001\n"
+    status = await pod.execute("cat", "/proc/1/status")
+    for line in ("CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
+        assert f"\n{line}\n" in status
+    assert "Read-only file system" in await pod.execute("sh", "-c", "touch /file 2>&1 || true")
+    assert await pod.execute("ls", "/run/secrets/heliograph") == "database_url\nsecret_key\n"
+    assert await pod.execute("stat", "-c", "%a %g", "/run/secrets/heliograph/secret_key") == "440 10001\n"
+    assert SECRET_KEY not in await pod.execute("env")
+
+
+async def _changed_under_requests(node: pods.Node, running: list[pods.Pod], key: str) -> list[str]:
+    """Replace the first of these pods, as a rolling change does, while requests come in, one of which it has only half
+    of until it accepts no more connections. The numbers of the messages that were accepted."""
+    old, *others = running
+    others.append(await node.start(kubernetes.templates()["api"]))
+    await until_true(lambda: others[-1].answers("readinessProbe"))
+    numbers = (f"25884{n:07d}" for n in itertools.count())
+    half, sent = next(numbers), []
+
+    body = msgspec.json.encode({"to": f"+{half}", "message": "half"})
+    reader, writer = await asyncio.open_connection(urlsplit(old.url()).hostname, urlsplit(old.url()).port)
+    head = f"POST /v1/sms/send HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {key}\r\nIdempotency-Key: half\r\n"
+    writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body[:9])
+    await writer.drain()
+
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(pod.url(), key)) for pod in (old, *others)]
+
+        async def send(*through: Client) -> None:
+            for client in through:
+                sent.append(next(numbers))
+                await client.send(f"+{sent[-1]}")
+
+        await send(*clients)
+        stopping = asyncio.create_task(old.stop())
+        # It gets requests until its probe has failed.
+        while await old.answers("readinessProbe"):
+            await send(*clients)
+        while await old.answers("livenessProbe"):
+            await send(*clients[1:])
+        writer.write(body[9:])
+        await writer.drain()
+        assert (await reader.readline()).startswith(b"HTTP/1.1 202 ")
+        writer.close()
+        await send(*clients[1:])
+        assert await stopping == 0
+        await send(*clients[1:])
+        assert [client.unanswered for client in clients] == [0, 0, 0]
+    return [half, *sent]
