@@ -119,7 +119,7 @@ class Node:
 
     async def __aexit__(self, *_: object) -> None:
         if self._pods:
-            removing = ("pod", "rm", "--force", "--time", "0", *self._pods)
+            removing = ("pod", "rm", "--force", "--ignore", "--time", "0", *self._pods)
             await run(*self._podman, *removing, environment=self._environment)
         await run(*self._podman, "network", "rm", "--force", self._name, environment=self._environment)
         await self._stack.aclose()
