@@ -57,6 +57,8 @@ DECLARE
     v_used int[];
     -- The daily limit that an item would exceed; NULL: nobody in the batch has one.
     v_over text[];
+    -- It is known without a ranking that every item is stored.
+    v_whole boolean;
 BEGIN
     -- 1. Rate.
     SELECT array_agg(counted.taken ORDER BY counted.organization_id, counted.key_id),
@@ -96,57 +98,86 @@ BEGIN
                 LIMIT 1) own ON true;
     END IF;
 
-    -- 3. Decide. Items that use a unit of quota are counted within their organization, in order.
-    SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.verdict = 'stored' ORDER BY n),
-           array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n),
-           array_agg(known_message ORDER BY n), array_agg(decided.used ORDER BY n)
-      INTO v_verdict, v_stored, v_left, v_since, v_message, v_used
-      FROM (
-        SELECT *,
-               CASE WHEN limited THEN 'limited'
-                    WHEN known_request = request THEN 'replayed'
-                    WHEN known_request IS NOT NULL THEN 'conflict'
-                    WHEN NOT eligible THEN 'refused'
-                    WHEN silent_since IS NOT NULL THEN 'opted_out'
-                    WHEN billed AND passed IS NOT NULL THEN passed
-                    WHEN billed AND spent > available THEN 'quota'
-                    ELSE 'stored' END AS verdict,
-               greatest(available - spent, 0)::bigint AS left_over
+    -- 3. Decide. Usually the batch is one organization's, and stored as a whole: then the look-ups suffice, without a
+    -- ranking of the items. Otherwise there is no row here, and all variables are NULL. (An expired key counts as known
+    -- here, and is recognized below.)
+    IF v_over IS NULL AND p_organization[1] = ALL (p_organization) AND true = ALL (p_eligible) AND true = ALL (p_billed)
+    THEN
+        SELECT array_agg(true), array_agg(left_over ORDER BY n), array_agg(item.used ORDER BY n)
+          INTO v_stored, v_left, v_used
+          FROM (SELECT n, quotas.total - quotas.used - n AS left_over, p_limit[n] AS most,
+                       v_taken[p_slot[n]] - p_rate_units[p_slot[n]] + p_place[n] AS used
+                  FROM quotas CROSS JOIN generate_series(1, cardinality(p_id)) AS n
+                 WHERE organization_id = p_organization[1]) item
+        HAVING min(left_over) >= 0 AND bool_and(coalesce(item.used <= most, true))
+           AND NOT EXISTS (
+               SELECT FROM generate_series(1, cardinality(p_id)) AS n
+                CROSS JOIN LATERAL (
+                      SELECT FROM send_keys
+                       WHERE organization_id = p_organization[n] AND key_hash = p_key[n]
+                         AND made_on BETWEEN v_first AND v_today + 1 LIMIT 1) known)
+           AND NOT EXISTS (
+               SELECT FROM generate_series(1, cardinality(p_id)) AS n
+                CROSS JOIN LATERAL (SELECT FROM opted_out_since(p_organization[n], p_recipient[n]) LIMIT 1) silence);
+    END IF;
+    v_whole := v_stored IS NOT NULL;
+
+    IF NOT v_whole THEN
+        -- Items that use a unit of quota are counted within their organization, in order.
+        SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.verdict = 'stored' ORDER BY n),
+               array_agg(left_over ORDER BY n), array_agg(silent_since ORDER BY n),
+               array_agg(known_message ORDER BY n), array_agg(decided.used ORDER BY n)
+          INTO v_verdict, v_stored, v_left, v_since, v_message, v_used
           FROM (
-            SELECT *, coalesce(sum(1) FILTER (WHERE billed AND eligible AND NOT limited AND known_request IS NULL
-                                                AND silent_since IS NULL AND passed IS NULL)
-                                 OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS spent
+            SELECT *,
+                   CASE WHEN limited THEN 'limited'
+                        WHEN known_request = request THEN 'replayed'
+                        WHEN known_request IS NOT NULL THEN 'conflict'
+                        WHEN NOT eligible THEN 'refused'
+                        WHEN silent_since IS NOT NULL THEN 'opted_out'
+                        WHEN billed AND passed IS NOT NULL THEN passed
+                        WHEN billed AND spent > available THEN 'quota'
+                        ELSE 'stored' END AS verdict,
+                   greatest(available - spent, 0)::bigint AS left_over
               FROM (
-                SELECT item.n, item.organization, item.eligible, item.billed, item.request, item.passed,
-                       known.request_hash AS known_request, 
-                       known.message_id AS known_message,
-                       coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
-                       v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
-                       coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false) AS limited
-                  FROM (SELECT n, p_organization[n] AS organization, p_id[n] AS id, p_eligible[n] AS eligible,
-                               p_billed[n] AS billed, p_key[n] AS key, p_request[n] AS request,
-                               p_recipient[n] AS recipient, p_slot[n] AS slot, p_place[n] AS place,
-                               p_limit[n] AS most, v_over[n] AS passed
-                          FROM generate_series(1, cardinality(p_id)) AS n) item
-                  -- LIMIT keeps each look-up a look-up, even in a plan made while a table was empty.
-                  LEFT JOIN LATERAL (
-                       SELECT quotas.total, quotas.used FROM quotas
-                        WHERE organization_id = item.organization LIMIT 1) quota ON true
-                  LEFT JOIN LATERAL (
-                       SELECT request_hash, message_id FROM send_keys
-                        WHERE organization_id = item.organization AND key_hash = item.key
-                          AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest LIMIT 1) known ON true
-                  -- The confirmation of an opt-out is the only message that such a number still gets: looked up only
-                  -- if there is an opt-out. Counted, because EXISTS may be planned as a hash of the whole table.
-                  LEFT JOIN LATERAL (
-                       SELECT silent.since FROM opted_out_since(item.organization, item.recipient) silent
-                        WHERE (SELECT count(*) FROM automatic_replies reply
-                                WHERE silent.since IS NOT NULL AND reply.organization_id = item.organization
-                                  AND reply.recipient = item.recipient AND reply.message_id = item.id) = 0
-                        LIMIT 1) silence ON true
-              ) judged
-          ) ranked
-      ) decided;
+                SELECT *, coalesce(sum(1) FILTER (WHERE billed AND eligible AND NOT limited AND known_request IS NULL
+                                                    AND silent_since IS NULL AND passed IS NULL)
+                                     OVER (PARTITION BY organization ORDER BY n ROWS UNBOUNDED PRECEDING), 0) AS spent
+                  FROM (
+                    SELECT item.n, item.organization, item.eligible, item.billed, item.request, item.passed,
+                           known.request_hash AS known_request, 
+                           known.message_id AS known_message,
+                           coalesce(quota.total - quota.used, 0) AS available, silence.since AS silent_since,
+                           v_taken[item.slot] - p_rate_units[item.slot] + item.place AS used,
+                           coalesce(v_taken[item.slot] - p_rate_units[item.slot] + item.place > item.most, false)
+                               AS limited
+                      FROM (SELECT n, p_organization[n] AS organization, p_id[n] AS id, p_eligible[n] AS eligible,
+                                   p_billed[n] AS billed, p_key[n] AS key, p_request[n] AS request,
+                                   p_recipient[n] AS recipient, p_slot[n] AS slot, p_place[n] AS place,
+                                   p_limit[n] AS most, v_over[n] AS passed
+                              FROM generate_series(1, cardinality(p_id)) AS n) item
+                      -- LIMIT keeps each look-up a look-up, even in a plan made while a table was empty.
+                      LEFT JOIN LATERAL (
+                           SELECT quotas.total, quotas.used FROM quotas
+                            WHERE organization_id = item.organization LIMIT 1) quota ON true
+                      LEFT JOIN LATERAL (
+                           SELECT request_hash, message_id FROM send_keys
+                            WHERE organization_id = item.organization AND key_hash = item.key
+                              AND made_on BETWEEN v_first AND v_today + 1 AND created_at > v_oldest
+                            LIMIT 1) known ON true
+                      -- The confirmation of an opt-out is the only message that such a number still gets: looked up
+                      -- only if there is an opt-out. Counted, because EXISTS may be planned as a hash of the whole
+                      -- table.
+                      LEFT JOIN LATERAL (
+                           SELECT silent.since FROM opted_out_since(item.organization, item.recipient) silent
+                            WHERE (SELECT count(*) FROM automatic_replies reply
+                                    WHERE silent.since IS NOT NULL AND reply.organization_id = item.organization
+                                      AND reply.recipient = item.recipient AND reply.message_id = item.id) = 0
+                            LIMIT 1) silence ON true
+                  ) judged
+              ) ranked
+          ) decided;
+    END IF;
 
     -- 4. Store.
     IF true = ANY (v_stored) THEN
@@ -194,11 +225,15 @@ BEGIN
                SET request_hash = excluded.request_hash, message_id = excluded.message_id, created_at = excluded.created_at;
         END IF;
 
-        UPDATE quotas SET used = quotas.used + debit.units
-          FROM (SELECT p_organization[n] AS organization, count(*) AS units
-                  FROM generate_series(1, cardinality(p_id)) AS n
-                 WHERE v_stored[n] AND p_billed[n] GROUP BY p_organization[n]) debit
-         WHERE quotas.organization_id = debit.organization;
+        IF v_whole THEN
+            UPDATE quotas SET used = quotas.used + cardinality(p_id) WHERE organization_id = p_organization[1];
+        ELSE
+            UPDATE quotas SET used = quotas.used + debit.units
+              FROM (SELECT p_organization[n] AS organization, count(*) AS units
+                      FROM generate_series(1, cardinality(p_id)) AS n
+                     WHERE v_stored[n] AND p_billed[n] GROUP BY p_organization[n]) debit
+             WHERE quotas.organization_id = debit.organization;
+        END IF;
 
         IF v_over IS NOT NULL THEN
             UPDATE spend_limits
