@@ -116,18 +116,13 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
 ACCEPT = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15,
-    $16, $17,
-    ARRAY(SELECT greatest(due, date_trunc('milliseconds', now())) + life
-            FROM unnest($18::interval[], $19::timestamptz[]) WITH ORDINALITY AS item (life, due, n) ORDER BY n),
-    $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31,
-    $32, $33, $34, $35)
+    $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)
 """
 # A batch of one, as produced by a client that sends one message after another.
 ACCEPT_ONE = """
 SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
-    $15, $16, $17, greatest($19, date_trunc('milliseconds', now())) + $18, $19, $20, $21, $22, $23, $24, $25, $26, $27,
-    $28, $29, $30, $31)
+    $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
 """
 #: Columns that tell how an item of a batch was decided; the first is NULL if it was simply stored.
 DECIDED = ("verdict", "remaining", "since", "message", "reference")

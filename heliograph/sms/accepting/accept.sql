@@ -14,6 +14,8 @@
 -- already has an outcome, that outcome is the answer. A batch contains a key at most once. An outcome is valid for
 -- p_kept, by the database's clock, whether or not a worker is running to delete it.
 --
+-- p_life: how long each item is worth delivering once it is due; NULL: no limit of its own.
+--
 -- p_price: what each item's organization pays, in millionths, with its currency and when it is due; the whole array is
 -- NULL if nothing has a price.
 --
@@ -31,7 +33,7 @@ CREATE OR REPLACE FUNCTION sms_accept(
     p_at timestamptz, p_kept interval,
     p_organization uuid[], p_id uuid[], p_eligible boolean[], p_billed boolean[], p_key uuid[], p_request bytea[],
     p_recipient text[], p_country text[], p_sender text[], p_sender_id uuid[], p_reference text[], p_campaign uuid[],
-    p_encoding text[], p_segments smallint[], p_guarantee text[], p_request_id text[], p_expires timestamptz[],
+    p_encoding text[], p_segments smallint[], p_guarantee text[], p_request_id text[], p_life interval[],
     p_due timestamptz[], p_lane smallint[], p_text text[],
     p_bucket text, p_rate_organization uuid[], p_rate_key uuid[], p_rate_units int[],
     p_slot int[], p_place int[], p_limit int[], p_key_id uuid[], p_person uuid[], p_class text[],
@@ -188,7 +190,8 @@ BEGIN
         SELECT p_organization[n], p_id[n], CASE WHEN p_billed[n] THEN 'live' ELSE 'test' END, 'accepted',
                p_recipient[n], p_sender[n], p_sender_id[n], p_encoding[n], p_segments[n], p_defaulted[n], p_class[n],
                p_guarantee[n], p_country[n], p_text[n], p_reference[n], p_campaign[n], p_key_id[n], p_person[n],
-               p_request_id[n], v_left[n], p_price[n], p_price_currency[n], p_price_due[n], p_at, p_due[n], p_expires[n]
+               p_request_id[n], v_left[n], p_price[n], p_price_currency[n], p_price_due[n], p_at, p_due[n],
+               greatest(p_due[n], p_at) + p_life[n]
           FROM generate_series(1, cardinality(p_id)) AS n WHERE v_stored[n];
 
         INSERT INTO traffic_deltas (organization_id, batch, n, hour, channel, mode, country, sender, supplier_id, status,

@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION sms_accept_one(
     p_at timestamptz, p_kept interval,
     p_organization uuid, p_id uuid, p_eligible boolean, p_billed boolean, p_key uuid, p_request bytea,
     p_recipient text, p_country text, p_sender text, p_sender_id uuid, p_reference text, p_campaign uuid,
-    p_encoding text, p_segments smallint, p_guarantee text, p_request_id text, p_expires timestamptz,
+    p_encoding text, p_segments smallint, p_guarantee text, p_request_id text, p_life interval,
     p_due timestamptz, p_lane smallint, p_text text,
     p_bucket text, p_rate_key uuid, p_limit int, p_key_id uuid, p_person uuid, p_class text,
     p_price bigint, p_price_currency text, p_price_due text, p_defaulted boolean,
@@ -56,7 +56,7 @@ BEGIN
           FROM sms_accept(p_at, p_kept, ARRAY[p_organization], ARRAY[p_id], ARRAY[p_eligible], ARRAY[p_billed],
                           ARRAY[p_key], ARRAY[p_request], ARRAY[p_recipient], ARRAY[p_country], ARRAY[p_sender],
                           ARRAY[p_sender_id], ARRAY[p_reference], ARRAY[p_campaign], ARRAY[p_encoding],
-                          ARRAY[p_segments], ARRAY[p_guarantee], ARRAY[p_request_id], ARRAY[p_expires], ARRAY[p_due],
+                          ARRAY[p_segments], ARRAY[p_guarantee], ARRAY[p_request_id], ARRAY[p_life], ARRAY[p_due],
                           ARRAY[p_lane], ARRAY[p_text], p_bucket,
                           -- Nothing more is taken from the window; its key is that of the message.
                           array_remove(ARRAY[CASE WHEN p_rate_key IS NOT NULL THEN p_organization END], NULL),
@@ -92,6 +92,7 @@ BEGIN
                           expires_at)
     VALUES (p_organization, p_id, v_mode, 'accepted', p_recipient, p_sender, p_sender_id, p_encoding, p_segments,
             p_defaulted, p_class, p_guarantee, p_country, p_text, p_reference, p_campaign, p_key_id, p_person,
-            p_request_id, remaining, p_price, p_price_currency, p_price_due, p_at, p_due, p_expires);
+            p_request_id, remaining, p_price, p_price_currency, p_price_due, p_at, p_due,
+            greatest(p_due, p_at) + p_life);
     at := clock_timestamp();
 END $$;
