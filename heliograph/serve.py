@@ -33,6 +33,7 @@ from heliograph.api.callbacks.door import Callbacks
 from heliograph.api.document import openapi
 from heliograph.api.document.docs import FRONT, Docs, prefers_html
 from heliograph.api.document.docs import PATH as DOCS
+from heliograph.api.document.error_pages import errors
 from heliograph.api.document.guide import PATH as GUIDE
 from heliograph.api.door import probes
 from heliograph.api.door.guard import Guard, Receive, Scope, Send
@@ -171,6 +172,10 @@ async def serve(
         cursor_key=derive_key(settings.secret_keys, "cursors"),
         document=StaticPage(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
         is_draining=lambda: registry.draining,
+        vocabulary=requests.Vocabulary(
+            frozenset({one.id for one in OPERATIONS} | {one.path for one in TABLE.routes if one.method == "POST"}),
+            frozenset(one.code for one in errors()),
+        ),
     )
     sealing = apps.seal_key(settings)
     intake = CallbackIntake(pool, AppBook(pool, sealing), sealing)
@@ -345,6 +350,7 @@ def _page_services(services: Services, reads: Pool, readers: Readers) -> PageSer
         failures=services.failures,
         guesses=Guesses(services.pool),
         log=services.log,
+        vocabulary=services.vocabulary,
         form_key=derive_key(settings.secret_keys, "forms"),
         answer_key=services.answer_key,
         cursor_key=services.cursor_key,

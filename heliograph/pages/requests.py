@@ -60,6 +60,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     guesses: Guesses
     #: The request log.
     log: requests.Log
+    #: What requests are logged with.
+    vocabulary: requests.Vocabulary
     #: Signs form tokens and the tickets of half-finished sign-ins.
     form_key: Key
     #: Seals responses that contain a secret, like the API's.

@@ -9,5 +9,17 @@ contains no text that somebody wrote, no phone number and no secret.
 
 from heliograph.requests.reading import Filters, Group, Hour, LogEntry, RequestPage
 from heliograph.requests.recording import DAYS, Entry, Log
+from heliograph.requests.vocabulary import Unknown, Vocabulary
 
-__all__ = ["DAYS", "Entry", "Filters", "Group", "Hour", "Log", "LogEntry", "RequestPage"]
+__all__ = [
+    "DAYS",
+    "Entry",
+    "Filters",
+    "Group",
+    "Hour",
+    "Log",
+    "LogEntry",
+    "RequestPage",
+    "Unknown",
+    "Vocabulary",
+]

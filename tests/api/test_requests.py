@@ -96,6 +96,22 @@ async def test_refusals_mutations_and_accepted_sends_are_one_list(api: Api, pool
             assert (await ask(api, tenant, "GET", f"/requests?{query}"))[2]["items"] == wanted, query
     status, _, refused = await ask(api, tenant, "GET", "/requests?path=sms")
     assert (status, refused["error"]["details"]["fields"][0]["field"]) == (400, "path")
+    for query, field, message in (
+        (
+            "errorCode=idempotency-conflict",
+            "errorCode",
+            "an error code of this API; did you mean `idempotency_conflict`?",
+        ),
+        ("errorCode=Validation_Eror", "errorCode", "an error code of this API; did you mean `validation_error`?"),
+        ("errorCode=zzz", "errorCode", "an error code of this API; the API reference lists them"),
+        ("operation=sendSMS", "operation", "an operation of this API; did you mean `sendSms`?"),
+        ("operation=/contact", "operation", "an operation of this API; did you mean `/contacts`?"),
+    ):
+        status, _, refused = await ask(api, tenant, "GET", f"/requests?{query}")
+        assert status == 400, query
+        expected = {"field": field, "issue": "enum", "message": f"`{field}` is not {message}"}
+        assert refused["error"]["details"]["fields"] == [expected]
+    assert (await ask(api, tenant, "GET", "/requests?operation=/team/invite"))[2]["items"] == []  # of the dashboard
     first = (await ask(api, tenant, "GET", "/requests?limit=3"))[2]
     second = (await ask(api, tenant, "GET", f"/requests?limit=3&cursor={first['nextCursor']}"))[2]
     assert [*first["items"], *second["items"]] == items

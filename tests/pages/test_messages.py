@@ -223,7 +223,7 @@ async def test_each_filter_of_an_empty_list_can_be_dropped_by_itself(owner: Brow
     for path, name, left in (
         ("/messages?q=nothing&channel=sms&range=24h", "Channel: SMS", "/messages?q=nothing&amp;range=24h"),
         ("/messages?channel=sms&range=24h", "Period: Last 24 hours", "/messages?channel=sms"),
-        ("/requests?status=4xx&code=nothing", "Status: 4xx", "/requests?code=nothing"),
+        ("/requests?status=4xx&code=not_found", "Status: 4xx", "/requests?code=not_found"),
         ("/contacts?q=nobody&opted=yes", "Opted out: yes", "/contacts?q=nobody"),
     ):
         page = await owner.get(path)

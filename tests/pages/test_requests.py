@@ -56,6 +56,14 @@ async def test_errors_are_grouped_explained_and_found(api: Api, pool: Pool, tena
         ("limit=25", 5),
     ):
         assert len(rows((await owner.get(f"/requests?{query}")).text)) == count, query
+    for query, said in (
+        ("code=validation_errors", "There is no error code validation_errors. Did you mean validation_error?"),
+        ("code=zzz", "There is no error code zzz."),
+        ("operation=createContacts", "There is no operation createContacts. Did you mean createContact?"),
+    ):
+        none = await owner.get(f"/requests?{query}")
+        assert (said in none.words, none.text.count('aria-invalid="true"'), rows(none.text)) == (True, 1, []), query
+    assert '-wrong"' not in (await owner.get("/requests?code=not_found&operation=/team/invite")).text
     # What comes while somebody reads is counted above the rows, and does not move in.
     first, second, *rest = rows(page.text)
     assert f'data-top="{first}"' in page.text

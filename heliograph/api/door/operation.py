@@ -223,6 +223,8 @@ class Services(msgspec.Struct, frozen=True):
     document: StaticPage
     #: True once the process is shutting down.
     is_draining: Callable[[], bool] = lambda: False
+    #: What requests are logged with.
+    vocabulary: requests.Vocabulary = requests.Vocabulary()
 
 
 class Call:

@@ -45,6 +45,7 @@ async def show_list(request: Request) -> Answer:
     query = request.query
     range = ranges.read(request, usual=USUAL)
     filters, searched, problem = _filters(request, range)
+    wrong = _wrong(request, filters)
     async with request.reading() as conn:
         if searched and not problem:
             found_one = await requests.find(conn, request.actor, request_id=searched)
@@ -78,6 +79,7 @@ async def show_list(request: Request) -> Answer:
         "looked_until": None if found.seen is None else time_of(found.seen),
         "q": searched,
         "problem": problem,
+        "wrong": wrong,
         "chosen": {name: query.get(name, "") for name in FIELDS},
         "classes": reading.CLASSES,
         "is_filtered": any(query.get(name) for name in (*FIELDS, "q")),
@@ -167,6 +169,18 @@ def _filters(request: Request, range: Range) -> tuple[Filters, str, str]:
         date_to=range.until,
     )
     return filters, searched, problem
+
+
+def _wrong(request: Request, filters: Filters) -> dict[str, str]:
+    """What no request can have, by the name of the filter's field."""
+    text, said = request.text, {}
+    for one in request.services.vocabulary.unknown(filters):
+        if one.field == "operation":
+            name, wrong = "operation", text("There is no operation %(name)s.", name=one.given)
+        else:
+            name, wrong = "code", text("There is no error code %(name)s.", name=one.given)
+        said[name] = f"{wrong} {text('Did you mean %(name)s?', name=one.closest)}" if one.closest else wrong
+    return said
 
 
 def _path(typed: str) -> str | None:

@@ -15,7 +15,7 @@ from heliograph.api.shapes.paging import DateFrom, DateTo, PageQuery
 from heliograph.base.database.clock import iso
 from heliograph.base.errors import Invalid
 from heliograph.overview import requests
-from heliograph.requests import Filters, LogEntry
+from heliograph.requests import Filters, LogEntry, Unknown
 
 COLLECTION = "requests"
 
@@ -38,11 +38,12 @@ class RequestQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
         Meta(description="Only requests to this path, as `path` has it, and those below it, such as `/contacts`."),
     ] = None
     error_code: Annotated[
-        Annotated[str, Meta(max_length=64)] | None, Meta(description="Only requests refused with this error code.")
+        Annotated[str, Meta(max_length=64)] | None,
+        Meta(description="Only requests refused with this error code; an unknown one is refused."),
     ] = None
     operation: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
-        Meta(description="Only requests for this operation, such as `sendSms`."),
+        Meta(description="Only requests for this operation, such as `sendSms`; an unknown one is refused."),
     ] = None
     api_key_id: Annotated[UUID | None, Meta(description="Only requests with this API key.")] = None
     request_id: Annotated[
@@ -117,6 +118,12 @@ def _path(given: str | None) -> str | None:
     return path
 
 
+def _not_known(one: Unknown) -> tuple[str, str, str]:
+    field, what = {"error_code": ("errorCode", "an error code"), "operation": ("operation", "an operation")}[one.field]
+    hint = f"; did you mean `{one.closest}`?" if one.closest else "; the API reference lists them"
+    return field, "enum", f"`{field}` is not {what} of this API{hint}"
+
+
 async def list_requests(call: Call, query: RequestQuery) -> RequestList:
     """List requests.
 
@@ -136,6 +143,8 @@ async def list_requests(call: Call, query: RequestQuery) -> RequestList:
         date_from=query.date_from,
         date_to=query.date_to,
     )
+    if strange := call.services.vocabulary.unknown(filters):
+        raise Invalid(*map(_not_known, strange))
     found = await requests.list_page(
         call.conn, call.actor, filters=filters, after=paging.after_id(call, COLLECTION), limit=query.limit
     )
