@@ -1949,6 +1949,7 @@ CREATE TABLE whatsapp_templates (
     parameter_format text NOT NULL DEFAULT 'POSITIONAL' CHECK (parameter_format IN ('POSITIONAL', 'NAMED')),
     parameter_count  smallint NOT NULL,
     components       jsonb NOT NULL,
+    edited_at        timestamptz,
     body_preview     text NOT NULL,
     ttl_seconds      integer,
     reread_at        timestamptz,

@@ -64,6 +64,8 @@ class Bubble(msgspec.Struct, frozen=True, kw_only=True):
     #: "text", "template", "image", "reaction_removed" …
     type: str
     is_erased: bool
+    #: A template whose text was edited after it was sent.
+    is_outdated: bool = False
     status: str
     failure_code: str | None = None
     failure_kind: Kind = "sms_failure"
@@ -237,13 +239,14 @@ async def _whatsapp(
         for one in found.messages
         if one.number_id == thread.line_id and (place is None or one.conversation_id == place.id)
     ]
-    texts = await rendering.texts(conn, actor, messages=mine)
+    texts = await rendering.rendered(conn, actor, messages=mine)
     bubbles = [
         Bubble(
             id=one.id,
             direction=one.direction,
             at=(one.delivered_at if one.direction == "inbound" else None) or one.accepted_at,
-            text=texts.get(one.id, ""),
+            text=texts[one.id].text,
+            is_outdated=texts[one.id].is_outdated,
             type=_type(one),
             is_erased=one.content is None,
             status="received" if one.direction == "inbound" else one.status,

@@ -134,6 +134,8 @@ class MessageDetail(msgspec.Struct, frozen=True):
     behind: list[Step] = []
     #: Of a WhatsApp template, the values that are not in its text: (header or button, value).
     values: list[tuple[str, str]] = []
+    #: A WhatsApp template that was edited after it was sent: the text is the edited one.
+    is_outdated: bool = False
 
 
 async def list_page(
@@ -259,12 +261,13 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> MessageDetail:
     except NotFound:
         found = await whatsapp.get(conn, actor, id=id)
         message = _of_whatsapp(found)
-        text, values = await rendering.rendered(conn, actor, message=found)
+        said = (await rendering.rendered(conn, actor, messages=[found]))[found.id]
         raised, tried = await whatsapp.deliveries(conn, actor, id=id)
         kinds = {one["id"]: one["kind"] for one in raised}
         steps = [*_steps(message), *(sms.delivery(one, kinds[one["event_id"]]) for one in tried)]
         behind = [sms.recorded(one) for one in raised]
-        return MessageDetail(message, text, sorted(steps, key=lambda step: step.at), list(kinds), behind, values)
+        steps.sort(key=lambda step: step.at)
+        return MessageDetail(message, said.text or None, steps, list(kinds), behind, said.outside, said.is_outdated)
     return MessageDetail(_of_sms(detail.message), detail.text, detail.steps, detail.events, detail.behind)
 
 

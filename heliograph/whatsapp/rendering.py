@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -24,44 +25,60 @@ _OUTSIDE = frozenset({"header", "button"})
 
 # If several accounts have a template of this name, the one changed last.
 LAYOUTS = """
-SELECT DISTINCT ON (t.name, t.language) t.name, t.language, t.category, t.components::text, t.parameter_format
+SELECT DISTINCT ON (t.name, t.language) t.name, t.language, t.category, t.components::text, t.parameter_format,
+       t.edited_at
   FROM unnest($2::text[], $3::text[]) AS item (name, language)
   JOIN whatsapp_templates t ON t.organization_id = $1 AND t.name = item.name AND t.language = item.language
  ORDER BY t.name, t.language, t.updated_at DESC
 """
 
 
-async def texts(conn: Connection, actor: Actor, *, messages: Sequence[Message]) -> dict[UUID, str]:
-    """The text of each message that has one; templates are filled as they are now."""
+class Rendered(msgspec.Struct, frozen=True):
+    """The text of a message."""
+
+    #: A template is filled as it is now; "" if there is no text.
+    text: str
+    #: Its template was edited after it was sent, so the user may have read something else.
+    is_outdated: bool = False
+    #: Values of its template that are not in the text: (header or button, value).
+    outside: list[tuple[str, str]] = []
+
+
+async def rendered(conn: Connection, actor: Actor, *, messages: Sequence[Message]) -> dict[UUID, Rendered]:
+    """The text of each message."""
     layouts = await _layouts(conn, actor, messages)
-    found = {one.id: _text(one, layouts.get((one.template_name, one.template_language))) for one in messages}
-    return {id: text for id, text in found.items() if text}
+    return {
+        one.id: _rendered(one, *layouts.get((one.template_name, one.template_language), (None, None)))
+        for one in messages
+    }
 
 
-async def rendered(conn: Connection, actor: Actor, *, message: Message) -> tuple[str | None, list[tuple[str, str]]]:
-    """The text of one message, as `texts` has it, and the values of its template that are not in it: (header or button,
-    value)."""
-    known = (await _layouts(conn, actor, [message])).get((message.template_name, message.template_language))
+def _rendered(message: Message, known: TemplateLayout | None, edited_at: datetime | None) -> Rendered:
     values = _values((message.content or {}).get("parameters"))
     outside = [] if known is None or not _fits(known, values) else list(zip(library.slots(known), values, strict=True))
-    return _text(message, known) or None, [(kind, value) for (kind, _), value in outside if kind in _OUTSIDE]
+    return Rendered(
+        _text(message, known),
+        edited_at is not None and edited_at > (message.sent_at or message.accepted_at),
+        [(kind, value) for (kind, _), value in outside if kind in _OUTSIDE],
+    )
 
 
 async def _layouts(
     conn: Connection, actor: Actor, messages: Sequence[Message]
-) -> dict[tuple[str | None, str | None], TemplateLayout]:
-    """By name and language, those of the templates among the messages."""
+) -> dict[tuple[str | None, str | None], tuple[TemplateLayout, datetime | None]]:
+    """By name and language, those of the templates among the messages, and when each was last edited."""
     wanted = {
         (one.template_name, one.template_language)
         for one in messages
         if one.type == "template" and one.template_name and one.content is not None
     }
-    layouts: dict[tuple[str | None, str | None], TemplateLayout] = {}
+    layouts: dict[tuple[str | None, str | None], tuple[TemplateLayout, datetime | None]] = {}
     if wanted:
         names, languages = zip(*wanted, strict=True)
         for row in await conn.fetch(LAYOUTS, actor.organization_id, list(names), list(languages)):
             components = msgspec.json.decode(row["components"])
-            layouts[row["name"], row["language"]] = layout(components, row["parameter_format"], row["category"])
+            known = layout(components, row["parameter_format"], row["category"])
+            layouts[row["name"], row["language"]] = known, row["edited_at"]
     return layouts
 
 

@@ -11,10 +11,13 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
-from heliograph.whatsapp.mirror import qualities
+from heliograph.suppliers.whatsapp_cloud import objects as whatsapp_objects
+from heliograph.whatsapp.mirror import qualities, template_sync
 from heliograph.whatsapp.mirror.qualities import QualityNote
 from heliograph.why.words import LANGUAGES, entries
 from tests.rules import whatsapp_factories as making
+from tests.rules.callback_factories import Meta
+from tests.rules.callback_factories import message as callback
 from tests.rules.whatsapp_factories import Made
 
 from .conftest import Browser, Tenant, make_person
@@ -140,6 +143,45 @@ async def test_the_page_of_a_message_has_the_values_outside_its_text(
     await pool.execute("UPDATE whatsapp_templates SET components = $2::text::jsonb WHERE id = $1", template, "[]")
     page = await owner.get(f"/messages/{sent}")
     assert ("A-42, Ana, t0k" in page.words, "Header A-42" in page.words) == (True, False)
+
+
+async def test_a_template_that_was_edited_after_its_message_was_sent_says_so(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    """What stands there is not what they read."""
+    template = await making.template(pool, made.organization_id, made.account_id, name="shipped")
+    graph_id = await pool.fetchval("SELECT graph_id FROM whatsapp_templates WHERE id = $1", template)
+
+    async def read(text: str, minutes: int, status: str = "APPROVED") -> None:
+        """Meta's list `minutes` ago."""
+        raw = {"id": graph_id, "name": "shipped", "language": "en", "status": status, "category": "UTILITY"}
+        one = whatsapp_objects.template(raw | {"components": [{"type": "BODY", "text": text}]})
+        assert one is not None
+        async with pool.acquire() as conn, conn.transaction():
+            at = clock.now() - timedelta(minutes=minutes)
+            await template_sync.store_listing(
+                conn, made.organization_id, made.account_id, [one], at=at, asked_at=at, asked={}
+            )
+
+    was = "Hello {{1}}, your order {{2}} was shipped."
+    await read(was, 80)
+    sent = await making.message(pool, made, to=TO, template_id=template, age=timedelta(minutes=60))
+    said = "The template was edited after this message was sent"
+    await read(was, 50, "PAUSED")
+    assert said not in (await owner.get(f"/messages/{sent}")).words
+    await read("Hi {{1}}: {{2}} is on its way.", 30)
+    page = await owner.get(f"/messages/{sent}")
+    assert ("Hi Ana: 7 is on its way." in page.words, said in page.words) == (True, True)
+    await pool.execute("UPDATE whatsapp_templates SET edited_at = edited_at - interval '30 minutes'")
+    later = await making.message(pool, made, to=TO, template_id=template, age=timedelta(minutes=10))
+    assert said not in (await owner.get(f"/messages/{later}")).words
+    await Meta(pool).say(made, callback(made, by=TO))
+    thread = await pool.fetchval("SELECT id FROM inbox_threads")
+    bubbles = (await owner.get(f"/inbox/{thread}")).words
+    assert bubbles.count("edited since") == 1
+    # Where it takes other values now, there is more reason to.
+    await read("Hi {{1}}.", 5)
+    assert said in (await owner.get(f"/messages/{later}")).words
 
 
 async def test_what_a_template_is_refused_for(pool: Pool, owner: Browser, made: Made) -> None:

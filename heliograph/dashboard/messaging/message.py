@@ -132,6 +132,7 @@ async def _values(
         "message": message,
         "text": text,
         "outside": detail.values if whole else [],
+        "is_outdated": detail.is_outdated,
         "lines": timeline.lines(steps),
         "reports": words.REPORTS,
         "whole": whole,

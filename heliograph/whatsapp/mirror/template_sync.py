@@ -370,7 +370,9 @@ _WRITTEN = ("graph_id", *_FACETS, "applied", "applied_at", "reread_at", "missing
 WRITE = """
 UPDATE whatsapp_templates
    SET graph_id = $3, category = $4, status = $5, parameter_format = $6, parameter_count = $7,
-       components = $8::text::jsonb, body_preview = $9, quality = $10, rejection_reason = $11, ttl_seconds = $12,
+       components = $8::text::jsonb,
+       edited_at = CASE WHEN components = $8::text::jsonb THEN edited_at ELSE $18 END,
+       body_preview = $9, quality = $10, rejection_reason = $11, ttl_seconds = $12,
        held_until = $13, applied = $14::text::jsonb, applied_at = $15, reread_at = $16, missing_at = $17,
        updated_at = $18
  WHERE organization_id = $1 AND id = $2
