@@ -1967,6 +1967,7 @@ CREATE INDEX whatsapp_templates_graph_id ON whatsapp_templates (graph_id);
 CREATE INDEX whatsapp_templates_reread ON whatsapp_templates (organization_id, account_id, reread_at)
     WHERE reread_at IS NOT NULL;
 COMMENT ON TABLE whatsapp_templates IS 'tenant: templates, mirrored from Meta';
+COMMENT ON COLUMN whatsapp_templates.edited_at IS 'when its parts were last found to have changed';
 COMMENT ON COLUMN whatsapp_templates.disabled_locally IS 'disabled by an operator; no sync enables it again';
 COMMENT ON COLUMN whatsapp_templates.held_until IS 'when a paused template is read again';
 COMMENT ON COLUMN whatsapp_templates.reread_at IS 'when this template alone is read again, after an event';

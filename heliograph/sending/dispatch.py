@@ -172,7 +172,23 @@ class Dispatcher(Generic[Message, Report]):
     async def _set_aside(self, conn: Connection, lease: Lease) -> None:
         if lease.begun_at is not None:  # an attempt that was under way is not forgotten with its lease
             await attempts.mark_unknown(conn, [lease])
+        elif await self._expire(conn, lease):
+            return
         await leases.postpone_picked(conn, [Postponed(lease, SET_ASIDE, lease.line, counts=False)])
+
+    async def _expire(self, conn: Connection, lease: Lease) -> bool:
+        """End a message that fails, once it is past its validity: whoever sent it waits for no more than that."""
+        try:
+            async with conn.transaction():
+                deliveries = await self._channel.expire_one(conn, lease)
+        except Exception as error:
+            if not _may_be_of_one(error):
+                raise
+            self._fail("message not expired", lease)
+            return False
+        if deliveries:
+            self._results.queued()
+        return deliveries is not None
 
     def _fail(self, what: str, lease: Lease) -> None:
         """Log what an operator has to look at; in an exception handler."""

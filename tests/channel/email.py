@@ -218,6 +218,9 @@ class EmailChannel:
     async def decide(self, conn: Connection, messages: Sequence[Claimed]) -> list[Step]:
         return [self._out(one) if one.is_unsent else Finish() for one in messages]
 
+    async def expire_one(self, conn: Connection, lease: Lease) -> None:
+        """Email has no validity."""
+
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         return await move_many(conn, moves)
 
@@ -237,15 +240,9 @@ class EmailChannel:
         """Nothing is asked before a batch."""
 
     async def write(
-        self,
-        conn: Connection,
-        answered: Sequence[AnsweredAttempt],
-        reports: Sequence[Move],
-        prepared: None,
-        handover: Handover | None,
-        *,
-        alone: bool,
-    ) -> int:
+        self, conn: Connection, answered: Sequence[AnsweredAttempt], reports: Sequence[Move], prepared: None,
+        handover: Handover | None, *, alone: bool,
+    ) -> int:  # fmt: skip
         moves = await settle(conn, [_settled(one) for one in answered])
         return await move_many(conn, moves, handover)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -13,8 +14,9 @@ from structlog.testing import capture_logs
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.sending.dispatch import SET_ASIDE
 from heliograph.suppliers.contract import Submission
+from tests.rules import dispatching_whatsapp, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
-from tests.rules.factories import message, organization, status_of
+from tests.rules.factories import endpoint, events_of, message, organization, status_of
 
 
 def stumble(bench: Bench, step: str, *over: UUID, error: type[Exception] = ValueError) -> None:
@@ -71,6 +73,91 @@ async def test_it_is_tried_again_and_goes_out_once_it_can(pool: Pool) -> None:
     assert await rounds(bench, 1) == 0
     assert await status_of(pool, id) == "sent"
     assert await attempts(pool, id) == [(1, "accepted")]
+
+
+async def expire(pool: Pool, id: UUID, table: str = "messages", column: str = "expires_at") -> None:
+    """Its validity ends now."""
+    await pool.execute(f"UPDATE {table} SET {column} = accepted_at WHERE id = $1", id)
+
+
+async def test_one_that_can_be_sent_only_after_its_validity_expires(pool: Pool) -> None:
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool), age=timedelta(hours=1))
+    stumble(bench, "decide", id)
+    assert await rounds(bench, 2) == 1
+    bench.restart()
+    await expire(pool, id)
+    await bench.later(seconds=SET_ASIDE)
+    assert await rounds(bench, 1) == 0
+    assert (await status_of(pool, id), bench.only.submitted, await queued(pool, id)) == ("expired", [], False)
+
+
+@pytest.mark.parametrize("step", ["load", "decide"])
+async def test_one_that_nobody_repairs_expires_with_its_validity(pool: Pool, step: str) -> None:
+    """Whoever sent it would wait for news for ever."""
+    bench = Bench(pool)
+    actor = await organization(pool)
+    await endpoint(pool, actor)
+    id = await message(pool, actor, age=timedelta(hours=1))
+    stumble(bench, step, id)
+    assert await rounds(bench, 2) == 1
+    assert (await status_of(pool, id), await queued(pool, id)) == ("accepted", True)
+    await expire(pool, id)
+    await bench.later(seconds=SET_ASIDE)
+    with capture_logs() as said:
+        assert await rounds(bench, 2) == 1
+    assert [one["event"] for one in said if one.get("message_id")] == ["message set aside"]
+    assert (await status_of(pool, id), await queued(pool, id)) == ("expired", False)
+    assert await events_of(pool, id) == ["message.failed"]
+
+
+async def test_one_that_may_have_arrived_does_not_expire_unseen(pool: Pool) -> None:
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool), age=timedelta(hours=1))
+    bench.only.script = lambda submission: None
+    assert await bench.round() == 1
+    bench.restart()
+    stumble(bench, "load", id)
+    await expire(pool, id)
+    for seconds in (61, SET_ASIDE):
+        await bench.later(seconds=seconds)
+        assert await rounds(bench, 2) == 1
+        assert (await status_of(pool, id), await queued(pool, id)) == ("sending", True)
+        assert await attempts(pool, id) == [(1, "unknown")]
+
+
+async def test_one_whose_end_fails_too_delays_no_other(pool: Pool) -> None:
+    bench = Bench(pool)
+    actor = await organization(pool)
+    bad = await message(pool, actor, age=timedelta(hours=1))
+    good = await message(pool, actor)
+    await expire(pool, bad)
+    stumble(bench, "load", bad)
+
+    async def failing(conn: Connection, lease: Any) -> None:
+        raise ValueError("not for this one")
+
+    bench.channel.expire_one = failing  # type: ignore[method-assign]
+    assert await rounds(bench, 2) == 1
+    assert (await status_of(pool, good), await status_of(pool, bad), await queued(pool, bad)) == (
+        "sent",
+        "accepted",
+        True,
+    )
+
+
+async def test_a_whatsapp_message_that_nobody_repairs_expires_with_its_lifetime(pool: Pool) -> None:
+    bench = await dispatching_whatsapp.Bench(pool).start()
+    id = await whatsapp_factories.message(pool, await whatsapp_factories.made(pool), age=timedelta(hours=1))
+    await bench.refresh()
+    stumble(bench, "decide", id)
+    assert await rounds(bench, 2) == 1
+    assert await dispatching_whatsapp.status_of(pool, id) == ("accepted", None, "reserved")
+    await expire(pool, id, "whatsapp_messages", "deadline_at")
+    await bench.later(seconds=SET_ASIDE)
+    assert await rounds(bench, 2) == 1
+    assert await dispatching_whatsapp.status_of(pool, id) == ("failed", "expired", "released")
+    assert not await queued(pool, id, kind="whatsapp")
 
 
 async def test_an_attempt_that_was_under_way_is_not_forgotten(pool: Pool) -> None:

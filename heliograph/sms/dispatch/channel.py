@@ -31,7 +31,7 @@ from heliograph.sending.results import AnsweredAttempt
 from heliograph.sms import daytime
 from heliograph.sms.charges import Charges
 from heliograph.sms.daytime import Daytime
-from heliograph.sms.dispatch import claimed, outcomes, test_mode, uncertain
+from heliograph.sms.dispatch import claimed, held, outcomes, test_mode, uncertain
 from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.dispatch.outcomes import deadline
 from heliograph.sms.dispatch.selection import NEW, REROUTE, Selection
@@ -205,6 +205,9 @@ class SmsChannel:
     async def share(self, pool: Pool) -> None:
         """Share what the guard has seen here with other workers."""
         await self._judge.share(pool)
+
+    async def expire_one(self, conn: Connection, lease: Lease) -> int | None:
+        return await held.expire_one(conn, lease)
 
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         # Among them are messages whose receipt shows that a supplier took them.

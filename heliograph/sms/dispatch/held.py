@@ -6,6 +6,7 @@ The rule nobody may break: a held message ends only by its own deadline, by its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.guard import holds
 from heliograph.queue import leases, stalled
 from heliograph.queue.backlog import RESTORED
-from heliograph.queue.leases import GUARDED
+from heliograph.queue.leases import GUARDED, Lease
 from heliograph.sealing import text_keys
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
@@ -68,13 +69,29 @@ async def expire_stalled(conn: Connection) -> int:
     """Expire the next messages past their deadline that an operator holds, or whose campaign is paused; returns the
     webhook deliveries queued. What a supplier may have is left to the worker that finds out. Runs in the caller's
     transaction."""
-    found = await stalled.expired(conn, "sms", TIMER, condition=EXPIRED)
+    _, deliveries = await _end(conn, await stalled.expired(conn, "sms", TIMER, condition=EXPIRED))
+    return deliveries
+
+
+IS_PAST = f"SELECT {EXPIRED} FROM (VALUES ($1::uuid, $2::uuid)) AS queue (organization_id, id)"
+
+
+async def expire_one(conn: Connection, lease: Lease) -> int | None:
+    """Expire a picked message that no decision is possible about, if it is past its deadline and no supplier can have
+    it. Returns the webhook deliveries queued; None: it was left alone. Runs in the caller's transaction."""
+    one = (lease.organization_id, lease.id)
+    ended, deliveries = await _end(conn, [one] if await conn.fetchval(IS_PAST, *one) else [])
+    return deliveries if ended else None
+
+
+async def _end(conn: Connection, past: Sequence[tuple[UUID, UUID]]) -> tuple[int, int]:
+    """(messages ended, webhook deliveries queued)"""
     # As in dispatch, what cannot be opened here waits until it can.
-    owners = await text_keys.openable(conn, found)
-    gone = await withdrawal.take_unsent(conn, owners) if owners else []
+    owners = await text_keys.openable(conn, past)
+    gone = await withdrawal.take_unsent(conn, owners) if owners else set()
     at = clock.now()
     moves = [Move(owners[id], id, "expired", at, "expired", unsent=True) for id in gone]
-    return (await move_many(conn, moves)).deliveries
+    return len(gone), (await move_many(conn, moves)).deliveries
 
 
 async def withdraw(conn: Connection, hold_id: UUID, *, at: datetime, by: Who) -> int:

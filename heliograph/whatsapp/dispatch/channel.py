@@ -32,7 +32,7 @@ from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubm
 from heliograph.webhooks.recording.events import Subscriptions
 from heliograph.webhooks.recording.handover import Handover
 from heliograph.whatsapp.callbacks.matching import KIND
-from heliograph.whatsapp.dispatch import claimed, holds, messaging_limits, outcomes, parking, test_mode
+from heliograph.whatsapp.dispatch import claimed, held, holds, messaging_limits, outcomes, parking, test_mode
 from heliograph.whatsapp.dispatch import lost as lost_answers
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage, Content, Template, load_templates
 from heliograph.whatsapp.dispatch.number_pool import PooledNumber
@@ -243,6 +243,9 @@ class WhatsAppChannel:
             if wait:
                 steps[place] = Postponed(one.lease, wait, one.lease.line, counts=False)
         return steps
+
+    async def expire_one(self, conn: Connection, lease: Lease) -> int | None:
+        return await held.expire_one(conn, lease)
 
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         return (await move_many(conn, moves, rates=None))[1]

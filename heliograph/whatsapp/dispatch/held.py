@@ -6,9 +6,13 @@ The rule nobody may break: what Meta may have is left to the worker that finds o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from uuid import UUID
+
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.queue import stalled
+from heliograph.queue.leases import Lease
 from heliograph.sealing import text_keys
 from heliograph.whatsapp.accepting import withdrawal
 from heliograph.whatsapp.callbacks.matching import KIND
@@ -21,11 +25,27 @@ TIMER = "whatsapp stalled"
 
 async def expire(conn: Connection) -> int:
     """Expire the next of these messages; returns the webhook deliveries queued. Runs in the caller's transaction."""
-    found = await stalled.expired(conn, KIND, TIMER, condition=EXPIRED)
+    _, deliveries = await _end(conn, await stalled.expired(conn, KIND, TIMER, condition=EXPIRED))
+    return deliveries
+
+
+IS_PAST = f"SELECT {EXPIRED} FROM (VALUES ($1::uuid, $2::uuid)) AS queue (organization_id, id)"
+
+
+async def expire_one(conn: Connection, lease: Lease) -> int | None:
+    """Expire a picked message that no decision is possible about, if it is past its lifetime and Meta cannot have it.
+    Returns the webhook deliveries queued; None: it was left alone. Runs in the caller's transaction."""
+    one = (lease.organization_id, lease.id)
+    ended, deliveries = await _end(conn, [one] if await conn.fetchval(IS_PAST, *one) else [])
+    return deliveries if ended else None
+
+
+async def _end(conn: Connection, past: Sequence[tuple[UUID, UUID]]) -> tuple[int, int]:
+    """(messages ended, webhook deliveries queued)"""
     # As in dispatch, what cannot be opened here waits until it can.
-    owners = await text_keys.openable(conn, found)
-    gone = await withdrawal.take_unsent(conn, owners) if owners else []
+    owners = await text_keys.openable(conn, past)
+    gone = await withdrawal.take_unsent(conn, owners) if owners else set()
     at = clock.now()
     moves = [Move(owners[id], id, "failed", at, "expired", unsent=True) for id in gone]
     _, deliveries = await move_many(conn, moves, rates=None)
-    return deliveries
+    return len(gone), deliveries
