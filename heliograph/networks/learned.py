@@ -13,6 +13,7 @@ import msgspec
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection, Pool
+from heliograph.networks import plan
 
 #: How long it remains valid; after that, the number may have been ported again.
 KEPT = timedelta(days=90)
@@ -37,11 +38,13 @@ class LearnedNetwork(msgspec.Struct, frozen=True, gc=False):
 
 
 def network_of(text: str) -> str:
-    """ "643-04", from a supplier's spelling of a network: "64304", "643-04" or "643 04"; empty if it is not one."""
+    """ "643-04", from a supplier's spelling of a network: "64304", "643-04" or "643 04"; empty if it is not one. Zeros
+    that a program lost or added are put right if that leaves one network: "6434", "643004"."""
     digits = text.replace("-", "").replace(" ", "")
-    if not (digits.isascii() and digits.isdigit() and 5 <= len(digits) <= 6 and digits[0] in _CONTINENTS):
+    if not (digits.isascii() and digits.isdigit() and 4 <= len(digits) <= 6 and digits[0] in _CONTINENTS):
         return ""
-    return f"{digits[:3]}-{digits[3:]}"
+    network = f"{digits[:3]}-{digits[3:]}"
+    return plan.meant(network) or (network if len(digits) > 4 else "")
 
 
 class Notes:

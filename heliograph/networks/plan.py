@@ -11,6 +11,7 @@ A range says which network a number was originally assigned by. That is conclusi
 from __future__ import annotations
 
 import csv
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -47,6 +48,9 @@ _MOBILE_COUNTRY_CODES = """
 ELSEWHERE = {"425-05": "PS", "425-06": "PS"}
 
 
+_is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch
+
+
 class Network(msgspec.Struct, frozen=True):
     """A main network of a country."""
 
@@ -73,6 +77,31 @@ def networks() -> dict[str, Network]:
     lines = _HERE.joinpath("networks.csv").read_text(encoding="utf-8").splitlines()
     found = [Network(**row) for row in csv.DictReader(lines)]
     return {one.key: one for one in found}
+
+
+def meant(network: str) -> str | None:
+    """The listed network whose spelling differs from this one only in zeros: "643-04" for "643-4" and "643-004",
+    "334-020" for "334-20". None: it is listed as it is, or there is no such network, or more than one."""
+    mcc, _, mnc = network.partition("-")
+    if network in networks() or not (mnc.isascii() and mnc.isdigit() and len(mnc) <= 3):
+        return None
+    alike = _by_number().get((mcc, int(mnc)), [])
+    return alike[0] if len(alike) == 1 else None
+
+
+def no_network(text: str) -> str:
+    """Why a text is not MCC-MNC; empty: it is, listed or not."""
+    if known := meant(text):
+        return f"{text!r} is not a network; did you mean {known}? A spreadsheet may have changed its zeros"
+    return "" if _is_network(text) else f"a network is MCC-MNC, such as 643-04, not {text!r}"
+
+
+@cache
+def _by_number() -> dict[tuple[str, int], list[str]]:
+    found: dict[tuple[str, int], list[str]] = {}
+    for one in networks().values():
+        found.setdefault((one.mcc, int(one.mnc)), []).append(one.key)
+    return found
 
 
 def country_of(network: str) -> str | None:

@@ -17,6 +17,7 @@ from heliograph.base import csv_files, phones
 from heliograph.base.database.clock import iso, moment_in
 from heliograph.base.errors import Refusal
 from heliograph.base.money import decimal, is_currency, micros
+from heliograph.networks.plan import meant
 from heliograph.prices.tariff import BILLED, CLASSES, SENDER_TYPES, UNITS, Rate
 
 COLUMNS = (
@@ -163,6 +164,9 @@ def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | str:
         return f"country {cells['country']!r} is not a code of two letters, such as MZ"
     if mcc and not _mcc(mcc):
         return f"mcc {cells['mcc']!r} is not three digits"
+    if known := meant(f"{mcc}-{mnc}"):
+        said = f"there is no network {mcc}-{mnc}; did you mean {known}? A spreadsheet may have changed its zeros"
+        return f"mnc {cells['mnc']!r}: {said}"
     if mnc and not _mnc(mnc):
         return f"mnc {cells['mnc']!r} is not two or three digits; a spreadsheet may have dropped a leading zero"
     if mnc and not mcc:

@@ -23,6 +23,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
 from heliograph.base.sentences import Sentence, packed, unpacked
 from heliograph.classes import kinds
+from heliograph.networks.plan import no_network
 from heliograph.routes import adaptive
 from heliograph.routes.lookup import Choice, Route
 
@@ -30,7 +31,6 @@ from heliograph.routes.lookup import Choice, Route
 CLASSES = kinds.NAMES
 MAX_NAME, MAX_NOTE = 64, 500
 _is_prefix = re.compile(r"[1-9][0-9]{0,14}").fullmatch
-is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch
 
 
 class Share(msgspec.Struct, frozen=True):
@@ -283,8 +283,8 @@ def check(route: Route, note: str = "") -> None:
         wrong.append(("prefix", "pattern", f"a prefix is 1 to 15 digits without +, not {route.prefix!r}"))
     if route.country is not None and (said := phones.no_country(route.country)):
         wrong.append(("country", "unknown", said))
-    if route.network is not None and not is_network(route.network):
-        wrong.append(("network", "pattern", f"a network is MCC-MNC, such as 643-04, not {route.network!r}"))
+    if route.network is not None and (said := no_network(route.network)):
+        wrong.append(("network", "pattern", said))
     if sum(one is not None for one in (route.prefix, route.country, route.network)) > 1:
         wrong.append(("prefix", "several", "a route has one destination: a prefix, a country or a network"))
     if route.traffic_class is not None and route.traffic_class not in CLASSES:

@@ -17,6 +17,7 @@ from heliograph.base import phones
 from heliograph.base.actor import SYSTEM, Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
+from heliograph.networks.plan import no_network
 from heliograph.senders import versions
 from heliograph.senders.book import STATES, Registration
 from heliograph.senders.rules import MAX_NOTE
@@ -100,9 +101,8 @@ async def put(
         wrong.append(("country", "unknown", said))
     if state not in STATES:
         wrong.append(("state", "enum", f"a state is one of {', '.join(STATES)}"))
-    mcc, dash, mnc = network.partition("-")
-    if network and not (dash and len(mcc) == 3 and len(mnc) in (2, 3) and (mcc + mnc).isdecimal()):
-        wrong.append(("network", "pattern", f"a network is MCC-MNC, such as 643-04, not {network!r}"))
+    if network and (said := no_network(network)):
+        wrong.append(("network", "pattern", said))
     if len(note) > MAX_NOTE or not note.isprintable():
         wrong.append(("note", "length", f"`note` may have up to {MAX_NOTE} printable characters"))
     if wrong:

@@ -102,6 +102,7 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         (("add", "x", "--supplier", name, "--prefix", "+258"), "digits without +"),
         (("add", "x", "--supplier", name, "--prefix", "258", "--country", "MZ"), "one destination"),
         (("add", "x", "--supplier", name, "--network", "64304"), "MCC-MNC"),
+        (("explain", "+258841234567", "--network", "643-4"), "did you mean 643-04?"),
         (("add", "x", "--supplier", name, "--country", "XX"), "not a country"),
         (("add", "x", "--supplier", f"{name}:1:0"), "a weight is"),
         (("add", "x", "--supplier", f"{name}:high"), "NAME[:PRIORITY[:WEIGHT]]"),

@@ -10,12 +10,16 @@ from phonenumbers.carrierdata import CARRIER_DATA
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Pool
+from heliograph.base.errors import Invalid
+from heliograph.base.ids import uuid7
 from heliograph.networks import learned, plan
 from heliograph.networks.directory import Directory, NumberOrigin
 from heliograph.networks.learned import LOOKUP, RECEIPT, LearnedNetwork, Notes
 from heliograph.prices import rows
 from heliograph.prices.tariff import Destination, Tariff
 from heliograph.privacy import erasure
+from heliograph.routes import rules
+from heliograph.routes.lookup import Choice, Route
 from tests.house.plan import FILE, made
 from tests.rules.factories import key, organization
 
@@ -69,8 +73,30 @@ def test_a_range_is_exact_only_where_numbers_cannot_be_ported() -> None:
 
 def test_what_suppliers_call_a_network() -> None:
     known = {"64304": "643-04", "643-04": "643-04", "310260": "310-260", "": "", "unknown": "", "99999": ""}
-    known |= {"643": "", "0643": "", "6430404": "", "٦٤٣٠٤": ""}
+    known |= {"6434": "643-04", "643-4": "643-04", "643004": "643-04", "33420": "334-020", "33426": "334-26"}
+    known |= {"6439": "", "643": "", "0643": "", "6430404": "", "٦٤٣٠٤": ""}
     assert {text: learned.network_of(text) for text in known} == known
+
+
+def test_a_network_that_lost_a_zero_is_refused_with_the_one_that_is_meant() -> None:
+    """It would never be that of any number."""
+    known = {"643-4": "643-04", "643-004": "643-04", "334-20": "334-020", "643-04": None, "310-26": None, "643-9": None}
+    assert {text: plan.meant(text) for text in known} == known
+    wrong = {
+        "643-4": "did you mean 643-04?",
+        "334-20": "did you mean 334-020?",
+        "643-9": "such as 643-04",
+        "64304": "such",
+    }
+    for text, said in wrong.items():
+        assert said in plan.no_network(text)
+        with pytest.raises(Invalid) as refused:
+            rules.check(Route(id=uuid7(), name="x", network=text, choices=(Choice(uuid7(), 0, 1),)))
+        assert [(one["field"], said in one["message"]) for one in refused.value.details["fields"]] == [
+            ("network", True)
+        ]
+    for text in ("643-04", "334-020", "643-99", "310-26"):
+        assert plan.no_network(text) == ""
 
 
 async def learn(pool: Pool, number: str, network: str, *, source: str = RECEIPT, days: int = 0) -> None:

@@ -23,6 +23,7 @@ from heliograph.cli.terminal.console import DataDir, Org, on_database, only, set
 from heliograph.cli.terminal.console import shell as who
 from heliograph.cli.terminal.printing import Json, as_plain, group, show
 from heliograph.cli.traffic import route_history
+from heliograph.networks.plan import no_network
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute
@@ -336,6 +337,8 @@ def explain(
     number = phones.parse(to)
     if number is None:
         raise typer.BadParameter("must be a phone number with country code", param_hint="NUMBER")
+    if network is not None and (said := no_network(network)):
+        raise typer.BadParameter(said, param_hint="--network")
 
     async def work(conn: Connection) -> explaining.Explanation:
         found = await organizations.find(conn, reference=org)

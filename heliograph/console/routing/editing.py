@@ -49,7 +49,7 @@ WRONG: Mapping[tuple[str, str], str] = {
     ("prefix", "pattern"): "A prefix is 1 to 15 digits without +, such as 25884.",
     ("prefix", "several"): "A route has one destination: a prefix, a country or a network.",
     ("country", "unknown"): "Write a country by its two letters, such as MZ.",
-    ("network", "pattern"): "A network is written MCC-MNC, such as 643-04.",
+    ("network", "pattern"): "A network is written MCC-MNC with its zeros, such as 643-04 or 334-020.",
     ("class", "enum"): "Choose one of those that are offered.",
     ("supplier", "required"): "A route needs a supplier: give one of them a priority.",
     ("priority", "range"): "A priority is a whole number from 0 to 1000.",

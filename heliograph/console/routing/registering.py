@@ -27,7 +27,7 @@ FIELDS = ("organization", "sender", "state", "country", "network", "supplier", "
 WRONG: Mapping[str, str] = {
     "country": "Write a country by its two letters, such as MZ.",
     "state": "Choose one of those that are offered.",
-    "network": "A network is written MCC-MNC, such as 643-04.",
+    "network": "A network is written MCC-MNC with its zeros, such as 643-04 or 334-020.",
     "note": "A note has at most 500 characters.",
 }
 
