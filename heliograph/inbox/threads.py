@@ -25,7 +25,7 @@ from heliograph.base.errors import NotFound
 LOOK = 2_000
 _LAST = UUID(int=2**128 - 1)
 #: The states by which a list can be filtered.
-STATES = ("open", "mine", "closed")
+STATES = ("open", "mine", "closed", "all")
 
 
 class InboundMessage(msgspec.Struct, frozen=True, gc=False):
@@ -135,7 +135,7 @@ LIST = f"""
 SELECT * FROM (
     SELECT {COLUMNS}, row_number() OVER (ORDER BY message_id DESC) AS place,
            CASE $4 WHEN 'closed' THEN closed_at IS NOT NULL WHEN 'mine' THEN closed_at IS NULL AND assigned_to = $5
-                   ELSE closed_at IS NULL END AS fits
+                   WHEN 'all' THEN true ELSE closed_at IS NULL END AS fits
       FROM (SELECT * FROM inbox_threads WHERE organization_id = $1 AND message_id < $2
              ORDER BY message_id DESC LIMIT $3) looked_at
 ) judged

@@ -5,6 +5,7 @@ Below pages and API; above the channels, which do not know about each other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -29,6 +30,8 @@ from heliograph.why.words import Kind
 
 #: Characters of the last message shown in the list.
 SHOWN_WORDS = 90
+#: Threads scanned for a page of a search.
+SEARCHED = 1_000
 #: Messages of each list scanned for a page of a thread; SMS have no index by recipient.
 LOOK = PAGE_LOOK
 
@@ -112,7 +115,36 @@ async def list_page(
     """Threads, most recently active first: up to `limit`, and where the next page begins."""
     found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=limit)
     more = found[limit - 1].message_id if len(found) > limit else seen
-    found = found[:limit]
+    return await _lines(conn, actor, found[:limit]), more
+
+
+async def search(
+    conn: Connection, actor: Actor, *, text: str, state: str = "open", after: UUID | None = None, limit: int = 50
+) -> tuple[list[InboxLine], UUID | None]:
+    """Like `list_page`, those of people with `text` in their name, as the list shows it, or its digits in their number.
+    Scans at most SEARCHED threads, so there may be fewer than `limit` although there are more."""
+    found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=SEARCHED, look=SEARCHED)
+    if len(found) > SEARCHED:
+        found, seen = found[:SEARCHED], found[SEARCHED - 1].message_id
+    names = await suggesting.names(conn, actor, phones=[one.peer for one in found])
+    wanted = text.strip().casefold()
+    # Without the zeros of a national or an international prefix, which a number with its country code does not have.
+    digits = "" if any(one.isalpha() for one in wanted) else "".join(filter(str.isdecimal, wanted)).lstrip("0")
+    nameless = [one for one in found if one.peer not in names]
+    written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(nameless, "whatsapp"))}
+
+    def fits(one: Thread) -> bool:
+        message = written.get(one.message_id)
+        name = names.get(one.peer) or (message.profile_name if message else None) or ""
+        return wanted in name.casefold() or (bool(digits) and digits in one.peer) or wanted == one.peer.casefold()
+
+    fitting = [one for one in found if fits(one)]
+    if len(fitting) > limit:
+        fitting, seen = fitting[:limit], fitting[limit - 1].message_id
+    return await _lines(conn, actor, fitting), seen
+
+
+async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread]) -> list[InboxLine]:
     names = await suggesting.names(conn, actor, phones=[one.peer for one in found])
     last = {one.id: one for one in await inbound.by_ids(conn, actor, ids=_last(found, "sms"))}
     written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(found, "whatsapp"))}
@@ -136,7 +168,7 @@ async def list_page(
                 one, name, _cut(rendering.said(content)), _type(message) if message else "text", None, _window(place)
             )
         lines.append(line)
-    return lines, more
+    return lines
 
 
 async def get(conn: Connection, actor: Actor, *, id: UUID, before: UUID | None = None, limit: int = 50) -> Conversation:
@@ -276,7 +308,7 @@ def _window(place: reads.Conversation | None) -> Window | None:
     return Window(place.expires_at, place.is_open) if place else Window(None, False)
 
 
-def _last(found: list[Thread], channel: str) -> list[UUID]:
+def _last(found: Sequence[Thread], channel: str) -> list[UUID]:
     return [one.message_id for one in found if one.channel == channel]
 
 

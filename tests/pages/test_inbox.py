@@ -6,6 +6,7 @@ import html
 import json
 import re
 from datetime import timedelta
+from urllib.parse import quote
 from uuid import UUID
 
 import pytest
@@ -497,6 +498,79 @@ async def test_pages_parts_and_erasure(
     async with pool.acquire() as conn:
         await erasure.erase(conn, tenant.actor, address=ANA)
     assert (await owner.get(f"/inbox/{id}")).status == 404
+
+
+def people(page: Page) -> list[str]:
+    """Who stands in the list."""
+    return re.findall(
+        r"<strong>(.*?)</strong>", page.text.partition('<section class="threads"')[2].partition("</ul>")[0]
+    )
+
+
+async def test_who_wrote_is_found_by_name_and_by_number(pool: Pool, tenant: Tenant, owner: Browser, made: Made) -> None:
+    async with pool.acquire() as conn:
+        await records.create(conn, tenant.actor, entry=Entry(name="Ana Conceição", phone=ANA))
+    await write_sms(pool, "Is it late?")
+    await write_sms(pool, "Anybody?", by="+258843000111")
+    await Meta(pool).say(made, callback(made, "Where is it?", by=RUI))
+    ana, rui, nobody = "Ana Conceição", "Amal Bén", "+258 84 300 0111"
+    assert people(await owner.get("/inbox")) == [rui, nobody, ana]
+    for typed, found in (
+        ("conceição", [ana]),
+        ("amal", [rui]),
+        ("+258 84 111-1111", [ana]),
+        ("084 300 0111", [nobody]),
+        ("00258843000111", [nobody]),
+        ("25884", [rui, nobody, ana]),
+        ("0", []),
+        ("Ana 84", []),
+        ("%", []),
+        ("nobody", []),
+    ):
+        page = await owner.get(f"/inbox?q={quote(typed)}")
+        assert people(page) == found, typed
+        assert ("Nobody with this name or number has written." in page.words) == (not found)
+    # Those that are done are found too, or alone, and a conversation is opened beside what was found.
+    id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", ANA)
+    page = await owner.get(f"/inbox/{id}?q=ana")
+    await owner.submit(page, f"/inbox/{id}/close", closed="yes")
+    assert people(await owner.get("/inbox?q=ana")) == [ana]
+    assert people(await owner.get("/inbox?q=ana&state=open")) == []
+    assert people(await owner.get("/inbox?q=ana&state=closed")) == [ana]
+    page = await owner.get("/inbox?q=25884")
+    assert f'href="/inbox/{id}?q=25884"' in page.text
+    assert people(await owner.get(f"/inbox/{id}?q=25884")) == [rui, nobody, ana]
+    assert people(await owner.get("/inbox?state=all")) == [rui, nobody, ana]
+
+
+async def test_whoever_may_not_see_numbers_does_not_find_them_out(
+    pool: Pool, tenant: Tenant, made: Made, other_browser: Browser
+) -> None:
+    await write_sms(pool, "Is it late?")
+    await make_person(pool, tenant, "vera@example.com", "viewer")
+    await other_browser.sign_in("vera@example.com")
+    for typed in (ANA, "nobody"):
+        page = await other_browser.get(f"/inbox?q={quote(typed)}")
+        assert (people(page), 'id="q"' in page.text) == (["••• 1111"], False)
+
+
+async def test_a_search_goes_on_where_its_look_ended(
+    pool: Pool, owner: Browser, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "SEARCHED", 2)
+    monkeypatch.setattr(screen, "LINES", 1)
+    await write_sms(pool, "first", by=ANA)
+    await write_sms(pool, "second", by="+258841111122")
+    for number in range(3):
+        await write_sms(pool, "other", by=f"+2588400000{number:02}")
+    address, found, looks = "/inbox?q=8411111", [], 0
+    while address:
+        page = await owner.get(address)
+        found += people(page)
+        looks += "Searched the conversations back to" in page.words
+        link = re.search(r'href="([^"]+after=[^"]+)"', page.text)
+        address = html.unescape(link[1]) if link else ""
+    assert (found, looks) == (["+258 84 111 1122", "+258 84 111 1111"], 1)
 
 
 @pytest.mark.parametrize("channel", ["sms", "whatsapp"])

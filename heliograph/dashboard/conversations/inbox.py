@@ -9,7 +9,7 @@ from uuid import UUID
 from heliograph.base.database import clock, cursor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.base.ids import just_above
+from heliograph.base.ids import just_above, time_of
 from heliograph.inbox import threads
 from heliograph.overview import inbox
 from heliograph.overview.inbox import Conversation, Window
@@ -21,6 +21,8 @@ from heliograph.people.roles import CONVERSE
 COLLECTION = "conversations of a page"
 #: Conversations, and messages, per page.
 LINES, BUBBLES = 30, 40
+#: Maximum characters of a search, and the state of conversations that are searched.
+LONGEST, ALL = 100, "all"
 #: Hours during which WhatsApp allows a free-text reply.
 WINDOW_HOURS = 24
 
@@ -44,24 +46,31 @@ async def _shown(request: Request, id: UUID | None) -> Answer:
     try:
         values = await _values(request, id)
     except Invalid:  # a position in another list
-        return Redirect(location=request.to(request.path, state=request.query.get("state")))
+        return Redirect(location=request.to(request.path, state=request.query.get("state"), q=request.query.get("q")))
     return Page(
         template="conversations/inbox_live.html" if request.is_fragment else "conversations/inbox.html", values=values
     )
 
 
 async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
+    whole = request.may(permission=CONVERSE)
+    # Whoever may not see names and numbers may not find out about them either.
+    searched = request.query.get("q", "").strip()[:LONGEST] if whole else ""
+    usual = ALL if searched else threads.STATES[0]
     state = request.query.get("state", "")
-    state = state if state in threads.STATES else threads.STATES[0]
-    kept = "" if state == threads.STATES[0] else state
+    state = state if state in threads.STATES else usual
+    kept = "" if state == usual else state
+    bound = f"{state} {searched}".strip()
     may_answer = request.may("whatsapp:send", CONVERSE)
     async with request.reading() as conn:
-        lines, more = await inbox.list_page(
-            conn, request.actor, state=state, after=_place(request, "after", state), limit=LINES
-        )
+        after = _place(request, "after", bound)
+        if searched:
+            lines, more = await inbox.search(conn, request.actor, text=searched, state=state, after=after, limit=LINES)
+        else:
+            lines, more = await inbox.list_page(conn, request.actor, state=state, after=after, limit=LINES)
         before = _place(request, "before", str(id))
         found = None if id is None else await inbox.get(conn, request.actor, id=id, before=before, limit=BUBBLES)
-        is_empty = not lines and not await threads.any_at_all(conn, request.actor)
+        is_empty = not lines and not searched and not await threads.any_at_all(conn, request.actor)
         people = (
             await memberships.list_all(conn, request.actor)
             if any(one.thread.assigned_to for one in lines) or (found is not None and found.thread.assigned_to)
@@ -79,17 +88,19 @@ async def _values(request: Request, id: UUID | None) -> dict[str, Any]:
         "states": threads.STATES,
         "lines": lines,
         "is_empty": is_empty,
-        "more": None if more is None else request.to("/inbox", state=kept, after=_at(request, more, state)),
+        "more": None if more is None else request.to("/inbox", state=kept, q=searched, after=_at(request, more, bound)),
+        "q": searched,
+        "looked_until": time_of(more) if searched and more is not None and len(lines) < LINES else None,
         "is_first": "after" not in request.query,
         "found": found,
         "older": None
         if found is None or found.older is None
-        else request.to(f"/inbox/{id}", state=kept, before=_at(request, found.older, str(id))),
+        else request.to(f"/inbox/{id}", state=kept, q=searched, before=_at(request, found.older, str(id))),
         "is_newest": "before" not in request.query,
         "is_shown": is_shown,
         "quoted": {} if found is None else _quoted(request, found),
         "may_answer": may_answer,
-        "whole": request.may(permission=CONVERSE),
+        "whole": whole,
         "names": {one.user_id: one.name for one in people},
         "left": _left(None if found is None else found.window),
         # In whole hours: a list that changed with every refresh would be sent again each time.
