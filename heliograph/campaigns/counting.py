@@ -31,6 +31,8 @@ PATIENCE = timedelta(hours=1)
 
 #: The columns of a chunk that count the outcomes of its messages.
 FATES = ("queued", "sent", "delivered", "read", "failed", "unknown", "canceled")
+#: Those, and the one that counts part of the failed ones.
+COUNTED = (*FATES, "never_sent")
 
 ANY_DUE = "EXISTS (SELECT FROM campaign_chunks WHERE count_at <= now())"
 DUE = """
@@ -73,11 +75,12 @@ SELECT chunk.*, found.*, now() AS at
 KEEP = """
 UPDATE campaign_chunks c
    SET queued = v.queued, sent = v.sent, delivered = v.delivered, read = v.read, failed = v.failed,
-       unknown = v.unknown, canceled = v.canceled, changed_at = v.changed_at, count_at = v.count_at
+       unknown = v.unknown, canceled = v.canceled, never_sent = v.never_sent,
+       changed_at = v.changed_at, count_at = v.count_at
   FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[],
-              $10::int[], $11::timestamptz[], $12::timestamptz[])
+              $10::int[], $11::int[], $12::timestamptz[], $13::timestamptz[])
        AS v (organization_id, campaign_id, first_id, queued, sent, delivered, read, failed, unknown, canceled,
-             changed_at, count_at)
+             never_sent, changed_at, count_at)
  WHERE c.organization_id = v.organization_id AND c.campaign_id = v.campaign_id AND c.first_id = v.first_id
 """
 DROP = """
@@ -89,15 +92,15 @@ ADD = """
 UPDATE campaigns c
    SET queued = c.queued + v.queued, sent = c.sent + v.sent, delivered = c.delivered + v.delivered,
        read = c.read + v.read, failed = c.failed + v.failed, unknown = c.unknown + v.unknown,
-       canceled = c.canceled + v.canceled,
+       canceled = c.canceled + v.canceled, never_sent = c.never_sent + v.never_sent,
        drained_at = CASE WHEN c.pending + c.queued + v.queued = 0 THEN coalesce(c.drained_at, now()) END
   FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[], $8::int[],
-              $9::int[])
-       AS v (organization_id, id, queued, sent, delivered, read, failed, unknown, canceled)
+              $9::int[], $10::int[])
+       AS v (organization_id, id, queued, sent, delivered, read, failed, unknown, canceled, never_sent)
  WHERE c.organization_id = v.organization_id AND c.id = v.id
 RETURNING c.organization_id, c.id,
           c.status = 'running' AND c.step_at IS NULL AND c.pending = 0 AND c.queued = 0
-          AND (c.sent = 0 OR c.drained_at <= now() - $10::interval) AS done
+          AND (c.sent = 0 OR c.drained_at <= now() - $11::interval) AS done
 """
 
 # What was handed over and delivered between this count and the previous one: all that a chart needs, without reading
@@ -122,11 +125,13 @@ async def recount(conn: Connection, channel: str, chunks: Sequence[tuple[UUID, U
     moved: dict[tuple[UUID, UUID], list[int]] = {}
     for row in rows:
         key = (row["organization_id"], row["campaign_id"], row["first_id"])
-        before = [row[fate] for fate in FATES]
-        after = [row[f"{fate}_now"] for fate in FATES]
-        if sum(after) != sum(before):  # messages past their retention are gone: keep the last count
+        before = [row[name] for name in COUNTED]
+        after = [row[f"{name}_now"] for name in COUNTED]
+        if sum(after[: len(FATES)]) != sum(
+            before[: len(FATES)]
+        ):  # messages past their retention are gone: keep the last count
             after = before
-        difference = moved.setdefault(key[:2], [0] * len(FATES))
+        difference = moved.setdefault(key[:2], [0] * len(COUNTED))
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
             difference[place] += new - old
         count_at = _next(row, changed=after != before)
@@ -151,8 +156,8 @@ async def recount(conn: Connection, channel: str, chunks: Sequence[tuple[UUID, U
 
 
 def _course(difference: Sequence[int]) -> tuple[int, int]:
-    """(handed over, delivered) of a difference by FATES."""
-    change = dict(zip(FATES, difference, strict=True))
+    """(done with, delivered) of a difference by COUNTED."""
+    change = dict(zip(COUNTED, difference, strict=True))
     delivered = change["delivered"] + change["read"]
     return change["sent"] + delivered + change["failed"] + change["unknown"], delivered
 

@@ -97,6 +97,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     #: When a second person approved it, if that is required.
     approved_at: datetime | None
     created_at: datetime
+    #: Of the failed ones, those whose message no supplier is known to have accepted: refused, expired, or never taken.
+    never_sent: int
     counts: Counts
 
     @property
@@ -129,7 +131,7 @@ CONTENT = (
     "parameters",
 )
 #: Omitted from events: what may be longer than an event, and what only our own reading needs.
-NOT_SHOWN = frozenset({"parameters", "drained_at"})
+NOT_SHOWN = frozenset({"parameters", "drained_at", "never_sent"})
 #: Outcomes that a channel does not have.
 NOT_COUNTED = {"sms": "read", "whatsapp": "unknown"}
 COUNTS = ", ".join(Counts.__struct_fields__)

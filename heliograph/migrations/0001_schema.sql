@@ -951,6 +951,7 @@ CREATE TABLE campaigns (
     delivered               integer NOT NULL DEFAULT 0 CHECK (delivered >= 0),
     read                    integer NOT NULL DEFAULT 0 CHECK (read >= 0),
     failed                  integer NOT NULL DEFAULT 0 CHECK (failed >= 0),
+    never_sent              integer NOT NULL DEFAULT 0 CHECK (never_sent BETWEEN 0 AND failed),
     unknown                 integer NOT NULL DEFAULT 0 CHECK (unknown >= 0),
     canceled                integer NOT NULL DEFAULT 0 CHECK (canceled >= 0),
     opted_out               integer NOT NULL DEFAULT 0 CHECK (opted_out >= 0),
@@ -1036,6 +1037,7 @@ CREATE TABLE campaign_chunks (
     delivered       integer NOT NULL DEFAULT 0,
     read            integer NOT NULL DEFAULT 0,
     failed          integer NOT NULL DEFAULT 0,
+    never_sent      integer NOT NULL DEFAULT 0,
     unknown         integer NOT NULL DEFAULT 0,
     canceled        integer NOT NULL DEFAULT 0,
     withdrawn       boolean NOT NULL DEFAULT false,
@@ -1048,6 +1050,7 @@ CREATE TABLE campaign_chunks (
 CREATE INDEX campaign_chunks_due ON campaign_chunks (count_at);
 CREATE INDEX campaign_chunks_put_off ON campaign_chunks (organization_id, campaign_id, first_id) WHERE put_off_at IS NOT NULL;
 COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and their last counts, until these can no longer change';
+COMMENT ON COLUMN campaign_chunks.never_sent IS 'of those failed: no supplier is known to have accepted the message';
 COMMENT ON COLUMN campaign_chunks.put_off_at IS 'since when its unsent messages have been waiting for the campaign to be resumed';
 COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and with it the unsent messages of this chunk';
 

@@ -311,6 +311,32 @@ async def test_a_campaign_that_is_kept_from_sending_leads_to_the_cure(
     assert f'class="button" href="/templates/{made.template_id}"' in (await owner.get(f"/campaigns/{campaign}")).text
 
 
+async def test_what_was_refused_before_it_was_sent_is_told_from_what_failed_afterwards(
+    pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    await people(pool, tenant, 4)
+    where = (await make(owner, unwritten="7", without="nobody's")).path
+    await stage(pool)
+    await pool.execute("DELETE FROM queue")
+    await pool.execute("UPDATE messages SET status = 'delivered', sent_at = now(), delivered_at = now()")
+    for number, status, sent in (("+258841000003", "undelivered", "sent_at"), ("+258841000002", "expired", "NULL")):
+        await pool.execute(
+            f"UPDATE messages SET delivered_at = NULL, sent_at = {sent}, failed_at = now(), status = $2::text,"
+            " failure_code = $2 WHERE recipient = $1",
+            number,
+            status,
+        )
+    await count(pool)
+    page = await owner.get(where)
+    for said in ("Sent, whatever the outcome 3", "Failed, though sent 1", "Failed before it was sent 1", "Together 4"):
+        assert said in page.words, (said, page.words)
+    # A supplier that had it after all says so later.
+    await pool.execute("UPDATE messages SET sent_at = now() WHERE sent_at IS NULL")
+    await count(pool)
+    page = await owner.get(where)
+    assert ("Failed 2" in page.words, "before it was sent" in page.words) == (True, False)
+
+
 async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
     pool: Pool, tenant: Tenant, owner: Browser
 ) -> None:
@@ -331,7 +357,7 @@ async def test_who_did_not_get_it_is_seen_taken_away_and_tried_again(
         assert said in page.words, (said, page.words)
     page = await owner.get(where + "?status=undelivered")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000003"]
-    for said in ("The audience 4", "Sent or failed 4", "Delivered 3"):
+    for said in ("The audience 4", "Sent, whatever the outcome 4", "Delivered 3"):
         assert said in page.words, (said, page.words)
     file = await fetch(pool, owner, page, where + "/export", format="csv")
     rows = list(csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff"))))
@@ -515,7 +541,7 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(
         assert (page.path, "The campaign is paused." in page.words) == ("/campaigns?channel=whatsapp", True)
     page = await owner.get(where + "?status=failed")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000001"]
-    assert ("Failed 1" in page.words, "Why messages failed" in page.words) == (True, True)
+    assert ("Failed before it was sent 1" in page.words, "Why messages failed" in page.words) == (True, True)
     assert "with the same text" in (await owner.post("/campaigns", form | {"t2": "4471"})).words
     copy = (await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")).form("/campaigns")
     assert (copy["name"], copy["tags"], copy["t1"], copy["t2"]) == ("Delivery", "all", "customer", "4471")

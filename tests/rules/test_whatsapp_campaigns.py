@@ -587,10 +587,13 @@ async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
     await count(pool)
     found = await get(pool, known, campaign.id)
     assert (found.status, found.counts) == ("running", counts(queued=1, sent=1, delivered=1, read=1))
+    # Meta says of one by a status, and of the other by its answer, that it failed.
+    await pool.execute("UPDATE whatsapp_messages SET failure_evidence = '131026' WHERE status = 'sent'")
     await pool.execute("UPDATE whatsapp_messages SET status = 'failed' WHERE status IN ('accepted', 'sent')")
     for _ in range(2):
         await count(pool)
     found = await get(pool, known, campaign.id)
+    assert found.never_sent == 1
     assert (found.status, found.counts) == ("completed", counts(delivered=1, read=1, failed=2))
     events = await pool.fetch("SELECT data FROM events WHERE kind = 'campaign.completed'")
     assert [msgspec.json.decode(row["data"]) for row in events] == [{"campaign": record.shown(found)}]
@@ -600,7 +603,8 @@ async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
     assert (await get(pool, known, campaign.id)).counts == counts(read=3, failed=1)
     await pool.execute("UPDATE whatsapp_messages SET status = 'read'")
     await count(pool)
-    assert (await get(pool, known, campaign.id)).counts == counts(read=4)
+    found = await get(pool, known, campaign.id)
+    assert (found.counts, found.never_sent) == (counts(read=4), 0)
     assert await pool.fetchval("SELECT count(*) FROM campaign_chunks") == 0
     assert await pool.fetchval("SELECT count(*) FROM events") == 1
 

@@ -146,6 +146,8 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
        0::bigint AS read_now,
        count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected')) AS failed_now,
+       count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected') AND sent_at IS NULL)
+           AS never_sent_now,
        count(*) FILTER (WHERE status = 'unknown') AS unknown_now,
        count(*) FILTER (WHERE status = 'canceled') AS canceled_now,
        count(*) FILTER (WHERE status IN ('unknown', 'expired')) AS late_now

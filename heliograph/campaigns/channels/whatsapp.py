@@ -215,6 +215,8 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
        count(*) FILTER (WHERE status = 'read') AS read_now,
        count(*) FILTER (WHERE status = 'failed') AS failed_now,
+       -- Meta's status `sent` may never come; a failure that a status reported has Meta's code.
+       count(*) FILTER (WHERE status = 'failed' AND sent_at IS NULL AND failure_evidence IS NULL) AS never_sent_now,
        0::bigint AS unknown_now,
        count(*) FILTER (WHERE status = 'canceled') AS canceled_now,
        count(*) FILTER (WHERE status IN ('delivered', 'failed')) AS late_now

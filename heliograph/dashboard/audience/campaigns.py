@@ -20,7 +20,7 @@ from heliograph.campaigns.approval.approving import CampaignApprovalByAnother
 from heliograph.campaigns.approval.rule import CampaignApprovalRequired
 from heliograph.campaigns.channels import sms
 from heliograph.campaigns.plan import CampaignNotCancelable, CampaignNotPausable
-from heliograph.campaigns.record import Campaign, Counts
+from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.views import progress, recipients
 from heliograph.campaigns.views.progress import Progress
 from heliograph.dashboard import listing
@@ -250,7 +250,7 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
         "status": status if status in table.STATUSES[campaign.channel] else "",
         "filters": table.STATUSES[campaign.channel],
         "steps": words.CAMPAIGN_STEPS,
-        "funnel": _funnel(campaign.counts),
+        "funnel": _funnel(campaign),
         "reasons": reasons,
         "may_send_again": request.may(WRITE)
         and counts.failed > 0
@@ -330,15 +330,15 @@ def _chart(request: Request, course: Progress) -> Chart:
     )
 
 
-def _funnel(counts: Counts) -> list[tuple[str, int]]:
-    """From everybody found down to those who read it: (step, how many reached it). Those that failed are not told
-    apart by whether a supplier had them."""
+def _funnel(campaign: Campaign) -> list[tuple[str, int]]:
+    """From everybody found down to those who read it: (step, how many reached it)."""
+    counts = campaign.counts
     tried = counts.sent + counts.reached + counts.missed
     return [
         ("audience", counts.total),
         ("allowed", counts.total - counts.skipped),
         ("queued", counts.queued + tried),
-        ("tried", tried),
+        ("sent", tried - campaign.never_sent),
         ("delivered", counts.reached),
         *([("read", counts.read)] if counts.read else []),
     ]

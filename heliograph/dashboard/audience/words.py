@@ -95,7 +95,7 @@ CAMPAIGN_STEPS: Mapping[str, str] = {
     "audience": "The audience",
     "allowed": "Can be messaged",
     "queued": "In the queue, or further",
-    "tried": "Sent or failed",
+    "sent": "Sent, whatever the outcome",
     "delivered": "Delivered",
     "read": "Read",
 }
