@@ -165,6 +165,25 @@ async def test_who_waits_until_the_end_learns_what_for(pool: Pool) -> None:
     assert await status_of(pool, code) == ("failed", "throttled", "released")
 
 
+@pytest.mark.parametrize("code", [131056, 130429, 131016])
+async def test_what_meta_refuses_after_accepting_it_is_not_sent_again(pool: Pool, code: int) -> None:
+    """It may still be delivered: a second send would have an id of its own."""
+    who, bench = await bench_of(pool)
+    id = await message(pool, who)
+    await bench.round()
+    await bench.hear(who, says(who, id, "failed", code=code, wamid=wamid(id)))
+    status, failure, charge = await status_of(pool, id)
+    assert (status, charge, await queued(pool, id)) == ("failed", "released", False)
+    assert code != 131056 or failure == "throttled"
+    await bench.later(hours=1)
+    await bench.round()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    await bench.hear(who, says(who, id, "delivered", wamid=wamid(id)))
+    assert await status_of(pool, id) == ("delivered", None, "consumed")
+    assert await events_of(pool, id) == ["message.failed", "message.delivered"]
+    assert len(bench.only.submitted) == 1
+
+
 @pytest.mark.parametrize("named", [True, False])
 async def test_meta_closes_a_window_that_looked_open(pool: Pool, named: bool) -> None:
     who, bench = await bench_of(pool)
