@@ -127,10 +127,9 @@ async def recount(conn: Connection, channel: str, chunks: Sequence[tuple[UUID, U
         key = (row["organization_id"], row["campaign_id"], row["first_id"])
         before = [row[name] for name in COUNTED]
         after = [row[f"{name}_now"] for name in COUNTED]
-        if sum(after[: len(FATES)]) != sum(
-            before[: len(FATES)]
-        ):  # messages past their retention are gone: keep the last count
-            after = before
+        # `never_sent` is part of the failed ones.
+        if sum(after[: len(FATES)]) != sum(before[: len(FATES)]):
+            after = before  # messages past their retention are gone: keep the last count
         difference = moved.setdefault(key[:2], [0] * len(COUNTED))
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
             difference[place] += new - old

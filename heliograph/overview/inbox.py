@@ -30,7 +30,7 @@ from heliograph.why.words import Kind
 
 #: Characters of the last message shown in the list.
 SHOWN_WORDS = 90
-#: Threads scanned for a page of a search: 15 ms if none of these users is a contact, since their names are in messages.
+#: Threads scanned for a page of a search: 25 ms if none of these users is a contact, since their names are in messages.
 SEARCHED = 500
 #: Messages of each list scanned for a page of a thread; SMS have no index by recipient.
 LOOK = PAGE_LOOK
