@@ -20,7 +20,6 @@ from math import ceil
 
 import msgspec
 import structlog
-import uvloop
 
 from heliograph import doctor, requests
 from heliograph.accounts import idempotency
@@ -266,11 +265,6 @@ async def serve(
             async with asyncio.timeout(2):
                 await pool.close()
         pool.terminate()
-
-
-def run(settings: Settings, *, host: str, port: int) -> None:
-    """Run a complete web process: serve on uvloop until told to stop."""
-    uvloop.run(serve(settings, host=host, port=port))
 
 
 async def serve_guide(

@@ -1,4 +1,4 @@
-"""What a process loads that it never uses is memory of each of them (decision 229)."""
+"""What a process loads that it never uses is memory of each of them (decision 229), and what it loads is no garbage."""
 
 from __future__ import annotations
 
@@ -17,3 +17,27 @@ import rich.progress
 def test_a_process_loads_nothing_to_colour_tracebacks_with() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+#: Runs a command, and says at the end what was collected before it was loaded, whether anything is since, and how many
+#: objects are left for the collection at exit.
+COLLECTED = """
+import atexit, gc, sys
+from heliograph.cli import main
+
+def collected(phase, info):
+    if not gc.get_freeze_count():
+        early.append(info["generation"])
+
+early = []
+gc.callbacks.append(collected)
+atexit.register(lambda: print(early, gc.isenabled(), len(gc.get_objects()) < 100))
+sys.argv = ["heliograph", "api", "--help"]
+main()
+"""
+
+
+def test_a_command_does_not_look_for_garbage_in_what_it_imports() -> None:
+    done = subprocess.run([sys.executable, "-c", COLLECTED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "[] True True"
