@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Set
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,6 +21,8 @@ from heliograph.base.database.clock import iso
 from heliograph.base.embedded.server import Embedded, owner_url_of
 from heliograph.cli import app
 from heliograph.cli.running import restore
+from tests import forks
+from tests.fork_server import standing_for
 from tests.load import Client
 from tests.processes import environment, until, until_true
 from tests.up import Up, up
@@ -33,6 +34,8 @@ PASSPHRASE = "correct horse battery staple"
 
 @pytest.fixture
 def place(public_place: Path) -> Path:
+    # Whoever forks commands ends with the thread that launched it, and those in which commands run end with their test.
+    forks.address()
     home = public_place / "home"
     home.mkdir()
     return home
@@ -41,7 +44,7 @@ def place(public_place: Path) -> Path:
 def heliograph(*arguments: str, status: int = 0, **settings: str) -> Any:
     """What a command says as JSON; an expected failure's text."""
     done = subprocess.run(
-        [sys.executable, "-m", "heliograph", *arguments, "--json"],
+        [*standing_for(forks.address()), *arguments, "--json"],
         capture_output=True,
         text=True,
         env=environment(HELIOGRAPH_BACKUP_PASSPHRASE=PASSPHRASE, **settings),
