@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -17,18 +16,18 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import from_environment
 from heliograph.http.server.server import CannotListen
 from heliograph.serve import bound, serve
+from tests import forks
+from tests.forks import Forked
 from tests.ports import held_port
-from tests.processes import until_true
+from tests.processes import environment, until_true
 
 from .conftest import Api, make_tenant, running
 
-Process = asyncio.subprocess.Process
-
 
 @contextlib.asynccontextmanager
-async def processes(database_url: str, *, number: int, **settings: str) -> AsyncIterator[tuple[str, list[Process]]]:
+async def processes(database_url: str, *, number: int, **settings: str) -> AsyncIterator[tuple[str, list[Forked]]]:
     """Web processes that share a port."""
-    environment = os.environ | {
+    given = {
         "HELIOGRAPH_DATABASE_URL": database_url,
         "HELIOGRAPH_SECRET_KEY": "a secret key for tests of the API only, long",
         "HELIOGRAPH_NOT_READY_SECONDS": "0",
@@ -36,8 +35,7 @@ async def processes(database_url: str, *, number: int, **settings: str) -> Async
     }
     with held_port() as port:
         started = [
-            await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.api.process", str(port), env=environment)
-            for _ in range(number)
+            await forks.start("api", "--port", str(port), environment=environment(**given)) for _ in range(number)
         ]
         try:
             async with asyncio.timeout(120):
@@ -51,7 +49,7 @@ async def processes(database_url: str, *, number: int, **settings: str) -> Async
                 await process.wait()
 
 
-async def listening(process: Process, port: int) -> None:
+async def listening(process: Forked, port: int) -> None:
     """Wait until this process listens on the port."""
     wanted = f"{port:04X}"
     while process.returncode is None:
@@ -149,7 +147,7 @@ async def test_before_it_takes_no_more_it_says_so(database_url: str, pool: Pool)
 
         assert await ask(root + "/readyz") == (200, '{"status":"ready"}', False)
         assert await ask(root + "/livez") == (200, '{"status":"live"}', False)
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
 
         async def is_stopping() -> bool:
             return await ask(root + "/readyz") == (503, '{"status":"stopping"}', True)
@@ -182,12 +180,11 @@ async def test_the_second_signal_ends_it_at_once(database_url: str) -> None:
         port = int(url.rsplit(":", 1)[1].split("/")[0])
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"POST /v1/sms/send HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\na")
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(120):
             with contextlib.suppress(ConnectionError):
                 while True:
                     await asyncio.open_connection("127.0.0.1", port)
-            # Not `process.terminate()`: that looks whether it has ended, and takes its status away from `wait`.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
             assert await process.wait() in (0, -signal.SIGTERM)
