@@ -81,7 +81,7 @@ async def judge(api: Api, place: Path, number: int, *options: str, examples: int
     """How many cases were tried. None may fail."""
     seed = int.from_bytes(os.urandom(4), "big") if LONG else number
     process = await asyncio.create_subprocess_exec(
-        Path(sys.executable).with_name("schemathesis"),
+        *(sys.executable, "-m", "tests.api.run_schemathesis"),
         *("--config-file", CONFIG, "run", api.base_url + "/v1/openapi.json", "--seed", str(seed)),
         *("--checks", "all", "--max-examples", str(examples), "--no-color", "--warnings", "off"),
         *("--generation-database", "none", *options),
