@@ -64,7 +64,9 @@ class Stream(msgspec.Struct, kw_only=True):
 Answer = Page | Region | Redirect | Download | Stream
 
 
-def worded(refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, str] = MappingProxyType({})) -> Invalid:
+def form_errors(
+    refusal: Invalid, said: Mapping[Any, str], *, fields: Mapping[str, str] = MappingProxyType({})
+) -> Invalid:
     """A rule's refusals in the words of a form. `said`: texts by field, or by field and issue; others are unchanged.
     `fields`: the form's names of fields that it calls differently."""
     listed = [

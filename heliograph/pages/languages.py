@@ -83,24 +83,24 @@ class ReaderLocale:
         found = known if isinstance(known, str) else known[0]
         return found % values if values else found
 
-    def told(self, sentence: str) -> str:
+    def sentence(self, sentence: str) -> str:
         """A sentence for operators in the reader's language; anything else, and quoted words, are unchanged."""
         if not isinstance(sentence, Sentence) or not sentence.english:
             return sentence
         return self.text(sentence.english, **{name: self._value(value) for name, value in sentence.values.items()})
 
-    def worded(self, message: str) -> str:
+    def error(self, message: str) -> str:
         """The message of an invalid field: a Sentence, or a text that has a translation."""
-        return self.told(message) if isinstance(message, Sentence) else self.text(message)
+        return self.sentence(message) if isinstance(message, Sentence) else self.text(message)
 
     def _value(self, value: Value) -> str:
         if isinstance(value, str):
-            return self.told(value)
+            return self.sentence(value)
         if isinstance(value, datetime):
             return self.moment(value)
         return self.number(value, len(str(value).partition(".")[2]))
 
-    def form(self, one: str, many: str, number: int) -> str:
+    def plural(self, one: str, many: str, number: int) -> str:
         """`one` or `many`, depending on the number, with `%(num)s` still to be filled in."""
         known = self._texts.get(one)
         forms = known if isinstance(known, tuple) else (one, many)
@@ -108,8 +108,8 @@ class ReaderLocale:
         return forms[0 if number == 1 else -1]
 
     def count(self, one: str, many: str, number: int, **values: object) -> str:
-        """Like `form`, with the number and `values` filled in."""
-        return self.form(one, many, number) % {"num": self.number(number), **values}
+        """Like `plural`, with the number and `values` filled in."""
+        return self.plural(one, many, number) % {"num": self.number(number), **values}
 
     def number(self, value: float, digits: int = 0) -> str:
         """A number with the separators of the language."""
@@ -123,7 +123,7 @@ class ReaderLocale:
 
     def moment(self, at: datetime) -> str:
         """A date and time: `12 May 2026, 10:02`."""
-        return f"{self.day(at)}, {self.hour(at)}"
+        return f"{self.day(at)}, {self.time(at)}"
 
     def instant(self, at: datetime) -> str:
         """A date and time in milliseconds, for events within the same second: `12 May 2026, 10:02:41.123`."""
@@ -151,7 +151,7 @@ class ReaderLocale:
         """`May 2026`."""
         return dates.format_skeleton("yMMMM", day, locale=self._locale)
 
-    def hour(self, at: datetime) -> str:
+    def time(self, at: datetime) -> str:
         """`10:00`."""
         local = at.astimezone(self._zone)
         return f"{local.hour:02}:{local.minute:02}"
@@ -165,7 +165,7 @@ class ReaderLocale:
             return self.moment(at)
         return _gap(self.language, gap // timedelta(seconds=1))
 
-    def lasted(self, seconds: float) -> str:
+    def duration(self, seconds: float) -> str:
         """A duration: `0.42 s`, `3.1 s`, `4 min 10 s`, `2 h 5 min`."""
         if seconds < 60:
             return f"{self.number(seconds, 2 if seconds < 1 else 1)} s"

@@ -133,8 +133,8 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "ago": _ago,
         "date": _date,
         "month": _month,
-        "lasted": _lasted,
-        "told": _told,
+        "duration": _duration,
+        "sentence": _sentence,
         "short": short,
         "tail": tail,
         "iso": iso,
@@ -274,7 +274,7 @@ def _gettext(context: Context, text: str) -> str:
 
 @pass_context
 def _ngettext(context: Context, one: str, many: str, number: int) -> str:
-    chosen: str = context["locale"].form(one, many, number)
+    chosen: str = context["locale"].plural(one, many, number)
     return chosen
 
 
@@ -296,14 +296,14 @@ def _number(context: Context, value: float, digits: int = 0) -> str:
 
 
 @pass_context
-def _told(context: Context, sentence: str) -> str:
-    found: str = context["locale"].told(sentence)
+def _sentence(context: Context, sentence: str) -> str:
+    found: str = context["locale"].sentence(sentence)
     return found
 
 
 @pass_context
-def _lasted(context: Context, seconds: float) -> str:
-    found: str = context["locale"].lasted(seconds)
+def _duration(context: Context, seconds: float) -> str:
+    found: str = context["locale"].duration(seconds)
     return found
 
 

@@ -17,7 +17,7 @@ from heliograph.webhooks.recording import events
 from heliograph.why import words
 
 #: Customers' descriptions of failures, by code. Never a supplier's text.
-FAILURES = words.told("sms_failure")
+FAILURES = words.customer_texts("sms_failure")
 #: Statuses of messages that no supplier has.
 WAITING = ("accepted", "sending")
 

@@ -32,7 +32,9 @@ def checked(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
         if unknown := re.match(r"Object contains unknown field `(.*)`", text):
             raise SettingError(said("%(name)s is not a setting", name=unknown[1])) from None
         at = _AT.search(text)
-        raise SettingError(joined([at[1], worded(text)], " ") if at and at[1] else worded(text)) from None
+        raise SettingError(
+            joined([at[1], describe_error(text)], " ") if at and at[1] else describe_error(text)
+        ) from None
 
 
 class SettingError(SettingsError):
@@ -62,7 +64,7 @@ TYPES: Mapping[str, Sentence] = {
 }
 
 
-def worded(text: str) -> Sentence:
+def describe_error(text: str) -> Sentence:
     """An error message of msgspec as the rest of a sentence that begins with the field, wherever it stands."""
     text = _AT.sub("", text)
     if found := re.fullmatch(r"Expected `(\w+)[^`]*`(?:, got `[^`]*`)?", text):

@@ -45,7 +45,7 @@ RANK = {"accepted": 0, "sent": 1, "canceled": 2, "failed": 3, "delivered": 4, "r
 ARRIVED = ("delivered", "read")
 
 #: Texts for customers about a failure, by code. Never Meta's text.
-FAILURES = words.told("whatsapp_failure")
+FAILURES = words.customer_texts("whatsapp_failure")
 
 
 class Pricing(msgspec.Struct, frozen=True, gc=False):

@@ -54,7 +54,7 @@ def told(site: Site, word: str) -> str:
     """A sentence as its reader has it, of one whose values are not known its longest piece without any; names stay."""
     if isinstance(word, Sentence):
         assert site.says(word.english)
-        return site.locale.told(word)
+        return site.locale.sentence(word)
     if word not in catalogue("pt"):
         return word
     return max(re.split(r"%\(\w+\)s|%%", site.says(word)), key=len).strip()
@@ -71,7 +71,7 @@ async def found(site: Site, words: tuple[str, ...]) -> None:
         async with site.pool.acquire() as conn:
             checks = await doctor.examine(conn, site.made.settings, far=False)
         for one in checks:
-            said_of = " ".join(site.locale.told(part) for part in (one.check, one.detail, one.remedy))
+            said_of = " ".join(site.locale.sentence(part) for part in (one.check, one.detail, one.remedy))
             if one.state != "ok" and all(told(site, word) in said_of for word in words):
                 return
         await asyncio.sleep(0.2)

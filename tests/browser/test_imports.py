@@ -88,7 +88,7 @@ async def test_a_messy_file_while_processes_are_killed(
         await country.select_option("MZ")
         await national.wait_for()
         await page.get_by_role("button", name=says("Check the whole file")).click()
-        told = site.locale.form("Import %(num)s row", "Import %(num)s rows", people) % {"num": number(people)}
+        told = site.locale.plural("Import %(num)s row", "Import %(num)s rows", people) % {"num": number(people)}
         run = page.get_by_role("button", name=told)
         await run.wait_for()
         assert await page.get_by_text(site.locale.country("MZ")).count() == 1

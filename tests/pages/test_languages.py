@@ -90,10 +90,10 @@ def test_numbers_and_times_are_written_as_the_reader_does() -> None:
         "1 234 567,5".replace(" ", "\xa0"),
     )
     at = clock.EPOCH + timedelta(days=20_000, hours=10)
-    assert (english.moment(at), portuguese.hour(at)) == ("4 Oct 2024, 10:00", "12:00")
+    assert (english.moment(at), portuguese.time(at)) == ("4 Oct 2024, 10:00", "12:00")
     assert english.instant(at + timedelta(seconds=41, milliseconds=123)) == "4 Oct 2024, 10:00:41.123"
-    assert english.lasted(0.42) == "0.42 s"
-    assert english.lasted(250) == "4 min 10 s"
+    assert english.duration(0.42) == "0.42 s"
+    assert english.duration(250) == "4 min 10 s"
     assert locale("en", "Nowhere/Atall").zone == "UTC"
 
 

@@ -11,7 +11,7 @@ from heliograph.accounts.installation import Installation
 from heliograph.base.errors import Invalid
 from heliograph.base.process.settings import in_force
 from heliograph.mail import outbox
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.lists import ranges
 from heliograph.pages.requests import Request
@@ -56,7 +56,7 @@ async def save(request: Request) -> Answer:
             wanted = {name: text for name, text in given.items() if name not in as_shown}
             await installation.change(conn, request.who, wanted)
     except Invalid as refusal:
-        return refused("administration/settings.html", worded(refusal, WRONG), await _values(request))
+        return refused("administration/settings.html", form_errors(refusal, WRONG), await _values(request))
     request.services.installation.forget()
     return Redirect(location=HERE, notice=request.text("The settings are saved."))
 

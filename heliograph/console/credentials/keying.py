@@ -17,7 +17,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import ORGANIZATIONS_CHANGE
@@ -66,7 +66,7 @@ async def create(request: Request) -> Answer:
     try:
         made = await request.once(work, has_secret=True, actor=acting_for(request, one))
     except Invalid as refusal:
-        return refused("credentials/key_new.html", worded(refusal, WRONG), _typed(request, one))
+        return refused("credentials/key_new.html", form_errors(refusal, WRONG), _typed(request, one))
     except TooManyActiveKeys as refusal:
         wrong = Invalid(("name", refusal.code, refusal.message))
         return refused("credentials/key_new.html", wrong, _typed(request, one))
@@ -86,7 +86,7 @@ async def rename(request: Request) -> Answer:
             name = request.form.get("name", "")
             await lifecycle.rename(conn, acting_for(request, one), id=request.id("key"), name=name)
     except Invalid as refusal:
-        return refused("credentials/key.html", worded(refusal, WRONG), await _values(request))
+        return refused("credentials/key.html", form_errors(refusal, WRONG), await _values(request))
     return Redirect(location=_path(one, request), notice=request.text("The key is renamed."))
 
 

@@ -10,7 +10,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.console.credentials import keys
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import sender_ids
@@ -95,4 +95,4 @@ async def _done(request: Request, work: Work) -> Answer:
 
 
 async def _wrong(request: Request, refusal: Invalid) -> Answer:
-    return refused("credentials/keys.html", worded(refusal, typed.WRONG), await keys.values(request))
+    return refused("credentials/keys.html", form_errors(refusal, typed.WRONG), await keys.values(request))

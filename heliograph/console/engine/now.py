@@ -140,7 +140,7 @@ def _said(request: Request, seen: Now, problems: list[Problem]) -> str:
         return request.locale.count("%(num)s thing is wrong.", "%(num)s things are wrong.", failed)
     late = max(seen.late.values(), default=0.0)
     if late > LATE:
-        return request.text("Work is late: the oldest is %(time)s overdue.", time=request.locale.lasted(late))
+        return request.text("Work is late: the oldest is %(time)s overdue.", time=request.locale.duration(late))
     if problems:
         return request.locale.count("Carrying; %(num)s warning.", "Carrying; %(num)s warnings.", len(problems))
     if seen.rates is None or not seen.suppliers:
@@ -150,5 +150,5 @@ def _said(request: Request, seen: Now, problems: list[Problem]) -> str:
         rate=request.locale.number(seen.rates.handed_over, 1 if seen.rates.handed_over < 10 else 0),
         bound=sum(one.bound > 0 for one in seen.suppliers),
         all=len(seen.suppliers),
-        time=request.locale.lasted(late),
+        time=request.locale.duration(late),
     )

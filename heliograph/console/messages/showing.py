@@ -80,7 +80,7 @@ def values(request: Request, found: Timeline, *, whole: bool) -> dict[str, Any]:
         "lines": timeline.lines(steps),
         "queued": [wording.details(request, shown(one)) for one in found.queued],
         "why": found.why and found.why.words(request.locale.language),
-        "evidence": found.evidence and request.locale.told(found.evidence),
+        "evidence": found.evidence and request.locale.sentence(found.evidence),
         "is_rebuilt": any(one.what == "submit" for one in found.entries),
         "is_whole": whole,
         "text": found.text,

@@ -95,7 +95,7 @@ async def _whatsapp(
     if _is_after(row.get("lease_until"), now):
         return request.text("A worker has it and hands it over."), "/console/queue"
     if row.get("held") and _is_after(row.get("held_until"), now):
-        why = request.text("Credential") if row["held"] == "credential" else request.locale.told(kept(row["held"]))
+        why = request.text("Credential") if row["held"] == "credential" else request.locale.sentence(kept(row["held"]))
         said = request.text(
             "Its number is held at Meta until %(time)s: %(reason)s",
             time=request.locale.moment(row["held_until"]),

@@ -152,7 +152,7 @@ def _value(request: Request, name: str, value: Any) -> Any:
         return value
     if (known := VALUES.get(name, {}).get(value)) is not None:
         return request.text(known)
-    return request.locale.told(value if isinstance(value, Sentence) else _read_back(request, value))
+    return request.locale.sentence(value if isinstance(value, Sentence) else _read_back(request, value))
 
 
 def _read_back(request: Request, words: str) -> Sentence:
@@ -161,6 +161,6 @@ def _read_back(request: Request, words: str) -> Sentence:
         if (found := pattern.fullmatch(words)) is not None:
             return Sentence.of(english, {name: _read_back(request, value) for name, value in found.groupdict().items()})
     first, colon, rest = words.partition(": ")
-    if colon and request.locale.told(kept(first)) != first:
+    if colon and request.locale.sentence(kept(first)) != first:
         return joined([kept(first), _read_back(request, rest)], ": ")
     return kept(words)

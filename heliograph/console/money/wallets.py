@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import money
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import figures
 from heliograph.pages.lists import pagination
 from heliograph.pages.requests import Request
@@ -70,7 +70,7 @@ async def change(request: Request) -> Answer:
 
         await request.once(work, actor=acting_for(request, one))
     except (Invalid, WalletInsufficientFunds) as refusal:
-        problem = worded(refusal, WRONG) if isinstance(refusal, Invalid) else _too_little()
+        problem = form_errors(refusal, WRONG) if isinstance(refusal, Invalid) else _too_little()
         async with request.reading() as conn:
             return refused("money/wallet.html", problem, await _values(conn, request, one))
     return Redirect(location=f"{HERE}/{one.id}", notice=request.text("It is booked."))

@@ -15,7 +15,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.console.acting import organization
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import leaving, organization_rules
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import reply_form
@@ -82,7 +82,7 @@ async def change(request: Request) -> Answer:
                 by=request.who,
             )
     except Invalid as refusal:
-        return refused("organizations/settings.html", worded(refusal, WRONG), _values(request, one, given))
+        return refused("organizations/settings.html", form_errors(refusal, WRONG), _values(request, one, given))
     return Redirect(location=f"/console/organizations/{one.id}/settings", notice=request.text("Saved."))
 
 

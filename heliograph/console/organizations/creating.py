@@ -11,7 +11,7 @@ from heliograph.base.errors import Invalid
 from heliograph.console import typed
 from heliograph.mail import outbox
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, refused, worded
+from heliograph.pages.answers import Answer, Page, form_errors, refused
 from heliograph.pages.people import team
 from heliograph.pages.requests import Request
 from heliograph.people import invitations
@@ -70,7 +70,7 @@ async def create(request: Request) -> Answer:
                     conn, actor, email=email, role="owner", box=box, language=request.locale.language
                 )
     except Invalid as refusal:
-        return refused("organizations/new.html", worded(refusal, typed.WRONG, fields=NAMED), _typed(request))
+        return refused("organizations/new.html", form_errors(refusal, typed.WRONG, fields=NAMED), _typed(request))
     values = {
         "one": made,
         "waits": sender is not None and sender.status != "approved",

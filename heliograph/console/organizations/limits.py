@@ -22,7 +22,7 @@ from heliograph.console.acting import organization
 from heliograph.overview.installation import organizations as overview
 from heliograph.overview.installation import rates
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import leaving, organization_rules, shortening
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
@@ -204,7 +204,7 @@ async def _changed(request: Request, group: str, work: Work) -> Answer:
     except NotAgreed as asks:
         return shortening.ask(request, asks, back=f"/console/organizations/{request.id('id')}/limits")
     except Invalid as refusal:
-        return refused("organizations/limits.html", worded(refusal, typed.WRONG), await _values(request, group))
+        return refused("organizations/limits.html", form_errors(refusal, typed.WRONG), await _values(request, group))
     return Redirect(location=f"/console/organizations/{one.id}/limits", notice=request.text("Saved."))
 
 

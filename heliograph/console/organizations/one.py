@@ -17,7 +17,7 @@ from heliograph.console import typed
 from heliograph.console.acting import acting_for, organization
 from heliograph.overview.installation import organizations as overview
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
 from heliograph.people.operators.roles import MONEY_CHANGE, ORGANIZATIONS_CHANGE
@@ -81,7 +81,7 @@ async def rename(request: Request) -> Answer:
             one = await organization(conn, request, "id")
             await organizations.rename(conn, id=one.id, name=request.form.get("name", ""), by=request.who)
     except Invalid as refusal:
-        return refused("organizations/one.html", worded(refusal, typed.WRONG), await _values(request))
+        return refused("organizations/one.html", form_errors(refusal, typed.WRONG), await _values(request))
     return Redirect(location=f"/console/organizations/{one.id}", notice=request.text("Saved."))
 
 
@@ -102,7 +102,7 @@ async def grant(request: Request) -> Answer:
 
         left = await request.once(work, actor=acting_for(request, one))
     except Invalid as refusal:
-        return refused("organizations/one.html", worded(refusal, typed.WRONG), await _values(request))
+        return refused("organizations/one.html", form_errors(refusal, typed.WRONG), await _values(request))
     except QuotaExceeded:
         wrong = Invalid(("amount", "range", "This takes away more than is left."))
         return refused("organizations/one.html", wrong, await _values(request))

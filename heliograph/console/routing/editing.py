@@ -14,7 +14,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing.changing import previewed
 from heliograph.console.routing.listing import HERE
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import figures, leaving
 from heliograph.pages.requests import Request
 from heliograph.routes import rules
@@ -112,7 +112,7 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
                 return await _saved(request, conn, one, id)
             values |= await previewed(request, conn, work, one)
         except Invalid as refusal:
-            return refused("routing/form.html", worded(refusal, WRONG), values)
+            return refused("routing/form.html", form_errors(refusal, WRONG), values)
     if one is not None and not values["differences"]:
         return Redirect(location=f"{HERE}/{one.route.id}", notice=request.text("Nothing was changed."))
     return Page(template="routing/preview.html", values=values)

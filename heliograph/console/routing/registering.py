@@ -10,7 +10,7 @@ from heliograph.accounts import organizations
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.senders import registrations
@@ -63,7 +63,7 @@ async def register(request: Request) -> Answer:
                 by=request.who,
             )
     except Invalid as refusal:
-        return refused("routing/registrations.html", worded(refusal, WRONG), await _values(request, form))
+        return refused("routing/registrations.html", form_errors(refusal, WRONG), await _values(request, form))
     state = request.text(words.REGISTRATIONS[form["state"]])
     said = request.text("Recorded: %(sender)s, %(state)s.", sender=sender.value, state=state)
     return Redirect(location=request.to(HERE, organization=one.name), notice=said)

@@ -10,7 +10,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.senders import numbers, rules
@@ -92,7 +92,7 @@ async def set_sender(request: Request) -> Answer:
             await rules.put(conn, rule, by=request.who)
     except Invalid as refusal:
         return refused(
-            "routing/rule_sender.html", worded(refusal, WRONG, fields=NAMED), await _form(request, SENDER, form)
+            "routing/rule_sender.html", form_errors(refusal, WRONG, fields=NAMED), await _form(request, SENDER, form)
         )
     return Redirect(location=HERE, notice=request.text("Saved: workers apply it within a second."))
 
@@ -120,7 +120,7 @@ async def set_number(request: Request) -> Answer:
             await numbers.put(conn, rule, by=request.who)
     except Invalid as refusal:
         return refused(
-            "routing/rule_number.html", worded(refusal, WRONG, fields=NAMED), await _form(request, NUMBER, form)
+            "routing/rule_number.html", form_errors(refusal, WRONG, fields=NAMED), await _form(request, NUMBER, form)
         )
     return Redirect(location=HERE, notice=request.text("Saved: workers apply it within a second."))
 

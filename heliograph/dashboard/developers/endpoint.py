@@ -386,7 +386,7 @@ async def _pace(conn: Connection, request: Request, health: Health) -> str:
     if not pace:
         return text("none was delivered in the last 5 minutes")
     told = number(pace, 0 if pace >= EXACT else 1)
-    left = request.locale.lasted(60 * min(health.waiting, figures.MOST_WAITING) / pace)
+    left = request.locale.duration(60 * min(health.waiting, figures.MOST_WAITING) / pace)
     if health.waiting > figures.MOST_WAITING:
         return text("%(pace)s a minute are delivered: more than %(time)s until it is empty", pace=told, time=left)
     return text("%(pace)s a minute are delivered: about %(time)s until it is empty", pace=told, time=left)

@@ -67,8 +67,8 @@ def drawn(request: Request, course: AttemptCourse) -> list[Chart]:
             if course.p50 is None or course.p95 is None
             else text(
                 "Half of the successes were answered within %(half)s, 95 of 100 within %(most)s.",
-                half=locale.lasted(course.p50),
-                most=locale.lasted(course.p95),
+                half=locale.duration(course.p50),
+                most=locale.duration(course.p95),
             ),
             unit=text("seconds"),
             kind="lines",

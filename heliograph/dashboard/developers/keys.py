@@ -18,7 +18,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.overview import usage
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.pieces.key_form import OFFERED, OVERLAPS, overlaps
 from heliograph.pages.requests import Request
 from heliograph.people import memberships
@@ -115,7 +115,7 @@ async def make(request: Request) -> Answer:
     try:
         made = await request.once(work, has_secret=True)
     except Invalid as refusal:
-        return refused("developers/keys_new.html", worded(refusal, words.KEY_FORM), _typed(request))
+        return refused("developers/keys_new.html", form_errors(refusal, words.KEY_FORM), _typed(request))
     except TooManyActiveKeys as refusal:
         async with request.reading() as conn:
             standing = [one for one in await issued.list_all(conn, request.actor) if one.status == "active"]
@@ -183,7 +183,7 @@ async def rename(request: Request) -> Answer:
             await lifecycle.rename(conn, request.actor, id=request.id(), name=name)
     except Invalid as refusal:
         values = {"key": await _key(request), "name": name}
-        return refused("developers/keys_rename.html", worded(refusal, words.KEY_FORM), values)
+        return refused("developers/keys_rename.html", form_errors(refusal, words.KEY_FORM), values)
     return Redirect(location=request.to("/keys"), notice=request.text("The key is renamed."))
 
 

@@ -176,7 +176,7 @@ def cells(request: Request, hours: list[Hour]) -> list[Cell]:
             "idle" if not one.results else "good" if not one.failed else "bad" if not one.delivered else "some",
             request.text(
                 "%(hour)s: %(delivered)s delivered, %(failed)s failed",
-                hour=request.locale.hour(one.at),
+                hour=request.locale.time(one.at),
                 delivered=request.locale.number(one.delivered),
                 failed=request.locale.number(one.failed),
             ),

@@ -66,7 +66,7 @@ async def delayed(conn: Connection, request: Request, message: Message) -> str:
     seconds = (message.sent_at - (message.send_at or message.accepted_at)).total_seconds()
     if seconds < LONG:
         return ""
-    text, waited = request.text, request.locale.lasted(seconds)
+    text, waited = request.text, request.locale.duration(seconds)
     if message.quiet_until is not None and message.quiet_until <= message.sent_at:
         return text("%(time)s of it waiting: it was quiet where the recipient is.", time=waited)
     if message.campaign_id is not None:

@@ -173,13 +173,13 @@ def _cards(request: Request, picture: PeriodFigures) -> list[tuple[str, str, str
         ),
         (
             text("Half within"),
-            "–" if now.p50 is None else locale.lasted(now.p50),
+            "–" if now.p50 is None else locale.duration(now.p50),
             change(now.p50, before.p50, 1, " s"),
             "" if now.p50 is None else arrived,
         ),
         (
             text("95 % within"),
-            "–" if now.p95 is None else locale.lasted(now.p95),
+            "–" if now.p95 is None else locale.duration(now.p95),
             change(now.p95, before.p95, 1, " s"),
             "" if now.p95 is None else arrived,
         ),

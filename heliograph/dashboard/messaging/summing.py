@@ -113,7 +113,7 @@ def _cards(request: Request, told: RollUpFigures, kept: dict[str, str]) -> list[
     text, locale = request.text, request.locale
     arrived = request.to("/messages", **kept | {"status": ",".join(ARRIVED)})
     lost = request.to("/messages", **kept | {"status": ",".join(LOST)})
-    within = " · ".join("–" if one is None else locale.lasted(one) for one in (now.p50, now.p95))
+    within = " · ".join("–" if one is None else locale.duration(one) for one in (now.p50, now.p95))
     return [
         (text("Accepted"), locale.number(now.accepted), request.to("/messages", **kept)),
         (text("Delivered"), "–" if now.rate is None else f"{locale.number(now.rate, 1)} %", arrived),

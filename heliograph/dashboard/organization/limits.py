@@ -15,7 +15,7 @@ from heliograph.classes import kinds
 from heliograph.guard import holds, rules
 from heliograph.guard.holds import Hold
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import figures, guard_rules, leaving
 from heliograph.pages.requests import Request
 from heliograph.people import policy
@@ -73,7 +73,7 @@ async def _changed(request: Request, work: Callable[[Connection, Actor], Awaitab
         async with request.writing() as conn, conn.transaction():
             await work(conn, request.acting("live"))
     except Invalid as refusal:
-        return refused(TEMPLATE, worded(refusal, words.LIMITS_FORM), await _values(request))
+        return refused(TEMPLATE, form_errors(refusal, words.LIMITS_FORM), await _values(request))
     return Redirect(location="/settings/limits", notice=request.text("The settings are saved."))
 
 

@@ -14,7 +14,7 @@ from heliograph.base.errors import Invalid
 from heliograph.overview import sender_places, senders
 from heliograph.overview.senders import Sent
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
 from heliograph.senders import registrations
 from heliograph.senders.book import STAND_INS
@@ -92,7 +92,7 @@ async def ask(request: Request) -> Answer:
     try:
         asked = await request.once(work)
     except Invalid as refusal:
-        return await _refused(request, worded(refusal, words.SENDER_FORM), value)
+        return await _refused(request, form_errors(refusal, words.SENDER_FORM), value)
     except (SenderIdAlreadyExists, TooManyPending) as refusal:
         wrong = Invalid(("value", refusal.code, refusal.message))
         return await _refused(request, wrong, value)
@@ -166,7 +166,7 @@ async def _typed(request: Request, value: str) -> dict[str, Any]:
         try:
             sender_ids.check(value.strip())
         except Invalid as refusal:
-            problem = request.text(worded(refusal, words.SENDER_FORM).details["fields"][0]["message"])
+            problem = request.text(form_errors(refusal, words.SENDER_FORM).details["fields"][0]["message"])
     return {
         "value": value,
         "problem": problem,

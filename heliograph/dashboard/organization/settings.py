@@ -14,7 +14,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.pages import words
-from heliograph.pages.answers import Answer, Page, Redirect, refused, worded
+from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import figures, leaving, organization_rules, shortening
 from heliograph.pages.people import own_account
 from heliograph.pages.pieces import confirming
@@ -152,7 +152,7 @@ async def _changed(request: Request, group: str, work: Callable[[Connection, Act
         return shortening.ask(request, asks, back="/settings")
     except Invalid as refusal:
         return refused(
-            "organization/settings.html", worded(refusal, words.SETTINGS_FORM), await _values(request, group)
+            "organization/settings.html", form_errors(refusal, words.SETTINGS_FORM), await _values(request, group)
         )
     request.services.sessions.forget(request.token)
     return Redirect(location="/settings", notice=request.text("The settings are saved."))
@@ -214,13 +214,13 @@ async def _values(request: Request, group: str = "") -> dict[str, Any]:
         "encodings": [(name, request.text(said), request.text(more)) for name, said, more in words.ENCODINGS],
         "may_owners": may_owners,
         "guarantees": [(name, request.text(said), request.text(more)) for name, said, more in words.GUARANTEES],
-        "validities": [(str(one), locale.lasted(one)) for one in sorted(validities)],
+        "validities": [(str(one), locale.duration(one)) for one in sorted(validities)],
         "quiets": [(name, request.text(said), request.text(more)) for name, said, more in words.QUIET_HOURS],
         "kept_days": kept,
-        "days": [(str(one), locale.lasted(86_400 * one)) for one in sorted(days)],
+        "days": [(str(one), locale.duration(86_400 * one)) for one in sorted(days)],
         "kept_months": months,
-        "days_of_messages": [(str(one), locale.lasted(86_400 * one)) for one in sorted(message_days)],
-        "offered_hours": [(str(one), locale.lasted(3600 * one)) for one in sorted(hours)],
+        "days_of_messages": [(str(one), locale.duration(86_400 * one)) for one in sorted(message_days)],
+        "offered_hours": [(str(one), locale.duration(3600 * one)) for one in sorted(hours)],
     }
 
 

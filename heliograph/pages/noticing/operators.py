@@ -35,7 +35,7 @@ def _title(known: ReaderLocale, kind: str, group: Sequence[Cause]) -> str:
     if kind == "approval.waiting":
         return count("%(num)s sender ID waits for a decision.", "%(num)s sender IDs wait for a decision.", one.count)
     if len(group) == 1 and one.check is not None:
-        return f"{known.told(one.check.check)}: {known.told(one.check.detail)}"
+        return f"{known.sentence(one.check.check)}: {known.sentence(one.check.detail)}"
     match kind:
         case "supplier.lost":
             return count("%(num)s supplier has no session.", "%(num)s suppliers have no session.", len(group))
@@ -56,9 +56,9 @@ def _lines(known: ReaderLocale, kind: str, group: Sequence[Cause], console: str)
         if one.check is None:
             continue
         if len(group) > 1:
-            found.append(f"- {known.told(one.check.check)}: {known.told(one.check.detail)}")
+            found.append(f"- {known.sentence(one.check.check)}: {known.sentence(one.check.detail)}")
         if one.check.remedy:
-            found.append(f"  {known.text('What to do')}: {known.told(one.check.remedy)}")
+            found.append(f"  {known.text('What to do')}: {known.sentence(one.check.remedy)}")
     if console:
         found.append(f"{console}{KINDS[kind].path}")
     return found

@@ -116,7 +116,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     def _label(self, at: datetime) -> str:
         # A day is named only where the interval is one: 24 hours may begin at any time.
-        is_day = self.step >= DAY and self.locale.hour(at) == "00:00"
+        is_day = self.step >= DAY and self.locale.time(at) == "00:00"
         return self.locale.day(at) if is_day else self.locale.moment(at)
 
     def _figure(self, value: float | None) -> str:
@@ -163,8 +163,8 @@ def pictured(
             if now.p50 is None or now.p95 is None
             else text(
                 "Half of the messages arrived within %(half)s, 95 of 100 within %(most)s.",
-                half=locale.lasted(now.p50),
-                most=locale.lasted(now.p95),
+                half=locale.duration(now.p50),
+                most=locale.duration(now.p95),
             ),
             unit=text("seconds"),
             kind="lines",

@@ -20,7 +20,7 @@ from heliograph.base.process.settings import SettingsError
 from heliograph.base.sentences import joined
 from heliograph.suppliers.lookups import kinds
 from heliograph.suppliers.lookups.kind import LookupSettings
-from heliograph.suppliers.settings import SettingError, worded
+from heliograph.suppliers.settings import SettingError, describe_error
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ def parsed(kind: str, pairs: Sequence[str]) -> dict[str, Any]:
             try:
                 values[name] = msgspec.convert(text, hints[name], strict=False)
             except msgspec.ValidationError as error:
-                raise Invalid((name, "format", joined([name, worded(str(error))], " "))) from None
+                raise Invalid((name, "format", joined([name, describe_error(str(error))], " "))) from None
     return values
 
 

@@ -17,7 +17,7 @@ from heliograph.base.sentences import joined, said
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.suppliers import kinds
 from heliograph.suppliers.http.kind import SECRET, secrets_of
-from heliograph.suppliers.settings import SettingError, worded
+from heliograph.suppliers.settings import SettingError, describe_error
 
 #: Stands for a password.
 HIDDEN = "(hidden)"
@@ -144,7 +144,7 @@ def _row(row: dict[str, Any], pair: str) -> Routing:
     try:
         return msgspec.convert(row, Routing)
     except msgspec.ValidationError as error:
-        raise Invalid((key, "invalid", joined([key, worded(str(error))], " "))) from None
+        raise Invalid((key, "invalid", joined([key, describe_error(str(error))], " "))) from None
 
 
 def check(kind: str, settings: dict[str, Any]) -> None:
@@ -228,4 +228,4 @@ def _converted(key: str, text: str, kind: Any) -> Any:
         try:
             return msgspec.to_builtins(msgspec.convert([one.strip() for one in text.split(",")], kind))
         except msgspec.ValidationError:
-            raise Invalid((key, "format", joined([key, worded(str(error))], " "))) from None
+            raise Invalid((key, "format", joined([key, describe_error(str(error))], " "))) from None
