@@ -177,7 +177,7 @@ class Worker:
             for part in self._parts:
                 await asyncio.wait_for(part.drain(), 2 * grace)
             if not self.stays:
-                await workers.gone(self._pool, self.id)
+                await workers.end(self._pool, self.id)
         except Exception as error:
             log.warning("stopped without reaching the database", error=type(error).__name__)
         for part in self._parts:

@@ -83,12 +83,12 @@ async def change(
                 object_id=organization_id,
                 name=name,
                 organization_id=organization_id,
-                before=_told(before),
-                after=_told(after),
+                before=_audit_values(before),
+                after=_audit_values(after),
             )
     return after
 
 
-def _told(limits: RateLimits) -> dict[str, int | None]:
+def _audit_values(limits: RateLimits) -> dict[str, int | None]:
     """For the audit log, by column names, which are unambiguous next to an organization's other settings."""
     return {f"rate_{bucket}": limit for bucket, limit in msgspec.structs.asdict(limits).items()}

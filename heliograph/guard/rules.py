@@ -147,13 +147,13 @@ async def configure(
                 "guard.configured",
                 object_id=organization_id,
                 organization_id=organization_id,
-                before=_told(before),
-                after=_told(after),
+                before=_audit_values(before),
+                after=_audit_values(after),
             )
     return after
 
 
-def _told(rules: Rules) -> dict[str, Any]:
+def _audit_values(rules: Rules) -> dict[str, Any]:
     """For the audit log. Ranges are shortened: they may be complete numbers, which the log must not contain."""
     told = {"policy": rules.policy, "by_default": rules.by_default, "safe": [one[:-4] + "…" for one in rules.safe]}
     if rules.event_until is not None:

@@ -57,6 +57,6 @@ def encoded(chosen: Chosen) -> str:
     return msgspec.json.encode(chosen).decode()
 
 
-def told(chosen: Chosen) -> dict[str, list[str]]:
+def audit_values(chosen: Chosen) -> dict[str, list[str]]:
     """Choices for the audit log."""
     return {kind: list(ways) for kind, ways in chosen.items()}

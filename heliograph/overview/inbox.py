@@ -163,7 +163,12 @@ async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread]) -> lis
             content = (message.content if message else None) or {}
             name = names.get(one.peer) or (message.profile_name if message else None) or ""
             line = InboxLine(
-                one, name, _cut(rendering.said(content)), _type(message) if message else "text", None, _window(place)
+                one,
+                name,
+                _cut(rendering.plain_text(content)),
+                _type(message) if message else "text",
+                None,
+                _window(place),
             )
         lines.append(line)
     return lines

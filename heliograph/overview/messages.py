@@ -339,7 +339,7 @@ def _said(one: whatsapp.Message) -> str | None:
     """A message's content as text: what its user wrote, its text, or the values of its template."""
     content = one.content or {}
     if one.direction == "inbound":
-        return rendering.said(content) or None
+        return rendering.plain_text(content) or None
     if isinstance(body := content.get("body") or content.get("text"), str):
         return body
     values = content.get("parameters")

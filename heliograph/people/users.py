@@ -184,7 +184,13 @@ async def change(
         user = user_of(row)
         if user != before:
             await audit.record(
-                conn, by, "user.changed", object_id=id, name=user.email, before=_told(before), after=_told(user)
+                conn,
+                by,
+                "user.changed",
+                object_id=id,
+                name=user.email,
+                before=_audit_values(before),
+                after=_audit_values(user),
             )
     return user
 
@@ -253,5 +259,5 @@ def user_of(row: asyncpg.Record) -> User:
     return User(**{name: row[name] for name in User.__struct_fields__})
 
 
-def _told(user: User) -> dict[str, str | None]:
+def _audit_values(user: User) -> dict[str, str | None]:
     return {"name": user.name, "language": user.language, "time_zone": user.time_zone}

@@ -45,7 +45,7 @@ async def beat(pool: Pool, id: UUID, *, name: str, clock_ahead: float, version: 
     return told
 
 
-async def gone(pool: Pool, id: UUID) -> None:
+async def end(pool: Pool, id: UUID) -> None:
     """Record that the worker ends."""
     await pool.execute("DELETE FROM workers WHERE id = $1", id)
 
@@ -71,7 +71,7 @@ async def stay(pool: Pool, id: UUID, *, stop: asyncio.Event) -> bool:
                 async with asyncio.timeout(STAYING):
                     await stop.wait()
     try:
-        await gone(pool, id)
+        await end(pool, id)
     except Exception as error:
         if not is_down(error):
             raise

@@ -183,7 +183,9 @@ async def add(conn: Connection, route: Route, *, note: str = "", by: Who = SYSTE
         async with conn.transaction():
             await conn.execute(INSERT, *_values(made, note))
             await _choose(conn, made)
-            await audit.record(conn, by, "route.added", object_id=made.id, name=made.name, after=_told(made, note))
+            await audit.record(
+                conn, by, "route.added", object_id=made.id, name=made.name, after=_audit_values(made, note)
+            )
     except asyncpg.UniqueViolationError:
         raise _taken(made.name) from None
     return made
@@ -233,8 +235,8 @@ async def change(
                 "route.changed",
                 object_id=after.id,
                 name=after.name,
-                before=_told(before.route, before.note),
-                after=_told(after, said),
+                before=_audit_values(before.route, before.note),
+                after=_audit_values(after, said),
             )
     except asyncpg.UniqueViolationError:
         raise _taken(after.name) from None
@@ -266,7 +268,7 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Who = SYSTEM) -> 
     async with conn.transaction():
         await conn.execute(FORGET, before.route.id)
         await conn.execute(REMOVE, before.route.id)
-        told = _told(before.route, before.note) | {"state": before.state}
+        told = _audit_values(before.route, before.note) | {"state": before.state}
         await audit.record(
             conn, by, "route.removed", object_id=before.route.id, name=before.route.name, before=told, after=None
         )
@@ -334,7 +336,7 @@ def _values(route: Route, note: str) -> Sequence[Any]:
     )
 
 
-def _told(route: Route, note: str) -> dict[str, Any]:
+def _audit_values(route: Route, note: str) -> dict[str, Any]:
     told = msgspec.to_builtins(route) | {"note": note}
     return {
         ("class" if name == "traffic_class" else name): value

@@ -62,8 +62,8 @@ async def put(conn: Connection, rule: NumberRule, *, by: Who = SYSTEM) -> UUID:
             *(rule.sender_numbering or (None, None)),
             rule.note,
         )
-        known = None if before is None else _told(_rule(before))
-        await audit.record(conn, by, "number_rule.changed", object_id=id, before=known, after=_told(rule))
+        known = None if before is None else _audit_values(_rule(before))
+        await audit.record(conn, by, "number_rule.changed", object_id=id, before=known, after=_audit_values(rule))
     return id
 
 
@@ -77,7 +77,7 @@ async def remove(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> None:
         row = await conn.fetchrow(REMOVE, id)
         if row is None:
             raise NotFound("There is no such number rule.", resource="number_rule", id=str(id))
-        before = _told(_rule(row))
+        before = _audit_values(_rule(row))
         await audit.record(conn, by, "number_rule.removed", object_id=id, before=before, after=None)
 
 
@@ -115,5 +115,5 @@ def _rule(row: asyncpg.Record) -> NumberRule:
     )
 
 
-def _told(rule: NumberRule) -> dict[str, Any]:
+def _audit_values(rule: NumberRule) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(rule).items() if name != "id"}

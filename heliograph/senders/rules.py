@@ -53,8 +53,8 @@ async def put(conn: Connection, rule: SenderRule, *, by: Who = SYSTEM) -> UUID:
         await versions.move(conn)
         before = await conn.fetchrow(BEFORE, rule.supplier_id, rule.country, rule.sender, rule.kind)
         id: UUID = await conn.fetchval(PUT, uuid7(), *msgspec.structs.astuple(rule)[1:])
-        known = None if before is None else _told(SenderRule(**before))
-        await audit.record(conn, by, "sender_rule.changed", object_id=id, before=known, after=_told(rule))
+        known = None if before is None else _audit_values(SenderRule(**before))
+        await audit.record(conn, by, "sender_rule.changed", object_id=id, before=known, after=_audit_values(rule))
     return id
 
 
@@ -68,7 +68,7 @@ async def remove(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> None:
         row = await conn.fetchrow(REMOVE, id)
         if row is None:
             raise NotFound("There is no such sender rule.", resource="sender_rule", id=str(id))
-        before = _told(SenderRule(**row))
+        before = _audit_values(SenderRule(**row))
         await audit.record(conn, by, "sender_rule.removed", object_id=id, before=before, after=None)
 
 
@@ -94,5 +94,5 @@ def check(rule: SenderRule) -> None:
         raise Invalid(*wrong)
 
 
-def _told(rule: SenderRule) -> dict[str, Any]:
+def _audit_values(rule: SenderRule) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(rule).items() if name != "id"}

@@ -88,7 +88,7 @@ def _text(message: Message, known: TemplateLayout | None) -> str:
         return ""
     if message.type == "template":
         return filled(known, content.get("parameters"))
-    return said(content)
+    return plain_text(content)
 
 
 def filled(known: TemplateLayout | None, parameters: Any) -> str:
@@ -105,7 +105,7 @@ def _fits(known: TemplateLayout, values: Sequence[str]) -> bool:
     return not known.unsupported and len(values) == known.parameter_count
 
 
-def said(content: dict[str, Any]) -> str:
+def plain_text(content: dict[str, Any]) -> str:
     """The text in a user's message, and what else it consists of, a line each: address and coordinates of a place,
     contact cards, items of an order, answers in a form. "" if there is none."""
     lines = [next((str(content[name]) for name in _SAYING if content.get(name)), "")]

@@ -134,6 +134,6 @@ async def test_the_latest_are_listed_whoever_has_them(pool: Pool, tenant: Tenant
     for hidden in ("for Acme", TO[1:]):
         assert hidden not in page.text
     async with pool.acquire() as conn:
-        first, second = await newest.heard(conn, limit=9)
-        assert [one.id for one in await newest.heard(conn, after=first.id, limit=9)] == [second.id]
+        first, second = await newest.list_parts(conn, limit=9)
+        assert [one.id for one in await newest.list_parts(conn, after=first.id, limit=9)] == [second.id]
     assert "de ninguém" in (await root.get(HERE, accept_language="pt")).words

@@ -105,8 +105,8 @@ async def test_an_account_waits_for_its_first_callback(
     assert "waiting for the first one" in page.words
     async with pool.acquire() as conn:
         (row,) = await conn.fetch("SELECT id FROM whatsapp_apps")
-        await apps.verified(conn, row["id"])
-        await apps.heard(conn, [row["id"]])
+        await apps.record_verified(conn, row["id"])
+        await apps.record_callbacks(conn, [row["id"]])
     live = await root.get(page.path, HX_Request="true")
     assert "waiting for" not in live.words
     assert "<html" not in live.text

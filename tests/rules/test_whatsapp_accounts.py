@@ -203,8 +203,8 @@ async def test_the_old_secret_is_taken_for_a_while(pool: Pool) -> None:
         assert (app.secrets, app.verify_token) == ((b"new secret",), "another")
         with pytest.raises(NotFound):
             await apps.change_app(conn, made.KEY, app_id="999", app_secret="x")
-        await apps.verified(conn, account.app)
-        await apps.heard(conn, [account.app])
+        await apps.record_verified(conn, account.app)
+        await apps.record_callbacks(conn, [account.app])
         app = await apps.get_app(conn, made.KEY, account.app)
     assert app.verified_at is not None
     assert app.last_callback_at is not None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pywa import errors as pywa
 
 from heliograph.pages import languages
-from heliograph.suppliers.whatsapp_cloud.errors import FAILURES, FAULTS, UNCOUNTED, Kind, Scope, classify, told
+from heliograph.suppliers.whatsapp_cloud.errors import FAILURES, FAULTS, UNCOUNTED, Kind, Scope, classify, meaning
 
 AUTH, ACCOUNT, RATE, RETRY = Kind.AUTH, Kind.ACCOUNT, Kind.RATE, Kind.RETRY
 REQUEST, RECIPIENT, TEMPLATE = Kind.REQUEST, Kind.RECIPIENT, Kind.TEMPLATE
@@ -228,16 +228,16 @@ def test_whatever_comes_is_judged(
 
 @pytest.mark.parametrize("code", FAULTS)
 def test_each_code_is_told_in_both_languages(code: int) -> None:
-    sentence = told(str(code))
+    sentence = meaning(str(code))
     assert sentence == FAULTS[code].title
     assert languages.locale("pt").sentence(sentence) != sentence
 
 
 def test_a_code_that_nobody_knows_is_told_with_its_number() -> None:
-    assert told("100/33") == "the object is missing, or not visible to this token"
-    sentence = told("139999")
+    assert meaning("100/33") == "the object is missing, or not visible to this token"
+    sentence = meaning("139999")
     assert sentence == "Meta's error 139999, of which nothing more is known here"
     assert "139999" in languages.locale("pt").sentence(sentence)
     assert "nada mais" in languages.locale("pt").sentence(sentence)
     for ours in ("", "http 500", "pair", "0x00000058", "١٢"):
-        assert told(ours) is None
+        assert meaning(ours) is None

@@ -116,7 +116,7 @@ async def issue(
         )
         assert row is not None
         key = ApiKey(**row)
-        await audit.record(conn, actor, "api_key.created", object_id=key.id, name=key.name, after=_told(key))
+        await audit.record(conn, actor, "api_key.created", object_id=key.id, name=key.name, after=_audit_values(key))
     return key, secret
 
 
@@ -279,7 +279,7 @@ async def _record_status(conn: Connection, actor: Actor, action: str, row: Any, 
     )
 
 
-def _told(key: ApiKey) -> dict[str, object]:
+def _audit_values(key: ApiKey) -> dict[str, object]:
     """What the audit log records about a new key."""
     names = ("profile", "scopes", "mode", "allowed_ips", "expires_at", "last4")
     return {name: getattr(key, name) for name in names}

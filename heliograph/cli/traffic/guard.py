@@ -54,7 +54,7 @@ def list_(
         found = None if org is None else (await organization(conn, org)).id
         return await holds.list_all(conn, organization_id=found, limit=limit)
 
-    show([_told(one) for one in on_database(work, settings_of(data_dir))], json, COLUMNS)
+    show([_display(one) for one in on_database(work, settings_of(data_dir))], json, COLUMNS)
 
 
 @app.command("release")
@@ -68,7 +68,7 @@ def release(hold_id: HoldId, json: Json = False, data_dir: DataDir = None) -> No
 
     async def work(conn: Connection) -> dict[str, Any]:
         one, queued = await holds.release(conn, hold_id, by=shell())
-        return _told(one) | {"released": queued}
+        return _display(one) | {"released": queued}
 
     show(on_database(work, settings_of(data_dir)), json)
 
@@ -84,7 +84,7 @@ def withdraw(hold_id: HoldId, json: Json = False, data_dir: DataDir = None) -> N
 
     async def work(conn: Connection) -> dict[str, Any]:
         canceled = await held.withdraw(conn, hold_id, at=clock.now(), by=shell())
-        return _told(await holds.get(conn, hold_id)) | {"canceled": canceled}
+        return _display(await holds.get(conn, hold_id)) | {"canceled": canceled}
 
     show(on_database(work, settings_of(data_dir)), json)
 
@@ -176,7 +176,7 @@ def _limits(given: Sequence[str]) -> dict[str, int | None]:
     return limits
 
 
-def _told(one: Hold) -> dict[str, Any]:
+def _display(one: Hold) -> dict[str, Any]:
     """A hold for display: rules in words, and only the end of a whole number."""
     because = "; ".join(RULES[rule] for rule in one.rules)
     return as_plain(one) | {"because": because} | ({"range": f"…{one.range[-4:]}"} if one.kind == "number" else {})

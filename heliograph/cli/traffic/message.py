@@ -164,7 +164,7 @@ def show_(
             return await whatsapp_timeline.of_message(conn, id=id, with_text=text, by=shell())
 
     looked = on_database(work, settings_of(data_dir))
-    found = as_plain(looked) | {"why": _told(looked.why, looked.evidence)}
+    found = as_plain(looked) | {"why": _explanation(looked.why, looked.evidence)}
     del found["evidence"]
     found["message"] = _with_margin(found["message"])
     if not text:
@@ -265,7 +265,7 @@ def _with_margin(message: dict[str, Any]) -> dict[str, Any]:
     return message | {"margin": decimal(price - cost)}
 
 
-def _told(why: Why | None, evidence: str | None) -> dict[str, str]:
+def _explanation(why: Why | None, evidence: str | None) -> dict[str, str]:
     """Why a message has its status, the evidence from its carrier, and what to do about it."""
     if why is None:
         return {}

@@ -134,14 +134,14 @@ def withdraw(
         typer.confirm(f"Withdraw up to {counted(found, 'row')} permanently?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Withdrawn]:
-        return await queued_work.withdraw(conn, which, tried=tried, by=shell(), on_progress=_told)
+        return await queued_work.withdraw(conn, which, tried=tried, by=shell(), on_progress=_say_progress)
 
     done = on_database(work, settings)
     rows = [{"kind": name, **as_plain(counts)} for name, counts in done.items()]
     show(rows, json, ("kind", *Withdrawn.__struct_fields__))
 
 
-def _told(kind: str, done: Withdrawn) -> None:
+def _say_progress(kind: str, done: Withdrawn) -> None:
     say(f"{kind}: {done.canceled + done.ended:,} withdrawn so far.")
 
 

@@ -23,7 +23,7 @@ async def listed(conn: Connection, which: str | None, limit: int) -> list[dict[s
     route_id = None if which is None else (await rules.find(conn, route=which)).route.id
     names = {str(one.id): one.name for one in await routing.load(conn)}
     found = await rerouting.history(conn, route_id=route_id, limit=limit)
-    return [_told(one, names) for one in found]
+    return [_display(one, names) for one in found]
 
 
 async def undone(conn: Connection, entry_id: UUID) -> str:
@@ -32,7 +32,7 @@ async def undone(conn: Connection, entry_id: UUID) -> str:
     return str(await rerouting.take_back(conn, entry, by=who()))
 
 
-def _told(one: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
+def _display(one: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
     shown = reading.shown(one)
     before, after = shown["before"] or {}, shown["after"] or {}
     fields = [name for name in {**before, **after} if before.get(name) or after.get(name)]
@@ -42,12 +42,15 @@ def _told(one: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
         "who": one.who_name or one.who,
         "route": one.object_name,
         "action": one.action.partition(".")[2],
-        "changes": [f"{name}: {_said(before.get(name), names)} → {_said(after.get(name), names)}" for name in fields],
+        "changes": [
+            f"{name}: {_format_value(before.get(name), names)} → {_format_value(after.get(name), names)}"
+            for name in fields
+        ],
         "undoable": one.action in rerouting.ACTIONS and bool(one.before),
     }
 
 
-def _said(value: Any, names: Mapping[str, str]) -> str:
+def _format_value(value: Any, names: Mapping[str, str]) -> str:
     if value is None or value in ("", []):
         return "–"
     if isinstance(value, bool):

@@ -96,7 +96,7 @@ def command(
             done = await trial.attempt(supplier.kind, account, submission, is_sent=number is not None)
         except SettingsError as error:
             raise Problem(f"{supplier.name} cannot be used: {error}") from None
-        found = _told(supplier, done)
+        found = _result(supplier, done)
         verdict = found["verdict"] or ("not bound" if done.error else "not sent")
         await audit.record(
             conn,
@@ -108,7 +108,7 @@ def command(
         )
 
         async def heard(ids: Sequence[str]) -> list[TrialReceipt]:
-            return await trying.heard(conn, supplier, submission, tuple(ids), since=since)
+            return await trying.list_receipts(conn, supplier, submission, tuple(ids), since=since)
 
         return found | await _receipt(conn, supplier, done, settings, wait, heard)
 
@@ -143,7 +143,7 @@ async def _demand_session(conn: Connection, supplier: Supplier) -> None:
         )
 
 
-def _told(supplier: Supplier, done: Trial) -> dict[str, Any]:
+def _result(supplier: Supplier, done: Trial) -> dict[str, Any]:
     outcome = done.outcome
     return {
         "supplier": supplier.name,

@@ -17,7 +17,7 @@ from heliograph.console.routing import descriptions as routes
 from heliograph.overview.installation.organizations import names
 from heliograph.pages.answers import Answer, Page, Stream
 from heliograph.pages.lists import ranges
-from heliograph.pages.lists.changes import Change, Told, told
+from heliograph.pages.lists.changes import Change, EntryWithChanges, with_changes
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.pieces.charts import MARK, SEPARATORS
 from heliograph.pages.requests import Request
@@ -45,7 +45,9 @@ async def show(request: Request) -> Answer:
     values = {"is_own": is_own, "called": called, **_values(request, found, kept, range, problems)}
     # Entries of routes hold their suppliers by id, as an undo needs them.
     values["lines"] = [
-        Told(one.entry, _of_route(request, one.entry, suppliers)) if one.entry.action.startswith(ROUTE) else one
+        EntryWithChanges(one.entry, _of_route(request, one.entry, suppliers))
+        if one.entry.action.startswith(ROUTE)
+        else one
         for one in values["lines"]
     ]
     return _shown("administration/audit.html", values)
@@ -135,7 +137,7 @@ def _values(
         "range": range,
         "problems": problems,
         "is_filtered": any(kept.values()) or bool(range.name),
-        "lines": told(request, found.entries),
+        "lines": with_changes(request, found.entries),
         "zone": request.locale.zone,
         "actions": sorted(((name, request.text(label)) for name, label in ACTIONS.items()), key=lambda one: one[1]),
         "older": "" if found.seen is None else request.again(after=found.seen),

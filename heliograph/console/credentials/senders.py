@@ -30,7 +30,7 @@ async def ask(request: Request) -> Answer:
     async def work(conn: Connection, actor: Actor) -> str:
         asked = await sender_ids.request(conn, actor, value=form.get("value", ""))
         if form.get("approved") == "yes" and request.may(permission=APPROVE):
-            return _told(request, await sender_ids.review(conn, actor, id=asked.id, status="approved"), "approved")
+            return _notice(request, await sender_ids.review(conn, actor, id=asked.id, status="approved"), "approved")
         return request.text("The sender ID is requested.")
 
     return await _done(request, work)
@@ -66,12 +66,12 @@ async def set_default(request: Request) -> Answer:
 
 async def _review(request: Request, status: str) -> Answer:
     async def work(conn: Connection, actor: Actor) -> str:
-        return _told(request, await sender_ids.review(conn, actor, id=request.id("sender"), status=status), status)
+        return _notice(request, await sender_ids.review(conn, actor, id=request.id("sender"), status=status), status)
 
     return await _done(request, work)
 
 
-def _told(request: Request, sender: SenderId, asked: str) -> str:
+def _notice(request: Request, sender: SenderId, asked: str) -> str:
     """The notice for a review: where two approvals are required, the first one changes nothing yet."""
     if sender.status != asked:
         said = request.text("You approved “%(value)s”. It is approved once another operator does so too.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import factor
-from heliograph.pages.people.door import end_former, said, signed_in
+from heliograph.pages.people.door import end_former, refusal_text, signed_in
 from heliograph.pages.requests import Request
 from heliograph.people import factors, links, users
 from heliograph.people.operators import sessions
@@ -78,7 +78,9 @@ async def keep_account(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("door/setup_account.html", refusal, values)
     except TooManyTries as refusal:
-        return refused("door/setup_account.html", Invalid(("password", "refused", said(request, refusal))), values)
+        return refused(
+            "door/setup_account.html", Invalid(("password", "refused", refusal_text(request, refusal))), values
+        )
     request.services.sessions.forget(request.token)
     return Redirect(location=FACTOR)
 

@@ -9,7 +9,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Page, Redirect, own_address, refused
 from heliograph.pages.people import passkeys
-from heliograph.pages.people.door import end_former, mark_key, said, signed_in, ticket_key
+from heliograph.pages.people.door import end_former, mark_key, refusal_text, signed_in, ticket_key
 from heliograph.pages.requests import Request
 from heliograph.people import signing_in
 from heliograph.people.operators import sessions
@@ -56,7 +56,7 @@ async def sign_in(request: Request) -> Answer:
             browser=request.cookies.get(cookies.BROWSER, ""),
         )
     except (WrongSignIn, TooManyTries) as refusal:
-        return _refused(request, said(request, refusal), values)
+        return _refused(request, refusal_text(request, refusal), values)
     if not proved.needs_code:
         # A password alone must not allow setting up a factor: an attacker who guessed it would set up their own.
         said_so = request.text(
@@ -91,7 +91,7 @@ async def sign_in_code(request: Request) -> Answer:
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door=request.realm.name)
         values = {"next": following, "ticket": form.get("ticket", "")}
-        return refused("sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
+        return refused("sign_in_code.html", Invalid(("code", "refused", refusal_text(request, refusal))), values)
     except NotFound:  # has an account and a factor, but is not an operator
         return _refused(request, WrongSignIn().message, _form(request, following, ""))
     await end_former(request)
@@ -113,7 +113,7 @@ async def sign_in_passkey(request: Request) -> Answer:
             )
         token = await _session(request, user_id, "passkey")
     except (PasskeyRefused, TooManyTries) as refusal:
-        return _refused(request, said(request, refusal), _form(request, following, ""))
+        return _refused(request, refusal_text(request, refusal), _form(request, following, ""))
     except NotFound:
         return _refused(request, PasskeyRefused().message, _form(request, following, ""))
     await end_former(request)

@@ -30,6 +30,6 @@ async def show(request: Request) -> Answer:
 async def read(request: Request) -> Answer:
     """Mark everything known until now as read."""
     async with request.writing() as conn:
-        await accounts.told(conn, user_id=request.operator.user_id)
+        await accounts.mark_notices_seen(conn, user_id=request.operator.user_id)
     request.services.sessions.forget(request.token)
     return Redirect(location=HERE)

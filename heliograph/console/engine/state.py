@@ -22,5 +22,5 @@ async def show(request: Request) -> Answer:
             "%(num)s sender ID waits for a decision.", "%(num)s sender IDs wait for a decision.", waiting
         )
         marks.append(Mark("/console/approvals", waiting, said))
-    values = {"words": await state.said(request), "unread": known.unread(request.operator), "marks": marks}
+    values = {"words": await state.text(request), "unread": known.unread(request.operator), "marks": marks}
     return Page(template="state_live.html" if request.is_fragment else "state.html", values=values)

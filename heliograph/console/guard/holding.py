@@ -31,8 +31,8 @@ async def show(request: Request) -> Answer:
     begun = [one for one in found if one.begun_at >= today]
     named = {name: request.text(said) for name, said, _ in words.GUARD_POLICIES}
     values: dict[str, Any] = {
-        "lines": [(one, range_of(request, one), because(one)) for one in found],
-        "standing": sum(1 for one in found if stands(one) and one.policy_now != "monitor"),
+        "lines": [(one, range_of(request, one), causes(one)) for one in found],
+        "standing": sum(1 for one in found if is_in_force(one) and one.policy_now != "monitor"),
         "begun": len(begun),
         "met": sum(one.met for one in begun),
         "waiting": sum(one.waiting for one in found),
@@ -41,7 +41,7 @@ async def show(request: Request) -> Answer:
         "policies": named,
         "rules": [kept(said) for said in RULES.values()],
         "listed": sorted(request.locale.country(one) for one in LISTED),
-        "stands": stands,
+        "stands": is_in_force,
         "may_change": request.may(permission=TRAFFIC_CHANGE),
         "may_settle": request.may(permission=ORGANIZATIONS_CHANGE),
     }
@@ -78,7 +78,7 @@ async def withdraw(request: Request) -> Answer:
     return Redirect(location=HERE, notice=said)
 
 
-def stands(one: Hold) -> bool:
+def is_in_force(one: Hold) -> bool:
     """Whether the policy applies to messages to it now. If they are only noted, they go out."""
     return one.released_at is None and one.until > clock.now()
 
@@ -92,7 +92,7 @@ def range_of(request: Request, one: Hold) -> str:
     return f"+{one.range}…" if one.kind == "block" else f"…{one.range[-4:]}"
 
 
-def because(one: Hold) -> Sentence:
+def causes(one: Hold) -> Sentence:
     """The rules that together caused it."""
     return joined([kept(RULES[rule]) for rule in one.rules], "; ")
 
@@ -104,4 +104,4 @@ def _limits(request: Request, limits: dict[str, int]) -> list[tuple[str, int]]:
 async def _one(request: Request) -> dict[str, Any]:
     async with request.reading() as conn:
         one = await holds.get(conn, request.id())
-    return {"one": one, "range": range_of(request, one), "because": because(one)}
+    return {"one": one, "range": range_of(request, one), "because": causes(one)}

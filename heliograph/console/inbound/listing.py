@@ -77,7 +77,7 @@ async def _page(request: Request, problem: Invalid | None = None, words: list[Ra
             "said": await unassigned.keywords(conn),
             "most_said": unassigned.KEYWORDS,
         }
-        heard = await newest.heard(conn, after=pagination.after(request), limit=size + 1)
+        heard = await newest.list_parts(conn, after=pagination.after(request), limit=size + 1)
     values |= {
         "words": words,
         "heard": heard[:size],

@@ -13,7 +13,7 @@ from heliograph.base.errors import Invalid
 from heliograph.networks import asked
 from heliograph.networks.asked import MonthlyLookups
 from heliograph.pages.answers import Answer, Page, refused
-from heliograph.pages.lists.changes import told
+from heliograph.pages.lists.changes import with_changes
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.routes import rules
@@ -79,7 +79,7 @@ async def _values(request: Request, conn: Connection, one: Account) -> dict[str,
         "one": one,
         "settings": [(field, shown[field.name]) for field in forms.fields(one.kind)],
         "months": [("", line) for line in spent],
-        "history": told(
+        "history": with_changes(
             request, (await audit.list_page(conn, audit.Filter(object=str(one.id)), limit=HISTORY)).entries
         ),
         "tried": None,

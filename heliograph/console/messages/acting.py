@@ -8,7 +8,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.console.messages.looking import HERE, seen
+from heliograph.console.messages.looking import HERE, page_values
 from heliograph.overview import intervening
 from heliograph.pages.answers import Answer, Redirect, refused
 from heliograph.pages.requests import Request
@@ -66,5 +66,5 @@ async def _again(request: Request, id: UUID, refusal: Refusal, **typed: str) -> 
         (reason if one["field"] == "reason" else one["field"], one["issue"], one["message"]) for one in listed
     ] or [(reason, refusal.code, refusal.message)]
     async with request.reading() as conn:
-        values = await seen(conn, request, id)
+        values = await page_values(conn, request, id)
     return refused("messages/message.html", Invalid(*wrong), values | typed)

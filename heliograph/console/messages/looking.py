@@ -29,7 +29,7 @@ HERE = "/console/messages"
 async def show(request: Request) -> Answer:
     """Everything that happened to it, without text and full number."""
     async with request.reading() as conn:
-        values = await seen(conn, request, request.id())
+        values = await page_values(conn, request, request.id())
     return Page(
         template="messages/message_live.html" if request.is_fragment else "messages/message.html", values=values
     )
@@ -41,11 +41,11 @@ async def reveal(request: Request) -> Answer:
     id = request.id()
     if reason is None:
         async with request.reading() as conn:
-            values = await seen(conn, request, id)
+            values = await page_values(conn, request, id)
         wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
         return refused("messages/message.html", wrong, values)
     async with request.writing() as conn:
-        values = await seen(conn, request, id, by=msgspec.structs.replace(request.who, reason=reason))
+        values = await page_values(conn, request, id, by=msgspec.structs.replace(request.who, reason=reason))
     return Page(template="messages/message.html", values=values)
 
 
@@ -64,7 +64,7 @@ async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
     raise NotFound
 
 
-async def seen(conn: Connection, request: Request, id: UUID, *, by: Who | None = None) -> dict[str, Any]:
+async def page_values(conn: Connection, request: Request, id: UUID, *, by: Who | None = None) -> dict[str, Any]:
     """The values of a message's page, as found by `read`. Raises NotFound."""
     found = await read(conn, id, by)
     told = showing.values(request, found, whole=by is not None)

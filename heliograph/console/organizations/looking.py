@@ -66,7 +66,9 @@ async def show_webhooks(request: Request) -> Answer:
         found = await webhooks.overview(conn, acting_for(request, one))
     values = {
         "one": one,
-        "lines": [(health, *_told(request, health)) for health in found if health.endpoint.catches_until is None],
+        "lines": [
+            (health, *_endpoint_state(request, health)) for health in found if health.endpoint.catches_until is None
+        ],
         "most_waiting": webhooks.MOST_WAITING,
     }
     return Page(template="organizations/webhooks.html", values=values)
@@ -127,7 +129,7 @@ def _kind(failed: Failed) -> Kind:
     return "sms_failure" if failed.channel == "sms" else "whatsapp_failure"
 
 
-def _told(request: Request, health: Health) -> tuple[str, str, str]:
+def _endpoint_state(request: Request, health: Health) -> tuple[str, str, str]:
     """(state in a word, reason, address) of an endpoint, without the query, which may contain a secret of theirs."""
     reason = health.endpoint.disabled_reason
     known = None if reason is None else why("endpoint", reason)

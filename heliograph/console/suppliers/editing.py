@@ -54,7 +54,7 @@ async def change(request: Request) -> Answer:
         found = options.differences(one, after)
         if not found:
             return Redirect(location=f"{HERE}/{id}", notice=request.text("Nothing was changed."))
-        seen = _seen(form.get("seen", "")) if form.get("do") == "save" else one.changed_at
+        seen = _shown_at(form.get("seen", "")) if form.get("do") == "save" else one.changed_at
         key = suppliers.seal_key(request.services.settings)
 
         async def work(conn: Connection) -> None:
@@ -68,7 +68,7 @@ async def change(request: Request) -> Answer:
             )
 
         if form.get("do") != "save":
-            values = _form(one, given) | {"differences": _told(found), "seen": one.changed_at.isoformat()}
+            values = _form(one, given) | {"differences": _differences(found), "seen": one.changed_at.isoformat()}
             if ROUTING & {each["setting"] for each in found}:
                 values |= await _moves(request, work)
             return Page(template="suppliers/supplier_difference.html", values=values)
@@ -135,11 +135,11 @@ def _form(one: Supplier, given: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _told(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+def _differences(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(one["setting"], options.written(one["before"]), options.written(one["after"])) for one in found]
 
 
-def _seen(text: str) -> datetime.datetime | None:
+def _shown_at(text: str) -> datetime.datetime | None:
     try:
         return msgspec.convert(text, datetime.datetime, strict=False)
     except msgspec.ValidationError:

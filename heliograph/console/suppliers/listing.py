@@ -14,7 +14,7 @@ from heliograph.console.suppliers import charts
 from heliograph.overview.installation import now
 from heliograph.pages.answers import Answer, Page
 from heliograph.pages.lists import ranges
-from heliograph.pages.lists.changes import told
+from heliograph.pages.lists.changes import with_changes
 from heliograph.pages.pieces.charts import download
 from heliograph.pages.requests import Request
 from heliograph.people.operators.roles import TRAFFIC_CHANGE
@@ -84,7 +84,7 @@ async def show_one(request: Request) -> Answer:
             "words": (await words.unknown_states(conn)).get(id, []),
             "codes": await words.answer_codes(conn, one),
             "errors": (await words.error_codes(conn)).get(id, []),
-            "history": told(
+            "history": with_changes(
                 request, (await audit.list_page(conn, audit.Filter(object=str(id)), limit=HISTORY)).entries
             ),
         }

@@ -87,7 +87,7 @@ async def begin(request: Request, number: str, sender: str, text: str, *, is_lon
     async def work(told: Told) -> Followed:
         async def receipts(ids: tuple[str, ...]) -> list[TrialReceipt]:
             async with request.services.pool.acquire() as conn:
-                return await trying.heard(conn, one, message, ids, since=since)
+                return await trying.list_receipts(conn, one, message, ids, since=since)
 
         return await trying.follow(one, account, message, told, receipts)
 

@@ -79,10 +79,10 @@ async def _try(request: Request, conn: Connection, client: CloudClient, typed: d
     key = apps.seal_key(request.services.settings)
     values = {name: typed[name] for name in ("app_id", "waba_id", "token")}
     found = await onboarding.attempt(conn, key, client, app_secret=typed["app_secret"] or None, **values)
-    return _told(request, found)
+    return _checked_values(request, found)
 
 
-def _told(request: Request, found: Reading) -> list[CheckedValue]:
+def _checked_values(request: Request, found: Reading) -> list[CheckedValue]:
     """Meta's responses, value by value, in the order of the form."""
     text, count = request.text, request.locale.count
     app_refused = next((one for one in found.problems if one.startswith("credential:")), None)

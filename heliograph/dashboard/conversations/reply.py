@@ -29,7 +29,7 @@ async def send(request: Request) -> Answer:
     except Refusal as refusal:
         if not refusals.is_told(refusal):
             raise
-        told = refusals.told(request, refusal)
+        told = refusals.form_refusal(request, refusal)
         values = await inbox.page(request, id, typed=text, is_refused=True)
         return Page(template="conversations/inbox.html", values=values, status=422, refusal=told)
     return Redirect(location=request.to(f"/inbox/{id}", state=request.query.get("state")) + "#reply")

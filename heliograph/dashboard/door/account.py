@@ -7,7 +7,7 @@ from typing import Any
 from heliograph.base.errors import Invalid
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import factor, own_account, passkeys
-from heliograph.pages.people.door import said
+from heliograph.pages.people.door import refusal_text
 from heliograph.pages.requests import Request
 from heliograph.people import factors, sessions, users
 from heliograph.people.passkeys import keeping
@@ -54,7 +54,9 @@ async def change_password(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("door/account_password.html", refusal, {})
     except TooManyTries as refusal:
-        return refused("door/account_password.html", Invalid(("password", "refused", said(request, refusal))), {})
+        return refused(
+            "door/account_password.html", Invalid(("password", "refused", refusal_text(request, refusal))), {}
+        )
     request.services.sessions.forget(request.token)
     notice = request.text("The password is changed. Your other sessions were ended.")
     if stay:

@@ -9,7 +9,7 @@ from heliograph.mail import outbox
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Page, Redirect, own_address, refused
 from heliograph.pages.people import passkeys
-from heliograph.pages.people.door import end_former, is_known, mark_key, said, signed_in, ticket_key
+from heliograph.pages.people.door import end_former, is_known, mark_key, refusal_text, signed_in, ticket_key
 from heliograph.pages.requests import Request
 from heliograph.people import links, sessions, signing_in
 from heliograph.people.mailing import forgotten as asking_anew
@@ -55,7 +55,7 @@ async def sign_in_passkey(request: Request) -> Answer:
             )
     except (PasskeyRefused, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        wrong = Invalid(("email", "refused", said(request, refusal)))
+        wrong = Invalid(("email", "refused", refusal_text(request, refusal)))
         return refused("door/sign_in.html", wrong, _form(request, following, ""))
     await end_former(request)
     return signed_in(request, user_id, token, following, is_kept=form.get("keep") == "yes")
@@ -83,7 +83,7 @@ async def sign_in(request: Request) -> Answer:
         )
     except (WrongSignIn, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
-        return refused("door/sign_in.html", Invalid(("email", "refused", said(request, refusal))), values)
+        return refused("door/sign_in.html", Invalid(("email", "refused", refusal_text(request, refusal))), values)
     if proved.needs_code:
         ticket = signing_in.ticket(ticket_key(request), user_id=proved.user_id, is_kept=is_kept)
         return Page(template="sign_in_code.html", values={"next": following, "ticket": ticket})
@@ -111,7 +111,7 @@ async def sign_in_code(request: Request) -> Answer:
     except WrongSignIn as refusal:
         return refused(
             "door/sign_in.html",
-            Invalid(("email", "refused", said(request, refusal))),
+            Invalid(("email", "refused", refusal_text(request, refusal))),
             _form(request, following, ""),
         )
     try:
@@ -139,7 +139,7 @@ async def sign_in_code(request: Request) -> Answer:
     except (WrongCode, TooManyTries) as refusal:
         request.services.failures.note(request.address, door="dashboard")
         values = {"next": following, "ticket": form.get("ticket", "")}
-        return refused("sign_in_code.html", Invalid(("code", "refused", said(request, refusal))), values)
+        return refused("sign_in_code.html", Invalid(("code", "refused", refusal_text(request, refusal))), values)
     await end_former(request)
     return signed_in(request, user_id, token, following, is_kept=is_kept)
 
@@ -193,7 +193,9 @@ async def forgotten(request: Request) -> Answer:
             request.services.pool, box, email=email, language=request.locale.language, address=request.address
         )
     except (Invalid, TooManyTries) as refusal:
-        wrong = refusal if isinstance(refusal, Invalid) else Invalid(("email", "refused", said(request, refusal)))
+        wrong = (
+            refusal if isinstance(refusal, Invalid) else Invalid(("email", "refused", refusal_text(request, refusal)))
+        )
         return refused("door/forgotten.html", wrong, values)
     return Page(template="door/forgotten.html", values=values | {"asked": email.lower()})
 

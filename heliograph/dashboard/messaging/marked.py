@@ -83,7 +83,7 @@ async def send_again(request: Request) -> Answer:
     count = request.locale.count
     said = count("%(num)s message sent again.", "%(num)s messages sent again.", len(outcomes) - len(refused))
     if refused:
-        why = dict.fromkeys(refusals.in_words(request, one) for one in refused)
+        why = dict.fromkeys(refusals.explanation(request, one) for one in refused)
         said += " " + count("%(num)s was refused:", "%(num)s were refused:", len(refused))
         said += " " + " ".join(list(why)[:TOLD])
     return Redirect(location=request.to("/messages"), notice=said)

@@ -17,10 +17,10 @@ async def show(request: Request) -> Answer:
     """The service status; the fragment, which every page refreshes periodically, also has the bell and the rail's
     marks."""
     if not request.is_fragment:
-        return Page(template="state.html", values={"words": await state.said(request)})
+        return Page(template="state.html", values={"words": await state.text(request)})
     name, _ = await request.services.status()
     marks = [] if name == "down" or request.person.organization_id is None else await _marks(request)
-    return Page(template="state_live.html", values={"words": await state.said(request), "marks": marks})
+    return Page(template="state_live.html", values={"words": await state.text(request), "marks": marks})
 
 
 async def _marks(request: Request) -> list[Mark]:

@@ -45,7 +45,7 @@ async def ask(request: Request) -> Answer:
     except Refusal as refusal:
         if not refusals.is_told(refusal):
             raise
-        wrong = refusals.told(request, refusal).details["fields"][0]
+        wrong = refusals.form_refusal(request, refusal).details["fields"][0]
         return refused(TEMPLATE, Invalid(("phone", wrong["issue"], wrong["message"])), await _values(request, typed))
     return Redirect(location=PATH)
 

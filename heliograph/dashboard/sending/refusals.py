@@ -51,14 +51,14 @@ def is_told(refusal: Refusal) -> bool:
     return refusal.status in (400, 403, 409) or isinstance(refusal, SpendLimitReached)
 
 
-async def behind(conn: Connection, request: Request, refusal: Refusal, number: str | None) -> OptOut | None:
+async def find_opt_out(conn: Connection, request: Request, refusal: Refusal, number: str | None) -> OptOut | None:
     """The opt-out of this number, if the refusal is about that; otherwise None."""
     if not isinstance(refusal, RecipientOptedOut) or not number:
         return None
     return await optouts.find(conn, request.actor, phone=number)
 
 
-def way(request: Request, refusal: Refusal) -> tuple[str, str] | None:
+def remedy_link(request: Request, refusal: Refusal) -> tuple[str, str] | None:
     """(link text, address) of the page with the remedy for a refusal."""
     known = WAYS.get(refusal.code)
     return known and (request.text(SEND_WAYS[refusal.code]), request.to(known[0], **known[1]))
@@ -67,18 +67,18 @@ def way(request: Request, refusal: Refusal) -> tuple[str, str] | None:
 def problems(request: Request, refusal: Refusal, optout: OptOut | None = None) -> list[str]:
     """A refusal's messages for a preview: a field not filled in yet is not an error, and an ambiguous recipient is
     resolved next to the field."""
-    fields = told(request, refusal, optout).details["fields"]
+    fields = form_refusal(request, refusal, optout).details["fields"]
     return [request.text(one["message"]) for one in fields if one["issue"] not in ("required", "ambiguous")]
 
 
-def told(request: Request, refusal: Refusal, optout: OptOut | None = None) -> Invalid:
+def form_refusal(request: Request, refusal: Refusal, optout: OptOut | None = None) -> Invalid:
     """The refusal as a form error, each part at its field."""
     if isinstance(refusal, Invalid):
         return Invalid(*(_field(request, one) for one in refusal.details["fields"]))
-    return Invalid((PLACES.get(refusal.code, "form"), refusal.code, in_words(request, refusal, optout)))
+    return Invalid((PLACES.get(refusal.code, "form"), refusal.code, explanation(request, refusal, optout)))
 
 
-def in_words(request: Request, refusal: Refusal, optout: OptOut | None = None) -> str:
+def explanation(request: Request, refusal: Refusal, optout: OptOut | None = None) -> str:
     """What a refusal means to the sender. `optout`: the opt-out that it is about."""
     text, details = request.text, refusal.details
     match refusal.code:

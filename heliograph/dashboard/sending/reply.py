@@ -66,7 +66,9 @@ async def send(request: Request) -> Answer:
     sent = await whatsapp_form.accept(request, lambda conn: _read(request, conn, given))
     if isinstance(sent, Refusal):
         values = await _values(request, given)
-        return Page(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, sent))
+        return Page(
+            template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.form_refusal(request, sent)
+        )
     return Redirect(location=request.to("/send", channel="reply", to=given.to, number=given.number, sent=sent))
 
 

@@ -142,8 +142,8 @@ async def _refused(request: Request, given: Typed, refusal: Refusal) -> Page:
     if isinstance(refusal, RecipientOptedOut):
         async with request.reading() as conn:
             whom = await sms_form.recipient(request, conn, given.to)
-            optout = await refusals.behind(conn, request, refusal, whom.number)
-    told = refusals.told(request, refusal, optout)
+            optout = await refusals.find_opt_out(conn, request, refusal, whom.number)
+    told = refusals.form_refusal(request, refusal, optout)
     return Page(template=TEMPLATE, values=values | {"sent": None}, status=422, refusal=told)
 
 
@@ -250,8 +250,8 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
         found = await preview.preview(conn, request.services.sms, wanted)
         snippets = code.of_sms(request, wanted, sender=found.sender.value if given.sender else None)
     except Refusal as refusal:
-        problems = refusals.problems(request, refusal, await refusals.behind(conn, request, refusal, number))
-        way = refusals.way(request, refusal)
+        problems = refusals.problems(request, refusal, await refusals.find_opt_out(conn, request, refusal, number))
+        way = refusals.remedy_link(request, refusal)
         challenge = challenge or isinstance(refusal, ChallengeRequired)
     return Seen(
         recipient=recipient,

@@ -90,7 +90,9 @@ async def send(request: Request) -> Answer:
     sent = await whatsapp_form.accept(request, lambda conn: _read(request, conn, given))
     if isinstance(sent, Refusal):
         values = await _values(request, given)
-        return Page(template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.told(request, sent))
+        return Page(
+            template=PAGE, values=values | {"sent": None}, status=422, refusal=refusals.form_refusal(request, sent)
+        )
     where = request.to("/send", channel="template", number=given.number, template=given.template, sent=sent)
     return Redirect(location=where)
 
@@ -245,7 +247,7 @@ async def _see(request: Request, conn: Connection, given: Typed) -> Seen:
         found = await preview.preview(conn, request.services.whatsapp, wanted, margin=margin)
     except Refusal as refusal:
         problems = refusals.problems(request, refusal)
-        way = refusals.way(request, refusal)
+        way = refusals.remedy_link(request, refusal)
     return Seen(
         recipient=recipient,
         number=phones.spaced(number) if number else "",

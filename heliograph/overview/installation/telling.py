@@ -86,7 +86,7 @@ async def tell(conn: Connection, checks: Sequence[Check], *, box: Outbox | None,
         if wanted:
             to = Reader(row["email"], row["language"], row["zone"])
             mails.append((None, row["user_id"], writes(to, name, wanted)))
-    await noticing.told_of(conn, [one.key for one in news])
+    await noticing.record_notified(conn, [one.key for one in news])
     return await outbox.put_many(conn, box, mails, kind=KIND, within=WITHIN) if mails else 0
 
 

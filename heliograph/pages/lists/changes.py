@@ -19,16 +19,16 @@ class Change(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class Told(msgspec.Struct, frozen=True):
+class EntryWithChanges(msgspec.Struct, frozen=True):
     """An entry with its changes."""
 
     entry: AuditEntry
     changes: list[Change]
 
 
-def told(request: Request, entries: list[AuditEntry]) -> list[Told]:
+def with_changes(request: Request, entries: list[AuditEntry]) -> list[EntryWithChanges]:
     """Entries with the changes of each."""
-    return [Told(one, changes(request, one)) for one in entries]
+    return [EntryWithChanges(one, changes(request, one)) for one in entries]
 
 
 def changes(request: Request, one: AuditEntry) -> list[Change]:

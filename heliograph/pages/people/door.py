@@ -43,7 +43,7 @@ async def tell_session(request: Request) -> Answer:
     return Page(template="session.html", values={}, status=200 if request.session is not None else 401)
 
 
-def said(request: Request, refusal: Refusal) -> str:
+def refusal_text(request: Request, refusal: Refusal) -> str:
     """A refusal, in the reader's language, with how long to wait."""
     if isinstance(refusal, TooManyTries):
         return request.text("Too many failures. Try again in %(seconds)s s.", seconds=refusal.details["retry_after"])

@@ -9,7 +9,7 @@ from heliograph.base.errors import Invalid
 from heliograph.mail import outbox
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.people import own_account
-from heliograph.pages.people.door import said
+from heliograph.pages.people.door import refusal_text
 from heliograph.pages.requests import Request
 from heliograph.people import email_change, users
 from heliograph.people.email_change import EmailChangeEnded
@@ -39,7 +39,7 @@ async def ask(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("account_email.html", refusal, await _values(request))
     except TooManyTries as refusal:
-        wrong = Invalid(("email", "refused", said(request, refusal)))
+        wrong = Invalid(("email", "refused", refusal_text(request, refusal)))
         return refused("account_email.html", wrong, await _values(request))
     request.services.sessions.forget(request.token)
     told = (

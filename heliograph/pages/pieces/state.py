@@ -5,7 +5,7 @@ from __future__ import annotations
 from heliograph.pages.requests import Request
 
 
-async def said(request: Request) -> str:
+async def text(request: Request) -> str:
     """The state, in the reader's language."""
     name, minutes = await request.services.status()
     match name:

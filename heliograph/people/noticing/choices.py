@@ -17,7 +17,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.notices.kinds import KINDS, OWN_WAYS, WAYS, Way
-from heliograph.notices.ways import Chosen, checked, decoded, encoded, merged, told
+from heliograph.notices.ways import Chosen, audit_values, checked, decoded, encoded, merged
 from heliograph.people import memberships, roles
 
 
@@ -81,8 +81,8 @@ async def choose_for_all(conn: Connection, actor: Actor, *, ways: Mapping[str, C
                 actor,
                 "organization.notices_chosen",
                 object_id=actor.organization_id,
-                before=told(before),
-                after=told(after),
+                before=audit_values(before),
+                after=audit_values(after),
             )
     return after
 
@@ -108,7 +108,12 @@ async def choose(
         if after != before:
             await conn.execute(KEEP_OWN, actor.organization_id, user_id, encoded(after))
             await audit.record(
-                conn, actor, "member.notices_chosen", object_id=user_id, before=told(before), after=told(after)
+                conn,
+                actor,
+                "member.notices_chosen",
+                object_id=user_id,
+                before=audit_values(before),
+                after=audit_values(after),
             )
     return after
 

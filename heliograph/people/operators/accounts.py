@@ -125,12 +125,12 @@ async def remove(conn: Connection, by: Who, *, user_id: UUID, email: str) -> Non
 
 
 # Uses the same clock as the times of causes, so that a cause seen is never newer than this.
-TOLD = "UPDATE operators SET told_at = $2 WHERE user_id = $1"
+MARK_NOTICES_SEEN = "UPDATE operators SET told_at = $2 WHERE user_id = $1"
 
 
-async def told(conn: Connection, *, user_id: UUID) -> None:
+async def mark_notices_seen(conn: Connection, *, user_id: UUID) -> None:
     """Record that an operator has seen everything that the bell shows up to now."""
-    await conn.execute(TOLD, user_id, clock.now())
+    await conn.execute(MARK_NOTICES_SEEN, user_id, clock.now())
 
 
 async def _locked(conn: Connection, user_id: UUID) -> dict[UUID, str]:

@@ -19,7 +19,7 @@ from heliograph.base.actor import Who
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.notices.kinds import OWN_WAYS, Way
-from heliograph.notices.ways import Chosen, checked, decoded, encoded, merged, told
+from heliograph.notices.ways import Chosen, audit_values, checked, decoded, encoded, merged
 from heliograph.people.operators import roles
 
 #: Minimum time between two mails of one cause, and how long past mails are remembered: longer than most causes last.
@@ -88,7 +88,12 @@ async def choose(
         if after != before:
             await conn.execute(KEEP, user_id, encoded(after))
             await audit.record(
-                conn, by, "operator.notices_chosen", object_id=user_id, before=told(before), after=told(after)
+                conn,
+                by,
+                "operator.notices_chosen",
+                object_id=user_id,
+                before=audit_values(before),
+                after=audit_values(after),
             )
     return after
 
@@ -106,15 +111,15 @@ async def news(conn: Connection, causes: Mapping[str, datetime]) -> set[str]:
     return {row["cause"] for row in await conn.fetch(NEWS, list(causes), list(causes.values()), APART)}
 
 
-TOLD = """
+RECORD_NOTIFIED = """
 INSERT INTO operator_tellings (cause, told_at) SELECT cause, now() FROM unnest($1::text[]) AS one (cause)
     ON CONFLICT (cause) DO UPDATE SET told_at = excluded.told_at
 """
 
 
-async def told_of(conn: Connection, causes: Collection[str]) -> None:
+async def record_notified(conn: Connection, causes: Collection[str]) -> None:
     """Record that operators have just been notified of these."""
-    await conn.execute(TOLD, sorted(causes))
+    await conn.execute(RECORD_NOTIFIED, sorted(causes))
 
 
 # For retention: $1 is the cutoff, $2 the batch size.

@@ -142,8 +142,8 @@ async def change(
                 after.simulated,
                 None if secret is None else seal(key, secret.encode(), f"suppliers/{after.id}"),
             )
-            told = _told(after) | ({} if secret is None else {"password": secret})
-            known = None if before is None else _told(before)
+            told = _audit_values(after) | ({} if secret is None else {"password": secret})
+            known = None if before is None else _audit_values(before)
             await audit.record(
                 conn, by, "supplier.changed", object_id=after.id, name=after.name, before=known, after=told
             )
@@ -165,7 +165,7 @@ async def reconfigure(
         await audit.record(conn, by, "supplier.changed", object_id=id, after=after)
 
 
-def _told(one: Supplier) -> dict[str, Any]:
+def _audit_values(one: Supplier) -> dict[str, Any]:
     """A supplier for the audit log: everything that operators set, each setting separately."""
     names = ("name", "prefixes", "priority", "weight", "sessions", "parts", "simulated")
     settings = {f"settings.{name}": value for name, value in one.settings.items()}

@@ -40,7 +40,7 @@ FORGET = "UPDATE suppliers SET trial = NULL WHERE id = $1"
 NOW = "SELECT now()"
 # Unmatched receipts, found by the handset's number, whatever base their ids are written in.
 FITS = same_end("$3", suffix_of("recipient"))
-HEARD = f"""
+RECEIPTS = f"""
 SELECT keys, state, error, submitted, delivered FROM receipts
  WHERE message_id IS NULL AND supplier_id = $1 AND received_at >= $2 AND ({FITS} OR keys && $4)
  ORDER BY received_at LIMIT {MOST}
@@ -78,11 +78,11 @@ async def demand_session(conn: Connection, supplier: Supplier) -> None:
         raise Invalid(("session", "taken", "Workers hold all of its sessions. Bind one more, or pause it first."))
 
 
-async def heard(
+async def list_receipts(
     conn: Connection, supplier: Supplier, message: Submission, ids: tuple[str, ...], *, since: datetime
 ) -> list[TrialReceipt]:
     """Receipts for the handset of a test message since it was sent, oldest first. `ids`: those in its answer."""
-    rows = await conn.fetch(HEARD, supplier.id, since, suffix(message.to), list(ids))
+    rows = await conn.fetch(RECEIPTS, supplier.id, since, suffix(message.to), list(ids))
     return [
         TrialReceipt(
             tuple(row["keys"]),

@@ -29,7 +29,7 @@ class NewestPart(msgspec.Struct, frozen=True):
 
 
 # By key, since ids contain times.
-HEARD = """
+PARTS = """
 SELECT m.id, m.received_at, coalesce(s.name, '') AS supplier, right(m.sender, 4) AS tail, m.recipient, m.state,
        m.organization_id, o.name AS organization
   FROM (SELECT * FROM inbound_messages WHERE id < $1 ORDER BY id DESC LIMIT $2) m
@@ -40,6 +40,6 @@ SELECT m.id, m.received_at, coalesce(s.name, '') AS supplier, right(m.sender, 4)
 _LAST = UUID(int=2**128 - 1)
 
 
-async def heard(conn: Connection, *, after: UUID | None = None, limit: int) -> list[NewestPart]:
+async def list_parts(conn: Connection, *, after: UUID | None = None, limit: int) -> list[NewestPart]:
     """Received parts, from all suppliers and for all organizations, newest first, older than `after`."""
-    return [NewestPart(**row) for row in await conn.fetch(HEARD, after or _LAST, limit)]
+    return [NewestPart(**row) for row in await conn.fetch(PARTS, after or _LAST, limit)]

@@ -147,7 +147,7 @@ def classify(
     return fault
 
 
-def told(code: str) -> Sentence | None:
+def meaning(code: str) -> Sentence | None:
     """The meaning of an answer's code, such as "131026" or "100/33"; None: it is not one of Meta's."""
     number, _, subcode = code.partition("/")
     if not (number.isascii() and number.isdigit()):

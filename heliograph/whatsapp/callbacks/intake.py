@@ -84,7 +84,7 @@ class CallbackIntake:
             raise NotGenuine
         if _is_old(app.verified_at):
             async with self._pool.acquire() as conn:
-                await apps.verified(conn, app.id)
+                await apps.record_verified(conn, app.id)
         return answer
 
     async def app(self, app_id: UUID, *, is_guess: bool = False) -> App:
@@ -113,7 +113,7 @@ class CallbackIntake:
             return
         self._unsigned[app.id] = now
         async with self._pool.acquire() as conn:
-            await apps.unsigned(conn, app.id)
+            await apps.record_unsigned(conn, app.id)
 
     async def drain(self) -> None:
         """Wait until every batch is committed."""
@@ -132,7 +132,7 @@ class CallbackIntake:
             if heard:
                 async with conn.transaction():
                     await _insert(conn, items)
-                    await apps.heard(conn, list(heard))
+                    await apps.record_callbacks(conn, list(heard))
             else:
                 await _insert(conn, items)
         crash_point("callback.after_commit")

@@ -201,7 +201,7 @@ async def add(
         assert row is not None
         row = await conn.fetchrow(SET_TOKEN, organization_id, row["id"], _sealed_token(key, row["id"], token))
         account = _account(row)
-        await _record(conn, by, "whatsapp_account.added", account, after=_told(account))
+        await _record(conn, by, "whatsapp_account.added", account, after=_audit_values(account))
     return account
 
 
@@ -285,8 +285,10 @@ async def update(
             )
         await numbers.announce(conn, organization_id, account_id, before, at=at)
         account = _known(row, account_id)
-        after = _told(account) | ({} if token is None else {"token": token})
-        await _record(conn, by, "whatsapp_account.changed", account, before=_told(_known(was, account_id)), after=after)
+        after = _audit_values(account) | ({} if token is None else {"token": token})
+        await _record(
+            conn, by, "whatsapp_account.changed", account, before=_audit_values(_known(was, account_id)), after=after
+        )
     return account
 
 
@@ -357,7 +359,7 @@ async def _record(
     )
 
 
-def _told(account: BusinessAccount) -> dict[str, object]:
+def _audit_values(account: BusinessAccount) -> dict[str, object]:
     """The fields of an account in the audit log."""
     names = ("waba_id", "name", "currency", "base_url", "api_version", "portfolio")
     return {name: getattr(account, name) for name in names}

@@ -231,20 +231,20 @@ async def find_app(conn: Connection, key: Key, app_id: str) -> App | None:
 
 
 HANDSHAKE = "UPDATE whatsapp_apps SET verified_at = now() WHERE id = $1"
-HEARD = "UPDATE whatsapp_apps SET last_callback_at = now(), unsigned_at = NULL WHERE id = ANY ($1)"
+RECORD_CALLBACKS = "UPDATE whatsapp_apps SET last_callback_at = now(), unsigned_at = NULL WHERE id = ANY ($1)"
 UNSIGNED = "UPDATE whatsapp_apps SET unsigned_at = now() WHERE id = $1"
 
 
-async def verified(conn: Connection, app: UUID) -> None:
+async def record_verified(conn: Connection, app: UUID) -> None:
     """The app's callback URL answered the handshake."""
     await conn.execute(HANDSHAKE, app)
 
 
-async def unsigned(conn: Connection, app: UUID) -> None:
+async def record_unsigned(conn: Connection, app: UUID) -> None:
     """A callback of this app arrived that was not signed with its secret."""
     await conn.execute(UNSIGNED, app)
 
 
-async def heard(conn: Connection, apps: Sequence[UUID]) -> None:
+async def record_callbacks(conn: Connection, apps: Sequence[UUID]) -> None:
     """Callbacks of these apps arrived with a valid signature."""
-    await conn.execute(HEARD, sorted(apps))
+    await conn.execute(RECORD_CALLBACKS, sorted(apps))

@@ -191,7 +191,7 @@ async def change_account_settings(call: Call, body: ChangeAccountSettings) -> Ch
         )
     except Invalid as refusal:
         raise Invalid(
-            *((NAMES.get(one["field"], one["field"]), one["issue"], _said(one)) for one in refusal.details["fields"])
+            *((NAMES.get(one["field"], one["field"]), one["issue"], _message(one)) for one in refusal.details["fields"])
         ) from None
     if body.notices is UNSET:
         chosen = (await choices.get(call.conn, call.actor)).organization
@@ -229,7 +229,7 @@ def _whole(number: float | UnsetType | None) -> int | UnsetType | None:
     return int(number) if isinstance(number, float) else number
 
 
-def _said(one: dict[str, str]) -> str:
+def _message(one: dict[str, str]) -> str:
     return one["message"].replace(one["field"], NAMES.get(one["field"], one["field"]))
 
 

@@ -112,7 +112,7 @@ def numbers(text: str) -> list[str]:
     return [one for one in text.replace(",", "\n").replace(";", "\n").split("\n") if one.strip()]
 
 
-def told(refusal: Refusal) -> Invalid:
+def form_refusal(refusal: Refusal) -> Invalid:
     """A rule's refusal, assigned to the form's fields."""
     if not isinstance(refusal, Invalid):
         field = REFUSED.get(type(refusal))

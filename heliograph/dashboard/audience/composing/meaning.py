@@ -27,7 +27,7 @@ from heliograph.campaigns.views.preview import Preview
 from heliograph.classes import kinds
 from heliograph.contacts import records
 from heliograph.dashboard.audience import words
-from heliograph.dashboard.audience.composing.form import found, moment, numbers, told
+from heliograph.dashboard.audience.composing.form import form_refusal, found, moment, numbers
 from heliograph.pages.forms import figures
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import routing
@@ -282,7 +282,7 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         try:
             say = preview.whatsapp(await whatsapp.estimate(conn, request.actor, spec=spec))
         except Refusal as refusal:
-            raise told(refusal) from None
+            raise form_refusal(refusal) from None
     else:
         reaches = await sms.reachability(conn, request.actor, request.services.sms, spec=spec)
         say = preview.sms(request.actor, given.text, reaches=reaches)

@@ -69,7 +69,7 @@ async def create(request: Request) -> Answer:
             seen = await meaning.look(request, conn, typed, given)
             duplicates = await preview.duplicates(conn, request.actor, spec=given.spec)
     except Invalid as refusal:
-        return refused(PAGE, form.told(refusal), await _values(request, typed))
+        return refused(PAGE, form.form_refusal(refusal), await _values(request, typed))
     if wants == "trial":
         return await _try(request, typed, given, seen)
     if wants != "create":
@@ -84,7 +84,7 @@ async def create(request: Request) -> Answer:
     try:
         id = await request.once(lambda conn: _make(request, conn, given, uuid_in(typed["draft"])))
     except Refusal as refusal:
-        return refused(PAGE, form.told(refusal), await _values(request, typed, seen, given))
+        return refused(PAGE, form.form_refusal(refusal), await _values(request, typed, seen, given))
     return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text("The campaign is created."))
 
 
@@ -109,7 +109,7 @@ async def _try(request: Request, typed: dict[str, str], given: Given, seen: Prev
     except Refusal as refusal:
         if not refusals.is_told(refusal):
             raise
-        return refused(PAGE, _told(request, refusal), values)
+        return refused(PAGE, _form_refusal(request, refusal), values)
     return Page(template=PAGE, values=values | {"sent": sent})
 
 
@@ -166,9 +166,9 @@ async def _send(request: Request, given: Given, seen: Preview, own: str) -> UUID
     return msgspec.json.decode(answer.body, type=_Sent).message.id
 
 
-def _told(request: Request, refusal: Refusal) -> Invalid:
+def _form_refusal(request: Request, refusal: Refusal) -> Invalid:
     """A send's refusal, each part at its field."""
-    fields = refusals.told(request, refusal).details["fields"]
+    fields = refusals.form_refusal(request, refusal).details["fields"]
     return Invalid(*((_FIELDS.get(one["field"], "form"), one["issue"], one["message"]) for one in fields))
 
 
