@@ -51,7 +51,7 @@ BLOCKED = 5.0
 #: A certificate that expires within this time is worth a warning.
 ENDING = timedelta(days=21)
 #: The checks of each channel.
-CHANNELS: tuple[Callable[[Connection, Settings], Awaitable[list[Check]]], ...] = (sms.look, whatsapp.look)
+CHANNELS: tuple[Callable[[Connection, Settings], Awaitable[list[Check]]], ...] = (sms.run, whatsapp.run)
 
 
 async def compare(conn: Connection, settings: Settings) -> list[Check]:
@@ -92,15 +92,15 @@ async def examine(
     else:
         checks.append(Check(said("migrations"), "ok", said("none pending")))
     try:
-        machine = (_speed, snapshots.look, _standby, _certificates, _roles, _partitions, _workers)
+        machine = (_speed, snapshots.run, _standby, _certificates, _roles, _partitions, _workers)
         for look in (
             *machine,
             *CHANNELS,
             _queue,
-            webhooks.look,
-            mails.look,
-            sign_ins.look,
-            backups.look,
+            webhooks.run,
+            mails.run,
+            sign_ins.run,
+            backups.run,
             *((mail,) if far else ()),
         ):
             checks += await look(conn, settings)

@@ -150,7 +150,7 @@ class Worker:
             SharedTimer(traffic.TIMER, _fold, traffic.EVERY, when=_ANY_DELTAS, in_steps=True),
             SharedTimer(timers.FORGET, self._forget, 3600.0, in_steps=True),
             SharedTimer("plans", self._renew_plans, 30.0, in_steps=True),
-            SharedTimer(conditions.TIMER, conditions.look, conditions.EVERY),
+            SharedTimer(conditions.TIMER, conditions.report, conditions.EVERY),
             SharedTimer(telling.TIMER, self._tell, telling.EVERY, when=telling.DUE),
             SharedTimer(daily.TIMER, self._report, daily.EVERY),
             SharedTimer(findings.TIMER, self._look, findings.EVERY, in_steps=True),

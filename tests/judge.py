@@ -84,7 +84,7 @@ async def judge(made: Installation, ledger: Mapping[str, str], *, in_flight: int
 
     # Those that a supplier took, whether or not it said so.
     submits = Counter(f"+{one.destination}" for smsc in made.smscs for one in smsc.received if one.status == 0)
-    submits += Counter(f"+{one.asked.to}" for supplier in made.aggregators for one in supplier.taken)
+    submits += Counter(f"+{one.submitted.to}" for supplier in made.aggregators for one in supplier.taken)
     assert set(submits) == set(ledger), "every message reached the supplier"
     for number, id in ledger.items():
         assert submits[number] <= attempts[UUID(id)], f"{number} was submitted without an attempt's row"

@@ -49,7 +49,7 @@ async def go(request: Request) -> Answer:
     """Go to its page, or to a list searched for it. The text is typed in the form, or in a link's query."""
     text = (request.parameters.get("anything", "").strip() or request.query.get("q", "").strip())[:LONGEST]
     if not text:
-        return Redirect(location=request.realm.front)
+        return Redirect(location=request.realm.home)
     kinds = [kind for kind, (_, permission) in THINGS.items() if request.may(permission=permission)]
     try:
         id = UUID(text)

@@ -116,7 +116,9 @@ def layout(path: Path, *, columns: Mapping[str, str] | None = None, encoding: st
     return msgspec.structs.replace(found, fields=_fields(found.columns, columns or {}))
 
 
-def look(sample: bytes, *, encoding: str, delimiter: str | None = None, has_header: bool | None = None) -> Layout:
+def detect_layout(
+    sample: bytes, *, encoding: str, delimiter: str | None = None, has_header: bool | None = None
+) -> Layout:
     """Detect a file's layout from its beginning, or apply the given one; no column need be recognized.
 
     Raises Invalid (`file`, `encoding`): it is empty, or cannot be read that way.

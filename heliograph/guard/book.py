@@ -43,7 +43,7 @@ def _refusal(policy: str, until: datetime) -> Refusal:
     return refusal(until=iso(until))
 
 
-async def look(
+async def check(
     conn: Connection, organization_id: UUID, to: str, traffic_class: str, *, challenged: bool = False
 ) -> bool:
     """Check whether a message of this class to this number would be held now, by a fresh query. Raises

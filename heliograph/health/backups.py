@@ -29,7 +29,7 @@ SELECT coalesce(max(taken_at) FILTER (WHERE taken_at <= now()), max(taken_at)),
 """
 
 
-async def look(conn: Connection, settings: Settings) -> list[Check]:
+async def run(conn: Connection, settings: Settings) -> list[Check]:
     """Both checks."""
     return [*await _backups(conn, settings), *await _archive(conn, settings)]
 

@@ -54,7 +54,7 @@ class Standbys:
         return max(known, now - self._since)
 
 
-async def look(conn: Connection, settings: Settings) -> list[Check]:
+async def run(conn: Connection, settings: Settings) -> list[Check]:
     """Whether an old snapshot holds vacuum up, as far as this role can see."""
     row = await conn.fetchrow(LOOK)
     assert row is not None

@@ -20,7 +20,7 @@ SELECT count(*) AS count, min(created_at) AS since, (array_agg(reason ORDER BY c
 """
 
 
-async def look(conn: Connection, settings: Settings) -> list[Check]:
+async def run(conn: Connection, settings: Settings) -> list[Check]:
     """Checks whether mails have been failing since the last one that was sent."""
     row = await conn.fetchrow(UNSENT, OF_SERVER) if settings.smtp_url else None
     if row is None or not row["count"]:

@@ -55,7 +55,7 @@ RETURNING w.organization_id, w.is_alerted, w.currency, w.available, w.alert_belo
 """
 
 
-async def look(conn: Connection) -> None:
+async def report(conn: Connection) -> None:
     """Report quotas of which 80, 95 or 100 % are used, wallets below and days above their alert, and keys that expire
     soon."""
     low = [

@@ -26,7 +26,7 @@ LONGEST_BY_HOUR, LONGEST_OF_COUNTRIES = timedelta(days=8), timedelta(days=2)
 LONGEST = timedelta(days=366)
 
 
-class Figures(msgspec.Struct, frozen=True):
+class DeliveryStats(msgspec.Struct, frozen=True):
     """The outcome of the messages accepted in a period. Times are in seconds; None: none arrived."""
 
     accepted: int
@@ -46,27 +46,27 @@ class Country(msgspec.Struct, frozen=True):
     """The outcome of the messages to a country. `region`: ISO 3166, "001" for none; `course`: accepted, by interval."""
 
     region: str
-    figures: Figures
+    figures: DeliveryStats
     course: list[int]
     #: The most frequent reason for failures there; None: none failed.
     reason: Failed | None
 
 
-class PeriodFigures(msgspec.Struct, frozen=True):
+class PeriodComparison(msgspec.Struct, frozen=True):
     """A period, [since, until). `intervals`: (begin, figures) of each `step`; `countries`: those with most messages
     first; `reasons`: why messages failed, most frequent first, across all countries ("")."""
 
     since: datetime
     until: datetime
     step: timedelta
-    now: Figures
-    before: Figures
-    intervals: list[tuple[datetime, Figures]]
+    now: DeliveryStats
+    before: DeliveryStats
+    intervals: list[tuple[datetime, DeliveryStats]]
     countries: list[Country]
     reasons: list[Failed]
 
 
-async def picture(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> PeriodFigures:
+async def compare_period(conn: Connection, actor: Actor, *, since: datetime, until: datetime) -> PeriodComparison:
     """A period in whole hours, or whole days if it is long, with the same length of time before it."""
     step = HOUR if until - since <= LONGEST_BY_HOUR else DAY
     since, until = _floor(max(since, until - LONGEST), step), _floor(until - timedelta(microseconds=1), step) + step
@@ -94,7 +94,7 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
     for point in points:
         by_time.setdefault(point.at, []).append(point)
     failed = await traffic.failures(conn, actor, date_from=since, date_to=until, limit=MOST)
-    return PeriodFigures(
+    return PeriodComparison(
         since=since,
         until=until,
         step=step,
@@ -106,16 +106,16 @@ async def picture(conn: Connection, actor: Actor, *, since: datetime, until: dat
     )
 
 
-class RollUpFigures(msgspec.Struct, frozen=True):
+class TrafficSummary(msgspec.Struct, frozen=True):
     """What the roll-ups know about certain messages accepted in [since, until); None: not asked for."""
 
     since: datetime
     until: datetime
-    figures: Figures | None
+    figures: DeliveryStats | None
     reasons: list[Failed] | None
 
 
-async def told(
+async def summarize(
     conn: Connection,
     actor: Actor,
     *,
@@ -127,7 +127,7 @@ async def told(
     sender: str | None = None,
     has_figures: bool = True,
     has_reasons: bool = True,
-) -> RollUpFigures:
+) -> TrafficSummary:
     """Figures and reasons of a channel, country or sender (reasons are not kept by sender), over whole hours, or whole
     days if the period is long. `usual`: the length of the period if it has no beginning."""
     until = until or clock.now()
@@ -151,7 +151,7 @@ async def told(
     if has_reasons:
         failed = await traffic.failures(conn, actor, date_from=since, date_to=until, limit=MOST)
     fitting = (one for one in failed if channel in (None, one.channel) and country in (None, one.country))
-    return RollUpFigures(
+    return TrafficSummary(
         since, until, summed(points) if has_figures else None, _reasons(fitting) if has_reasons else None
     )
 
@@ -160,8 +160,8 @@ class DeliveryDrop(msgspec.Struct, frozen=True):
     """A drop in deliveries to a country: the last 24 hours compared with the 7 whole days (UTC) before them."""
 
     region: str
-    now: Figures
-    before: Figures
+    now: DeliveryStats
+    before: DeliveryStats
 
 
 #: Thresholds of a drop: messages with a known outcome in both periods, percentage points, and standard errors of the
@@ -169,12 +169,12 @@ class DeliveryDrop(msgspec.Struct, frozen=True):
 KNOWN, POINTS, ERRORS = 50, 5.0, 3.0
 
 
-async def falls(conn: Connection, actor: Actor) -> list[DeliveryDrop]:
+async def delivery_drops(conn: Connection, actor: Actor) -> list[DeliveryDrop]:
     """Countries with worse delivery than in the week before, worst first."""
     until = _floor(clock.now(), HOUR) + HOUR
     since = until - DAY
 
-    async def read(date_from: datetime, date_to: datetime) -> dict[str, Figures]:
+    async def read(date_from: datetime, date_to: datetime) -> dict[str, DeliveryStats]:
         query = Query(
             date_from=date_from, date_to=date_to, interval="day", split="country", mode=actor.mode, limit=MOST
         )
@@ -198,7 +198,7 @@ def _fell(one: DeliveryDrop) -> float:
     return points if points >= ERRORS * error else 0.0
 
 
-async def ended_so(
+async def count_reason(
     conn: Connection, actor: Actor, *, channel: str, country: str, reason: str | None
 ) -> tuple[int, int]:
     """(messages to a country that failed for a reason, all accepted ones) in the last 7 days. `reason`: None counts
@@ -217,11 +217,11 @@ async def ended_so(
     return sum(alike), accepted
 
 
-def summed(points: Iterable[Point]) -> Figures:
+def summed(points: Iterable[Point]) -> DeliveryStats:
     """The combined figures of several points."""
     listed = list(points)
     histogram = [sum(column) for column in zip_longest(*(point.to_delivered for point in listed), fillvalue=0)]
-    return Figures(
+    return DeliveryStats(
         accepted=sum(sum(point.counts.values()) for point in listed),
         delivered=_of(listed, ARRIVED),
         failed=_of(listed, LOST),

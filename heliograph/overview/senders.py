@@ -15,7 +15,7 @@ from heliograph import traffic
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.overview.figures import Figures, summed
+from heliograph.overview.figures import DeliveryStats, summed
 from heliograph.traffic import Point
 
 #: Days covered.
@@ -25,8 +25,8 @@ DAYS = 30
 class Sent(msgspec.Struct, frozen=True):
     """What a sender ID sent in the last DAYS. `countries`: (ISO 3166, "001" for none; figures), most messages first."""
 
-    all: Figures
-    countries: list[tuple[str, Figures]]
+    all: DeliveryStats
+    countries: list[tuple[str, DeliveryStats]]
 
 
 async def sent(conn: Connection, actor: Actor, *, values: Sequence[str]) -> dict[str, Sent]:
@@ -45,5 +45,5 @@ def _sent(by_country: dict[str, dict[str, int]]) -> Sent:
     return Sent(_figures(total), countries)
 
 
-def _figures(counts: dict[str, int]) -> Figures:
+def _figures(counts: dict[str, int]) -> DeliveryStats:
     return summed([Point(clock.EPOCH, None, counts, 0, [], [])])

@@ -33,7 +33,7 @@ class Realm(msgspec.Struct, frozen=True, kw_only=True):
     holders: Callable[[str | None, str | None, str], list[str]]
 
     @property
-    def front(self) -> str:
+    def home(self) -> str:
         """Its first page."""
         return self.prefix or "/"
 

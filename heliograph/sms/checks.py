@@ -44,7 +44,7 @@ def subject(check: Check) -> str:
     return _SUBJECTS.get(check.check.english, "")
 
 
-async def look(conn: Connection, settings: Settings) -> list[Check]:
+async def run(conn: Connection, settings: Settings) -> list[Check]:
     """One result for each supplier, for receipts that are not understood, for the inbox, for held messages, and for
     sealed texts."""
     return [*await _suppliers(conn, settings), await _inbox(conn), *await _held(conn), *await _texts(conn)]

@@ -43,7 +43,7 @@ SELECT o.name, found.since
 REACHED = "SELECT EXISTS (SELECT FROM webhook_endpoints WHERE last_success_at > now() - $1::interval)"
 
 
-async def look(conn: Connection, settings: Settings) -> list[Check]:
+async def run(conn: Connection, settings: Settings) -> list[Check]:
     """Checks whether events reach at least one live endpoint of each organization that has any."""
     name, rows = said("webhooks"), await conn.fetch(UNREACHED, FOR, WORTH_A_LOOK, MOST)
     if not rows:

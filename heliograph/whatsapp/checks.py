@@ -13,7 +13,7 @@ from heliograph.whatsapp.callbacks import dead_letters, intake
 from heliograph.whatsapp.mirror import accounts, apps, onboarding
 
 
-async def look(conn: Connection, settings: Settings) -> list[Check]:
+async def run(conn: Connection, settings: Settings) -> list[Check]:
     """One result for each account, for Meta's warnings, and for the callbacks."""
     return [*await _accounts(conn, settings), await _callbacks(conn)]
 

@@ -344,7 +344,7 @@ async def test_the_list_says_what_is_found_of_each_and_what_to_do(
         await conn.execute("UPDATE supplier_health SET receipt_at = now() - interval '5 minutes'")
         # What is noted late changes nothing, and nothing new is nothing to store.
         await heard.store(conn)
-        looked = await checks.look(conn, settings)
+        looked = await checks.run(conn, settings)
     wrong = [one for one in looked if one.check == "supplier lost"]
     assert [one.state for one in wrong] == ["failed"]
     page = await root.get("/console/suppliers")
@@ -433,7 +433,7 @@ async def test_an_error_is_told_while_it_holds(
         bound,
     )
     async with pool.acquire() as conn:
-        (check,) = [one for one in await checks.look(conn, settings) if one.check == "supplier main"]
+        (check,) = [one for one in await checks.run(conn, settings) if one.check == "supplier main"]
     assert ("no answer to bind" in check.detail) is (says and not bound)
     for path in ("/console/suppliers", f"/console/suppliers/{id}", "/console/now"):
         assert ("no answer to bind" in (await root.get(path)).text) is says, path

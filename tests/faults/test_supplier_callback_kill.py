@@ -101,7 +101,7 @@ async def crash(made: Installation, api_setting: dict[str, str], worker_setting:
 
         await until_true(all_done)
         wanted = [f"25884123{n:04d}" for n in range(5000, 5000 + MESSAGES)]
-        assert sorted(one.asked.to for one in supplier.taken) == wanted
+        assert sorted(one.submitted.to for one in supplier.taken) == wanted
         assert await conn.fetchval("SELECT count(*) FROM events WHERE kind = 'message.delivered'") == MESSAGES
         assert await last.stop() == 0
         assert not made.complaints

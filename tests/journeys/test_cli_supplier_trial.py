@@ -32,7 +32,7 @@ async def test_a_message_goes_out_and_its_receipt_is_shown(database_url: str, po
             ["delivered"],
         )
         assert done.data["ids"] == [found["id"] for found in done.data["receipts"]]
-        (asked,) = [taken.asked for taken in one.supplier.taken]
+        (asked,) = [taken.submitted for taken in one.supplier.taken]
         assert (asked.to, asked.sender, asked.text) == (TO[1:], "ACME", "Olá")
         (request,), (answer,) = done.data["requests"], done.data["answers"]
         assert request["url"] == f"{one.supplier.base_url}/sms/json"

@@ -151,20 +151,20 @@ async def test_slow_parts_fail_alone_and_a_page_has_its_time(pool: Pool) -> None
     parts = parts_of()
     async with pool.acquire() as conn:
         await conn.execute("SET statement_timeout = 50")
-        assert await parts.look("slow", conn.fetchval("SELECT pg_sleep(60)"), otherwise="-") == "-"
-        assert await parts.look("next", conn.fetchval("SELECT 'found'"), otherwise="-") == "found"
+        assert await parts.load("slow", conn.fetchval("SELECT pg_sleep(60)"), otherwise="-") == "-"
+        assert await parts.load("next", conn.fetchval("SELECT 'found'"), otherwise="-") == "found"
         await conn.execute("RESET statement_timeout")
     assert parts.failed == {"slow": True}
     now = 0.0
     late = Parts(parts._request, monotonic=lambda: now)
     now = LONGEST + 1
-    assert await late.look("late", asyncio.sleep(0, "found"), otherwise="-") == "-"
+    assert await late.load("late", asyncio.sleep(0, "found"), otherwise="-") == "-"
     assert late.failed == {"late": True}
     # A file is whole or not at all.
     now = 0.0
     file = Parts(parts_of(csv="one")._request, monotonic=lambda: now)
     now = LONGEST + 1
-    assert await file.look("late", asyncio.sleep(0, "found"), otherwise="-") == "found"
+    assert await file.load("late", asyncio.sleep(0, "found"), otherwise="-") == "found"
     assert file.failed == {}
 
 
@@ -176,9 +176,9 @@ async def test_what_is_the_whole_pages_affair_ends_it(pool: Pool) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(NotFound):
-        await parts_of().look("one", refused(), otherwise=None)
+        await parts_of().load("one", refused(), otherwise=None)
     with pytest.raises(ZeroDivisionError):
-        await parts_of(csv="one").look("one", stumbles(), otherwise=None)
+        await parts_of(csv="one").load("one", stumbles(), otherwise=None)
     async with pool.acquire() as conn:
         with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
-            await parts_of().look("one", conn.execute("SELECT pg_terminate_backend(pg_backend_pid())"), otherwise="")
+            await parts_of().load("one", conn.execute("SELECT pg_terminate_backend(pg_backend_pid())"), otherwise="")

@@ -193,11 +193,11 @@ async def test_the_bell_rings_when_a_day_has_more_than_the_alert(
     assert "The alert is set." in page.words
     async with pool.acquire() as conn:
         await traffic.fold(conn)
-        await conditions.look(conn)
+        await conditions.report(conn)
         assert await pool.fetchval("SELECT count(*) FROM notices WHERE kind = 'usage.day'") == 0
         page = await owner.submit(await owner.get("/usage"), "/usage/alert", above="1")
         for _ in range(2):
-            await conditions.look(conn)
+            await conditions.report(conn)
     notices = await owner.get("/notices")
     assert notices.words.count("More messages were sent in a day than the alert allows.") == 1
     assert "more than 1." in notices.words

@@ -234,7 +234,9 @@ async def test_whom_nobody_carries_to_is_counted_before_as_it_is_staged(
     )
     async with pool.acquire() as conn:
         reaches = await sms_channel.reachability(conn, actor, acceptor, spec=spec)
-        seen = await preview.look(conn, actor, say=preview.sms(actor, "hello", reaches=reaches), recipients=listed)
+        seen = await preview.preview_audience(
+            conn, actor, say=preview.sms(actor, "hello", reaches=reaches), recipients=listed
+        )
     if why == "unknown sender":  # its field says so
         assert (seen.would, seen.invalid) == (2, 0)
     else:
@@ -263,7 +265,7 @@ async def test_who_was_written_to_lately_is_skipped(pool: Pool, by: str, text: s
     tags, listed = whom.get("audience_tags"), whom.get("recipients")
     async with pool.acquire() as conn:
         say = preview.sms(actor, text, reaches=lambda phone, segments: True)
-        seen = await preview.look(conn, actor, say=say, tags=tags, recipients=listed, not_written_days=3)
+        seen = await preview.preview_audience(conn, actor, say=say, tags=tags, recipients=listed, not_written_days=3)
     made = await create(pool, actor, text, not_written_days=3, **whom)
     assert made.not_written_days == 3
     await run(pool)
@@ -446,7 +448,7 @@ async def test_nobody_is_called_by_their_number(pool: Pool, tmp_path: Path, by: 
     looked_at = {name.removeprefix("audience_"): value for name, value in audience_of[by].items()}
     looked_at |= {"imported": looked_at.pop("import", None)}
     async with pool.acquire() as conn:
-        seen = await preview.look(conn, actor, say=say, **looked_at)
+        seen = await preview.preview_audience(conn, actor, say=say, **looked_at)
     assert {one.phone: one.text for one in seen.examples} == wanted
     assert {one.phone: one.name for one in seen.examples} == {number(1): "", number(2): "Zé"}
     await create(pool, actor, text, **audience_of[by])
@@ -1140,7 +1142,7 @@ async def test_the_people_of_an_import_get_it(pool: Pool, tmp_path: Path) -> Non
     assert (made.audience_import, made.audience_tags, record.shown(made)["recipient_count"]) == (id, None, None)
     async with pool.acquire() as conn:
         say = preview.sms(actor, "Hi {{name}}", reaches=lambda phone, segments: True)
-        seen = await preview.look(conn, actor, say=say, imported=id, without=["staff"])
+        seen = await preview.preview_audience(conn, actor, say=say, imported=id, without=["staff"])
         assert (seen.found, seen.excluded, seen.opted_out, seen.would) == (5, 1, 1, 3)
         # Whoever is deleted before the start gets none.
         await conn.execute(

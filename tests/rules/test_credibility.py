@@ -39,7 +39,7 @@ async def stored(pool: Pool, *names: str) -> list[Supplier]:
 async def told(pool: Pool) -> list[tuple[str, str]]:
     """What doctor says about receipts, by supplier."""
     async with pool.acquire() as conn:
-        found = [*await checks.look(conn, SETTINGS), *await checks.compare(conn, SETTINGS)]
+        found = [*await checks.run(conn, SETTINGS), *await checks.compare(conn, SETTINGS)]
     return [(str(one.check), str(one.detail)) for one in found if str(one.check).startswith("receipts of ")]
 
 

@@ -53,7 +53,7 @@ async def looked(pool: Pool, *, most: int, limit: int = 50, rows: int = everywhe
     after, looks = None, 0
     async with pool.acquire() as conn:
         while looks == 0 or after is not None:
-            listed = await everywhere.look(
+            listed = await everywhere.search(
                 conn, MessageQuery(recipient=NUMBER), after=after, limit=limit, most=most, rows=rows
             )
             assert after is None or listed.seen is None or listed.seen < after, "a look leads to itself"

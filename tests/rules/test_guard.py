@@ -94,7 +94,7 @@ async def test_it_is_seen_with_its_reason(pool: Pool) -> None:
         (entry,) = [entry for entry in told.entries if entry.what == "held"]
         assert "numbers of one block" in entry.detail["because"]
         assert entry.detail["range"] == BLOCK
-        warned = [check for check in await checks.look(conn, Settings()) if check.check == "guard"]
+        warned = [check for check in await checks.run(conn, Settings()) if check.check == "guard"]
         assert [check.state for check in warned] == ["warning"]
 
 

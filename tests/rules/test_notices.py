@@ -27,7 +27,7 @@ async def tell(pool: Pool, *told: Notice) -> None:
 
 async def look(pool: Pool) -> list[tuple[str, str]]:
     async with pool.acquire() as conn:
-        await conditions.look(conn)
+        await conditions.report(conn)
     return [tuple(row) for row in await pool.fetch(KINDS)]
 
 

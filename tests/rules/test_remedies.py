@@ -36,7 +36,7 @@ async def added(pool: Pool, kind: str, **settings: Any) -> UUID:
 
 async def found(pool: Pool, what: str, settings: Settings = SETTINGS) -> list[Check]:
     async with pool.acquire() as conn:
-        return [one for one in await checks.look(conn, settings) if one.check == f"{what} of main"]
+        return [one for one in await checks.run(conn, settings) if one.check == f"{what} of main"]
 
 
 async def counted(pool: Pool, id: UUID, ago: timedelta, **counts: int) -> None:

@@ -252,7 +252,7 @@ async def test_the_remedies_for_a_key_that_is_lost_for_good(pool: Pool) -> None:
 
 async def texts_of_doctor(pool: Pool) -> list[Check]:
     async with pool.acquire() as conn:
-        return [one for one in await checks.look(conn, SETTINGS) if one.check == "sealed texts"]
+        return [one for one in await checks.run(conn, SETTINGS) if one.check == "sealed texts"]
 
 
 async def test_a_sealed_text_opens_in_its_own_row_only(pool: Pool) -> None:

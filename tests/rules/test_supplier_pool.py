@@ -237,9 +237,7 @@ async def test_sessions_without_a_receiver_are_told_until_they_have_one(pool: Po
         await ship.refresh()
         async with pool.acquire() as conn:
             deaf, held = await suppliers.deaf(conn), await suppliers.sessions(conn)
-            (check,) = [
-                one for one in await checks.look(conn, Settings(database_url="")) if one.check == "supplier one"
-            ]
+            (check,) = [one for one in await checks.run(conn, Settings(database_url="")) if one.check == "supplier one"]
         assert held[id][:2] == (3, 3)
         return deaf.get(id, 0), check.state, str(check.detail).partition(":")[0]
 
@@ -580,7 +578,7 @@ async def test_a_simulator_that_stands_beside_others_is_no_matter_paused_or_not(
 
     async def told() -> tuple[str, str]:
         async with pool.acquire() as conn:
-            found = await checks.look(conn, Settings(database_url=""))
+            found = await checks.run(conn, Settings(database_url=""))
         (check,) = [one for one in found if one.check == "supplier one"]
         return check.state, str(check.detail)
 

@@ -173,8 +173,8 @@ async def test_it_carries_messages_the_whole_way(
                 ids = {to: await _send(http, made.base_url, to) for to in fates}
                 for to, wanted in fates.items():
                     await until_true(lambda to=to, wanted=wanted: _is(pool, ids[to], wanted))
-            assert {taken.asked.text for taken in supplier.taken} == {TEXT}
-            assert sorted(taken.asked.to for taken in supplier.taken) == sorted(
+            assert {taken.submitted.text for taken in supplier.taken} == {TEXT}
+            assert sorted(taken.submitted.to for taken in supplier.taken) == sorted(
                 to[1:] for to, wanted in fates.items() if wanted != "rejected"
             )
             for text, key, answer in (("STOP", None, 200), ("STOP", "another key", 403)):

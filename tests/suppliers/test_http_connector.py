@@ -285,7 +285,7 @@ async def test_several_messages_go_in_a_request_and_each_has_its_verdict(lister:
     some.insert(4, refused)
     assert await line.send(*some) == [Verdict.REFUSED if one is refused else Verdict.ACCEPTED for one in some]
     assert (lister.requests, len(lister.taken)) == (1, 9)
-    ids = {one.asked.to: (one.id, one.asked.reference) for one in lister.taken}
+    ids = {one.submitted.to: (one.id, one.submitted.reference) for one in lister.taken}
     for one in some:
         if one is not refused:
             (part,) = line.outcomes[one.message_id].parts
@@ -348,7 +348,7 @@ async def test_recipients_that_share_a_request_share_its_text_where_the_supplier
     texts = ["a", "a", "b", "a"]
     some = [msgspec.structs.replace(submission(_to(n)), text=text) for n, text in enumerate(texts)]
     assert await line.send(*some) == [Verdict.ACCEPTED] * 4
-    assert {one.asked.to: one.asked.text for one in supplier.taken} == {
+    assert {one.submitted.to: one.submitted.text for one in supplier.taken} == {
         one.to: text for one, text in zip(some, texts, strict=True)
     }
     assert supplier.requests == 3

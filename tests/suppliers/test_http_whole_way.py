@@ -129,7 +129,7 @@ async def test_messages_go_out_are_told_of_and_answered(
         ids = dict(zip(fates, await asyncio.gather(*(one.send(http, to) for to in fates)), strict=True))
         for to, wanted in fates.items():
             await until_true(lambda to=to, wanted=wanted: _is(one, http, ids[to], wanted))
-        taken = [sent.asked for sent in one.supplier.taken]
+        taken = [sent.submitted for sent in one.supplier.taken]
         assert {asked.text for asked in taken} == {"Olá, “preço” & mais: 5 < 6 %"}
         # Nobody gets a message twice, but where the supplier said nothing that could be read and told us nothing.
         assert sorted(asked.to for asked in taken) == sorted(to[1:] for to in fates if to != "+258841230100")

@@ -129,7 +129,7 @@ def whatsapp(outlook: Estimate) -> Render:
     return say
 
 
-async def look(
+async def preview_audience(
     conn: Connection,
     actor: Actor,
     *,

@@ -9,7 +9,7 @@ from heliograph.pages.pieces.preferences import set_preferences
 from heliograph.pages.routes import Route, own, public
 
 ROUTES: tuple[Route, ...] = (
-    public("GET", "/console", sign_in.front),
+    public("GET", "/console", sign_in.redirect_home),
     public("GET", "/console/login", sign_in.show_form),
     public("POST", "/console/login", sign_in.sign_in),
     public("POST", "/console/login/code", sign_in.sign_in_code),

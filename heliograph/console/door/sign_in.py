@@ -18,12 +18,12 @@ from heliograph.people.passkeys.challenges import PasskeyRefused
 from heliograph.people.signing_in import WrongCode, WrongSignIn
 from heliograph.people.tries import TooManyTries
 
-FRONT = "/console"
+HOME = "/console"
 #: The first page after signing in.
 FIRST = "/console/now"
 
 
-async def front(request: Request) -> Answer:
+async def redirect_home(request: Request) -> Answer:
     """Go to the first page; visitors go to the sign-in form, and operators who are not set up yet to the setup."""
     if request.session is None:
         return Redirect(location=request.realm.sign_in)
@@ -34,7 +34,7 @@ async def front(request: Request) -> Answer:
 
 async def show_form(request: Request) -> Answer:
     """The form; the console for those who are signed in."""
-    following = _following(request.query.get("next", FRONT))
+    following = _following(request.query.get("next", HOME))
     if request.session is not None:
         return Redirect(location=following)
     return Page(template="door/sign_in.html", values=_form(request, following, ""))
@@ -43,7 +43,7 @@ async def show_form(request: Request) -> Answer:
 async def sign_in(request: Request) -> Answer:
     """Check e-mail address and password; the form for the code always follows."""
     form = request.form
-    following = _following(form.get("next", FRONT))
+    following = _following(form.get("next", HOME))
     values = _form(request, following, form.get("email", ""))
     try:
         proved = await signing_in.password(
@@ -70,7 +70,7 @@ async def sign_in(request: Request) -> Answer:
 async def sign_in_code(request: Request) -> Answer:
     """Check the code of the authenticator app, or a recovery code."""
     form = request.form
-    following = _following(form.get("next", FRONT))
+    following = _following(form.get("next", HOME))
     try:
         user_id, _ = signing_in.read_ticket(ticket_key(request), form.get("ticket", ""))
     except WrongSignIn as refusal:
@@ -101,7 +101,7 @@ async def sign_in_code(request: Request) -> Answer:
 async def sign_in_passkey(request: Request) -> Answer:
     """Sign in with a passkey."""
     form = request.form
-    following = _following(form.get("next", FRONT))
+    following = _following(form.get("next", HOME))
     where = passkeys.site_of(request)
     try:
         if where is None:
@@ -122,7 +122,7 @@ async def sign_in_passkey(request: Request) -> Answer:
 
 async def prove(request: Request) -> Answer:
     """Return to the page that needs the password; asking for it is declared on this route."""
-    return Redirect(location=_following(request.query.get("next", FRONT)))
+    return Redirect(location=_following(request.query.get("next", HOME)))
 
 
 async def _session(request: Request, user_id: UUID, how: str) -> str:
@@ -150,4 +150,4 @@ def _form(request: Request, following: str, email: str) -> dict[str, Any]:
 def _following(address: str) -> str:
     """The next page, which must be in the console: this door redirects nowhere else."""
     own = own_address(address)
-    return own if own == FRONT or own.startswith((f"{FRONT}/", f"{FRONT}?")) else FRONT
+    return own if own == HOME or own.startswith((f"{HOME}/", f"{HOME}?")) else HOME

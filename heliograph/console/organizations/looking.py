@@ -43,9 +43,9 @@ async def show_traffic(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)
-        picture = await figures.picture(conn, actor, since=since, until=until)
+        picture = await figures.compare_period(conn, actor, since=since, until=until)
         events = await chart_events.between(conn, actor, since=picture.since, until=picture.until)
-    drawn = charts.pictured(request, picture, marks=charts.of_campaigns(request, events))
+    drawn = charts.outcome_charts(request, picture, marks=charts.campaign_marks(request, events))
     if (file := charts.download(request, drawn)) is not None:
         return file
     values = {

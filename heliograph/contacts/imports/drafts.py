@@ -170,7 +170,7 @@ RETURNING {COLUMNS}
 async def uploaded(conn: Connection, actor: Actor, *, id: UUID, size: int, encoding: str) -> Draft:
     """Complete an upload, and detect the file's format. Raises Invalid if it is empty."""
     sample = await head(conn, actor, id=id)
-    found = sheets.look(sample, encoding=encoding)
+    found = sheets.detect_layout(sample, encoding=encoding)
     row = await conn.fetchrow(
         UPLOADED,
         actor.organization_id,

@@ -29,7 +29,7 @@ from heliograph.contacts.importing import Batch, Options, Result
 from heliograph.contacts.imports import drafts
 from heliograph.contacts.imports.drafts import Draft
 from heliograph.contacts.imports.spool import Spool
-from heliograph.contacts.imports.survey import Numbers, Survey, look
+from heliograph.contacts.imports.survey import Numbers, Survey, judge_batch
 from heliograph.contacts.sheets import Reader
 from heliograph.notices import Notice
 
@@ -153,7 +153,7 @@ class Runner:
     async def _check(self, conn: Connection, actor: Actor, draft: Draft, file: _File, batch: Batch) -> bool:
         is_people = draft.kind == "contacts"
         if batch.rows:
-            await look(
+            await judge_batch(
                 conn,
                 actor,
                 batch=batch,

@@ -114,7 +114,7 @@ SELECT count(*) FILTER (WHERE c.phone IS NULL)::int AS created,
 """
 
 
-async def look(
+async def judge_batch(
     conn: Connection, actor: Actor, *, batch: Batch, survey: Survey, numbers: Numbers, updates: bool, is_people: bool
 ) -> None:
     """Add what a batch would do to the survey. `updates`: existing contacts are changed. `is_people`: contacts are

@@ -213,16 +213,16 @@ async def _values(request: Request, conn: Any, campaign: Campaign) -> dict[str, 
     counts, status = campaign.counts, request.query.get("status", "")
     listed, reasons = table.Rows(), None
     if campaign.started_at is not None:
-        listed = await parts.look("rows", table.read(conn, request, campaign), otherwise=listed)
+        listed = await parts.load("rows", table.read(conn, request, campaign), otherwise=listed)
         if counts.failed or counts.unknown:
             looked = recipients.reasons(conn, actor, campaign=campaign)
-            reasons = await parts.look("reasons", looked, otherwise=None)
+            reasons = await parts.load("reasons", looked, otherwise=None)
     approval = await approving.standing(conn, actor, campaign=campaign)
-    rates = await parts.look("rate", progress.rates(conn, actor, campaigns=[campaign]), otherwise={})
-    course = await parts.look("course", progress.read(conn, actor, campaign_id=campaign.id), otherwise=None)
+    rates = await parts.load("rate", progress.rates(conn, actor, campaigns=[campaign]), otherwise={})
+    course = await parts.load("course", progress.read(conn, actor, campaign_id=campaign.id), otherwise=None)
     shown: list[tuple[str, str]] = []
     if not request.is_fragment:  # it is beside what is renewed
-        shown = await parts.look("template", _shown(conn, actor, campaign), otherwise=shown)
+        shown = await parts.load("template", _shown(conn, actor, campaign), otherwise=shown)
     return {
         "parts": parts,
         "chart": None if course is None else _chart(request, course),

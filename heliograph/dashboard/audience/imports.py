@@ -312,7 +312,7 @@ def _layout(draft: Draft, head: bytes, given: Any) -> tuple[Layout, str]:
     header = {"yes": True, "no": False}.get(given.get("header", ""), draft.has_header)
     encoding = encoding if encoding in ENCODINGS else draft.encoding or "utf-8"
     try:
-        return sheets.look(head, encoding=encoding, delimiter=delimiter, has_header=header), ""
+        return sheets.detect_layout(head, encoding=encoding, delimiter=delimiter, has_header=header), ""
     except Invalid:
         return draft.layout, "The file cannot be read like this."
 

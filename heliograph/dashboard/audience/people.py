@@ -120,16 +120,16 @@ async def _values(request: Request, id: UUID, *, is_beside: bool = False) -> dic
         written = await notes.get(conn, request.actor, id=contact.id)
         opt_out = await optouts.find(conn, request.actor, phone=contact.phone) if contact.opted_out else None
         statements = history.of_person(conn, request.actor, address=contact.phone, limit=STATEMENTS)
-        said: Sequence[history.Entry] = await parts.look("said", statements, otherwise=[])
-        talks: Sequence[Thread] = await parts.look("talks", _conversations(conn, request, contact), otherwise=[])
+        said: Sequence[history.Entry] = await parts.load("said", statements, otherwise=[])
+        talks: Sequence[Thread] = await parts.load("talks", _conversations(conn, request, contact), otherwise=[])
         wanted = messages.Filters(recipient=contact.phone)
         listed = messages.list_page(conn, request.actor, filters=wanted, limit=CAMPAIGNS, look=LOOK)
-        found = await parts.look("latest", listed, otherwise=MessagePage([], None))
+        found = await parts.load("latest", listed, otherwise=MessagePage([], None))
         sent = list(dict.fromkeys(one.campaign_id for one in found.messages if one.campaign_id is not None))
         campaigns: Mapping[UUID, str] = {}
         if sent and request.may("campaigns:read"):
             named = record.names(conn, request.actor, ids=sent)
-            campaigns = await parts.look("campaigns", named, otherwise=campaigns)
+            campaigns = await parts.load("campaigns", named, otherwise=campaigns)
     return {
         "parts": parts,
         "contact": contact,

@@ -318,13 +318,13 @@ async def _values(request: Request, id: UUID) -> dict[str, Any] | None:
         if is_first or request.query.get("csv"):
             since, until = endpoint_charts.bounds(range)
             measured = figures.course(conn, request.actor, id=id, since=since, until=until)
-            course = await parts.look("charts", measured, otherwise=None)
+            course = await parts.load("charts", measured, otherwise=None)
         asked = functools.partial(history.attempts, conn, request.actor, endpoint_id=id, filters=filters)
-        page = await parts.look("attempts", asked(before=before, limit=size + 1), otherwise=AttemptPage([], None))
+        page = await parts.load("attempts", asked(before=before, limit=size + 1), otherwise=AttemptPage([], None))
         if top is not None:
-            latest = await parts.look("newer", asked(limit=pagination.MOST_NEWER), otherwise=AttemptPage([], None))
+            latest = await parts.load("newer", asked(limit=pagination.MOST_NEWER), otherwise=AttemptPage([], None))
             newer = pagination.newer([place(one) for one in latest.attempts], top)
-        pace = await parts.look("pace", _pace(conn, request, health), otherwise="")
+        pace = await parts.load("pace", _pace(conn, request, health), otherwise="")
     tried, position = page.attempts, page.seen
     if len(tried) > size:
         position = place(tried[size - 1])

@@ -191,7 +191,7 @@ async def _of_countries(conn: Connection, request: Request) -> list[Notice]:
             request.to("/messages", country=one.region, range="24h", status=",".join(LOST)),
             request.text("Messages"),
         )
-        for one in await figures.falls(conn, request.actor)
+        for one in await figures.delivery_drops(conn, request.actor)
     ]
 
 

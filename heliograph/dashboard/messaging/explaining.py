@@ -30,7 +30,7 @@ async def often(conn: Connection, request: Request, message: Message, near: Sequ
     text, number = request.text, request.locale.number
     found = []
     if message.country is not None:
-        ended, accepted = await figures.ended_so(
+        ended, accepted = await figures.count_reason(
             conn,
             request.actor,
             channel=message.channel,

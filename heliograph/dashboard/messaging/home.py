@@ -15,7 +15,7 @@ from heliograph.campaigns.views import chart_events
 from heliograph.dashboard.messaging import attention
 from heliograph.dashboard.sending import code
 from heliograph.overview import checklist, figures, messages, usage
-from heliograph.overview.figures import ARRIVED, DAY, PeriodFigures
+from heliograph.overview.figures import ARRIVED, DAY, PeriodComparison
 from heliograph.overview.messages import Message
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Page, Redirect
@@ -52,10 +52,10 @@ class Step(msgspec.Struct, frozen=True):
     is_tried: bool = False
 
 
-class Figures(msgspec.Struct, frozen=True):
+class StatsSection(msgspec.Struct, frozen=True):
     """Figures from the roll-ups, as they are shown."""
 
-    picture: PeriodFigures
+    picture: PeriodComparison
     charts: list[Chart]
     #: (title, figure, change, address of the list of its messages).
     cards: list[tuple[str, str, str, str]]
@@ -63,7 +63,7 @@ class Figures(msgspec.Struct, frozen=True):
     reasons: list[tuple[Failed, Kind, str]]
 
 
-async def front(request: Request) -> Answer:
+async def show(request: Request) -> Answer:
     """Home, or a visitor's first page."""
     if request.session is None:
         return Page(template="door/visitor.html", values={"status": (await request.services.status())[0]})
@@ -76,19 +76,19 @@ async def front(request: Request) -> Answer:
     sees_messages, sees_usage = request.may("sms:read"), request.may(permission=USAGE)
     has_checklist = _wants_checklist(request)
     async with request.reading() as conn:
-        shown = await parts.look("figures", _figures(conn, request, since=since, until=until), otherwise=None)
+        shown = await parts.load("figures", _figures(conn, request, since=since, until=until), otherwise=None)
         picture = None if shown is None else shown.picture
         balance = (
-            await parts.look("quota", quota.get(conn, actor.organization_id), otherwise=None) if sees_usage else None
+            await parts.load("quota", quota.get(conn, actor.organization_id), otherwise=None) if sees_usage else None
         )
         spent = (
-            await parts.look("spent", _spent(conn, request, picture), otherwise=[]) if sees_usage and picture else []
+            await parts.load("spent", _spent(conn, request, picture), otherwise=[]) if sees_usage and picture else []
         )
-        latest = await parts.look("latest", _latest(conn, request), otherwise=[]) if sees_messages else []
-        running = await parts.look("campaigns", attention.campaigns(conn, request), otherwise=[])
+        latest = await parts.load("latest", _latest(conn, request), otherwise=[]) if sees_messages else []
+        running = await parts.load("campaigns", attention.campaigns(conn, request), otherwise=[])
         needed = attention.notices(conn, request, balance=balance, running=running, has_checklist=has_checklist)
-        notices = await parts.look("attention", needed, otherwise=[])
-        done = await parts.look("steps", checklist.steps(conn, actor), otherwise=None) if has_checklist else None
+        notices = await parts.load("attention", needed, otherwise=[])
+        done = await parts.load("steps", checklist.steps(conn, actor), otherwise=None) if has_checklist else None
     if shown is not None and (file := charts.download(request, shown.charts)) is not None:
         return file
     values: dict[str, Any] = {
@@ -120,18 +120,18 @@ async def dismiss(request: Request) -> Answer:
     return Redirect(location=request.to("/"), cookies=[kept])
 
 
-async def _figures(conn: Connection, request: Request, *, since: datetime, until: datetime) -> Figures:
+async def _figures(conn: Connection, request: Request, *, since: datetime, until: datetime) -> StatsSection:
     actor, sees_messages = request.actor, request.may("sms:read")
-    picture = await figures.picture(conn, actor, since=since, until=until)
+    picture = await figures.compare_period(conn, actor, since=since, until=until)
     events = (
         await chart_events.between(conn, actor, since=picture.since, until=picture.until)
         if request.may("campaigns:read")
         else []
     )
     links = _links(request, picture) if sees_messages else ()
-    return Figures(
+    return StatsSection(
         picture,
-        charts.pictured(request, picture, links, charts.of_campaigns(request, events)),
+        charts.outcome_charts(request, picture, links, charts.campaign_marks(request, events)),
         _cards(request, picture),
         _reasons(request, picture),
     )
@@ -147,7 +147,7 @@ def _wants_checklist(request: Request) -> bool:
     return request.may("api_keys:read") and request.cookies.get(cookies.CHECKLIST) != "gone"
 
 
-def _cards(request: Request, picture: PeriodFigures) -> list[tuple[str, str, str, str]]:
+def _cards(request: Request, picture: PeriodComparison) -> list[tuple[str, str, str, str]]:
     now, before = picture.now, picture.before
     locale, text = request.locale, request.text
 
@@ -186,7 +186,7 @@ def _cards(request: Request, picture: PeriodFigures) -> list[tuple[str, str, str
     ]
 
 
-async def _spent(conn: Connection, request: Request, picture: PeriodFigures) -> list[tuple[str, str, str, str]]:
+async def _spent(conn: Connection, request: Request, picture: PeriodComparison) -> list[tuple[str, str, str, str]]:
     """Cards of the spending in the days of the picture. Test messages cost nothing."""
     if request.actor.mode != "live":
         return []
@@ -217,7 +217,7 @@ async def _spent(conn: Connection, request: Request, picture: PeriodFigures) -> 
     return cards
 
 
-def _days(picture: PeriodFigures) -> tuple[date, date]:
+def _days(picture: PeriodComparison) -> tuple[date, date]:
     """(since, until): as many UTC days as the picture is long, up to its last one, since spending is summed by day."""
     last = (picture.until - timedelta(microseconds=1)).date()
     until = min(last, clock.now().date()) + timedelta(days=1)
@@ -234,16 +234,16 @@ def _compared(request: Request, since: date, until: date, before: str) -> str:
     return f"{locale.whole_day(since)} – {last} · {earlier}"
 
 
-def _links(request: Request, picture: PeriodFigures) -> list[str]:
+def _links(request: Request, picture: PeriodComparison) -> list[str]:
     return [request.to("/messages", **{"from": iso(at), "to": iso(at + picture.step)}) for at, _ in picture.intervals]
 
 
-def _stretch(picture: PeriodFigures) -> dict[str, str]:
+def _stretch(picture: PeriodComparison) -> dict[str, str]:
     """The figures' time range, as query parameters of the list."""
     return {"from": iso(picture.since), "to": iso(picture.until)}
 
 
-def _reasons(request: Request, picture: PeriodFigures) -> list[tuple[Failed, Kind, str]]:
+def _reasons(request: Request, picture: PeriodComparison) -> list[tuple[Failed, Kind, str]]:
     stretch = _stretch(picture)
     return [
         (

@@ -109,8 +109,8 @@ async def _values(
     text = detail.text if whole else None
     parts = Parts(request)
     looked = messages.near(conn, actor, recipient=message.recipient)
-    near: Sequence[Message] = await parts.look("near", looked, otherwise=[])
-    explained = await parts.look("why", _explained(conn, request, message, near), otherwise=None)
+    near: Sequence[Message] = await parts.load("near", looked, otherwise=[])
+    explained = await parts.load("why", _explained(conn, request, message, near), otherwise=None)
     is_sms = message.channel == "sms"
     waits = await sms.waiting(conn, actor, id=message.id) if is_sms and not message.is_final else None
     may_develop = request.may("webhooks:read", DEVELOP)

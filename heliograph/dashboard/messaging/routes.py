@@ -7,7 +7,7 @@ from heliograph.pages.routes import Route, alike, get, own, post, public
 from heliograph.people.roles import REVEAL
 
 ROUTES: tuple[Route, ...] = (
-    public("GET", "/", home.front, is_alike=True),
+    public("GET", "/", home.show, is_alike=True),
     own("POST", "/checklist/dismiss", home.dismiss),
     alike("/messages", messages.show_list, "sms:read"),
     post("/messages/export", messages.export, "sms:read"),

@@ -17,7 +17,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import time_of, uuid_in
 from heliograph.dashboard.messaging.finding import Wanted
 from heliograph.overview import explaining, figures
-from heliograph.overview.figures import ARRIVED, RollUpFigures
+from heliograph.overview.figures import ARRIVED, TrafficSummary
 from heliograph.pages.lists.ranges import LENGTHS
 from heliograph.pages.requests import Request
 from heliograph.traffic import LOST, Failed
@@ -87,7 +87,7 @@ async def head(conn: Connection, request: Request, wanted: Wanted) -> Head | Non
     if not has_figures and not has_reasons:
         return None
     filters, until = wanted.filters, wanted.range.until
-    told = await figures.told(
+    told = await figures.summarize(
         conn,
         request.actor,
         since=wanted.range.since,
@@ -106,7 +106,7 @@ async def head(conn: Connection, request: Request, wanted: Wanted) -> Head | Non
     return Head(told.since, told.until, not wanted.range.name, cards, _reasons(request, told, kept, wanted))
 
 
-def _cards(request: Request, told: RollUpFigures, kept: dict[str, str]) -> list[tuple[str, str, str]]:
+def _cards(request: Request, told: TrafficSummary, kept: dict[str, str]) -> list[tuple[str, str, str]]:
     now = told.figures
     if now is None:
         return []
@@ -122,7 +122,7 @@ def _cards(request: Request, told: RollUpFigures, kept: dict[str, str]) -> list[
     ]
 
 
-def _reasons(request: Request, told: RollUpFigures, kept: dict[str, str], wanted: Wanted) -> list[Reason] | None:
+def _reasons(request: Request, told: TrafficSummary, kept: dict[str, str], wanted: Wanted) -> list[Reason] | None:
     if told.reasons is None:
         return None
     found = [one for one in told.reasons if wanted.filters.failure_code in (None, one.reason)]

@@ -127,14 +127,14 @@ async def _page(request: Request, shown: Days, problem: Invalid | None) -> Answe
     actor, parts = request.acting("live"), Parts(request)
     since, until = shown.since, shown.until
     async with request.reading() as conn:
-        period = await parts.look("period", _period(conn, actor), otherwise=None)
-        above = await parts.look("alert", quota.alert(conn, actor.organization_id), otherwise=None)
-        months = await parts.look("months", usage.months(conn, actor), otherwise=[])
-        listed = await parts.look("days", usage.days(conn, actor, since=since, until=shown.shown_until), otherwise=[])
+        period = await parts.load("period", _period(conn, actor), otherwise=None)
+        above = await parts.load("alert", quota.alert(conn, actor.organization_id), otherwise=None)
+        months = await parts.load("months", usage.months(conn, actor), otherwise=[])
+        listed = await parts.load("days", usage.days(conn, actor, since=since, until=shown.shown_until), otherwise=[])
         tables = [
             (
                 by,
-                await parts.look(
+                await parts.load(
                     by, usage.shares(conn, actor, by=by, since=since, until=until, limit=TOP), otherwise=[]
                 ),
             )

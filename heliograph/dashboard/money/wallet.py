@@ -105,8 +105,8 @@ async def _values(request: Request, typed: str | None = None) -> dict[str, Any]:
         balance = await wallet.show(conn, actor)
         reserved = await wallet.reserved(conn, actor) if balance.reserved else None
         looked = wallet.days(conn, actor, since=shown.since, until=shown.until)
-        listed = await parts.look("days", looked, otherwise=[])
-        latest = await parts.look("latest", wallet.ledger(conn, actor, limit=5), otherwise=[])
+        listed = await parts.load("days", looked, otherwise=[])
+        latest = await parts.load("latest", wallet.ledger(conn, actor, limit=5), otherwise=[])
     below = balance.alert_below
     currency = balance.currency or wallet.DEFAULT_CURRENCY
     return {

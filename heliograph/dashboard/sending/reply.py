@@ -55,7 +55,7 @@ async def show(request: Request) -> Answer:
     return Page(template=PAGE, values=await _values(request, given) | {"sent": sent})
 
 
-async def look(request: Request) -> Answer:
+async def show_preview(request: Request) -> Answer:
     """Preview the recipient, and until when the window is open. Nothing is stored."""
     return Page(template=PAGE, values=await _values(request, _typed(request)) | {"sent": None})
 

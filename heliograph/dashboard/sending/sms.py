@@ -96,7 +96,7 @@ async def show(request: Request) -> Answer:
     return Page(template=TEMPLATE, values=values | {"sent": None if sent is None else sent.message})
 
 
-async def look(request: Request) -> Answer:
+async def show_preview(request: Request) -> Answer:
     """The preview: alone for a script, otherwise on the whole page. Nothing is stored."""
     given = sms_form.typed(request)
     values = await _page(request, given)

@@ -77,7 +77,7 @@ async def show(request: Request) -> Answer:
     return Page(template=PAGE, values=values | {"sent": sent})
 
 
-async def look(request: Request) -> Answer:
+async def show_preview(request: Request) -> Answer:
     """The preview: alone for a script, otherwise on the whole page."""
     values = await _values(request, _typed(request))
     template = "sending/template_preview.html" if request.is_fragment else PAGE

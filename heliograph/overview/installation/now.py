@@ -209,7 +209,7 @@ class Watch:
 
     async def _look(self, conn: Connection) -> Facts:
         if self._facts is None or not self._facts[1].setup.is_done or self._now() - self._facts[0] >= SELDOM:
-            self._facts = (self._now(), await steps.look(conn))
+            self._facts = (self._now(), await steps.read(conn))
         return self._facts[1]
 
     async def _within(self, conn: Connection) -> float | None:

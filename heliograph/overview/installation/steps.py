@@ -74,7 +74,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM whatsapp_accounts WHERE state = 'activ
 """
 
 
-async def look(conn: Connection) -> Facts:
+async def read(conn: Connection) -> Facts:
     """Read the facts."""
     row = await conn.fetchrow(SETUP)
     assert row is not None

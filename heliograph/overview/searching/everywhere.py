@@ -144,7 +144,7 @@ SELECT found.* FROM organizations o CROSS JOIN LATERAL (
 """
 
 
-async def look(
+async def search(
     conn: Connection,
     wanted: MessageQuery,
     *,

@@ -72,7 +72,7 @@ def keeper(lists: Mapping[str, Sequence[Column]]) -> Callable[[Request], Awaitab
         async with request.writing() as conn:
             await users.choose_columns(conn, id=request.user_id, list=name, columns=[] if form.get("usual") else wanted)
         request.services.sessions.forget(request.token)
-        back = own_address(form.get("next", request.realm.front))
+        back = own_address(form.get("next", request.realm.home))
         if moved:
             back += ("&" if "?" in back else "?") + f"{OPEN}=open"
         return Redirect(location=back)

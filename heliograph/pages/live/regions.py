@@ -26,7 +26,7 @@ WORTH_PACKING = 1_024
 TOKEN, ONCE = f"token-{os.urandom(16).hex()}", f"once-{os.urandom(16).hex()}"
 
 
-def seen(request: Request) -> int | None:
+def shown_since(request: Request) -> int | None:
     """When the rendering of what the page shows began, if one of its regions asks; otherwise None."""
     given = request.headers.get(SEEN, b"")
     return int(given) if request.is_fragment and given.isdigit() and len(given) < 16 else None

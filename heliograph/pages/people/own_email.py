@@ -82,7 +82,7 @@ async def confirm(request: Request) -> Answer:
         return Redirect(location=own_account.here(request), notice=told)
     # The person who opened the link is signed in here as somebody else, or not at all.
     told = request.text("The e-mail address is confirmed: from now on, %(email)s signs in.", email=user.email)
-    return Redirect(location=request.realm.front if request.session else request.realm.sign_in, notice=told)
+    return Redirect(location=request.realm.home if request.session else request.realm.sign_in, notice=told)
 
 
 async def _values(request: Request) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import msgspec
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.campaigns.views.chart_events import ChartEvent
-from heliograph.overview.figures import PeriodFigures
+from heliograph.overview.figures import PeriodComparison
 from heliograph.pages import languages
 from heliograph.pages.answers import Download
 from heliograph.pages.languages import ReaderLocale
@@ -123,8 +123,8 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
         return "–" if value is None else self.locale.number(value, self.digits)
 
 
-def pictured(
-    request: Request, picture: PeriodFigures, links: Sequence[str] = (), marks: Sequence[Mark] = ()
+def outcome_charts(
+    request: Request, picture: PeriodComparison, links: Sequence[str] = (), marks: Sequence[Mark] = ()
 ) -> list[Chart]:
     """Charts of the outcome of messages, and of delivery times, by hour or day. `links`: the address of each
     interval."""
@@ -178,7 +178,7 @@ def pictured(
     ]
 
 
-def of_campaigns(request: Request, events: Iterable[ChartEvent]) -> list[Mark]:
+def campaign_marks(request: Request, events: Iterable[ChartEvent]) -> list[Mark]:
     """When campaigns began, were paused and resumed, as marks."""
     marks = []
     for one in events:

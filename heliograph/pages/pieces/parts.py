@@ -1,7 +1,7 @@
 """Parts of a page that fail independently: a query that takes too long, or fails, does not affect the others.
 
     parts = Parts(request)
-    latest = await parts.look("latest", messages.list_page(conn, …), otherwise=None)
+    latest = await parts.load("latest", messages.list_page(conn, …), otherwise=None)
 
 and in the template: `{% if "latest" in parts.failed %}{{ kit.failed_part(parts, "latest", _("Latest")) }}…`.
 
@@ -36,7 +36,7 @@ class Parts:
         #: Failed parts by name; True: for lack of time.
         self.failed: dict[str, bool] = {}
 
-    async def look(self, name: str, look: Coroutine[Any, Any, Found], *, otherwise: Found) -> Found:
+    async def load(self, name: str, look: Coroutine[Any, Any, Found], *, otherwise: Found) -> Found:
         """The result of `look`, or `otherwise` if the part fails. Raises refusals, and errors that fail the whole
         page."""
         is_file = bool(self._request.query.get("csv"))

@@ -22,4 +22,4 @@ async def set_preferences(request: Request) -> Answer:
         value = request.form.get(field, "")
         if value in allowed:
             kept.append(cookies.preference(name, value, is_secure=request.is_secure))
-    return Redirect(location=own_address(request.form.get("next", request.realm.front)), cookies=kept)
+    return Redirect(location=own_address(request.form.get("next", request.realm.home)), cookies=kept)

@@ -107,7 +107,7 @@ class Pages:
                 answer = await self._run(request, scope, receive)
                 if isinstance(answer, Page) and answer.refusal is not None:
                     code = answer.refusal.code
-                status, headers, body = await self._rendering.made(request, answer)
+                status, headers, body = await self._rendering.response(request, answer)
         except Disconnected:
             recording.end_span(request, spans.CLOSED, "")
             return
@@ -207,7 +207,7 @@ class Pages:
             asked = await proving.prove(request, takes_file=route.takes_file)
             if asked is not None:
                 return asked
-        seen = regions.seen(request)
+        seen = regions.shown_since(request)
         if seen is None or person is None or route.method != "GET":
             return await route.handler(request)
 

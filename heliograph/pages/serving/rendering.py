@@ -53,7 +53,7 @@ class Rendering:
         """`made`: the app's templates."""
         self._templates, self._frame = made, frame
 
-    async def made(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes | AsyncIterator[bytes]]:
+    async def response(self, request: Request, answer: Answer) -> tuple[int, Headers, bytes | AsyncIterator[bytes]]:
         """Status, headers and body of any result."""
         headers: Headers = []
         if isinstance(answer, Download | Stream):

@@ -13,7 +13,7 @@ MOST = 200
 OPERATORS = f"SELECT u.id, u.email FROM operators o JOIN users u ON u.id = o.user_id ORDER BY o.created_at LIMIT {MOST}"
 
 
-async def look(conn: Connection, settings: Settings) -> list[Check]:
+async def run(conn: Connection, settings: Settings) -> list[Check]:
     """Checks consecutive failures, as counted and kept by `tries`. A wrong code implies a correct password."""
     name = said("sign-ins")
     people = {row["id"]: row["email"] for row in await conn.fetch(OPERATORS)}

@@ -69,11 +69,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     always: str = ""
 
 
-class AcceptedMessage(msgspec.Struct, frozen=True):
+class AcceptedSubmission(msgspec.Struct, frozen=True):
     """A message it accepted."""
 
     id: str
-    asked: SubmittedMessage
+    submitted: SubmittedMessage
 
 
 class Aggregator:
@@ -82,7 +82,7 @@ class Aggregator:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.profile: Profile = PROFILES[options.profile]
-        self.taken: list[AcceptedMessage] = []
+        self.taken: list[AcceptedSubmission] = []
         #: Responses by kind, and callbacks by the status of their response.
         self.answered: Counter[str] = Counter()
         self.called: Counter[int] = Counter()
@@ -172,7 +172,7 @@ class Aggregator:
 
     def _take(self, asked: SubmittedMessage) -> str:
         id = f"{self.profile.name}-{next(self._numbers)}"
-        self.taken.append(AcceptedMessage(id, asked))
+        self.taken.append(AcceptedSubmission(id, asked))
         self.answered["accepted"] += 1
         return id
 

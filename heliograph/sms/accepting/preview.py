@@ -101,7 +101,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     refusal = accept.unfit(send, segments) or forbidden(send.actor, send.to)
     if refusal is not None:
         raise refusal
-    held = accept.is_guarded(send) and await book.look(
+    held = accept.is_guarded(send) and await book.check(
         conn, actor.organization_id, send.to, send.traffic_class, challenged=send.challenge_passed
     )
     sender: SenderId | Refusal

@@ -26,7 +26,7 @@ from heliograph.base.errors import Invalid
 from heliograph.sms.dispatch import routing, suppliers
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports import waiting
-from heliograph.sms.reports.keys import look, same_end, suffix
+from heliograph.sms.reports.keys import id_bounds, same_end, suffix
 from heliograph.suppliers.smpp import bases
 
 log = structlog.get_logger()
@@ -196,7 +196,7 @@ async def _in_other_bases(conn: Connection, supplier: Supplier, rows: Sequence[a
     claims = list(wanted.values())
     fitting: dict[int, set[int]] = {}
     columns = [list(column) for column in zip(*wanted, strict=True)]
-    for (n,) in await conn.fetch(KNOWN, supplier.id, *columns, *look(clock.now())):
+    for (n,) in await conn.fetch(KNOWN, supplier.id, *columns, *id_bounds(clock.now())):
         for number, place in claims[n - 1]:
             fitting.setdefault(number, set()).add(place)
     return fitting

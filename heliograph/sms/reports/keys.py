@@ -106,7 +106,7 @@ def id_of(supplier_message_id: str | None, recipient: str) -> str:
     return storable(supplier_message_id or "") or weak_key(recipient)
 
 
-def look(at: datetime) -> tuple[UUID, UUID, date, date]:
+def id_bounds(at: datetime) -> tuple[UUID, UUID, date, date]:
     """Where ids that a receipt of `at` may name are stored: the bounds of message ids in `attempts`, and of days in
     `sms_parts`. The upper bounds lie in the future, in case another clock is ahead."""
     ahead = timedelta(days=1)

@@ -32,7 +32,7 @@ from heliograph.base.retry import receipt_pause
 from heliograph.base.sentences import said
 from heliograph.sending.results import UnmatchedReports
 from heliograph.sms.reports import parts, receipts_without_id
-from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, ids, look, same_end, suffix, weak_keys
+from heliograph.sms.reports.keys import ReceivedReceipt, fingerprint, id_bounds, ids, same_end, suffix, weak_keys
 from heliograph.sms.status import BY_RECEIPT, Move, Moved, after_all, move_many
 from heliograph.webhooks.recording.events import Wanting, wanted
 
@@ -248,7 +248,7 @@ async def _find(conn: Connection, items: Sequence[ReceivedReceipt], at: datetime
     asked = [*items, *[items[n] for n in second]] if second else items
     rows = await conn.fetch(
         FIND,
-        *look(at),
+        *id_bounds(at),
         [one.supplier_id for one in asked],
         [one for one, _ in keys] + [keys[n][1] for n in second],
         [suffix(storable(one.receipt.recipient)) for one in asked],

@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base.database.pool import Connection
-from heliograph.sms.reports.keys import look
+from heliograph.sms.reports.keys import id_bounds
 
 #: A receipt is for a message sent at most this long before it; our clock may be behind by the second value.
 SINCE, AHEAD = "4 days", "2 minutes"
@@ -92,10 +92,10 @@ async def match(conn: Connection, receipts: Sequence[ReceiptWithoutId]) -> dict[
         [one.reference for one in asked],
         [one.received_at for one in asked],
         [n for n, _ in items],
-        look(first)[0],
-        look(last)[1],
-        look(first)[2],
-        look(last)[3],
+        id_bounds(first)[0],
+        id_bounds(last)[1],
+        id_bounds(first)[2],
+        id_bounds(last)[3],
     )
     fitting: dict[int, list[asyncpg.Record]] = {}
     for row in rows:

@@ -21,7 +21,7 @@ from heliograph.base.sentences import Check, Sentence, said
 from heliograph.sms.callbacks import addresses
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.reports.diagnosis import MINUTES, SAMPLE
-from heliograph.sms.reports.keys import look
+from heliograph.sms.reports.keys import id_bounds
 from heliograph.suppliers import kinds
 from heliograph.traffic import credibility, reconciliation
 from heliograph.traffic.credibility import ImplausiblyPerfect, RarelyConfirmed
@@ -58,7 +58,7 @@ class MatchCount(msgspec.Struct, frozen=True):
 
 async def by_id_alone(conn: Connection, supplier_id: UUID) -> MatchCount:
     """Whether unmatched receipts name known ids, so that only their recipient does not match."""
-    row = await conn.fetchrow(BY_ID, supplier_id, *look(clock.now()))
+    row = await conn.fetchrow(BY_ID, supplier_id, *id_bounds(clock.now()))
     return MatchCount(row["looked"], row["fitting"]) if row is not None else MatchCount(0, 0)
 
 
@@ -74,7 +74,7 @@ SELECT item.id_key FROM unnest($6::text[]) AS item (id_key)
 async def known_ids(conn: Connection, supplier_id: UUID, ids: Sequence[str]) -> set[str]:
     """Which of these ids the supplier assigned to a message of the days in which receipts are searched for."""
     wanted = list(filter(None, ids))
-    return {key for (key,) in await conn.fetch(IDS, supplier_id, *look(clock.now()), wanted)} if wanted else set()
+    return {key for (key,) in await conn.fetch(IDS, supplier_id, *id_bounds(clock.now()), wanted)} if wanted else set()
 
 
 async def check(conn: Connection, settings: Settings, suppliers: list[Supplier]) -> list[Check]:

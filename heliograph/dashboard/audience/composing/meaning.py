@@ -275,7 +275,7 @@ async def entry_of(request: Request, conn: Connection, typed: dict[str, str]) ->
         return None
 
 
-async def look(request: Request, conn: Connection, typed: dict[str, str], given: Given) -> Preview:
+async def preview_campaign(request: Request, conn: Connection, typed: dict[str, str], given: Given) -> Preview:
     """Preview the campaign. Raises Invalid for a number or template that cannot be sent."""
     spec, waits = given.spec, None
     if isinstance(spec, whatsapp.WhatsAppCampaignSpec):
@@ -289,7 +289,7 @@ async def look(request: Request, conn: Connection, typed: dict[str, str], given:
         # Quiet hours do not apply to simulators (`sms.dispatch.channel`).
         if await routing.waits_for_day(conn, spec.traffic_class):
             waits = max(clock.now(), spec.scheduled_at or clock.now())
-    seen = await preview.look(
+    seen = await preview.preview_audience(
         conn,
         request.actor,
         say=say,

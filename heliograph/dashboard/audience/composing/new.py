@@ -66,7 +66,7 @@ async def create(request: Request) -> Answer:
     try:
         async with request.reading() as conn:
             given = await meaning.read(request, conn, typed)
-            seen = await meaning.look(request, conn, typed, given)
+            seen = await meaning.preview_campaign(request, conn, typed, given)
             duplicates = await preview.duplicates(conn, request.actor, spec=given.spec)
     except Invalid as refusal:
         return refused(PAGE, form.form_refusal(refusal), await _values(request, typed))
