@@ -17,7 +17,7 @@ import msgspec
 
 from heliograph.accounts import idempotency
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, Unsealable, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.settings import Settings
@@ -162,7 +162,7 @@ async def rekey(
     check: bool = False,
     batch: int = BATCH,
     say: Callable[[str], None] = lambda line: None,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> list[Rekeyed]:
     """Reseal everything under the secret key, one commit per batch; safe to repeat, and while the service is running.
     `check`: only count. `say`: called with progress."""

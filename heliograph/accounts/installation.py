@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import Invalid
@@ -72,7 +72,7 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value, set_at = excluded.set_a
 """
 
 
-async def change(conn: Connection, who: Who, given: Mapping[str, str]) -> Installation:
+async def change(conn: Connection, who: Principal, given: Mapping[str, str]) -> Installation:
     """Change the given settings, by name; "" restores a default. All or nothing: Invalid names every setting that is
     wrong."""
     checked = _checked(given)

@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import naming, phones
-from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -133,7 +133,7 @@ async def create(
     state: str = "active",
     country: str | None = None,
     allowed_countries: list[str] | msgspec.UnsetType | None = msgspec.UNSET,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> Organization:
     """Create an organization with an empty quota. `name`: 1 to 200 characters, unique; `state`: one of STATES;
     `country`: an ISO region, by which national numbers are interpreted; `allowed_countries`: ISO regions that may be
@@ -171,7 +171,7 @@ LOCK = f"SELECT {_COLUMNS} FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 RENAME = f"UPDATE organizations SET name = $2 WHERE id = $1 RETURNING {_COLUMNS}"
 
 
-async def rename(conn: Connection, *, id: UUID, name: str, by: Who = SYSTEM) -> Organization:
+async def rename(conn: Connection, *, id: UUID, name: str, by: Principal = SYSTEM) -> Organization:
     """Rename an organization, under the same rules as for its first name. Raises Invalid, NotFound."""
     name = _checked_name(name)
     try:
@@ -234,7 +234,7 @@ UPDATE organizations
 """
 
 
-async def set_state(conn: Connection, *, id: UUID, state: str, by: Who = SYSTEM) -> Organization:
+async def set_state(conn: Connection, *, id: UUID, state: str, by: Principal = SYSTEM) -> Organization:
     """Change the state of an organization. Takes effect in every process within a second, like the revocation of a
     key. Closing permanently destroys the key of its sealed texts. Raises Invalid, NotFound."""
     _check_state(state)
@@ -252,7 +252,7 @@ async def set_state(conn: Connection, *, id: UUID, state: str, by: Who = SYSTEM)
 RESUMES_AS = "SELECT coalesce(resumes_as, 'active') FROM organizations WHERE id = $1"
 
 
-async def resume(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> Organization:
+async def resume(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> Organization:
     """Return a suspended or closed organization to the state it was in before; does nothing to others. Raises
     NotFound."""
     async with conn.transaction():
@@ -301,7 +301,7 @@ async def configure(
     reveals: bool | None = None,
     reply_language: str | msgspec.UnsetType | None = msgspec.UNSET,
     developer_keys: bool | None = None,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> Organization:
     """Change an organization's own rules; omitted ones stay as they are.
 
@@ -354,7 +354,7 @@ def _given(value: object) -> list[object]:
 
 async def _record(
     conn: Connection,
-    by: Who,
+    by: Principal,
     action: str,
     one: Organization,
     before: msgspec.Struct | dict[str, object] | None = None,

@@ -16,7 +16,7 @@ from heliograph.accounts import quota
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.quota import Reset
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 
@@ -114,7 +114,7 @@ async def subscribe(
     now: datetime,
     anchor: datetime | None = None,
     months: int = 1,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> None:
     """Subscribe an organization to a plan; its current period is the one that contains `now`. Raises Invalid, NotFound.
 
@@ -147,7 +147,7 @@ async def subscribe(
             await quota.reset_many(conn, [Reset(organization_id, allowance, end)], reason=f"plan {plan}")
 
 
-async def unsubscribe(conn: Connection, organization_id: UUID, *, by: Who = SYSTEM) -> None:
+async def unsubscribe(conn: Connection, organization_id: UUID, *, by: Principal = SYSTEM) -> None:
     """End an organization's subscription. Its quota stays as it is, and is not reset again. Raises NotFound."""
     async with conn.transaction():
         before = await _lock(conn, organization_id)
@@ -214,7 +214,7 @@ async def _lock(conn: Connection, organization_id: UUID) -> dict[str, object]:
 
 
 async def _record(
-    conn: Connection, by: Who, organization_id: UUID, before: dict[str, object], after: dict[str, object]
+    conn: Connection, by: Principal, organization_id: UUID, before: dict[str, object], after: dict[str, object]
 ) -> None:
     await audit.record(
         conn,

@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -79,17 +79,17 @@ VALUES ($1, $2, $3, 'sms', $4, $5, $6, $7)
 """
 
 
-async def grant(conn: Connection, organization_id: UUID, *, amount: int, reason: str, by: Who = SYSTEM) -> Quota:
+async def grant(conn: Connection, organization_id: UUID, *, amount: int, reason: str, by: Principal = SYSTEM) -> Quota:
     """Add `amount` messages to the quota; a negative amount is an adjustment, which never goes below what is used."""
     return await _change(conn, organization_id, "grant" if amount > 0 else "adjustment", amount, reason, by)
 
 
-async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason: str, by: Who = SYSTEM) -> Quota:
+async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason: str, by: Principal = SYSTEM) -> Quota:
     """Adjust the quota by `amount` messages, up or down, but never below what is used."""
     return await _change(conn, organization_id, "adjustment", amount, reason, by)
 
 
-async def _change(conn: Connection, organization_id: UUID, kind: str, amount: int, reason: str, by: Who) -> Quota:
+async def _change(conn: Connection, organization_id: UUID, kind: str, amount: int, reason: str, by: Principal) -> Quota:
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must be a number of messages other than 0, up to 10^15"))
     if (why := reasons.given(reason)) is None:
@@ -139,7 +139,9 @@ async def alert(conn: Connection, organization_id: UUID) -> int | None:
     return above
 
 
-async def set_alert(conn: Connection, organization_id: UUID, *, above: int | None, by: Actor | Who = SYSTEM) -> None:
+async def set_alert(
+    conn: Connection, organization_id: UUID, *, above: int | None, by: Actor | Principal = SYSTEM
+) -> None:
     """Notify the organization once a day (UTC) has more than `above` live messages; None: stop. Raises Invalid and
     NotFound."""
     if above is not None and not 1 <= above <= MOST:

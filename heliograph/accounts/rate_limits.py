@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, RateLimits, Who
+from heliograph.base.actor import SYSTEM, Principal, RateLimits
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.process.settings import Settings
@@ -59,7 +59,7 @@ UPDATE organizations SET rate_sms_send = $2, rate_campaigns = $3, rate_mutations
 
 
 async def change(
-    conn: Connection, *, organization_id: UUID, limits: Mapping[str, int | None], by: Who = SYSTEM
+    conn: Connection, *, organization_id: UUID, limits: Mapping[str, int | None], by: Principal = SYSTEM
 ) -> RateLimits:
     """Change the organization's own limits for the given buckets; None restores the installation's. Takes effect in
     every process within a second. Raises Invalid, NotFound."""

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.classes import quiet
@@ -79,7 +79,7 @@ async def change(
     message_days: int | msgspec.UnsetType | None = msgspec.UNSET,
     quiet_hours: str | None = None,
     approval_above: int | msgspec.UnsetType | None = msgspec.UNSET,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> SendDefaults:
     """Change the given settings; None restores the installation's. Takes effect in every process within a second.
     Raises Invalid, NotFound."""

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -110,7 +110,7 @@ LIFT = "DELETE FROM spend_limits WHERE organization_id = $1 AND key_id = $2"
 
 
 async def limit(
-    conn: Connection, organization_id: UUID, *, segments: int | None, key_id: UUID | None = None, by: Who = SYSTEM
+    conn: Connection, organization_id: UUID, *, segments: int | None, key_id: UUID | None = None, by: Principal = SYSTEM
 ) -> list[Limit]:
     """Set the segments that may be accepted per day, for the organization or for one key; None lifts the limit.
 

@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.audit.reading import PAGE, AuditEntry, Filter, list_page, shown
 from heliograph.audit.recording import record
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.csv_files import Writer
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -21,7 +21,9 @@ from heliograph.base.database.pool import Connection
 COLUMNS = AuditEntry.__struct_fields__
 
 
-async def write(conn: Connection, who: Actor | Who, wanted: Filter, *, file: TextIO, as_json: bool = False) -> int:
+async def write(
+    conn: Connection, who: Actor | Principal, wanted: Filter, *, file: TextIO, as_json: bool = False
+) -> int:
     """Write the matching entries, newest first; returns how many. Raises Invalid.
 
     The export by `who` is recorded before the first line is written, and is part of the file.
@@ -34,7 +36,7 @@ async def write(conn: Connection, who: Actor | Who, wanted: Filter, *, file: Tex
     return total
 
 
-async def begin(conn: Connection, who: Actor | Who, wanted: Filter, *, as_json: bool = False) -> None:
+async def begin(conn: Connection, who: Actor | Principal, wanted: Filter, *, as_json: bool = False) -> None:
     """Record an export by `who`."""
     told = {
         "format": "json" if as_json else "csv",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from operator import add
 
 from heliograph.audit.recording import Entry, record_many
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.batching import WriteBehind
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.network.addresses import sharer
@@ -39,4 +39,4 @@ async def _write(conn: Connection, counts: Mapping[tuple[str, str], int]) -> Non
         Entry(action="authentication.failed", object_id=address, after={"door": door}, count=count)
         for (door, address), count in counts.items()
     ]
-    await record_many(conn, Who("unknown"), entries)
+    await record_many(conn, Principal("unknown"), entries)

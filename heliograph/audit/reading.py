@@ -15,7 +15,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid_in
 
-#: Who may have acted; see `Who.kind`.
+#: Who may have acted; see `Principal.kind`.
 KINDS = ("person", "key", "operator", "cli", "system", "unknown")
 #: Those who run the installation: customers read that the operator acted, but not which person, or from where.
 OPERATORS = ("operator", "cli")

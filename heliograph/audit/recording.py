@@ -11,7 +11,7 @@ import msgspec
 
 from heliograph.audit import reasons
 from heliograph.audit.actions import ACTIONS
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     organization_id: UUID | None = None
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
-    #: The reason; empty: the one in `Who`.
+    #: The reason; empty: the one in `Principal`.
     reason: str = ""
     #: How many times it happened in the minute that the entry covers.
     count: int = 1
@@ -62,7 +62,7 @@ SELECT e.id, e.organization_id, $2, $3, $4, $5, e.action, e.object_id, e.object_
 
 async def record(
     conn: Connection,
-    who: Actor | Who,
+    who: Actor | Principal,
     action: str,
     *,
     object_id: UUID | str,
@@ -79,7 +79,7 @@ async def record(
     are blanked, phone numbers masked.
     """
     if isinstance(who, Actor):
-        organization_id, who = who.organization_id, who.who
+        organization_id, who = who.organization_id, who.principal
     entry = Entry(
         action=action,
         object_id=str(object_id),
@@ -92,7 +92,7 @@ async def record(
     await record_many(conn, who, [entry])
 
 
-async def record_many(conn: Connection, who: Who, entries: Sequence[Entry]) -> None:
+async def record_many(conn: Connection, who: Principal, entries: Sequence[Entry]) -> None:
     """Record actions of one author, in the caller's transaction."""
     if not entries:
         return

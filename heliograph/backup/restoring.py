@@ -18,7 +18,7 @@ import msgspec
 from heliograph.audit import recording as audit
 from heliograph.backup import store
 from heliograph.backup.store import Backup, BackupError, Kind
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, follow_clock
 from heliograph.base.embedded import archive as archives
@@ -73,7 +73,7 @@ async def into_directory(
     *,
     archive: Path | None,
     until: datetime | None,
-    by: Who,
+    by: Principal,
     say: Callable[[str], None],
     before: Callable[[], None] = lambda: None,
 ) -> Restored:
@@ -116,7 +116,7 @@ async def into_directory(
         raise BackupError(_why(error, home)) from None
 
 
-async def into_database(backup: Backup, owner_url: str, *, by: Who) -> Restored:
+async def into_database(backup: Backup, owner_url: str, *, by: Principal) -> Restored:
     """Restore a dump into an empty database, as the role that will own the tables: all of it, or nothing.
 
     Raises BackupError, and Unreachable.
@@ -216,7 +216,7 @@ async def _load(backup: Backup, url: str) -> None:
         await copies.load(backup.path / store.DUMP, where, password=password, then=hold)
 
 
-async def _settle(conn: Connection, backup: Backup, by: Who) -> Restored:
+async def _settle(conn: Connection, backup: Backup, by: Principal) -> Restored:
     """Hold all outgoing work, and record where the data came from, in one transaction."""
     await follow_clock(conn)
     async with conn.transaction():

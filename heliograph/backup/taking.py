@@ -19,7 +19,7 @@ from heliograph import __version__
 from heliograph.audit import recording as audit
 from heliograph.backup import store
 from heliograph.backup.store import Backup, BackupError, Kind, Manifest, Secrets
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.embedded import copies, tunnel
@@ -52,7 +52,7 @@ async def take(
     owner_url: str,
     sealed: Secrets | None,
     passphrase: str,
-    by: Who,
+    by: Principal,
     say: Callable[[str], None],
 ) -> Backup:
     """Take a backup into a new directory below `to`, and record it in the database.

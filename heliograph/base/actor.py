@@ -7,8 +7,8 @@ from uuid import UUID
 import msgspec
 
 
-class Who(msgspec.Struct, frozen=True):
-    """Who acts, for the audit log, and what else is known about the request."""
+class Principal(msgspec.Struct, frozen=True):
+    """Who acts, for the audit log, and what is known about the request."""
 
     #: "person", "key", "operator", "cli" (an operator at a shell), "system" (the service itself) or "unknown".
     kind: str
@@ -25,7 +25,7 @@ class Who(msgspec.Struct, frozen=True):
 
 
 #: Requested by nobody: the service follows its own rules.
-SYSTEM = Who("system")
+SYSTEM = Principal("system")
 
 
 class RateLimits(msgspec.Struct, frozen=True):
@@ -63,12 +63,12 @@ class Actor(msgspec.Struct, frozen=True):
     #: Scopes beyond `scopes` that the person may give to keys.
     grants: frozenset[str] = frozenset()
     #: Who acts, if more than the key is known.
-    by: Who | None = None
+    by: Principal | None = None
 
     @property
-    def who(self) -> Who:
+    def principal(self) -> Principal:
         """The actor as named in the audit log."""
-        return self.by or (SYSTEM if self.key_id is None else Who("key", self.key_id))
+        return self.by or (SYSTEM if self.key_id is None else Principal("key", self.key_id))
 
     @property
     def user_id(self) -> UUID | None:

@@ -75,7 +75,7 @@ async def save(conn: Connection, actor: Actor, *, id: UUID, fields: Mapping[str,
     spelled = list(dict.fromkeys(number or _unread(text) for text, number in read.items()))
     sealing = await Sealing.of(conn, [actor.organization_id])
     told = sealing.sealed(actor.organization_id, TABLE, id, msgspec.json.encode(fields).decode())
-    values = (actor.organization_id, actor.mode, id, actor.who.name, told, spelled)
+    values = (actor.organization_id, actor.mode, id, actor.principal.name, told, spelled)
     if not await conn.fetchval(SAVE, *values):
         raise TooManyDrafts
 

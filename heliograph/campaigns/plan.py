@@ -26,7 +26,7 @@ import msgspec
 from heliograph import notices
 from heliograph.audit import recording as audit
 from heliograph.base import naming
-from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.ids import uuid7
@@ -240,8 +240,8 @@ async def begin(
         pending + invalid,
         pending,
         invalid,
-        actor.who.kind,
-        actor.who.id,
+        actor.principal.kind,
+        actor.principal.id,
         spec.audience_import,
         spec.not_written_days,
         *(content.get(name) for name in CONTENT),
@@ -303,7 +303,7 @@ async def move(
     *,
     reason: str | None = None,
     was: str | None = None,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> Campaign | None:
     """Move a campaign to `status` if the table above allows it; None: it does not.
 
@@ -346,7 +346,7 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
     CampaignNotCancelable for one that has completed or failed.
     """
     before = await get(conn, actor, id=id, channel=channel)
-    moved = await move(conn, actor.organization_id, id, "canceled", was=before.status, by=actor.who)
+    moved = await move(conn, actor.organization_id, id, "canceled", was=before.status, by=actor.principal)
     if moved is not None:
         return moved
     found = await get(conn, actor, id=id, channel=channel)

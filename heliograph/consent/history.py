@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 
@@ -67,7 +67,7 @@ SELECT item.organization_id, item.id, item.recipient, $9, item.at, item.source, 
 """
 
 
-async def record(conn: Connection, said: str, statements: Sequence[Statement], *, by: Who | None = None) -> None:
+async def record(conn: Connection, said: str, statements: Sequence[Statement], *, by: Principal | None = None) -> None:
     """Record statements, in the caller's transaction. `by`: who recorded them on people's behalf."""
     if statements:
         await conn.execute(

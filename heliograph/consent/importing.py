@@ -31,7 +31,7 @@ class OptOutImports:
             OptOut(organization_id, phone, draft.started_at, ORGANIZATION, import_id=draft.id)
             for organization_id, phone in pairs
         ]
-        await optouts.suppress(conn, wanted, by=actor.who)
+        await optouts.suppress(conn, wanted, by=actor.principal)
         return Result(len(wanted) - len(had), 0, batch.rejected)
 
     async def undo(self, conn: Connection, actor: Actor, *, draft: Draft) -> None:
@@ -61,7 +61,7 @@ async def _take_back(conn: Connection, actor: Actor, draft: Draft, people: list[
     still = await optouts.restore(conn, gone)
     at = now()
     lifted = [Statement(*pair, at, ORGANIZATION, import_id=draft.id) for pair in gone if pair not in still]
-    await history.record(conn, history.IN, lifted, by=actor.who)
+    await history.record(conn, history.IN, lifted, by=actor.principal)
 
 
 THEIRS = """

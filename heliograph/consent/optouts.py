@@ -19,7 +19,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -114,7 +114,7 @@ UPDATE opt_outs SET since = item.since, source = item.source, keyword = item.key
 """
 
 
-async def suppress(conn: Connection, wanted: Sequence[OptOut], *, by: Who | None = None) -> int:
+async def suppress(conn: Connection, wanted: Sequence[OptOut], *, by: Principal | None = None) -> int:
     """Opt people out. An existing opt-out stays as it was, unless an organization recorded it and the person now opts
     out themselves. Runs in the caller's transaction. `by`: who recorded it on their behalf.
 
@@ -152,7 +152,7 @@ DELETE FROM opt_outs
 """
 
 
-async def lift(conn: Connection, wanted: Sequence[Statement], *, by: Who | None = None) -> set[Pair]:
+async def lift(conn: Connection, wanted: Sequence[Statement], *, by: Principal | None = None) -> set[Pair]:
     """Lift people's opt-outs, under any of their names; returns those who had opted out. `by`: who took
     responsibility."""
     if not wanted:
@@ -293,7 +293,7 @@ async def add(conn: Connection, actor: Actor, *, phone: str, reason: str = "") -
     async with conn.transaction():
         had = await current(conn, [(actor.organization_id, recipient)])
         source = OPERATOR if actor.is_operator else ORGANIZATION
-        await suppress(conn, [OptOut(actor.organization_id, recipient, now(), source)], by=actor.who)
+        await suppress(conn, [OptOut(actor.organization_id, recipient, now(), source)], by=actor.principal)
         row = await conn.fetchrow(GET, actor.organization_id, recipient)
         assert row is not None
         one = OptOut(*row.values())
@@ -316,7 +316,7 @@ async def remove(conn: Connection, actor: Actor, *, phone: str, reason: str = ""
             raise NotYoursToLift(since=iso(row["since"]), source=row["source"])
         source = OPERATOR if actor.is_operator else ORGANIZATION
         lifting = Statement(actor.organization_id, recipient, now(), source)
-        if row is None or not await lift(conn, [lifting], by=actor.who):
+        if row is None or not await lift(conn, [lifting], by=actor.principal):
             raise NotFound("This number has not opted out.", resource="opt_out")
         one = OptOut(*row.values())
         told = {"recipient": one.recipient, "since": one.since, "how": one.source, "keyword": one.keyword}

@@ -16,4 +16,4 @@ async def organization(conn: Connection, request: Request, name: str = "organiza
 
 def acting_for(request: Request, one: Organization) -> Actor:
     """The operator as an actor in an organization."""
-    return Actor(one.id, None, "live", frozenset(), one.state, by=request.who)
+    return Actor(one.id, None, "live", frozenset(), one.state, by=request.principal)

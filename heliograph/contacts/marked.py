@@ -203,7 +203,7 @@ async def _restore(conn: Connection, actor: Actor, rows: Sequence[asyncpg.Record
     came = {row["id"] for row in back}
     await audit.record_many(
         conn,
-        actor.who,
+        actor.principal,
         [
             audit.Entry(
                 action="contact.created",
@@ -242,7 +242,7 @@ async def _record(
             tags = [tag for tag in row["tags"] if tag != change.tag]
             after = {"phone": row["phone"], "tags": [*tags, change.tag] if change.what == "tagged" else tags}
             entries.append(_entry(actor, "contact.changed", row["id"], before, after))
-    await audit.record_many(conn, actor.who, entries)
+    await audit.record_many(conn, actor.principal, entries)
 
 
 def _entry(

@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
@@ -342,7 +342,7 @@ SELECT count(*)::int FROM queued
 """
 
 
-async def release(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> tuple[Hold, int]:
+async def release(conn: Connection, id: UUID, *, by: Principal = SYSTEM) -> tuple[Hold, int]:
     """End a hold, and release its messages; its range is left alone for a day.
 
     Returns it, and how many messages were released. Raises NotFound.

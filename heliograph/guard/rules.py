@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -114,7 +114,7 @@ async def configure(
     safe: Sequence[str] | msgspec.UnsetType = msgspec.UNSET,
     event_until: datetime | msgspec.UnsetType | None = msgspec.UNSET,
     limits: Mapping[str, int | None] | msgspec.UnsetType = msgspec.UNSET,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> Rules:
     """Set how findings are handled (None: the default), which ranges are never held, until when an event is announced,
     at most EVENT ahead, and how many messages of a class may be sent in ten minutes before the rest of it is suspicious

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.sms.intervening import deciding, giving_up
@@ -18,7 +18,7 @@ from heliograph.whatsapp import intervening as whatsapp
 ENDS = tuple(dict.fromkeys((*deciding.ENDS, *whatsapp.ENDS)))
 
 
-async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
+async def give_up(conn: Connection, by: Principal, *, id: UUID, reason: str) -> str:
     """End a waiting message that cannot have been sent, as canceled, and refund it. Idempotent.
 
     `reason`: 1 to 500 characters. Returns its status. Raises Invalid, NotFound, MessageNotCancelable,
@@ -30,7 +30,7 @@ async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
         return await whatsapp.give_up(conn, by, id=id, reason=reason)
 
 
-async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
+async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reason: str) -> str:
     """Set the outcome of a message that its supplier or Meta has or may have. Idempotent.
 
     Returns its status. Raises Invalid (fields `reason` and `status`), NotFound, StatusNotDecided,

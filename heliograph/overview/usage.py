@@ -17,7 +17,7 @@ import msgspec
 
 from heliograph.accounts.quota import Quota
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.csv_files import Writer
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -282,7 +282,9 @@ async def billed(conn: Connection, actor: Actor, *, month: date, by: str, split:
     )
 
 
-async def export(conn: Connection, actor: Actor, who: Who, *, made: Bill, as_json: bool, delimiter: str = ",") -> str:
+async def export(
+    conn: Connection, actor: Actor, who: Principal, *, made: Bill, as_json: bool, delimiter: str = ","
+) -> str:
     """A month's bill as a file, CSV or one JSON document; the export is recorded."""
     await audit.record(
         conn,

@@ -15,7 +15,7 @@ from heliograph import requests
 from heliograph.accounts import idempotency
 from heliograph.accounts.installation import SettingsCache
 from heliograph.audit.failures import Failures
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -219,15 +219,15 @@ class Request:
             guarantee=person.guarantee,
             validity_seconds=person.validity_seconds,
             allowed_countries=None if countries is None else frozenset(countries),
-            by=self.who,
+            by=self.principal,
         )
 
     @property
-    def who(self) -> Who:
+    def principal(self) -> Principal:
         """The person or operator, for the audit log."""
         person = self.session
         assert person is not None
-        return Who(
+        return Principal(
             "operator" if isinstance(person, Operator) or person.reason is not None else "person",
             person.user_id,
             name=person.name,

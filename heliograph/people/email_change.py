@@ -15,7 +15,7 @@ from uuid import UUID, uuid5
 import asyncpg
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
@@ -48,7 +48,14 @@ VALUES ($1, $2, $3, $4, $5, now() + $6::interval)
 
 
 async def ask(
-    conn: Connection, by: Actor | Who, box: Outbox | None, *, user: User, email: str, session_id: UUID, language: str
+    conn: Connection,
+    by: Actor | Principal,
+    box: Outbox | None,
+    *,
+    user: User,
+    email: str,
+    session_id: UUID,
+    language: str,
 ) -> bool:
     """Request another address. Returns True if no mails are sent (`box` is None), so that it has taken effect. Replaces
     an earlier request.
@@ -102,7 +109,7 @@ RETURNING user_id, email, session_id, organization_id
 """
 
 
-async def confirm(conn: Connection, box: Outbox | None, *, token: str, by: Who) -> User:
+async def confirm(conn: Connection, box: Outbox | None, *, token: str, by: Principal) -> User:
     """Confirm the new address with the mailed token; returns the changed user. `by`: what is known about the browser.
     Raises EmailChangeEnded, and Invalid if somebody else has the address by now, or the former one cannot be
     notified."""
@@ -111,7 +118,9 @@ async def confirm(conn: Connection, box: Outbox | None, *, token: str, by: Who) 
         if row is None:
             raise EmailChangeEnded
         user = await users.get(conn, id=row["user_id"])
-        who = Who("person", user.id, name=user.name, address=by.address, device=by.device, request_id=by.request_id)
+        who = Principal(
+            "person", user.id, name=user.name, address=by.address, device=by.device, request_id=by.request_id
+        )
         return await _change(
             conn,
             who,
@@ -128,7 +137,7 @@ CHANGE = "UPDATE users SET email = $2 WHERE id = $1"
 
 async def _change(
     conn: Connection,
-    by: Actor | Who,
+    by: Actor | Principal,
     box: Outbox | None,
     *,
     user: User,

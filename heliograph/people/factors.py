@@ -12,7 +12,7 @@ import pyotp
 
 from heliograph.audit import recording as audit
 from heliograph.base import crypto
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import Key, hash_secret
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -47,7 +47,9 @@ FORGET_CODES = "DELETE FROM recovery_codes WHERE user_id = $1"
 ADD_CODES = "INSERT INTO recovery_codes (user_id, code_hash) SELECT $1, unnest($2::bytea[])"
 
 
-async def enable(conn: Connection, by: Actor | Who, key: Key, *, user_id: UUID, secret: str, given: str) -> list[str]:
+async def enable(
+    conn: Connection, by: Actor | Principal, key: Key, *, user_id: UUID, secret: str, given: str
+) -> list[str]:
     """Require codes from now on. `given`: a code that proves that the app has `secret`. Returns ten recovery codes,
     which are stored nowhere. Raises Invalid."""
     step = _step_of(secret, given, after=0)
@@ -65,7 +67,7 @@ async def enable(conn: Connection, by: Actor | Who, key: Key, *, user_id: UUID, 
 DISABLE = "UPDATE users SET totp = NULL, totp_step = 0 WHERE id = $1"
 
 
-async def disable(conn: Connection, by: Actor | Who, *, user_id: UUID) -> None:
+async def disable(conn: Connection, by: Actor | Principal, *, user_id: UUID) -> None:
     """Require only the password."""
     async with conn.transaction():
         await conn.execute(DISABLE, user_id)

@@ -14,7 +14,7 @@ import msgspec
 
 from heliograph import notices
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -257,7 +257,7 @@ NAME = "SELECT name FROM users WHERE id = $1"
 TAKE = "DELETE FROM invitations WHERE token_hash = $1 AND expires_at > now() RETURNING id, organization_id, role"
 
 
-async def accept(conn: Connection, who: Who, *, token: str, user_id: UUID) -> UUID:
+async def accept(conn: Connection, who: Principal, *, token: str, user_id: UUID) -> UUID:
     """Make the person a member and use up the link; returns the organization. The caller has verified that the address
     is theirs. Raises InvitationEnded."""
     async with conn.transaction():

@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Refusal
@@ -50,7 +50,7 @@ VALUES ($1, $2, $3, now() + $4::interval, $5)
 
 
 async def make(
-    conn: Connection, by: Actor | Who, *, user_id: UUID, is_mailed: bool = False, realm: Realm = "dashboard"
+    conn: Connection, by: Actor | Principal, *, user_id: UUID, is_mailed: bool = False, realm: Realm = "dashboard"
 ) -> str:
     """A token that signs this person in once, valid for an hour, or 30 minutes if it is mailed. Ends the realm's
     previous one."""

@@ -40,7 +40,7 @@ MANY = 1000
 async def rename(conn: Connection, actor: Actor, *, name: str) -> Organization:
     """Rename the organization. Raises Invalid, RoleRequired."""
     await memberships.demand(conn, actor, roles.SETTINGS)
-    return await organizations.rename(conn, id=actor.organization_id, name=name, by=actor.who)
+    return await organizations.rename(conn, id=actor.organization_id, name=name, by=actor.principal)
 
 
 async def configure(conn: Connection, actor: Actor, **changes: Any) -> Organization:
@@ -51,14 +51,14 @@ async def configure(conn: Connection, actor: Actor, **changes: Any) -> Organizat
         person = await users.get(conn, id=actor.user_id)
         if not person.has_totp:
             raise Invalid(("factor_required", "own", "Turn on your own second factor first."))
-    return await organizations.configure(conn, id=actor.organization_id, by=actor.who, **changes)
+    return await organizations.configure(conn, id=actor.organization_id, by=actor.principal, **changes)
 
 
 async def change_defaults(conn: Connection, actor: Actor, **changes: Any) -> SendDefaults:
     """Change the defaults of sends, and how long texts are kept, as in `send_defaults.change`. Raises Invalid,
     RoleRequired."""
     await memberships.demand(conn, actor, roles.SETTINGS)
-    return await send_defaults.change(conn, organization_id=actor.organization_id, by=actor.who, **changes)
+    return await send_defaults.change(conn, organization_id=actor.organization_id, by=actor.principal, **changes)
 
 
 async def limit_spending(
@@ -66,7 +66,7 @@ async def limit_spending(
 ) -> list[Limit]:
     """Set how much may be accepted in a day, as in `spending.limit`. Raises Invalid, NotFound, RoleRequired."""
     await memberships.demand(conn, actor, roles.SETTINGS)
-    return await spending.limit(conn, actor.organization_id, segments=segments, key_id=key_id, by=actor.who)
+    return await spending.limit(conn, actor.organization_id, segments=segments, key_id=key_id, by=actor.principal)
 
 
 async def change_guard(
@@ -78,7 +78,9 @@ async def change_guard(
     Raises Invalid, RoleRequired.
     """
     await memberships.demand(conn, actor, roles.SETTINGS)
-    return await rules.configure(conn, actor.organization_id, policy=policy, safe=safe, limits=limits, by=actor.who)
+    return await rules.configure(
+        conn, actor.organization_id, policy=policy, safe=safe, limits=limits, by=actor.principal
+    )
 
 
 STOPS = """
@@ -104,4 +106,4 @@ async def close(conn: Connection, actor: Actor) -> Organization:
     """Close the organization: nothing is sent or changed from then on, and only the operator can reopen it. Raises
     RoleRequired."""
     await memberships.demand(conn, actor, roles.OWNERS)
-    return await organizations.set_state(conn, id=actor.organization_id, state="closed", by=actor.who)
+    return await organizations.set_state(conn, id=actor.organization_id, state="closed", by=actor.principal)

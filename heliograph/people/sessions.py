@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph import notices
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -151,7 +151,7 @@ async def open_for(
         assert user is not None
         await audit.record(
             conn,
-            Who("person", user_id, name=user["name"], address=address, device=agent, request_id=request_id),
+            Principal("person", user_id, name=user["name"], address=address, device=agent, request_id=request_id),
             "user.signed_in",
             object_id=user_id,
             name=user["email"],

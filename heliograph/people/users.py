@@ -16,7 +16,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import naming
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -64,7 +64,7 @@ BY_EMAIL = f"SELECT {_COLUMNS} FROM users u WHERE email = $1"
 BY_ID = f"SELECT {_COLUMNS} FROM users u WHERE id = $1"
 
 
-async def ensure(conn: Connection, by: Actor | Who, *, email: str, name: str = "") -> tuple[User, bool]:
+async def ensure(conn: Connection, by: Actor | Principal, *, email: str, name: str = "") -> tuple[User, bool]:
     """The user with this address, created if there is none; and whether they were created now. Raises Invalid.
 
     `name`: 1 to 200 characters; if empty, the part before the `@`. An existing user's name is not changed.
@@ -132,7 +132,7 @@ SELECT o.name
 END_INVITATIONS = "DELETE FROM invitations WHERE invited_by = $1 RETURNING organization_id, id, email"
 
 
-async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> list[str]:
+async def remove(conn: Connection, by: Actor | Principal, *, id: UUID) -> list[str]:
     """Remove a person from the installation, with memberships, links, sessions and the invitations that they made.
     Idempotent.
 
@@ -150,8 +150,8 @@ async def remove(conn: Connection, by: Actor | Who, *, id: UUID) -> list[str]:
     return ownerless
 
 
-async def _end_invitations(conn: Connection, by: Actor | Who, id: UUID) -> None:
-    who = by.who if isinstance(by, Actor) else by
+async def _end_invitations(conn: Connection, by: Actor | Principal, id: UUID) -> None:
+    who = by.principal if isinstance(by, Actor) else by
     for organization_id, invitation_id, email in await conn.fetch(END_INVITATIONS, id):
         await outbox.drop(conn, subject_id=invitation_id)
         await audit.record(
@@ -170,7 +170,7 @@ UPDATE users u SET name = $2, language = $3, time_zone = $4 WHERE id = $1 RETURN
 
 
 async def change(
-    conn: Connection, by: Actor | Who, *, id: UUID, name: str, language: str | None, time_zone: str | None
+    conn: Connection, by: Actor | Principal, *, id: UUID, name: str, language: str | None, time_zone: str | None
 ) -> User:
     """Change a person's own settings. `language`: one of LANGUAGES, None: the browser's. `time_zone`: an IANA name that
     the caller has checked, None: UTC. Raises Invalid, NotFound."""
@@ -213,7 +213,7 @@ SET_PASSWORD = "UPDATE users SET password = $2 WHERE id = $1"  # noqa: S105
 
 
 async def set_password(
-    pool: Pool, by: Actor | Who, *, user: User, password: str, keep_session: UUID | None = None
+    pool: Pool, by: Actor | Principal, *, user: User, password: str, keep_session: UUID | None = None
 ) -> None:
     """Change a person's password, and end their links and their sessions except `keep_session`.
 
@@ -229,7 +229,7 @@ async def set_password(
         await operator_sessions.end_all(conn, by, user_id=user.id, keep=keep_session)
 
 
-async def keep_password(conn: Connection, by: Actor | Who, *, user: User, hashed: str) -> None:
+async def keep_password(conn: Connection, by: Actor | Principal, *, user: User, hashed: str) -> None:
     """Store the hash of a password whose strength was checked, in the caller's transaction. Links that sign the person
     in end: whoever has one may be the reason for changing the password."""
     await conn.execute(SET_PASSWORD, user.id, hashed)

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
@@ -102,7 +102,7 @@ async def import_rates(
     supplier_id: UUID | None = None,
     whole: bool = False,
     dry_run: bool = False,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> Imported:
     """Import rates, each with its line, into a supplier's rate card or a price list, which is created if missing.
 
@@ -219,7 +219,7 @@ CLEAR_DEFAULT = "UPDATE tariffs SET is_default = false WHERE is_default"
 MAKE_DEFAULT = "UPDATE tariffs SET is_default = true WHERE id = $1"
 
 
-async def make_default(conn: Connection, *, price_list: str | None, by: Who = SYSTEM) -> None:
+async def make_default(conn: Connection, *, price_list: str | None, by: Principal = SYSTEM) -> None:
     """Make a price list the default, for organizations without their own; None: there is no default. Raises
     NotFound."""
     async with conn.transaction():

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.queue import leases
@@ -128,7 +128,7 @@ SELECT count(*) FROM queue WHERE kind = ANY ($1) AND lease_until > now() AND ($2
 
 
 async def hold(
-    conn: Connection, which: Selection, *, reason: str, restored: bool = False, by: Who = SYSTEM
+    conn: Connection, which: Selection, *, reason: str, restored: bool = False, by: Principal = SYSTEM
 ) -> tuple[list[Hold], int]:
     """Hold work. Idempotent. `restored`: it was restored from a backup, so it may have been sent since, and nothing of
     it expires while it is held.
@@ -162,7 +162,7 @@ RETURNING {_HOLD}
 """
 
 
-async def release(conn: Connection, which: Selection, *, id: UUID | None = None, by: Who = SYSTEM) -> list[Hold]:
+async def release(conn: Connection, which: Selection, *, id: UUID | None = None, by: Principal = SYSTEM) -> list[Hold]:
     """Release holds: a single one, or all of these kinds, limited to this line or organization if given. Returns the
     released ones."""
     async with conn.transaction():
@@ -180,13 +180,19 @@ async def release(conn: Connection, which: Selection, *, id: UUID | None = None,
     return [Hold(**row) for row in rows]
 
 
-async def begin_withdrawal(conn: Connection, which: Selection, *, tried: bool, by: Who = SYSTEM) -> None:
+async def begin_withdrawal(conn: Connection, which: Selection, *, tried: bool, by: Principal = SYSTEM) -> None:
     """Record in the audit log that this work is about to be withdrawn, which takes many transactions."""
     await _record(conn, by, "queue.withdrawn", which, told={"tried": tried})
 
 
 async def _record(
-    conn: Connection, by: Who, action: str, which: Selection, *, reason: str = "", told: dict[str, object] | None = None
+    conn: Connection,
+    by: Principal,
+    action: str,
+    which: Selection,
+    *,
+    reason: str = "",
+    told: dict[str, object] | None = None,
 ) -> None:
     after = {"kinds": which.kinds, "line": which.line, "before": which.before, **(told or {})}
     await audit.record(
@@ -223,7 +229,7 @@ RETURNING kind, organization_id
 """
 
 
-async def hurry(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> bool:
+async def hurry(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> bool:
     """Make a message or event that waits for its next try due now; False: it waits for something else, or a worker has
     it. Holds and quiet hours still apply."""
     async with conn.transaction():

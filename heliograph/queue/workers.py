@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection, Pool, is_down
 from heliograph.base.errors import NotFound
 from heliograph.base.process import memory
@@ -88,17 +88,17 @@ SELECT id, name, drain FROM workers
 TELL = "UPDATE workers SET drain = $2 WHERE id = $1"
 
 
-async def drain(conn: Connection, worker: str, *, then: Drain, by: Who = SYSTEM) -> str:
+async def drain(conn: Connection, worker: str, *, then: Drain, by: Principal = SYSTEM) -> str:
     """Tell a worker, by name or id, to finish what it has and take nothing more. Returns its name. Raises NotFound."""
     return await _tell(conn, worker, then, "worker.drained", by)
 
 
-async def resume(conn: Connection, worker: str, *, by: Who = SYSTEM) -> str:
+async def resume(conn: Connection, worker: str, *, by: Principal = SYSTEM) -> str:
     """Tell a drained worker to resume. Returns its name. Raises NotFound."""
     return await _tell(conn, worker, None, "worker.resumed", by)
 
 
-async def _tell(conn: Connection, worker: str, told: Drain | None, action: str, by: Who) -> str:
+async def _tell(conn: Connection, worker: str, told: Drain | None, action: str, by: Principal) -> str:
     async with conn.transaction():
         row = await conn.fetchrow(FIND, worker)
         # One that was told to exit is about to.

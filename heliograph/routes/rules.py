@@ -17,7 +17,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -175,7 +175,7 @@ SELECT $1, supplier_id, priority, weight
 """
 
 
-async def add(conn: Connection, route: Route, *, note: str = "", by: Who = SYSTEM) -> Route:
+async def add(conn: Connection, route: Route, *, note: str = "", by: Principal = SYSTEM) -> Route:
     """Add a route; its id is assigned here. Raises Invalid."""
     check(route, note)
     made = msgspec.structs.replace(route, id=uuid7())
@@ -219,7 +219,7 @@ FORGET = "DELETE FROM route_suppliers WHERE route_id = $1"
 
 
 async def change(
-    conn: Connection, before: StoredRoute, after: Route, *, note: str | None = None, by: Who = SYSTEM
+    conn: Connection, before: StoredRoute, after: Route, *, note: str | None = None, by: Principal = SYSTEM
 ) -> None:
     """Change a route returned by `lock`. `note`: None leaves it unchanged. Raises Invalid."""
     said = before.note if note is None else note
@@ -245,7 +245,7 @@ async def change(
 STATE = "UPDATE routes SET state = $2, changed_at = clock_timestamp() WHERE id = $1"
 
 
-async def set_state(conn: Connection, before: StoredRoute, state: str, *, by: Who = SYSTEM) -> None:
+async def set_state(conn: Connection, before: StoredRoute, state: str, *, by: Principal = SYSTEM) -> None:
     """Pause ("paused") or resume ("active") a route returned by `lock`. A paused route is ignored."""
     async with conn.transaction():
         await conn.execute(STATE, before.route.id, state)
@@ -263,7 +263,7 @@ async def set_state(conn: Connection, before: StoredRoute, state: str, *, by: Wh
 REMOVE = "DELETE FROM routes WHERE id = $1"
 
 
-async def remove(conn: Connection, before: StoredRoute, *, by: Who = SYSTEM) -> None:
+async def remove(conn: Connection, before: StoredRoute, *, by: Principal = SYSTEM) -> None:
     """Delete a route returned by `lock`. Stored decisions keep their wording."""
     async with conn.transaction():
         await conn.execute(FORGET, before.route.id)

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, Unsealable, derive_key, seal, unseal
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound, Unavailable
@@ -105,7 +105,7 @@ ON CONFLICT (organization_id) DO UPDATE
 SWITCH_OFF = "UPDATE text_keys SET is_used = false WHERE organization_id = $1"
 
 
-async def switch(conn: Connection, *, organization_id: UUID, on: bool, by: Who = SYSTEM) -> Sealed:
+async def switch(conn: Connection, *, organization_id: UUID, on: bool, by: Principal = SYSTEM) -> Sealed:
     """Start or stop sealing an organization's new texts; every process knows within three seconds. Stored texts are
     unchanged. Raises NotFound, and Invalid for a closed organization or without a secret key."""
     async with conn.transaction():

@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -45,7 +45,7 @@ RETURNING id
 """
 
 
-async def put(conn: Connection, rule: NumberRule, *, by: Who = SYSTEM) -> UUID:
+async def put(conn: Connection, rule: NumberRule, *, by: Principal = SYSTEM) -> UUID:
     """Create a rule, or replace the one for the same prefix, keeping its id. Raises Invalid."""
     check(rule)
     async with conn.transaction():
@@ -70,7 +70,7 @@ async def put(conn: Connection, rule: NumberRule, *, by: Who = SYSTEM) -> UUID:
 REMOVE = f"DELETE FROM number_rules WHERE id = $1 RETURNING {_COLUMNS}"
 
 
-async def remove(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> None:
+async def remove(conn: Connection, id: UUID, *, by: Principal = SYSTEM) -> None:
     """Remove a rule. Raises NotFound."""
     async with conn.transaction():
         await versions.move(conn, numbers=True)

@@ -14,7 +14,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.networks.plan import no_network
@@ -93,7 +93,7 @@ async def put(
     network: str = "",
     supplier_id: UUID | None = None,
     note: str = "",
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> None:
     """Set the state of a registration. `sender`: its value, for the audit log. Raises Invalid."""
     wrong: list[tuple[str, str, str]] = []

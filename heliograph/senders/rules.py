@@ -12,7 +12,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -46,7 +46,7 @@ RETURNING id
 """
 
 
-async def put(conn: Connection, rule: SenderRule, *, by: Who = SYSTEM) -> UUID:
+async def put(conn: Connection, rule: SenderRule, *, by: Principal = SYSTEM) -> UUID:
     """Create a rule, or replace the one with the same conditions, keeping its id. Raises Invalid."""
     check(rule)
     async with conn.transaction():
@@ -61,7 +61,7 @@ async def put(conn: Connection, rule: SenderRule, *, by: Who = SYSTEM) -> UUID:
 REMOVE = f"DELETE FROM sender_rules WHERE id = $1 RETURNING {_COLUMNS}"
 
 
-async def remove(conn: Connection, id: UUID, *, by: Who = SYSTEM) -> None:
+async def remove(conn: Connection, id: UUID, *, by: Principal = SYSTEM) -> None:
     """Remove a rule. Raises NotFound."""
     async with conn.transaction():
         await versions.move(conn)

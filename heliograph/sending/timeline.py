@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7_floor
@@ -88,7 +88,9 @@ SELECT found.*, o.name AS organization_name, sent_by.name AS person_name{columns
 """
 
 
-async def of_message(conn: Connection, source: Source, *, id: UUID, with_text: bool, by: Who = SYSTEM) -> Timeline:
+async def of_message(
+    conn: Connection, source: Source, *, id: UUID, with_text: bool, by: Principal = SYSTEM
+) -> Timeline:
     """The timeline of a message. Raises NotFound. Reading its text is recorded in the audit log."""
     row = await conn.fetchrow(source.message, id)
     if row is None:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from heliograph.accounts import quota
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 
@@ -102,7 +102,7 @@ async def policy(conn: Connection) -> dict[str, bool]:
     return {name: name == UNSENT or name in chosen for name in REASONS}
 
 
-async def change_policy(conn: Connection, changes: Mapping[str, bool], *, by: Who = SYSTEM) -> dict[str, bool]:
+async def change_policy(conn: Connection, changes: Mapping[str, bool], *, by: Principal = SYSTEM) -> dict[str, bool]:
     """Change the policy for some classes; it applies to messages that fail from now on. Raises Invalid, which names the
     class."""
     for name, is_refunded in changes.items():

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7_floor
 from heliograph.base.money import decimal
@@ -90,7 +90,7 @@ SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, holder.name 
 """
 
 
-async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
+async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Principal = SYSTEM) -> Timeline:
     """The timeline of a message. Raises NotFound.
 
     `with_text`: include its raw receipts, which may quote the text, and what suppliers were sent, octet by octet.

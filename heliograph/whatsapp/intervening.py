@@ -12,7 +12,7 @@ import asyncpg
 
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
@@ -44,7 +44,7 @@ SELECT o.id, o.state, found.mode, found.direction, found.status,
 """
 
 
-async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
+async def give_up(conn: Connection, by: Principal, *, id: UUID, reason: str) -> str:
     """Cancel a waiting message that Meta cannot have; its reservation is released.
 
     `reason`: 1 to 500 characters. Idempotent. Returns its status. Raises Invalid, NotFound, WhatsAppMessageNotEnded.
@@ -66,7 +66,7 @@ async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> str:
     return "canceled"
 
 
-async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
+async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reason: str) -> str:
     """End a message that Meta has or may have as `status`, one of ENDS, which an operator knows from elsewhere.
 
     A tried message that still waits is removed from the queue. Later reports from Meta still count. Idempotent.
@@ -93,7 +93,7 @@ async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: st
     return status
 
 
-async def _whose(conn: Connection, by: Who, id: UUID) -> tuple[asyncpg.Record, Actor]:
+async def _whose(conn: Connection, by: Principal, id: UUID) -> tuple[asyncpg.Record, Actor]:
     row = await conn.fetchrow(WHOSE, id)
     if row is None:
         raise NotFound(resource="message", id=str(id))

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.money import decimal
 from heliograph.base.sentences import Sentence, said
@@ -47,7 +47,7 @@ SELECT q.kind, q.due_at, q.tries, q.attempt, q.lane, q.lease_until, holder.name 
 """
 
 
-async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Who = SYSTEM) -> Timeline:
+async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by: Principal = SYSTEM) -> Timeline:
     """The timeline of a message in either direction. Raises NotFound."""
     found = await timeline.of_message(conn, SOURCE, id=id, with_text=with_text, by=by)
     whose = found.message["organization_id"]

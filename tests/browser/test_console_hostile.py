@@ -10,7 +10,7 @@ import pyotp
 import pytest
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.overview.installation import notes
 from heliograph.people import invitations
 from heliograph.queue import holds
@@ -60,7 +60,7 @@ async def test_what_others_wrote_stays_text(site: Site) -> None:
     actor = site.made.actor
     id = await message(pool, actor, to="+258841234567", text=RUNS)
     said = {"name": RUNS, "note": TURNS}
-    by = Who("operator", None, RUNS, address=RUNS, device=RUNS, reason=RUNS)
+    by = Principal("operator", None, RUNS, address=RUNS, device=RUNS, reason=RUNS)
     async with pool.acquire() as conn:
         (supplier, *_) = await routing.load(conn)
         await notes.add(conn, organization_id=actor.organization_id, body=RUNS)

@@ -10,7 +10,7 @@ import pyotp
 import pytest
 from aiohttp.http import SERVER_SOFTWARE
 
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.pages.realms import CONSOLE
@@ -50,7 +50,7 @@ async def signed_in(pool: Pool, browser: Browser, role: str = "root", email: str
     """An operator of a role, signed in: as `set_up` leaves them, without its four pages, which have tests of their own.
     They took a fifth of the time of hundreds of tests."""
     user, _ = await make_operator(pool, email, role)
-    by, secret = Who("operator", user.id, name="Eva"), factors.new_secret()
+    by, secret = Principal("operator", user.id, name="Eva"), factors.new_secret()
     key = factors.seal_key(Settings(secret_key=SECRET_KEY))
     known = await hashed(PASSWORD)
     async with pool.acquire() as conn:

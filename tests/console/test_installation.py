@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from heliograph.accounts import installation
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
@@ -17,7 +17,7 @@ from tests.processes import until_true
 
 from .conftest import Browser, signed_in
 
-SHELL = Who("cli", name="eva")
+SHELL = Principal("cli", name="eva")
 
 
 async def test_what_is_set_is_shown_in_both_apps(pool: Pool, root: Browser, other_browser: Browser) -> None:
@@ -161,7 +161,7 @@ async def test_where_two_approve_no_page_says_that_one_did(
 
 async def test_two_shells_and_a_rejection(pool: Pool, tenant: Tenant) -> None:
     def by(name: str) -> Actor:
-        return Actor(tenant.id, None, "live", frozenset(), "active", by=Who("cli", name=name))
+        return Actor(tenant.id, None, "live", frozenset(), "active", by=Principal("cli", name=name))
 
     async with pool.acquire() as conn:
         await installation.change(conn, SHELL, {"four_eyes": "true"})
@@ -173,5 +173,5 @@ async def test_two_shells_and_a_rejection(pool: Pool, tenant: Tenant) -> None:
         assert rejected.status == "rejected"
         await sender_ids.request(conn, tenant.actor, value="PADARIA")
         assert (await sender_ids.review(conn, by("rui"), id=asked.id, status="approved")).status == "pending"
-        person = Actor(tenant.id, None, "live", frozenset(), "active", by=Who("operator", uuid7(), "Ana"))
+        person = Actor(tenant.id, None, "live", frozenset(), "active", by=Principal("operator", uuid7(), "Ana"))
         assert (await sender_ids.review(conn, person, id=asked.id, status="approved")).status == "approved"

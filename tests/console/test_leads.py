@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.pool import Pool
 from heliograph.base.sentences import Check, said
@@ -204,7 +204,7 @@ async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, 
 
 async def test_a_hold_says_what_it_holds_and_who_made_it(pool: Pool, tenant: Tenant, root: Browser) -> None:
     line = await added(pool)
-    by = Who("cli", name="rui")
+    by = Principal("cli", name="rui")
     async with pool.acquire() as conn:
         which = Selection(
             kinds=("sms",), line=line, organization_id=tenant.id, before=await holds.ago(conn, timedelta(0))

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from heliograph.accounts.api_keys import lifecycle
 from heliograph.accounts.api_keys.scopes import SCOPES
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.people import links, memberships
 from tests.api.conftest import Tenant, make_tenant
@@ -84,7 +84,7 @@ async def test_a_member_gets_another_role_and_goes_with_their_keys(pool: Pool, t
     page = await root.submit(page, f"{here}/{ana.id}/role", role="developer")
     assert page.path == here, page.words
     assert await role_of(pool, tenant, ana) == "developer"
-    by = Actor(tenant.id, None, "live", frozenset(SCOPES), "active", by=Who("person", ana.id, "Ana"))
+    by = Actor(tenant.id, None, "live", frozenset(SCOPES), "active", by=Principal("person", ana.id, "Ana"))
     async with pool.acquire() as conn:
         key, _ = await lifecycle.issue(conn, by, name="Hers", profile="sms", mode="live")
     page = await root.get(f"{here}/{ana.id}")

@@ -6,7 +6,7 @@ import asyncio
 import re
 
 from heliograph.accounts import organizations, plans, quota
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.overview.installation import notes
 from heliograph.overview.installation import organizations as overview
@@ -245,8 +245,8 @@ async def test_notes_are_the_operators_own(pool: Pool, tenant: Tenant, root: Bro
 
 async def test_a_person_is_erased_from_the_page(pool: Pool, api: Api, tenant: Tenant, root: Browser) -> None:
     async with pool.acquire() as conn:
-        await notes.add(conn, organization_id=tenant.id, body="Complains of 84 123 4567", by=Who("operator"))
-        await notes.add(conn, organization_id=tenant.id, body="Pays by transfer", by=Who("operator"))
+        await notes.add(conn, organization_id=tenant.id, body="Complains of 84 123 4567", by=Principal("operator"))
+        await notes.add(conn, organization_id=tenant.id, body="Pays by transfer", by=Principal("operator"))
     await sent(api, tenant)
     one = f"/console/organizations/{tenant.id}"
     assert f"{one}/close" in (await root.get(one)).text

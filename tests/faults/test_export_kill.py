@@ -13,7 +13,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.ids import uuid7
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -38,7 +38,7 @@ async def test_random_kills_while_a_file_is_written(database_server: Cluster, tm
             entries = [Entry(f"+25884{n:07}", f"Person {n}") for n in range(ROWS)]
             for start in range(0, ROWS, 2_000):
                 await records.create_many(conn, made.actor, entries=entries[start : start + 2_000])
-            actor = msgspec.structs.replace(made.actor, by=Who("person", uuid7(), name="Ana"))
+            actor = msgspec.structs.replace(made.actor, by=Principal("person", uuid7(), name="Ana"))
             id = await jobs.ask(conn, actor, wanted=Contacts(form="csv", filters=Filters()))
 
             async def is_done() -> bool:

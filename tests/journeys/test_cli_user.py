@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from typer.testing import CliRunner
 
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.cli import app
 from heliograph.demo import credentials
@@ -91,7 +91,7 @@ async def test_an_account_that_others_may_have_made_is_invited_and_not_admitted(
     async with pool.acquire() as conn:
         _, token, _ = await invitations.invite(conn, elsewhere, email="ana@example.com", role="viewer")
         ana, _ = await users.ensure(conn, SYSTEM, email="ana@example.com")
-        await invitations.accept(conn, Who("person", ana.id), token=token, user_id=ana.id)
+        await invitations.accept(conn, Principal("person", ana.id), token=token, user_id=ana.id)
     await run(environment, "create", "ana@example.com", *org, status=1)
     async with pool.acquire() as conn:
         assert await memberships.role_of(conn, actor, user_id=ana.id) is None
@@ -99,7 +99,7 @@ async def test_an_account_that_others_may_have_made_is_invited_and_not_admitted(
     made = await run(environment, "invite", "ana@example.com", "--role", "admin", *org)
     async with pool.acquire() as conn:
         token = made["link"].partition("#")[2]
-        await invitations.accept(conn, Who("person", ana.id), token=token, user_id=ana.id)
+        await invitations.accept(conn, Principal("person", ana.id), token=token, user_id=ana.id)
     assert (await run(environment, "create", "ana@example.com", *org))["role"] == "admin"
 
 

@@ -14,7 +14,7 @@ import pytest
 from heliograph.accounts import organizations, quota
 from heliograph.audit import reading
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.overview.exports import kinds
@@ -24,7 +24,7 @@ from tests.hooks import endpoint, until
 from .conftest import Api, Browser, Page, Tenant, make_person, make_tenant
 from .exported import fetch
 
-SHELL = Who("cli", name="alice", address="192.0.2.1", device="shell", reason="ticket 7")
+SHELL = Principal("cli", name="alice", address="192.0.2.1", device="shell", reason="ticket 7")
 
 
 def actions(page: Page) -> list[str]:

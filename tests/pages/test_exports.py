@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
@@ -37,7 +37,7 @@ async def people(pool: Pool, tenant: Tenant, count: int) -> None:
 
 async def ask(pool: Pool, tenant: Tenant, user: UUID) -> UUID:
     """An export of contacts that this person asked for."""
-    actor = msgspec.structs.replace(tenant.actor, by=Who("person", user, name="Ana"))
+    actor = msgspec.structs.replace(tenant.actor, by=Principal("person", user, name="Ana"))
     async with pool.acquire() as conn:
         return await jobs.ask(conn, actor, wanted=Contacts(form="csv", filters=Filters()))
 

@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.people import policy
 from heliograph.people.roles import RoleRequired
@@ -267,7 +267,8 @@ async def test_developers_create_live_keys_where_an_owner_lets_them(
     assert (await other_browser.submit(page, "/settings/security", reveals="yes")).status == 200
     assert await pool.fetchval("SELECT developer_keys FROM organizations WHERE id = $1", tenant.id)
     admin = msgspec.structs.replace(
-        tenant.actor, by=Who("person", await pool.fetchval("SELECT id FROM users WHERE email = 'adm@example.com'"))
+        tenant.actor,
+        by=Principal("person", await pool.fetchval("SELECT id FROM users WHERE email = 'adm@example.com'")),
     )
     async with pool.acquire() as conn:
         with pytest.raises(RoleRequired):

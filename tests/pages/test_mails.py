@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pyotp
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.mail import outbox
@@ -205,7 +205,7 @@ async def test_who_takes_an_account_back_ends_the_address_that_was_asked_for(
         elif how == "sessions":
             await sessions.end_all(conn, tenant.actor, user_id=ana.id)
         else:
-            await accounts.add(conn, Who("cli"), user_id=ana.id, email=ana.email, role="root")
+            await accounts.add(conn, Principal("cli"), user_id=ana.id, email=ana.email, role="root")
     page = await confirmed(other_browser, await link_in(mailbox, "thief@example.com"))
     assert (page.status, "Ask for the change again." in page.words) == (422, True)
     assert await pool.fetchval("SELECT email FROM users WHERE id = $1", ana.id) == "ana@example.com"

@@ -151,7 +151,7 @@ async def test_an_organization_is_closed_by_its_name(
 
 async def test_rules_ask_the_database_for_the_role(pool: Pool, tenant: Tenant) -> None:
     eva = await make_person(pool, tenant, "eva@example.com", "viewer", password=None)
-    who = tenant.actor.who.__class__("person", eva.id)
+    who = tenant.actor.principal.__class__("person", eva.id)
     actor = tenant.actor.__class__(tenant.id, None, "live", frozenset(), "active", by=who)
     async with pool.acquire() as conn:
         for work in (policy.close(conn, actor), policy.rename(conn, actor, name="x"), policy.configure(conn, actor)):
@@ -161,7 +161,7 @@ async def test_rules_ask_the_database_for_the_role(pool: Pool, tenant: Tenant) -
 
 async def test_keys_go_with_who_made_them(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     rui = await make_person(pool, tenant, "rui@example.com", "admin")
-    who = tenant.actor.who.__class__("person", rui.id, name="Rui")
+    who = tenant.actor.principal.__class__("person", rui.id, name="Rui")
     actor = tenant.actor.__class__(tenant.id, None, "live", frozenset(scopes.SCOPES), "active", by=who)
     async with pool.acquire() as conn:
         key, _ = await lifecycle.issue(conn, actor, name="shop", profile="sms_only", mode="live")

@@ -179,7 +179,7 @@ async def test_a_role_that_was_taken_away_is_gone_at_once(pool: Pool, tenant: Te
     """Rules ask the database, not what a session knew half a second ago."""
     eva = await make_person(pool, tenant, "eva@example.com", "admin", password=None)
     await make_person(pool, tenant, "ana@example.com", "owner", password=None)
-    who = tenant.actor.who.__class__("person", eva.id)
+    who = tenant.actor.principal.__class__("person", eva.id)
     actor = Actor(tenant.id, None, "live", frozenset(), "active", by=who)
     async with pool.acquire() as conn:
         await invitations.invite(conn, actor, email="a@example.com", role="viewer")

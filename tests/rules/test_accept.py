@@ -16,7 +16,7 @@ import pytest
 from heliograph.accounts import requests
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer, RateUnit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
@@ -88,8 +88,8 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         {"key_name": "k", "client_reference": "a"},  # a replay
         {"key_name": "k", "text": "another"},
         {"mode": "test"},
-        {"by": Who("person", PERSON)},
-        {"by": Who("person", PERSON), "key_name": "of a person"},
+        {"by": Principal("person", PERSON)},
+        {"by": Principal("person", PERSON), "key_name": "of a person"},
         {"key_name": "past"},  # its earlier use does not count any more; kept for an hour, it stands in the way
         {"to": OPTED_OUT},
         {"to": OPTED_OUT, "key_name": "opted out"},

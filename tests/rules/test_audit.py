@@ -16,7 +16,7 @@ from heliograph.accounts.api_keys import lifecycle
 from heliograph.audit import exporting, reading, recording
 from heliograph.audit.failures import MOST, OTHERS, Failures
 from heliograph.audit.reading import AuditEntry, Filter
-from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.crypto import derive_key
 from heliograph.base.database.migrate import make_partitions
 from heliograph.base.database.pool import Connection, Pool
@@ -32,7 +32,7 @@ from heliograph.sms.dispatch import routing, suppliers
 from heliograph.webhooks import changing, endpoints
 from tests.rules.factories import organization
 
-SHELL = Who("cli", name="alice", reason="ticket 7")
+SHELL = Principal("cli", name="alice", reason="ticket 7")
 KEY = derive_key("k" * 32, "tests")
 
 
@@ -47,7 +47,7 @@ async def test_an_act_says_who_what_on_what_and_what_changed(pool: Pool) -> None
         made = await organizations.create(conn, name="Acme", by=SHELL)
         await organizations.rename(conn, id=made.id, name="Acme Lda", by=SHELL)
         await organizations.configure(conn, id=made.id, opt_out_words=["FORA"], by=SHELL)
-        await organizations.set_state(conn, id=made.id, state="suspended", by=Who("operator", uuid7(), "bob"))
+        await organizations.set_state(conn, id=made.id, state="suspended", by=Principal("operator", uuid7(), "bob"))
         created, renamed, configured, suspended = await found(conn)
     assert (created["who"], created["who_name"], created["reason"]) == ("cli", "alice", "ticket 7")
     assert created["action"] == "organization.created"
@@ -71,7 +71,7 @@ async def test_what_is_undone_was_never_recorded(pool: Pool) -> None:
 
 async def test_a_key_tells_who_made_it_and_never_its_secret(pool: Pool) -> None:
     actor = await organization(pool)
-    by = Who("key", uuid7(), address="203.0.113.7", device="curl/8", request_id="req-1")
+    by = Principal("key", uuid7(), address="203.0.113.7", device="curl/8", request_id="req-1")
     async with pool.acquire() as conn:
         asking = msgspec.structs.replace(actor, by=by)
         key, secret = await lifecycle.issue(conn, asking, name="ci", profile="sms_only")
@@ -161,7 +161,7 @@ async def test_a_webhooks_secret_and_the_query_of_its_address_are_blanked(pool: 
 
 async def test_entries_are_found_by_author_object_action_and_time(pool: Pool) -> None:
     one, other = await organization(pool), await organization(pool)
-    person = Who("person", uuid7(), "Ana")
+    person = Principal("person", uuid7(), "Ana")
     async with pool.acquire() as conn:
         asked = await sender_ids.request(conn, one, value="ACME")
         await sender_ids.review(conn, msgspec.structs.replace(one, by=person), id=asked.id, status="approved")
@@ -279,7 +279,7 @@ async def test_as_many_addresses_wait_for_the_database_as_for_a_write(pool: Pool
 
 
 async def test_long_and_strange_words_are_kept_short(pool: Pool) -> None:
-    by = Who("key", uuid7(), device="x" * 5000 + "\0", reason="y" * 5000)
+    by = Principal("key", uuid7(), device="x" * 5000 + "\0", reason="y" * 5000)
     values = {"note": "z" * 5000, "many": list(range(500)), "body": "secret text", "phone": "+258841234567"}
     async with pool.acquire() as conn:
         await recording.record(conn, by, "rates.imported", object_id="\ud800", after=values)
@@ -306,13 +306,13 @@ async def test_the_log_is_kept_for_thirteen_months_at_least(pool: Pool) -> None:
     assert f"audit_log_{now - timedelta(days=31 * 15):%Y_%m}" not in left
 
 
-def actor_of(one: Actor, by: Who) -> Actor:
+def actor_of(one: Actor, by: Principal) -> Actor:
     return msgspec.structs.replace(one, by=by)
 
 
 async def test_an_actor_is_named_by_what_is_known_of_it(pool: Pool) -> None:
     actor = await organization(pool)
-    assert actor.who == SYSTEM
+    assert actor.principal == SYSTEM
     id = uuid7()
-    assert msgspec.structs.replace(actor, key_id=id).who == Who("key", id)
-    assert actor_of(actor, SHELL).who == SHELL
+    assert msgspec.structs.replace(actor, key_id=id).principal == Principal("key", id)
+    assert actor_of(actor, SHELL).principal == SHELL

@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 import pytest
 
 from heliograph.accounts import organizations, quota
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -91,7 +91,7 @@ async def test_a_month_agrees_with_every_usage_list_to_the_message(pool: Pool) -
     month, actors = await used(pool)
     async with pool.acquire() as conn:
         ledger = await billing.ledger(conn, month=month)
-        locked = await billing.lock(conn, month=month, by=Who("cli", name="eva"))
+        locked = await billing.lock(conn, month=month, by=Principal("cli", name="eva"))
         assert await billing.lines(conn, month=month) == ledger == locked.sums
         assert await billing.verify(conn, month=month)
     assert (locked.sums.organizations, locked.sums.sms, locked.sums.segments) == (2, 7, 9)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heliograph.accounts import quota, send_defaults, spending
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_floor
@@ -965,7 +965,7 @@ async def test_pages_are_newest_first(pool: Pool) -> None:
 
 
 def person(actor: Actor, name: str) -> Actor:
-    return msgspec.structs.replace(actor, by=Who("person", uuid7(), name))
+    return msgspec.structs.replace(actor, by=Principal("person", uuid7(), name))
 
 
 async def needs_approval(pool: Pool, actor: Actor, above: int | None) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from heliograph import doctor
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock
 from heliograph.base.database.migrate import make_partitions, migrate
@@ -286,7 +286,7 @@ async def test_guesses_at_an_operators_account_are_told(pool: Pool, database_url
         for email in ("eva@example.com", "rui@example.com"):
             user, _ = await users.ensure(conn, SYSTEM, email=email)
             if email.startswith("eva"):
-                await accounts.add(conn, Who("cli"), user_id=user.id, email=email, role="root")
+                await accounts.add(conn, Principal("cli"), user_id=user.id, email=email, role="root")
                 eva = user
         for _ in range(FREE_ACCOUNT):
             await tries.count(conn, account="rui@example.com")

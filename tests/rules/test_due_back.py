@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.overview import intervening
@@ -210,7 +210,7 @@ async def test_what_an_operator_says_to_be_lost_is_due_back(pool: Pool) -> None:
     made.bench.connectors[made.main.id].script = lambda _: UNKNOWN
     id = await message(pool, await organization(pool))
     await made.bench.round()
-    by = Who("operator", name="Ines")
+    by = Principal("operator", name="Ines")
     async with pool.acquire() as conn:
         await intervening.decide(conn, by, id=id, status="undelivered", reason="their ticket 4711")
     assert await money(pool, "main") == ("0.030000 EUR", "0.030000 EUR", 0)
@@ -238,7 +238,7 @@ async def test_what_arrives_after_an_end_without_an_answer_is_charged_by_who_had
     if how == "an operator says so":
         async with pool.acquire() as conn:
             await intervening.decide(
-                conn, Who("operator", name="Ines"), id=id, status="delivered", reason="ticket 4711"
+                conn, Principal("operator", name="Ines"), id=id, status="delivered", reason="ticket 4711"
             )
     elif how == "a receipt matched by hand":
         await made.bench.receive(made.main.id, receipt("rewritten", state=ReceiptState.DELIVERED))

@@ -126,7 +126,7 @@ async def test_what_is_withdrawn_is_canceled_and_costs_nothing(pool: Pool) -> No
     used = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id)
     (hold,) = await listed(pool)
     async with pool.acquire() as conn:
-        assert await held.withdraw(conn, hold.id, at=clock.now(), by=actor.who) == 5
+        assert await held.withdraw(conn, hold.id, at=clock.now(), by=actor.principal) == 5
         assert (await holds.get(conn, hold.id)).waiting == 0
     assert [await status_of(pool, id) for id in ids] == ["sent"] * 4 + ["canceled"] * 5
     left = await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", actor.organization_id)

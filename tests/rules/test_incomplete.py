@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.overview import intervening
 from heliograph.sms.reports import unmatched
@@ -64,7 +64,9 @@ async def test_segments_are_charged_by_whoever_had_some_when_a_person_knows_who_
     assert await money(pool, "main") == (None, None, 0)
     async with pool.acquire() as conn:
         if how == "an operator says so":
-            await intervening.decide(conn, Who("operator", name="Ines"), id=id, status="delivered", reason="their bill")
+            await intervening.decide(
+                conn, Principal("operator", name="Ines"), id=id, status="delivered", reason="their bill"
+            )
         else:
             # It splits texts itself.
             await pool.execute("UPDATE attempts SET parts = 1 WHERE attempt = 2")
@@ -91,7 +93,9 @@ async def test_segments_of_a_message_that_turns_out_to_be_whole_are_charged_once
     assert await status_of(pool, id) == "unknown"
     assert await money(pool, "main") == ("0.120000 EUR", None, 0), "four of five"
     async with pool.acquire() as conn:
-        await intervening.decide(conn, Who("operator", name="Ines"), id=id, status="delivered", reason="ticket 4711")
+        await intervening.decide(
+            conn, Principal("operator", name="Ines"), id=id, status="delivered", reason="ticket 4711"
+        )
     assert await money(pool, "main") == ("0.150000 EUR", None, 0)
     found = (await report(pool))["main"].line
     assert (found["accepted"], found.segments.get("accepted"), found.segments.get("doubled", 0)) == (1, 5, 0)

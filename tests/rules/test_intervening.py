@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -34,7 +34,7 @@ from tests.rules.factories import (
 )
 from tests.rules.test_queue_holds import accepted
 
-OPERATOR = Who("operator", name="Eva")
+OPERATOR = Principal("operator", name="Eva")
 UNKNOWN = Outcome(Verdict.UNKNOWN)
 UNREACHED = Outcome(Verdict.UNREACHABLE)
 

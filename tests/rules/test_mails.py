@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from heliograph import doctor
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.network import smtp
 from heliograph.base.network.smtp import Mail, Mailer, MailNotSent
@@ -223,9 +223,9 @@ async def test_what_is_withdrawn_or_renewed_is_not_mailed(
         # With whoever made it, it ends as well.
         ana, _ = await users.ensure(conn, acme, email="ana@example.com")
         await memberships.add(conn, acme, user_id=ana.id, role="owner")
-        hers = msgspec.structs.replace(acme, by=Who("person", ana.id))
+        hers = msgspec.structs.replace(acme, by=Principal("person", ana.id))
         await invitations.invite(conn, hers, email="ivo@example.com", role="viewer", box=post.box)
-        await users.remove(conn, Who("cli"), id=ana.id)
+        await users.remove(conn, Principal("cli"), id=ana.id)
     await post.round()
     assert [token in mail.get_content() for mail in mailbox.mails] == [True]
 

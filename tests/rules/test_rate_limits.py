@@ -8,7 +8,7 @@ import pytest
 
 from heliograph.accounts import rate_limits
 from heliograph.accounts.api_keys import authentication, lifecycle
-from heliograph.base.actor import Actor, RateLimits, Who
+from heliograph.base.actor import Actor, Principal, RateLimits
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -16,7 +16,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process.settings import Settings
 from tests.rules.factories import organization
 
-BY = Who("cli", name="ana")
+BY = Principal("cli", name="ana")
 
 
 async def audited(pool: Pool) -> list[tuple[str, str, str, UUID]]:

@@ -15,7 +15,7 @@ import pytest
 
 from heliograph import doctor
 from heliograph.api.routes import OPERATIONS
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import Connection, Pool, open_pool
 from heliograph.base.ids import uuid7
@@ -68,7 +68,7 @@ async def exported(pool: Pool, actor: Actor, readers: Readers) -> str:
     await pool.execute(
         "INSERT INTO users (id, email, name, created_at) VALUES ($1, $2, 'Ana', now())", user, f"{user}@example.com"
     )
-    by = msgspec.structs.replace(actor, by=Who("person", user, name="Ana"))
+    by = msgspec.structs.replace(actor, by=Principal("person", user, name="Ana"))
     async with pool.acquire() as conn:
         id = await jobs.ask(conn, by, wanted=Contacts(form="csv", filters=Filters()))
     work = ExportWork(pool, readers=readers)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from heliograph import notices
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
@@ -25,7 +25,7 @@ from heliograph.people.roles import RoleRequired
 from heliograph.webhooks import endpoints
 from tests.rules.factories import organization
 
-CLI = Who("cli", name="test")
+CLI = Principal("cli", name="test")
 SETTINGS = Settings(
     secret_key="a secret key for tests, long enough",
     smtp_url="smtp://127.0.0.1:25",
@@ -44,7 +44,7 @@ async def member(pool: Pool, actor: Actor, email: str, role: str) -> Actor:
     async with pool.acquire() as conn:
         user, _ = await users.ensure(conn, CLI, email=email)
         await memberships.add(conn, actor, user_id=user.id, role=role)
-    return msgspec.structs.replace(actor, by=Who("person", user.id, name=email))
+    return msgspec.structs.replace(actor, by=Principal("person", user.id, name=email))
 
 
 async def tell(pool: Pool, *told: Notice, mails: bool = True) -> int:

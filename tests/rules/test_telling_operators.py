@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -24,7 +24,7 @@ from heliograph.sms.accepting import sender_ids
 from tests.rules.factories import organization
 from tests.rules.test_telling import box
 
-CLI = Who("cli", name="test")
+CLI = Principal("cli", name="test")
 NO_SESSION = said("no session bound")
 
 
@@ -32,11 +32,11 @@ def lost(name: str) -> Check:
     return Check(said("supplier %(name)s", name=name), "failed", NO_SESSION, said("Start a worker."))
 
 
-async def operator(pool: Pool, name: str, role: str = "root") -> Who:
+async def operator(pool: Pool, name: str, role: str = "root") -> Principal:
     async with pool.acquire() as conn:
         user, _ = await users.ensure(conn, CLI, email=f"{name}@example.com")
         await accounts.add(conn, CLI, user_id=user.id, email=user.email, role=role)
-    return Who("operator", user.id, name=name)
+    return Principal("operator", user.id, name=name)
 
 
 async def look(pool: Pool, *checks: Check, mails: bool = True) -> list[Mail]:
@@ -56,7 +56,7 @@ async def later(pool: Pool, span: str) -> None:
     await pool.execute("UPDATE findings SET since = since - $1::text::interval", span)
 
 
-async def choose(pool: Pool, who: Who, ways: dict[str, list[str] | None]) -> noticing.Chosen:
+async def choose(pool: Pool, who: Principal, ways: dict[str, list[str] | None]) -> noticing.Chosen:
     assert who.id is not None
     async with pool.acquire() as conn:
         return await noticing.choose(conn, who, user_id=who.id, ways=ways)
@@ -136,7 +136,7 @@ async def test_what_is_chosen_is_kept_where_it_differs_and_stands_in_the_log(poo
         with pytest.raises(Invalid):
             await choose(pool, eva, ways)
     with pytest.raises(NotFound):
-        await choose(pool, Who("operator", uuid7()), {})
+        await choose(pool, Principal("operator", uuid7()), {})
 
 
 def test_a_check_is_told_as_what_it_is_of() -> None:

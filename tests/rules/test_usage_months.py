@@ -261,11 +261,11 @@ async def test_a_bill_names_campaigns_keys_and_senders(pool: Pool) -> None:
             ("", -3, 3),
             (str(campaign), -2, 4),
         }
-        text = await usage.export(conn, actor, actor.who, made=by_key, as_json=False, delimiter=";")
+        text = await usage.export(conn, actor, actor.principal, made=by_key, as_json=False, delimiter=";")
         assert f"{month:%Y-%m};usage;sms;key;{key};'=shop;-3;3" in text.splitlines()
         document = msgspec.json.decode(
             await usage.export(
-                conn, actor, actor.who, made=await usage.bill(conn, actor, month=month, by="sender"), as_json=True
+                conn, actor, actor.principal, made=await usage.bill(conn, actor, month=month, by="sender"), as_json=True
             )
         )
         assert (document["quantity"], document["messages"], document["segments"]) == (95, 5, 7)

@@ -16,7 +16,7 @@ import pytest
 
 from heliograph.accounts.organizations import DestinationNotAllowed, OrganizationSuspended
 from heliograph.accounts.requests import Answer, IdempotencyConflict, OverLimit, RateUnit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool, open_pool
 from heliograph.base.errors import Invalid, Refusal, Unavailable
@@ -95,7 +95,7 @@ async def test_one_alone_is_stored_and_answered_as_one_of_many(pool: Pool, kept:
         {"key_name": "k", "content": CODE},
         {"mode": "test"},
         {"mode": "test", "key_name": "of a test", "content": TextReply("free")},
-        {"by": Who("person", PERSON), "key_name": "of a person"},
+        {"by": Principal("person", PERSON), "key_name": "of a person"},
         {"key_name": "past"},  # its earlier use does not count any more; kept for an hour, it stands in the way
         {"to": OPTED_OUT},
         {"to": OPTED_OUT, "key_name": "opted out"},

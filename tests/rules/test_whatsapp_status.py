@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.suppliers.whatsapp_cloud import errors as whatsapp_errors
@@ -144,7 +144,9 @@ async def test_the_price_is_what_meta_said_also_where_an_operator_says_that_it_a
     id = await message(pool, who, queued=False)
     await move(pool, says(who, id, "sent", pricing=pricing))
     async with pool.acquire() as conn:
-        await intervening.decide(conn, Who("operator", name="kim"), id=id, status=ends, reason="their ticket 4711")
+        await intervening.decide(
+            conn, Principal("operator", name="kim"), id=id, status=ends, reason="their ticket 4711"
+        )
     assert (await row_of(pool, id))["consumed"] == consumed
     await check_wallets(pool, [who.organization_id])
 

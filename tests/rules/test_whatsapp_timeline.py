@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
@@ -118,7 +118,8 @@ async def test_a_cancellation_is_a_step_and_gone_if_meta_delivered_it_all_the_sa
     id = await message(pool, who)
     async with pool.acquire() as conn:
         assert (
-            await intervening.give_up(conn, Who("operator", uuid7(), "Ada"), id=id, reason="It is wrong.") == "canceled"
+            await intervening.give_up(conn, Principal("operator", uuid7(), "Ada"), id=id, reason="It is wrong.")
+            == "canceled"
         )
         found = await timeline.of_message(conn, id=id)
         shown = await overview.get(conn, who.actor, id=id)

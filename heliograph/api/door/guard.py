@@ -26,7 +26,7 @@ from heliograph.api.door.reading import query_reader, reader
 from heliograph.api.door.tracing import end_span
 from heliograph.api.shapes import envelope
 from heliograph.api.shapes.refusals import MethodNotAllowed, PayloadTooLarge, RateLimited, UnsupportedMediaType
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.base.ids import uuid7, uuid7_text
 from heliograph.base.process import measures, spans
@@ -334,7 +334,7 @@ class Guard:
     async def _mutate(self, call: Call) -> tuple[int, bytes]:
         if call.actor.state in STOPPED:
             raise OrganizationSuspended
-        who = Who("key", call.actor.key_id, address=call.address, device=call.device, request_id=call.request_id)
+        who = Principal("key", call.actor.key_id, address=call.address, device=call.device, request_id=call.request_id)
         call.actor = msgspec.structs.replace(call.actor, by=who)
         return call.operation.status, _encode(await call.operation.run(call))
 

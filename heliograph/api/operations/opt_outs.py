@@ -23,7 +23,7 @@ from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 COLLECTION = "opt_outs"
 
 #: From the length of "1 4155550100" to that of the longest WhatsApp user id.
-Who = Annotated[str, Meta(min_length=7, max_length=160)]
+RecipientNumber = Annotated[str, Meta(min_length=7, max_length=160)]
 Reason = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
@@ -31,7 +31,7 @@ class AddOptOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A person who asked for no more messages."""
 
     recipient: Annotated[
-        Who,
+        RecipientNumber,
         Meta(description="Phone number with country code, or a WhatsApp user id.", examples=["+258849990001"]),
     ]
     reason: Annotated[Reason | None, Meta(description="Why, for your own records: kept in the audit log.")] = None
@@ -78,14 +78,15 @@ class OptOutQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     """Filters for opt-outs."""
 
     recipient: Annotated[
-        Who | None, Meta(description="Only this person: a phone number with country code, or a WhatsApp user id.")
+        RecipientNumber | None,
+        Meta(description="Only this person: a phone number with country code, or a WhatsApp user id."),
     ] = None
 
 
 class WhichOptOut(msgspec.Struct, frozen=True):
     """The opt-out to lift."""
 
-    recipient: Annotated[Who, Meta(description="Phone number with country code, or a WhatsApp user id.")]
+    recipient: Annotated[RecipientNumber, Meta(description="Phone number with country code, or a WhatsApp user id.")]
     reason: Annotated[Reason | None, Meta(description="Why, for your own records: kept in the audit log.")] = None
 
 

@@ -50,7 +50,7 @@ async def standing(conn: Connection, actor: Actor, *, campaign: Campaign) -> App
         above = await rule.expected(conn, *place)
     elif campaign.status == "paused":
         above = await rule.missing(conn, *place)
-    row = await conn.fetchrow(GET, *place, actor.who.id)
+    row = await conn.fetchrow(GET, *place, actor.principal.id)
     assert row is not None
     return ApprovalState(above, **row)
 
@@ -74,9 +74,9 @@ async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "s
     waits = before.status == "paused" and before.status_reason in (rule.REASON, plan.BY_REQUEST)
     if not waits and before.status not in ("scheduled", "staging"):
         raise plan.CampaignNotPausable(id=str(id), status=before.status)
-    await conn.execute(APPROVE, actor.organization_id, id, actor.user_id, actor.who.name)
+    await conn.execute(APPROVE, actor.organization_id, id, actor.user_id, actor.principal.name)
     told = {"recipients": before.counts.total or None}
     await audit.record(conn, actor, "campaign.approved", object_id=id, name=before.name, after=told)
     if before.status_reason == rule.REASON:
-        await plan.move(conn, actor.organization_id, id, "running", was="paused", by=actor.who)
+        await plan.move(conn, actor.organization_id, id, "running", was="paused", by=actor.principal)
     return await record.get(conn, actor, id=id, channel=channel)

@@ -22,12 +22,12 @@ from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 
 app = group("Show what is held of a person, and erase it.")
 
-Who = Annotated[str, typer.Argument(metavar="NUMBER|USER-ID", help="Phone number or WhatsApp user id.")]
+Person = Annotated[str, typer.Argument(metavar="NUMBER|USER-ID", help="Phone number or WhatsApp user id.")]
 
 
 @app.command("export")
 def export(
-    who: Who,
+    who: Person,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -69,7 +69,7 @@ def export(
 
 
 @app.command("erase")
-def erase(who: Who, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
+def erase(who: Person, org: Org = None, json: Json = False, data_dir: DataDir = None) -> None:
     """Erase a person: the contact and the texts of all messages to and from them, under every linked number and user
     id. What is still to be sent to them is canceled and refunded. Prints a receipt, which is also in the audit log.
 

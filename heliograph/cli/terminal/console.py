@@ -26,7 +26,7 @@ import typer
 
 from heliograph.accounts import organizations
 from heliograph.accounts.organizations import Organization
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database import url as database_url
 from heliograph.base.database.clock import ClockDiffers
 from heliograph.base.database.migrate import ForeignSchema, MigrationError
@@ -209,9 +209,9 @@ def acting_for(one: Organization) -> Actor:
     return Actor(one.id, None, "live", frozenset(), one.state, by=shell())
 
 
-def shell() -> Who:
+def shell() -> Principal:
     """The name the audit log records for actions at this shell: the system user, also behind sudo."""
-    return Who("cli", name=os.environ.get("SUDO_USER") or _user())
+    return Principal("cli", name=os.environ.get("SUDO_USER") or _user())
 
 
 def _user() -> str:

@@ -82,7 +82,7 @@ async def export(request: Request) -> Answer:
         if problems or range.problems:
             return await show(request)
         as_json = request.form.get("format") == "json"
-        await exporting.begin(conn, request.who, wanted, as_json=as_json)
+        await exporting.begin(conn, request.principal, wanted, as_json=as_json)
     kind = "application/jsonl" if as_json else "text/csv"
     name = "audit-log.jsonl" if as_json else "audit-log.csv"
     return Stream(name=name, kind=f"{kind}; charset=utf-8", parts=_file(request, wanted, as_json=as_json))

@@ -54,7 +54,7 @@ async def save(request: Request) -> Answer:
         async with request.writing() as conn:
             as_shown = leaving.left(request.form)
             wanted = {name: text for name, text in given.items() if name not in as_shown}
-            await installation.change(conn, request.who, wanted)
+            await installation.change(conn, request.principal, wanted)
     except Invalid as refusal:
         return refused("administration/settings.html", form_errors(refusal, WRONG), await _values(request))
     request.services.installation.forget()

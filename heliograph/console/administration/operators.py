@@ -33,9 +33,11 @@ async def add(request: Request) -> Answer:
     form = request.form
     try:
         async with request.writing() as conn, conn.transaction():
-            user, _ = await users.ensure(conn, request.who, email=form.get("email", ""), name=form.get("name", ""))
-            await accounts.add(conn, request.who, user_id=user.id, email=user.email, role=form.get("role", ""))
-            token = await links.make(conn, request.who, user_id=user.id, realm="console")
+            user, _ = await users.ensure(
+                conn, request.principal, email=form.get("email", ""), name=form.get("name", "")
+            )
+            await accounts.add(conn, request.principal, user_id=user.id, email=user.email, role=form.get("role", ""))
+            token = await links.make(conn, request.principal, user_id=user.id, realm="console")
     except Invalid as refusal:
         return refused("administration/operator_new.html", refusal, _typed(request))
     return _link(request, user.email, token)
@@ -52,7 +54,7 @@ async def change_role(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             await accounts.change_role(
-                conn, request.who, user_id=one.user_id, email=one.email, role=request.form.get("role", "")
+                conn, request.principal, user_id=one.user_id, email=one.email, role=request.form.get("role", "")
             )
     except (LastRoot, Invalid) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid(("role", refusal.code, refusal.message))
@@ -64,7 +66,7 @@ async def make_link(request: Request) -> Answer:
     """Create a new setup link, for somebody who lost their password or factor; shown once."""
     one = await _operator(request)
     async with request.writing() as conn:
-        token = await links.make(conn, request.who, user_id=one.user_id, realm="console")
+        token = await links.make(conn, request.principal, user_id=one.user_id, realm="console")
     return _link(request, one.email, token)
 
 
@@ -72,7 +74,7 @@ async def end_sessions(request: Request) -> Answer:
     """Sign them out everywhere in the console."""
     one = await _operator(request)
     async with request.writing() as conn:
-        await sessions.end_all(conn, request.who, user_id=one.user_id)
+        await sessions.end_all(conn, request.principal, user_id=one.user_id)
     return Redirect(location=f"{HERE}/{one.user_id}", notice=request.text("All sessions were ended."))
 
 
@@ -82,7 +84,7 @@ async def remove(request: Request) -> Answer:
     try:
         confirming.check(request, one.email)
         async with request.writing() as conn:
-            await accounts.remove(conn, request.who, user_id=one.user_id, email=one.email)
+            await accounts.remove(conn, request.principal, user_id=one.user_id, email=one.email)
     except (LastRoot, Invalid) as refusal:
         wrong = refusal if isinstance(refusal, Invalid) else Invalid((confirming.FIELD, refusal.code, refusal.message))
         return refused("administration/operator.html", wrong, await _of(request, one))

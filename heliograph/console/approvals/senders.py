@@ -30,7 +30,7 @@ async def show(request: Request) -> Answer:
         "days": approvals.DAYS,
         "named": NAMED,
         "may_decide": request.may(permission=APPROVE),
-        "mine": four_eyes.identity(request.who),
+        "mine": four_eyes.identity(request.principal),
     }
     return Page(
         template="approvals/senders_live.html" if request.is_fragment else "approvals/senders.html", values=values

@@ -34,7 +34,7 @@ async def change(request: Request) -> Answer:
 async def end_session(request: Request) -> Answer:
     """End one of the operator's sessions."""
     async with request.writing() as conn:
-        await sessions.end(conn, request.who, user_id=request.operator.user_id, id=request.id())
+        await sessions.end(conn, request.principal, user_id=request.operator.user_id, id=request.id())
     return Redirect(location=HERE, notice=request.text("The session was ended."))
 
 
@@ -42,7 +42,7 @@ async def end_others(request: Request) -> Answer:
     """End all sessions but this one."""
     operator = request.operator
     async with request.writing() as conn:
-        await sessions.end_all(conn, request.who, user_id=operator.user_id, keep=operator.id)
+        await sessions.end_all(conn, request.principal, user_id=operator.user_id, keep=operator.id)
     return Redirect(location=HERE, notice=request.text("All other sessions were ended."))
 
 

@@ -61,7 +61,7 @@ async def keep_account(request: Request) -> Answer:
         users.checked_name(form.get("name", ""))
         await users.set_password(
             request.services.pool,
-            request.who,
+            request.principal,
             user=user,
             password=form.get("password", ""),
             keep_session=operator.id,
@@ -69,7 +69,7 @@ async def keep_account(request: Request) -> Answer:
         async with request.writing() as conn:
             await users.change(
                 conn,
-                request.who,
+                request.principal,
                 id=user.id,
                 name=form.get("name", ""),
                 language=user.language,
@@ -103,7 +103,7 @@ async def turn_factor_on(request: Request) -> Answer:
         async with request.writing() as conn:
             codes = await factors.enable(
                 conn,
-                request.who,
+                request.principal,
                 request.services.factor_key,
                 user_id=operator.user_id,
                 secret=secret,

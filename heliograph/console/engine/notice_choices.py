@@ -46,6 +46,6 @@ async def choose(request: Request) -> Answer:
         for kind in _seen(request)
     }
     async with request.writing() as conn:
-        await noticing.choose(conn, request.who, user_id=request.operator.user_id, ways=ways)
+        await noticing.choose(conn, request.principal, user_id=request.operator.user_id, ways=ways)
     request.services.sessions.forget(request.token)
     return Redirect(location=HERE, notice=request.text("Saved."))

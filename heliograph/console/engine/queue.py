@@ -47,7 +47,7 @@ async def withdraw(request: Request) -> Answer:
         async with request.writing() as conn:
             which = await selecting.selection(conn, form)
             done = await queued_work.withdraw(
-                conn, which, tried=form.get("tried") == "yes", by=request.who, most=BATCHES
+                conn, which, tried=form.get("tried") == "yes", by=request.principal, most=BATCHES
             )
     except Invalid as refusal:
         return await selecting.wrong(request, WITHDRAW, refusal, {})
@@ -64,7 +64,7 @@ async def withdraw(request: Request) -> Answer:
 async def hurry(request: Request) -> Answer:
     """Have queued work run now instead of at its next attempt."""
     async with request.writing() as conn:
-        done = await holds.hurry(conn, id=request.id(), by=request.who)
+        done = await holds.hurry(conn, id=request.id(), by=request.principal)
     said = request.text("It is being sent now.") if done else request.text("It is not waiting, or a worker has it.")
     return Redirect(location=HERE, notice=said)
 
@@ -84,7 +84,7 @@ async def hold(request: Request) -> Answer:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: whoever finds the hold reads it."))
         async with request.writing() as conn:
             which = await selecting.selection(conn, form)
-            _, leased = await holds.hold(conn, which, reason=reason, restored=restored, by=request.who)
+            _, leased = await holds.hold(conn, which, reason=reason, restored=restored, by=request.principal)
     except Invalid as refusal:
         given = {"reason": form.get("reason", ""), "restored": restored}
         return await selecting.wrong(request, HOLD, refusal, given)
@@ -101,7 +101,7 @@ async def hold(request: Request) -> Answer:
 async def release(request: Request) -> Answer:
     """End a hold: the work that it held runs."""
     async with request.writing() as conn:
-        ended = await holds.release(conn, Selection(), id=request.id(), by=request.who)
+        ended = await holds.release(conn, Selection(), id=request.id(), by=request.principal)
     if not ended:
         raise NotFound
     return Redirect(location=HERE, notice=request.text("Released: it is being sent now."))
@@ -123,14 +123,14 @@ async def drain(request: Request) -> Answer:
     """Have a worker finish its current work, and then exit or stay idle."""
     then: workers.Drain = "stay" if request.form.get("then") == "stay" else "end"
     async with request.writing() as conn:
-        name = await workers.drain(conn, str(request.id()), then=then, by=request.who)
+        name = await workers.drain(conn, str(request.id()), then=then, by=request.principal)
     return Redirect(location=HERE, notice=request.text("%(name)s finishes what it holds.", name=name))
 
 
 async def resume(request: Request) -> Answer:
     """Have an idle drained worker accept work again."""
     async with request.writing() as conn:
-        name = await workers.resume(conn, str(request.id()), by=request.who)
+        name = await workers.resume(conn, str(request.id()), by=request.principal)
     return Redirect(location=HERE, notice=request.text("%(name)s takes work again.", name=name))
 
 

@@ -51,7 +51,7 @@ async def show(request: Request) -> Answer:
 async def release(request: Request) -> Answer:
     """Send the waiting messages, and exempt the range for a day."""
     async with request.writing() as conn:
-        _, queued = await holds.release(conn, request.id(), by=request.who)
+        _, queued = await holds.release(conn, request.id(), by=request.principal)
     said = request.locale.count("%(num)s message is being sent now.", "%(num)s messages are being sent now.", queued)
     if not queued:
         said = request.text("Nothing waited for it. The range is left alone for a day.")
@@ -71,7 +71,7 @@ async def withdraw(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("guard/withdraw.html", refusal, values)
     async with request.writing() as conn:
-        canceled = await held.withdraw(conn, request.id(), at=clock.now(), by=request.who)
+        canceled = await held.withdraw(conn, request.id(), at=clock.now(), by=request.principal)
     said = request.locale.count(
         "%(num)s message is canceled and refunded.", "%(num)s messages are canceled and refunded.", canceled
     )

@@ -50,7 +50,7 @@ async def save(request: Request) -> Answer:
                 safe=guard_rules.ranges(form["safe"]),
                 event_until=clock.now() + timedelta(days=int(event)) if event in EVENTS else until,
                 limits=limits,
-                by=request.who,
+                by=request.principal,
             )
     except Invalid as refusal:
         return refused(TEMPLATE, _in_words(refusal), await _values(request))

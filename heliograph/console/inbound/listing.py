@@ -34,7 +34,7 @@ async def reveal(request: Request) -> Answer:
             request, Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
         )
     async with request.writing() as conn:
-        words = await unassigned.words(conn, by=msgspec.structs.replace(request.who, reason=reason))
+        words = await unassigned.words(conn, by=msgspec.structs.replace(request.principal, reason=reason))
     return await _page(request, words=words)
 
 

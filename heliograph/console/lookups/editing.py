@@ -42,7 +42,7 @@ async def add(request: Request) -> Answer:
                 kind=kind,
                 values=values,
                 secrets={SECRET: form[SECRET]},
-                by=request.who,
+                by=request.principal,
             )
     except Invalid as refusal:
         return refused("lookups/edit.html", refusal, _form(None, kind, given))
@@ -69,7 +69,7 @@ async def change(request: Request) -> Answer:
         if values:
             async with request.writing() as conn:
                 key = suppliers.seal_key(request.services.settings)
-                await accounts.change(conn, key, account=str(one.id), values=values, by=request.who)
+                await accounts.change(conn, key, account=str(one.id), values=values, by=request.principal)
     except Invalid as refusal:
         return refused("lookups/edit.html", refusal, _form(one, one.kind, given))
     said = request.text("Saved: workers apply it within seconds.") if values else request.text("Nothing was changed.")
@@ -97,7 +97,7 @@ async def replace_key(request: Request) -> Answer:
                 account=str(one.id),
                 values={},
                 secrets={SECRET: request.form[SECRET]},
-                by=request.who,
+                by=request.principal,
             )
     except Invalid as refusal:
         values = {"one": one, "meaning": kinds.KINDS[one.kind].secrets[SECRET]}
@@ -131,14 +131,14 @@ async def remove(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("lookups/remove.html", refusal, {"one": one})
     async with request.writing() as conn:
-        await accounts.set_state(conn, account=str(one.id), state="removed", by=request.who)
+        await accounts.set_state(conn, account=str(one.id), state="removed", by=request.principal)
     return Redirect(location=HERE, notice=request.text("%(name)s is removed.", name=one.name))
 
 
 async def _set(request: Request, state: Literal["active", "paused"], said: str, undo: str) -> Answer:
     id = request.id()
     async with request.writing() as conn:
-        await accounts.set_state(conn, account=str(id), state=state, by=request.who)
+        await accounts.set_state(conn, account=str(id), state=state, by=request.principal)
     return Redirect(location=f"{HERE}/{id}", notice=said, undo=f"{HERE}/{id}/{undo}")
 
 

@@ -20,7 +20,7 @@ async def give_up(request: Request) -> Answer:
     id, reason = request.id(), request.form.get("given_up", "")
     try:
         async with request.writing() as conn:
-            await intervening.give_up(conn, request.who, id=id, reason=reason)
+            await intervening.give_up(conn, request.principal, id=id, reason=reason)
     except NotFound:
         raise
     except Refusal as refusal:
@@ -35,7 +35,7 @@ async def elsewhere(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             over, others = await passing_over.send_elsewhere(
-                conn, request.who, id=id, reason=reason, may_arrive_twice=twice
+                conn, request.principal, id=id, reason=reason, may_arrive_twice=twice
             )
     except NotFound:
         raise
@@ -50,7 +50,7 @@ async def decide(request: Request) -> Answer:
     id, reason, status = request.id(), request.form.get("decided", ""), request.form.get("status", "")
     try:
         async with request.writing() as conn:
-            await intervening.decide(conn, request.who, id=id, status=status, reason=reason)
+            await intervening.decide(conn, request.principal, id=id, status=status, reason=reason)
     except NotFound:
         raise
     except Refusal as refusal:

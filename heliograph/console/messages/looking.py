@@ -12,7 +12,7 @@ import msgspec
 
 from heliograph.accounts import organizations
 from heliograph.audit import reasons
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
@@ -45,11 +45,11 @@ async def reveal(request: Request) -> Answer:
         wrong = Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
         return refused("messages/message.html", wrong, values)
     async with request.writing() as conn:
-        values = await page_values(conn, request, id, by=msgspec.structs.replace(request.who, reason=reason))
+        values = await page_values(conn, request, id, by=msgspec.structs.replace(request.principal, reason=reason))
     return Page(template="messages/message.html", values=values)
 
 
-async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
+async def read(conn: Connection, id: UUID, by: Principal | None) -> Timeline:
     """Everything that happened to a message of either channel. Raises NotFound.
 
     `by`: who sees the text, and why; None: nobody does.
@@ -64,7 +64,7 @@ async def read(conn: Connection, id: UUID, by: Who | None) -> Timeline:
     raise NotFound
 
 
-async def page_values(conn: Connection, request: Request, id: UUID, *, by: Who | None = None) -> dict[str, Any]:
+async def page_values(conn: Connection, request: Request, id: UUID, *, by: Principal | None = None) -> dict[str, Any]:
     """The values of a message's page, as found by `read`. Raises NotFound."""
     found = await read(conn, id, by)
     told = showing.values(request, found, whole=by is not None)

@@ -41,7 +41,7 @@ async def lock(request: Request) -> Answer:
     month = _month(request)
     try:
         async with request.writing() as conn:
-            made = await billing.lock(conn, month=month, by=request.who)
+            made = await billing.lock(conn, month=month, by=request.principal)
     except Invalid as refusal:
         return refused("money/month.html", refusal, await _values(request, month))
     said = request.locale.count("It is locked: %(num)s line.", "It is locked: %(num)s lines.", made.lines)

@@ -33,7 +33,7 @@ async def change(request: Request) -> Answer:
         shown = _shown(await refunds.policy(conn))
         typed = leaving.typed(request.form, shown, shown)
         chosen = {name: typed[f"class_{name}"] == "yes" for name in refunds.CHOICES}
-        await refunds.change_policy(conn, chosen, by=request.who)
+        await refunds.change_policy(conn, chosen, by=request.principal)
     return Redirect(location=HERE, notice=request.text("Saved: it applies to messages that fail from now on."))
 
 

@@ -83,7 +83,7 @@ async def assign(request: Request) -> Answer:
                 said = request.text("Leave this empty if all organizations are meant.")
                 values = _values(request, one, await tariffs.rates_of(conn, one)) | {"organization": reference}
                 return refused("money/tariff.html", Invalid(("organization", "exclusive", said)), values)
-            await tariffs.make_default(conn, price_list=one.name, by=request.who)
+            await tariffs.make_default(conn, price_list=one.name, by=request.principal)
             said = request.text("%(name)s is the list of all organizations without an assigned one.", name=one.name)
             return Redirect(location=f"{HERE}/cards/{one.id}", notice=said)
         try:
@@ -124,7 +124,7 @@ async def import_(request: Request) -> Answer:
                 supplier_id=supplier_id,
                 whole=bool(form.get("whole")),
                 dry_run=is_dry,
-                by=request.who,
+                by=request.principal,
             )
             card = None if is_dry else await tariffs.find(conn, kind, name=name, supplier_id=supplier_id)
     except TariffInvalid as refusal:

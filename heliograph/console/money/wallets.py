@@ -66,7 +66,7 @@ async def change(request: Request) -> Answer:
             currency = form.get("currency", "").strip().upper() or None
             values: dict[str, Any] = {"amount": amount, "currency": currency, "reason": form.get("reason", "")}
             move = wallet.adjust if form.get("kind") == "adjustment" else wallet.top_up
-            return (await move(conn, one.id, **values, by=request.who)).available
+            return (await move(conn, one.id, **values, by=request.principal)).available
 
         await request.once(work, actor=acting_for(request, one))
     except (Invalid, WalletInsufficientFunds) as refusal:

@@ -29,7 +29,7 @@ async def submit(request: Request) -> Answer:
         found = await asyncio.to_thread(rates.read_rates, io.StringIO(text, newline=""))
         only_check = request.form.get("do") != "import"
         async with request.writing() as conn:
-            done = await rates.import_rates(conn, found, dry_run=only_check, by=request.who)
+            done = await rates.import_rates(conn, found, dry_run=only_check, by=request.principal)
     except RatesInvalid as refusal:
         values = _values(request, text=text, errors=refusal.details["errors"])
         return Page(template="money/whatsapp_rates_import.html", values=values, status=422)

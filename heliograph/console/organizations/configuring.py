@@ -79,7 +79,7 @@ async def change(request: Request) -> Answer:
                 ),
                 reveals=given["reveals"] == "yes",
                 developer_keys=(None if given["developer_keys"] == given[SHOWN] else given["developer_keys"] == "yes"),
-                by=request.who,
+                by=request.principal,
             )
     except Invalid as refusal:
         return refused("organizations/settings.html", form_errors(refusal, WRONG), _values(request, one, given))

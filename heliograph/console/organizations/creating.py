@@ -45,9 +45,9 @@ async def create(request: Request) -> Answer:
                 name=form.get("name", ""),
                 state=form.get("state", "active"),
                 country=country or None,
-                by=request.who,
+                by=request.principal,
             )
-            actor = Actor(made.id, None, "live", frozenset(), made.state, by=request.who)
+            actor = Actor(made.id, None, "live", frozenset(), made.state, by=request.principal)
             if plan:
                 await plans.subscribe(
                     conn,
@@ -56,10 +56,10 @@ async def create(request: Request) -> Answer:
                     allowance=amount,
                     now=clock.now(),
                     months=1 if months is None else months,
-                    by=request.who,
+                    by=request.principal,
                 )
             elif amount:
-                await quota.grant(conn, made.id, amount=amount, reason="initial", by=request.who)
+                await quota.grant(conn, made.id, amount=amount, reason="initial", by=request.principal)
             sender = None
             if value:
                 asked = await sender_ids.request(conn, actor, value=value)

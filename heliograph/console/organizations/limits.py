@@ -13,7 +13,7 @@ from heliograph.accounts import organizations, plans, quota, rate_limits, send_d
 from heliograph.accounts.organizations import Organization
 from heliograph.accounts.send_defaults import SendDefaults
 from heliograph.audit import reasons
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
@@ -62,7 +62,7 @@ async def set_state(request: Request) -> Answer:
         if one.state in organizations.STOPPED:
             # A page opened before the suspension must not lift it.
             raise Invalid(("state", "state", "It was suspended or closed in the meantime: resume it first."))
-        await organizations.set_state(conn, id=one.id, state=given["state"], by=request.who)
+        await organizations.set_state(conn, id=one.id, state=given["state"], by=request.principal)
 
     return await _changed(request, "state", work)
 
@@ -72,7 +72,7 @@ async def set_plan(request: Request) -> Answer:
 
     async def work(conn: Connection, one: Organization, given: Mapping[str, str]) -> None:
         if request.form.get("act") == "end":
-            await plans.unsubscribe(conn, one.id, by=request.who)
+            await plans.unsubscribe(conn, one.id, by=request.principal)
             return
         months = typed.amount(given["months"], "months")
         wanted = plans.Terms(
@@ -86,7 +86,7 @@ async def set_plan(request: Request) -> Answer:
                 allowance=wanted.allowance,
                 now=clock.now(),
                 months=wanted.months,
-                by=request.who,
+                by=request.principal,
             )
 
     return await _changed(request, "plan", work)
@@ -99,9 +99,9 @@ async def set_limits(request: Request) -> Answer:
         segments, above = typed.amount(given["segments"], "segments"), typed.amount(given["above"], "above")
         known = await _own_limit(conn, one)
         if segments != (known and known.segments):
-            await spending.limit(conn, one.id, segments=segments, by=request.who)
+            await spending.limit(conn, one.id, segments=segments, by=request.principal)
         if above != await quota.alert(conn, one.id):
-            await quota.set_alert(conn, one.id, above=above, by=request.who)
+            await quota.set_alert(conn, one.id, above=above, by=request.principal)
 
     return await _changed(request, "spending", work)
 
@@ -115,7 +115,7 @@ async def set_countries(request: Request) -> Answer:
             id=one.id,
             country=given["country"].strip() or None,
             allowed_countries=organization_rules.countries(given["allowed"]),
-            by=request.who,
+            by=request.principal,
         )
 
     return await _changed(request, "countries", work)
@@ -128,7 +128,7 @@ async def set_sealing(request: Request) -> Answer:
         on = request.form.get("seal") == "on"
         if on and one.state == "closed":
             raise Invalid(("seal", "state", "A closed organization seals no texts: open it first."))
-        await text_keys.switch(conn, organization_id=one.id, on=on, by=request.who)
+        await text_keys.switch(conn, organization_id=one.id, on=on, by=request.principal)
 
     return await _changed(request, "texts", work)
 
@@ -143,7 +143,7 @@ async def set_kept(request: Request) -> Answer:
             organization_id=one.id,
             text_days=_days(request, given, "text_days", send_defaults.TEXT_DAYS),
             message_days=_days(request, given, "message_days", send_defaults.MESSAGE_DAYS),
-            by=request.who,
+            by=request.principal,
         )
         await shortening.change(request, conn, one.id, changes)
 
@@ -161,7 +161,7 @@ async def set_rates(request: Request) -> Answer:
         limits = {
             bucket: typed.within(given[bucket], bucket, rate_limits.BOUNDS, said) for bucket in rate_limits.BUCKETS
         }
-        await rate_limits.change(conn, organization_id=one.id, limits=limits, by=request.who)
+        await rate_limits.change(conn, organization_id=one.id, limits=limits, by=request.principal)
 
     return await _changed(request, "rates", work)
 
@@ -180,7 +180,7 @@ async def close(request: Request) -> Answer:
         if reason is None:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
         confirming.check(request, one.name)
-        by: Who = msgspec.structs.replace(request.who, reason=reason)
+        by: Principal = msgspec.structs.replace(request.principal, reason=reason)
         async with request.writing() as conn:
             await organizations.set_state(conn, id=one.id, state="closed", by=by)
     except Invalid as refusal:

@@ -37,7 +37,7 @@ async def add(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             one = await organization(conn, request, "id")
-            await notes.add(conn, organization_id=one.id, body=request.form.get("body", ""), by=request.who)
+            await notes.add(conn, organization_id=one.id, body=request.form.get("body", ""), by=request.principal)
     except Invalid as refusal:
         return refused("organizations/notes.html", refusal, await _values(request))
     return Redirect(location=f"/console/organizations/{one.id}/notes", notice=request.text("Saved."))
@@ -47,7 +47,7 @@ async def remove(request: Request) -> Answer:
     """Remove a note."""
     async with request.writing() as conn:
         one = await organization(conn, request, "id")
-        await notes.remove(conn, organization_id=one.id, id=request.id("note"), by=request.who)
+        await notes.remove(conn, organization_id=one.id, id=request.id("note"), by=request.principal)
     return Redirect(location=f"/console/organizations/{one.id}/notes", notice=request.text("The note is removed."))
 
 
@@ -71,7 +71,7 @@ async def erase(request: Request) -> Answer:
         confirming.check(request, request.text("erase"))
     except Invalid as refusal:
         return refused("organizations/erase.html", refusal, values)
-    by = msgspec.structs.replace(request.who, reason=reason)
+    by = msgspec.structs.replace(request.principal, reason=reason)
     actor = msgspec.structs.replace(acting_for(request, one), by=by)
     task = asyncio.create_task(_erase(request, actor, address))
     _RUNNING.add(task)

@@ -58,7 +58,7 @@ async def suspend(request: Request) -> Answer:
         values = {"one": one, "stops": stops, "reason": request.form.get("reason", "")}
         return refused("organizations/suspend.html", refusal, values)
     async with request.writing() as conn:
-        by = msgspec.structs.replace(request.who, reason=reason)
+        by = msgspec.structs.replace(request.principal, reason=reason)
         await organizations.set_state(conn, id=one.id, state="suspended", by=by)
     said = request.text("It is suspended: its keys can only read now.")
     return Redirect(location=f"/console/organizations/{one.id}", notice=said)
@@ -68,7 +68,7 @@ async def resume(request: Request) -> Answer:
     """Return it to the state it was in before it was suspended or closed."""
     async with request.writing() as conn:
         one = await organization(conn, request, "id")
-        resumed = await organizations.resume(conn, id=one.id, by=request.who)
+        resumed = await organizations.resume(conn, id=one.id, by=request.principal)
     state = request.text(words.ORGANIZATION_STATES[resumed.state])
     said = request.text("It is resumed. Its state is: %(state)s.", state=state)
     return Redirect(location=f"/console/organizations/{one.id}", notice=said)
@@ -79,7 +79,7 @@ async def rename(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             one = await organization(conn, request, "id")
-            await organizations.rename(conn, id=one.id, name=request.form.get("name", ""), by=request.who)
+            await organizations.rename(conn, id=one.id, name=request.form.get("name", ""), by=request.principal)
     except Invalid as refusal:
         return refused("organizations/one.html", form_errors(refusal, typed.WRONG), await _values(request))
     return Redirect(location=f"/console/organizations/{one.id}", notice=request.text("Saved."))
@@ -97,7 +97,7 @@ async def grant(request: Request) -> Answer:
 
         async def work(conn: Connection) -> int:
             change = quota.adjust if form.get("kind") == "adjustment" else quota.grant
-            balance = await change(conn, one.id, amount=amount, reason=form.get("reason", ""), by=request.who)
+            balance = await change(conn, one.id, amount=amount, reason=form.get("reason", ""), by=request.principal)
             return balance.remaining
 
         left = await request.once(work, actor=acting_for(request, one))

@@ -26,7 +26,7 @@ async def begin(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             token = await viewing.begin(
-                conn, request.who, organization_id=one.id, reason=request.form.get("reason", "")
+                conn, request.principal, organization_id=one.id, reason=request.form.get("reason", "")
             )
     except Invalid as refusal:
         return refused("organizations/view.html", refusal, _values(request, one))

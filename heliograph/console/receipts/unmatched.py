@@ -76,7 +76,9 @@ async def cure(request: Request) -> Answer:
     settings = {name: form[name] for name in ("resp_id_base", "dlr_id_base", "tlv_id_base") if form.get(name)}
     key = suppliers.seal_key(request.services.settings)
     async with request.writing() as conn:
-        count = await diagnosis.cure(conn, key, supplier=form.get("supplier", ""), settings=settings, by=request.who)
+        count = await diagnosis.cure(
+            conn, key, supplier=form.get("supplier", ""), settings=settings, by=request.principal
+        )
     said = request.locale.count(
         "It is set; %(num)s receipt is checked again.", "It is set; %(num)s receipts are checked again.", count
     )
@@ -100,7 +102,7 @@ async def match(request: Request) -> Answer:
             raise Invalid(("message_id", "format", said)) from None
         async with request.writing() as conn:
             moved = await unmatched.match_by_hand(
-                conn, place, message_id=message, reason=form.get("reason", ""), by=request.who
+                conn, place, message_id=message, reason=form.get("reason", ""), by=request.principal
             )
     except Invalid as refusal:
         return refused("receipts/match.html", refusal, _values(place, form))

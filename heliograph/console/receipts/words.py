@@ -31,7 +31,7 @@ async def say_state(request: Request) -> Answer:
                 supplier=form.get("supplier", ""),
                 word=form.get("word", ""),
                 meaning=form.get("meaning", ""),
-                by=request.who,
+                by=request.principal,
             )
     except Invalid as refusal:
         return await _page(request, refusal)
@@ -48,7 +48,7 @@ async def say_error(request: Request) -> Answer:
                 supplier=form.get("supplier", ""),
                 word=form.get("word", ""),
                 meaning=form.get("meaning", ""),
-                by=request.who,
+                by=request.principal,
             )
     except Invalid as refusal:
         return await _page(request, refusal)

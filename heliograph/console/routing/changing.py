@@ -73,7 +73,7 @@ async def remove(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("routing/remove.html", refusal, await _removing(request))
     async with request.writing() as conn, conn.transaction():
-        await rules.remove(conn, await rules.lock(conn, route=str(id)), by=request.who)
+        await rules.remove(conn, await rules.lock(conn, route=str(id)), by=request.principal)
         entry = (await rerouting.history(conn, route_id=id, limit=1))[0]
     said = request.text("%(name)s is removed: the next matching route decides.", name=one.route.name)
     return Redirect(location=HERE, notice=said, undo=f"{HERE}/{id}/undo/{entry.id}")
@@ -92,7 +92,7 @@ async def undo(request: Request) -> Answer:
     async with request.writing() as conn:
         entry = await rerouting.entry_of(conn, route_id=request.id(), entry_id=request.id("entry"))
         try:
-            id = await rerouting.take_back(conn, entry, seen=form.get("seen"), by=request.who)
+            id = await rerouting.take_back(conn, entry, seen=form.get("seen"), by=request.principal)
         except (Invalid, NotFound):
             return await _show_undo(request, conn, entry)
     said = request.text("It is restored: workers apply it within a second.")
@@ -126,7 +126,7 @@ async def _ask(request: Request, state: str) -> Answer:
         one = await rules.find(conn, route=str(request.id()))
 
         async def work(conn: Connection) -> UUID:
-            await rules.set_state(conn, await rules.lock(conn, route=str(one.route.id)), state, by=request.who)
+            await rules.set_state(conn, await rules.lock(conn, route=str(one.route.id)), state, by=request.principal)
             return one.route.id
 
         values = await previewed(request, conn, work, one)
@@ -136,7 +136,7 @@ async def _ask(request: Request, state: str) -> Answer:
 async def _set(request: Request, state: str, said: str) -> Answer:
     id = request.id()
     async with request.writing() as conn, conn.transaction():
-        await rules.set_state(conn, await rules.lock(conn, route=str(id)), state, by=request.who)
+        await rules.set_state(conn, await rules.lock(conn, route=str(id)), state, by=request.principal)
         entry = (await rerouting.history(conn, route_id=id, limit=1))[0]
     undo = f"{HERE}/{id}/undo/{entry.id}" if entry.before else ""
     return Redirect(location=f"{HERE}/{id}", notice=said, undo=undo)
@@ -147,7 +147,7 @@ async def _removing(request: Request) -> dict[str, Any]:
         one = await rules.find(conn, route=str(request.id()))
 
         async def work(conn: Connection) -> None:
-            await rules.remove(conn, await rules.lock(conn, route=str(one.route.id)), by=request.who)
+            await rules.remove(conn, await rules.lock(conn, route=str(one.route.id)), by=request.principal)
 
         _, moved = await rerouting.tried(conn, work)
         names = await supplier_names(conn)
@@ -162,7 +162,7 @@ async def _show_undo(request: Request, conn: Connection, entry: AuditEntry) -> A
             before = await rules.find(conn, route=entry.object_id)
 
         async def work(conn: Connection) -> UUID:
-            return await rerouting.take_back(conn, entry, by=request.who)
+            return await rerouting.take_back(conn, entry, by=request.principal)
 
         values |= await previewed(request, conn, work, before)
     except (Invalid, NotFound) as refusal:

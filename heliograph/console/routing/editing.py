@@ -129,8 +129,8 @@ async def _saved(request: Request, conn: Connection, one: StoredRoute | None, id
 
 async def _write(conn: Connection, request: Request, one: StoredRoute | None, wanted: Route, note: str) -> UUID:
     if one is None:
-        return (await rules.add(conn, wanted, note=note, by=request.who)).id
-    await rules.change(conn, await rules.lock(conn, route=str(wanted.id)), wanted, note=note, by=request.who)
+        return (await rules.add(conn, wanted, note=note, by=request.principal)).id
+    await rules.change(conn, await rules.lock(conn, route=str(wanted.id)), wanted, note=note, by=request.principal)
     return wanted.id
 
 

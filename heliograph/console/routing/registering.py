@@ -60,7 +60,7 @@ async def register(request: Request) -> Answer:
                 supplier_id=await _supplier(request, form["supplier"]),
                 state=form["state"],
                 note=form["note"],
-                by=request.who,
+                by=request.principal,
             )
     except Invalid as refusal:
         return refused("routing/registrations.html", form_errors(refusal, WRONG), await _values(request, form))

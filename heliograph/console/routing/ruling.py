@@ -89,7 +89,7 @@ async def set_sender(request: Request) -> Answer:
             note=form["note"],
         )
         async with request.writing() as conn:
-            await rules.put(conn, rule, by=request.who)
+            await rules.put(conn, rule, by=request.principal)
     except Invalid as refusal:
         return refused(
             "routing/rule_sender.html", form_errors(refusal, WRONG, fields=NAMED), await _form(request, SENDER, form)
@@ -117,7 +117,7 @@ async def set_number(request: Request) -> Answer:
             note=form["note"],
         )
         async with request.writing() as conn:
-            await numbers.put(conn, rule, by=request.who)
+            await numbers.put(conn, rule, by=request.principal)
     except Invalid as refusal:
         return refused(
             "routing/rule_number.html", form_errors(refusal, WRONG, fields=NAMED), await _form(request, NUMBER, form)
@@ -138,14 +138,14 @@ async def show_remove_number(request: Request) -> Answer:
 async def remove_sender(request: Request) -> Answer:
     """Remove it: the remaining rules apply to its senders."""
     async with request.writing() as conn:
-        await rules.remove(conn, request.id(), by=request.who)
+        await rules.remove(conn, request.id(), by=request.principal)
     return Redirect(location=HERE, notice=request.text("The rule is removed."))
 
 
 async def remove_number(request: Request) -> Answer:
     """Remove it: the remaining rules apply to its numbers."""
     async with request.writing() as conn:
-        await numbers.remove(conn, request.id(), by=request.who)
+        await numbers.remove(conn, request.id(), by=request.principal)
     return Redirect(location=HERE, notice=request.text("The rule is removed."))
 
 

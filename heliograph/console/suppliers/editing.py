@@ -64,7 +64,7 @@ async def change(request: Request) -> Answer:
                 supplier=str(id),
                 wanted=lambda before: (forms.changed(before, given), {}),
                 seen_at=seen,
-                by=request.who,
+                by=request.principal,
             )
 
         if form.get("do") != "save":
@@ -102,7 +102,7 @@ async def replace_password(request: Request) -> Answer:
                 suppliers.seal_key(request.services.settings),
                 supplier=str(id),
                 wanted=lambda before: (before, given),
-                by=request.who,
+                by=request.principal,
             )
     except Invalid as refusal:
         return refused("suppliers/supplier_password.html", refusal, {"one": one, "secrets": changing.secrets(one.kind)})

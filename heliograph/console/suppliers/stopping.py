@@ -54,7 +54,7 @@ async def reset_circuit(request: Request) -> Answer:
     """Have workers forget its failures and try it again."""
     id = request.id()
     async with request.writing() as conn:
-        await suppliers.reset_circuit(conn, supplier=str(id), by=request.who)
+        await suppliers.reset_circuit(conn, supplier=str(id), by=request.principal)
     said = request.text("Workers try it again within a second. They avoid it again if it still fails.")
     return Redirect(location=f"{HERE}/{id}", notice=said)
 
@@ -78,14 +78,14 @@ async def remove(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("suppliers/supplier_remove.html", refusal, values)
     async with request.writing() as conn:
-        await suppliers.set_state(conn, supplier=str(id), state="removed", by=request.who)
+        await suppliers.set_state(conn, supplier=str(id), state="removed", by=request.principal)
     return Redirect(location=HERE, notice=request.text("%(name)s is removed.", name=one.name))
 
 
 async def _set(request: Request, state: str, said: str) -> Answer:
     id = request.id()
     async with request.writing() as conn:
-        await suppliers.set_state(conn, supplier=str(id), state=state, by=request.who)
+        await suppliers.set_state(conn, supplier=str(id), state=state, by=request.principal)
     return Redirect(location=f"{HERE}/{id}", notice=said)
 
 

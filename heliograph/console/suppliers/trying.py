@@ -63,7 +63,7 @@ async def reach(request: Request) -> Answer:
     wrong = next((step.name for step in found if not step.ok), "")
     after = {"verdict": "not reached" if wrong else "reached", "code": wrong}
     async with request.writing() as conn:
-        await audit.record(conn, request.who, "supplier.tested", object_id=one.id, name=one.name, after=after)
+        await audit.record(conn, request.principal, "supplier.tested", object_id=one.id, name=one.name, after=after)
     return Page(template="suppliers/supplier_reach.html", values=_reached(request, one, found))
 
 
@@ -103,7 +103,7 @@ async def cure(request: Request) -> Answer:
     id = request.id()
     key = suppliers.seal_key(request.services.settings)
     async with request.writing() as conn:
-        done = await trying.cure(conn, key, supplier_id=id, by=request.who)
+        done = await trying.cure(conn, key, supplier_id=id, by=request.principal)
         trial = await trying.last(conn, supplier_id=id)
     said = request.text("Saved: answer and receipt now name the same id.") if done else ""
     step = "long" if trial is not None and trial.is_long else "test"
@@ -112,7 +112,7 @@ async def cure(request: Request) -> Answer:
 
 async def _record(request: Request, conn: Connection, one: Supplier, to: str, found: Followed) -> None:
     after = {"recipient": to, "verdict": found.verdict or "not sent", "code": found.code}
-    await audit.record(conn, request.who, "supplier.tested", object_id=one.id, name=one.name, after=after)
+    await audit.record(conn, request.principal, "supplier.tested", object_id=one.id, name=one.name, after=after)
 
 
 def _account(request: Request, one: Supplier, *, field: str = "to") -> Account:

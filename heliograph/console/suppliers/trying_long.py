@@ -60,7 +60,7 @@ async def join(request: Request) -> Answer:
 async def _set(request: Request, act: Callable[..., Awaitable[bool]], said: str) -> Answer:
     key = suppliers.seal_key(request.services.settings)
     async with request.writing() as conn:
-        done = await act(conn, key, supplier_id=request.id(), by=request.who)
+        done = await act(conn, key, supplier_id=request.id(), by=request.principal)
     return _here(request, said if done else "")
 
 

@@ -22,6 +22,6 @@ async def watch(request: Request) -> Answer:
     if minutes is None:
         raise wrong
     async with request.writing() as conn:
-        await pdus.begin(conn, supplier=str(id), lasts=timedelta(minutes=minutes), by=request.who)
+        await pdus.begin(conn, supplier=str(id), lasts=timedelta(minutes=minutes), by=request.principal)
     said = request.text("Workers show its traffic within two seconds.")
     return Redirect(location=f"{HERE}/{id}", notice=said)

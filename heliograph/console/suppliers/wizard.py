@@ -201,7 +201,7 @@ async def recorded(request: Request, draft: Draft, to: str, verdict: str, code: 
     """Record in the audit log that a test message was sent."""
     async with request.writing() as conn:
         after = {"recipient": to, "verdict": verdict, "code": code}
-        await audit.record(conn, request.who, "supplier.tested", object_id=draft.id, name=draft.name, after=after)
+        await audit.record(conn, request.principal, "supplier.tested", object_id=draft.id, name=draft.name, after=after)
 
 
 async def _save(request: Request, step: str, next_step: str) -> Answer:

@@ -48,12 +48,12 @@ async def finish(request: Request) -> Answer:
 
         async def work(conn: Connection) -> tuple[UUID, list[str]]:
             await drafts.save(conn, key, place)
-            made = await drafts.finish(conn, key, draft.id, by=request.who)
+            made = await drafts.finish(conn, key, draft.id, by=request.principal)
             joined = await _join(conn, request, made, place.place)
             if form.get(PAUSE) and not place.place["simulated"]:
                 for one in await routing.load(conn):
                     if one.simulated and one.state == "active":
-                        await suppliers.set_state(conn, supplier=str(one.id), state="paused", by=request.who)
+                        await suppliers.set_state(conn, supplier=str(one.id), state="paused", by=request.principal)
             return made, joined
 
         if form.get("do") != "save":
@@ -88,7 +88,7 @@ async def _join(conn: Connection, request: Request, made: UUID, place: Mapping[s
             after = msgspec.structs.replace(
                 before.route, choices=tuple(sorted(choices, key=lambda choice: choice.supplier_id))
             )
-            await rules.change(conn, before, after, by=request.who)
+            await rules.change(conn, before, after, by=request.principal)
             chosen.append(after.name)
     return chosen
 

@@ -67,7 +67,7 @@ async def remove(request: Request) -> Answer:
         async with request.writing() as conn:
             of, one = await _account(conn, request)
             confirming.check(request, one.waba_id)
-            await accounts.set_state(conn, organization_id=of, account_id=one.id, state="removed", by=request.who)
+            await accounts.set_state(conn, organization_id=of, account_id=one.id, state="removed", by=request.principal)
     except Invalid as refusal:
         return refused("whatsapp/remove.html", refusal, await _values(request))
     return Redirect(location=HERE, notice=request.text("%(name)s is removed.", name=one.name or one.waba_id))
@@ -77,7 +77,7 @@ async def release(request: Request) -> Answer:
     """End its hold and those of its numbers: at first, only a few messages are sent."""
     async with request.writing() as conn:
         of, one = await _account(conn, request)
-        released = await holds.release_account(conn, of, one.id, by=request.who)
+        released = await holds.release_account(conn, of, one.id, by=request.principal)
     return _back(request, _released(request, released))
 
 
@@ -85,7 +85,7 @@ async def acknowledge(request: Request) -> Answer:
     """Mark its warnings as dealt with at Meta."""
     async with request.writing() as conn:
         of, one = await _account(conn, request)
-        await warnings.acknowledge(conn, of, one.id, by=request.who)
+        await warnings.acknowledge(conn, of, one.id, by=request.principal)
     return _back(request, request.text("The warnings are gone; one that Meta repeats comes back."))
 
 
@@ -112,7 +112,7 @@ async def subscribe(request: Request) -> Answer:
             _, one = await _account(conn, request)
             client = CloudClient(one.base_url, one.api_version)
             try:
-                await onboarding.subscribe(conn, key, client, account=one, by=request.who)
+                await onboarding.subscribe(conn, key, client, account=one, by=request.principal)
             finally:
                 await client.close()
     except Invalid as refusal:
@@ -130,7 +130,7 @@ async def change_token(request: Request) -> Answer:
             _, one = await _account(conn, request)
             client = CloudClient(one.base_url, one.api_version)
             try:
-                await onboarding.change_token(conn, key, client, account=one, token=token, by=request.who)
+                await onboarding.change_token(conn, key, client, account=one, token=token, by=request.principal)
             finally:
                 await client.close()
     except Invalid as refusal:
@@ -143,7 +143,7 @@ async def release_number(request: Request) -> Answer:
     async with request.writing() as conn:
         of = await organization(conn, request)
         number = await onboarding.find_number(conn, of.id, str(request.id()))
-        released = await holds.release_number(conn, of.id, number["id"], by=request.who)
+        released = await holds.release_number(conn, of.id, number["id"], by=request.principal)
         account = await onboarding.find_account(conn, of.id, number["waba_id"])
     return Redirect(location=f"{HERE}/accounts/{of.id}/{account.id}", notice=_released(request, released))
 
@@ -154,7 +154,7 @@ async def set_template(request: Request) -> Answer:
     async with request.writing() as conn:
         of = await organization(conn, request)
         (one,) = await onboarding.find_templates(conn, of.id, name=str(request.id()), language=None, waba_id=None)
-        await template_sync.set_disabled(conn, of.id, one["id"], disabled=disabled, by=request.who)
+        await template_sync.set_disabled(conn, of.id, one["id"], disabled=disabled, by=request.principal)
         account = await onboarding.find_account(conn, of.id, one["waba_id"])
     said = (
         request.text("It is disabled: sends with it are refused.")
@@ -173,7 +173,7 @@ async def _account(conn: Connection, request: Request) -> tuple[UUID, BusinessAc
 async def _set(request: Request, state: str, said: str) -> Answer:
     async with request.writing() as conn:
         of, one = await _account(conn, request)
-        await accounts.set_state(conn, organization_id=of, account_id=one.id, state=state, by=request.who)
+        await accounts.set_state(conn, organization_id=of, account_id=one.id, state=state, by=request.principal)
     return _back(request, said)
 
 

@@ -26,7 +26,7 @@ async def change(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             await apps.change_app(
-                conn, key, app_id=values["app_id"], app_secret=secret, verify_token=verify_token, by=request.who
+                conn, key, app_id=values["app_id"], app_secret=secret, verify_token=verify_token, by=request.principal
             )
     except Invalid as refusal:
         return refused(TEMPLATE, refusal, values)

@@ -67,5 +67,5 @@ async def retry_one(request: Request) -> Answer:
 async def drop(request: Request) -> Answer:
     """Give it up."""
     async with request.writing() as conn:
-        await dead_letters.drop(conn, id=request.id(), by=request.who)
+        await dead_letters.drop(conn, id=request.id(), by=request.principal)
     return Redirect(location=HERE, notice=request.text("It is given up."))

@@ -62,7 +62,7 @@ async def submit(request: Request) -> Answer:
                     api_version=typed["api_version"],
                     name=typed["name"],
                     subscribe=True,
-                    by=request.who,
+                    by=request.principal,
                 )
             finally:
                 await client.close()

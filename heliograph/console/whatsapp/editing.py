@@ -63,7 +63,7 @@ async def change(request: Request) -> Answer:
                 organization_id=one.organization_id,
                 account_id=one.id,
                 seen=seen,
-                by=request.who,
+                by=request.principal,
                 **given,
             )
     except Invalid as refusal:

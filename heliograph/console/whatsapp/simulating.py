@@ -50,12 +50,12 @@ async def _make(conn: Connection, request: Request) -> Callback:
         user, text = form.get("from", ""), form.get("text", "")
         if phones.normalize(user) is None:
             raise Invalid(("from", "format", "Write a phone number with its country code, such as +258841234567."))
-        return await simulated.message(conn, request.who, number, user=user, text=text, at=at)
+        return await simulated.message(conn, request.principal, number, user=user, text=text, at=at)
     status, message = form.get("status", ""), form.get("message", "").strip()
     if uuid_in(message) is None:
         raise Invalid(("message", "format", "An id looks like 0199c0de-0000-7000-8000-000000000000."))
     try:
-        return await simulated.status(conn, request.who, number, message=message, status=status, at=at)
+        return await simulated.status(conn, request.principal, number, message=message, status=status, at=at)
     except NotFound:
         raise Invalid(("message", "unknown", "No such message was sent from this number.")) from None
 

@@ -133,7 +133,7 @@ RETURNING id
 async def begin(conn: Connection, actor: Actor, *, file: str, kind: str = "contacts") -> UUID:
     """Begin an upload. Raises Invalid if there are too many unfinished ones."""
     assert kind in KINDS
-    who = actor.who
+    who = actor.principal
     id = uuid7()
     name = "".join(one for one in file if one.isprintable())[:200] or "file"
     made = await conn.fetchval(

@@ -20,7 +20,7 @@ import structlog
 
 from heliograph import notices
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
 from heliograph.base.ids import uuid7
 from heliograph.base.process.crash import crash_point
@@ -124,7 +124,7 @@ class Runner:
             mode=draft.mode,
             scopes=frozenset(),
             state="active",
-            by=Who("person" if row["user_id"] else "system", row["user_id"], name=draft.author),
+            by=Principal("person" if row["user_id"] else "system", row["user_id"], name=draft.author),
         )
         if draft.state == "undoing":
             return await self._undo(conn, actor, draft)

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 from uuid import UUID
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.errors import Invalid
 from heliograph.pages import cookies
 from heliograph.pages.answers import Answer, Page, Redirect, refused
@@ -56,7 +56,7 @@ async def accept(request: Request) -> Answer:
     person = request.session and request.person
     if person is not None and person.email == offer.email:
         async with request.writing() as conn:
-            await invitations.accept(conn, request.who, token=token, user_id=person.user_id)
+            await invitations.accept(conn, request.principal, token=token, user_id=person.user_id)
             await sessions.switch(conn, id=person.id, user_id=person.user_id, organization_id=offer.organization_id)
         request.services.sessions.forget(request.token)
         return Redirect(location="/", cookies=[_kept(request, "")])
@@ -75,7 +75,7 @@ async def accept(request: Request) -> Answer:
 async def _with_new_account(request: Request, offer: Offer, token: str) -> tuple[UUID, str]:
     """(the person, their session)"""
     form = request.form
-    who = Who(
+    who = Principal(
         "person",
         name=form.get("name", "").strip(),
         address=request.address,

@@ -114,7 +114,7 @@ async def ask(conn: Connection, actor: Actor, *, wanted: Wanted) -> UUID:
         if await conn.fetchval(OPEN, actor.organization_id) >= MOST_OPEN:
             raise TooManyExports
         told = msgspec.json.encode(wanted).decode()
-        author = actor.who.name or "API"
+        author = actor.principal.name or "API"
         kind = type(wanted).__struct_config__.tag
         await conn.execute(INSERT, actor.organization_id, id, actor.mode, kind, _asker(actor), author, told)
         await _record(conn, actor, wanted)

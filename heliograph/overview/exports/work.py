@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from heliograph import notices
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Connection, Pool, is_down, plan_by_key
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
@@ -131,7 +131,7 @@ class ExportWork(Work):
             mode=export.mode,
             scopes=frozenset(),
             state="active",
-            by=Who("person", export.user_id, name=export.author),
+            by=Principal("person", export.user_id, name=export.author),
         )
         for _ in range(STEPS):
             wanted, after, is_first = export.wanted, export.place, export.chunks == 0

@@ -18,7 +18,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.csv_files import Writer
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -210,7 +210,7 @@ UPDATE billing_exports
 """
 
 
-async def lock(conn: Connection, *, month: date, by: Who = SYSTEM) -> Locked:
+async def lock(conn: Connection, *, month: date, by: Principal = SYSTEM) -> Locked:
     """Write a month's lines permanently; a month that is already locked is unchanged.
 
     One snapshot of the database. Raises Invalid (month): it is not over, nothing was used in it, or sums disagree.
@@ -229,7 +229,7 @@ async def lock(conn: Connection, *, month: date, by: Who = SYSTEM) -> Locked:
     return made
 
 
-async def _write(conn: Connection, month: date, by: Who) -> None:
+async def _write(conn: Connection, month: date, by: Principal) -> None:
     await conn.execute(BEGIN, month, by.name or by.kind)
     after = NONE
     ids = uuid7_floor(_begins(month) - SLACK), uuid7_floor(_begins(_following(month)) + SLACK)

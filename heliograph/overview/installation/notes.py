@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
 from heliograph.base.errors import Invalid, NotFound
@@ -51,7 +51,7 @@ RETURNING id, author, body, created_at
 """
 
 
-async def add(conn: Connection, *, organization_id: UUID, body: str, by: Who = SYSTEM) -> Note:
+async def add(conn: Connection, *, organization_id: UUID, body: str, by: Principal = SYSTEM) -> Note:
     """Write a note. Raises NotFound, Invalid (`body`)."""
     body = storable(body.replace("\r\n", "\n").strip(), LONGEST + 1)
     if not 1 <= len(body) <= LONGEST:
@@ -76,7 +76,7 @@ DELETE FROM organization_notes note USING organizations o
 """
 
 
-async def remove(conn: Connection, *, organization_id: UUID, id: UUID, by: Who = SYSTEM) -> None:
+async def remove(conn: Connection, *, organization_id: UUID, id: UUID, by: Principal = SYSTEM) -> None:
     """Remove one. Idempotent."""
     async with conn.transaction():
         name = await conn.fetchval(REMOVE, organization_id, id)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self
 from uuid import UUID
 
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.queue import holds, waiting
 from heliograph.queue.holds import AlreadyAttempted, Hold, Row, Selection, Withdrawn
@@ -72,7 +72,7 @@ async def withdraw(
     which: Selection,
     *,
     tried: bool,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
     on_progress: Callable[[str, Withdrawn], None] = lambda kind, done: None,
     most: int | None = None,
 ) -> dict[str, Withdrawn]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.errors import Invalid
 from heliograph.pages import cookies, languages
 from heliograph.pages.answers import Answer, Redirect
@@ -16,10 +16,12 @@ def here(request: Request) -> str:
     return f"{request.realm.prefix}/account"
 
 
-def self_of(request: Request) -> Actor | Who:
+def self_of(request: Request) -> Actor | Principal:
     """Who changes their own account: recorded in the audit log of their current organization, if any."""
     session = request.session
-    return request.acting("live") if isinstance(session, SignedInUser) and session.organization_id else request.who
+    return (
+        request.acting("live") if isinstance(session, SignedInUser) and session.organization_id else request.principal
+    )
 
 
 def zones() -> list[str]:

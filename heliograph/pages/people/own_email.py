@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.errors import Invalid
 from heliograph.mail import outbox
 from heliograph.pages.answers import Answer, Page, Redirect, refused
@@ -66,7 +66,7 @@ async def confirm(request: Request) -> Answer:
     """Change it."""
     # People may paste the whole link as well.
     token = request.form.get("link", "").strip().rpartition("#")[2]
-    browser = Who("unknown", address=request.address, device=request.agent, request_id=request.request_id)
+    browser = Principal("unknown", address=request.address, device=request.agent, request_id=request.request_id)
     try:
         async with request.writing() as conn:
             user = await email_change.confirm(conn, outbox.of(request.services.settings), token=token, by=browser)

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound, Refusal
@@ -77,7 +77,7 @@ INSERT INTO operators (user_id, role, created_at) VALUES ($1, $2, now()) ON CONF
 """
 
 
-async def add(conn: Connection, by: Who, *, user_id: UUID, email: str, role: str) -> None:
+async def add(conn: Connection, by: Principal, *, user_id: UUID, email: str, role: str) -> None:
     """Make a user an operator; an existing operator keeps their role. Raises Invalid.
 
     The account's previous credentials are invalidated, and access begins with a link to the setup: an organization can
@@ -99,7 +99,7 @@ CHANGE = "UPDATE operators SET role = $2 WHERE user_id = $1"
 REMOVE = "DELETE FROM operators WHERE user_id = $1"
 
 
-async def change_role(conn: Connection, by: Who, *, user_id: UUID, email: str, role: str) -> None:
+async def change_role(conn: Connection, by: Principal, *, user_id: UUID, email: str, role: str) -> None:
     """Give an operator another role, effective in all sessions within a second. Raises NotFound, LastRoot, Invalid."""
     roles.checked(role)
     async with conn.transaction():
@@ -114,7 +114,7 @@ async def change_role(conn: Connection, by: Who, *, user_id: UUID, email: str, r
             )
 
 
-async def remove(conn: Connection, by: Who, *, user_id: UUID, email: str) -> None:
+async def remove(conn: Connection, by: Principal, *, user_id: UUID, email: str) -> None:
     """Revoke a person's access to the console, and end their sessions in it; their account stays. Raises NotFound,
     LastRoot."""
     async with conn.transaction():

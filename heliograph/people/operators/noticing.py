@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.notices.kinds import OWN_WAYS, Way
@@ -77,7 +77,7 @@ KEEP = "UPDATE operators SET notice_ways = $2 WHERE user_id = $1"
 
 
 async def choose(
-    conn: Connection, by: Who, *, user_id: UUID, ways: Mapping[str, Collection[str] | None]
+    conn: Connection, by: Principal, *, user_id: UUID, ways: Mapping[str, Collection[str] | None]
 ) -> dict[str, tuple[Way, ...]]:
     """Set how an operator is notified, by kind; None: the kind's default. Kinds not named are unchanged. Returns the
     resulting choices. Raises Invalid, NotFound."""

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -89,7 +89,7 @@ async def open_for(conn: Connection, *, user_id: UUID, address: str, agent: str,
             raise NotFound("There is no such operator.", resource="operator", id=str(user_id))
         user = await conn.fetchrow(SIGNED_IN, user_id)
         assert user is not None
-        who = Who("operator", user_id, name=user["name"], address=address, device=agent, request_id=request_id)
+        who = Principal("operator", user_id, name=user["name"], address=address, device=agent, request_id=request_id)
         after = {"by": how}
         await audit.record(conn, who, "operator.signed_in", object_id=user_id, name=user["email"], after=after)
     return token

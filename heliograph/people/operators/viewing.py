@@ -15,7 +15,7 @@ from uuid import UUID
 from heliograph.accounts import organizations
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
@@ -37,7 +37,7 @@ SELECT $1, $2, user_id, $4, now(), now(), $5, now() + $6::interval, now(), $7, l
 END_OTHERS = "DELETE FROM sessions WHERE user_id = $1 AND reason IS NOT NULL"
 
 
-async def begin(conn: Connection, by: Who, *, organization_id: UUID, reason: str) -> str:
+async def begin(conn: Connection, by: Principal, *, organization_id: UUID, reason: str) -> str:
     """A token that `take_up` turns into a session. An operator views as one organization at a time: a previous session
     ends.
 

@@ -13,7 +13,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import naming
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -58,7 +58,7 @@ RETURNING id
 
 
 async def add(
-    conn: Connection, by: Actor | Who, *, user_id: UUID, made: StoredPasskey, asked: bytes, name: str
+    conn: Connection, by: Actor | Principal, *, user_id: UUID, made: StoredPasskey, asked: bytes, name: str
 ) -> UUID:
     """Store a passkey. Raises Invalid, PasskeyRefused."""
     name = name.strip()
@@ -78,7 +78,7 @@ async def add(
 REMOVE = "DELETE FROM passkeys WHERE user_id = $1 AND id = $2 RETURNING name"
 
 
-async def remove(conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
+async def remove(conn: Connection, by: Actor | Principal, *, user_id: UUID, id: UUID) -> None:
     """Delete a passkey. Raises NotFound."""
     async with conn.transaction():
         name = await conn.fetchval(REMOVE, user_id, id)

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.crypto import hash_secret
 from heliograph.base.database.pool import Connection
 
@@ -74,11 +74,13 @@ class Rows(msgspec.Struct, frozen=True):
         """Sign out."""
         await conn.execute(self._of(END_TOKEN), hash_secret(token))
 
-    async def end(self, conn: Connection, by: Actor | Who, *, user_id: UUID, id: UUID) -> None:
+    async def end(self, conn: Connection, by: Actor | Principal, *, user_id: UUID, id: UUID) -> None:
         """End one session of a person. Idempotent."""
         await self._end(conn, by, user_id, END, id)
 
-    async def end_all(self, conn: Connection, by: Actor | Who, *, user_id: UUID, keep: UUID | None = None) -> None:
+    async def end_all(
+        self, conn: Connection, by: Actor | Principal, *, user_id: UUID, keep: UUID | None = None
+    ) -> None:
         """End all sessions of a person, except one."""
         await self._end(conn, by, user_id, END_ALL, keep)
 
@@ -86,7 +88,9 @@ class Rows(msgspec.Struct, frozen=True):
         """The sessions of a person, most recently used first."""
         return [Listed(**row) for row in await conn.fetch(self._of(LIST), user_id)]
 
-    async def _end(self, conn: Connection, by: Actor | Who, user_id: UUID, statement: str, id: UUID | None) -> None:
+    async def _end(
+        self, conn: Connection, by: Actor | Principal, user_id: UUID, statement: str, id: UUID | None
+    ) -> None:
         async with conn.transaction():
             count = int((await conn.execute(self._of(statement), user_id, id)).split()[-1])
             if count:

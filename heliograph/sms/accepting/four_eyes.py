@@ -7,7 +7,7 @@ from uuid import UUID
 
 from heliograph.accounts import installation
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Connection
 
 NOTE = "UPDATE sender_ids SET first_by = $3 WHERE organization_id = $1 AND id = $2"
@@ -16,7 +16,7 @@ NOTE = "UPDATE sender_ids SET first_by = $3 WHERE organization_id = $1 AND id = 
 async def holds(conn: Connection, actor: Actor, *, id: UUID, known: Any) -> bool:
     """Whether an approval still needs somebody else's. Runs in the caller's transaction, which has locked the sender ID
     as `known` (`value`, `status`, `first_by`). The first approval is recorded, also in the audit log."""
-    mine = identity(actor.who)
+    mine = identity(actor.principal)
     if known["first_by"] not in (None, mine) or not (await installation.load(conn)).four_eyes:
         return False
     if known["first_by"] is None:
@@ -25,6 +25,6 @@ async def holds(conn: Connection, actor: Actor, *, id: UUID, known: Any) -> bool
     return True
 
 
-def identity(who: Who) -> str:
+def identity(who: Principal) -> str:
     """What distinguishes operators: an operator's id, or the shell user."""
     return str(who.id) if who.id else f"{who.kind} {who.name}"

@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 
@@ -81,7 +81,7 @@ UPDATE own_numbers SET phone = asked, asked = NULL, code_hash = NULL, asked_at =
 """
 
 
-async def prove(conn: Connection, by: Actor | Who, *, user_id: UUID, code: str) -> str:
+async def prove(conn: Connection, by: Actor | Principal, *, user_id: UUID, code: str) -> str:
     """Verify the code; returns the number that it was sent to, which is now theirs. Raises Invalid on `code`.
 
     A wrong try is counted, so the caller must not roll it back.
@@ -103,7 +103,7 @@ async def prove(conn: Connection, by: Actor | Who, *, user_id: UUID, code: str) 
 FORGET = "DELETE FROM own_numbers WHERE user_id = $1 AND phone IS NOT NULL RETURNING phone"
 
 
-async def forget(conn: Connection, by: Actor | Who, *, user_id: UUID) -> None:
+async def forget(conn: Connection, by: Actor | Principal, *, user_id: UUID) -> None:
     """Forget a person's number. Idempotent."""
     async with conn.transaction():
         phone = await conn.fetchval(FORGET, user_id)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.retry import SUBMIT_HORIZON
@@ -94,7 +94,7 @@ async def _end(conn: Connection, past: Sequence[tuple[UUID, UUID]]) -> tuple[int
     return len(gone), (await move_many(conn, moves)).deliveries
 
 
-async def withdraw(conn: Connection, hold_id: UUID, *, at: datetime, by: Who) -> int:
+async def withdraw(conn: Connection, hold_id: UUID, *, at: datetime, by: Principal) -> int:
     """Cancel and refund the messages of one hold; returns how many. Raises NotFound."""
     gone = 0
     one = await holds.get(conn, hold_id)

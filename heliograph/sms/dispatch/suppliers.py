@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, derive_key, seal, unseal
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
@@ -62,7 +62,7 @@ async def add(
     parts: str = "all",
     simulated: bool = False,
     id: UUID | None = None,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> UUID:
     """Add an account; `settings` were validated by its connector. `id`: that of its draft; None: a new one. Raises
     SupplierExists, Invalid (prefixes)."""
@@ -120,7 +120,7 @@ async def change(
     *,
     before: Supplier | None = None,
     secret: str | None = None,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> None:
     """Change a supplier from `before` to `after`. `secret`: its new password; None: unchanged.
 
@@ -155,7 +155,7 @@ RECONFIGURE = "UPDATE suppliers SET settings = $2::text::jsonb, secret = $3, cha
 
 
 async def reconfigure(
-    conn: Connection, key: Key, *, id: UUID, settings: dict[str, Any], secret: str, by: Who = SYSTEM
+    conn: Connection, key: Key, *, id: UUID, settings: dict[str, Any], secret: str, by: Principal = SYSTEM
 ) -> None:
     """Replace an account's settings and password; workers reconnect within a second."""
     sealed = seal(key, secret.encode(), f"suppliers/{id}")
@@ -180,7 +180,7 @@ UPDATE suppliers SET state = $2, changed_at = $3, secret = CASE $2 WHEN 'removed
 """
 
 
-async def set_state(conn: Connection, *, supplier: str, state: str, by: Who = SYSTEM) -> UUID:
+async def set_state(conn: Connection, *, supplier: str, state: str, by: Principal = SYSTEM) -> UUID:
     """Pause ("paused"), drain ("draining"), resume ("active") or remove ("removed") by name or id. Raises NotFound."""
     async with conn.transaction():
         before = await conn.fetchrow(STATE, supplier)
@@ -203,7 +203,7 @@ async def set_state(conn: Connection, *, supplier: str, state: str, by: Who = SY
 RESET = "UPDATE suppliers SET changed_at = now() WHERE id = $1"
 
 
-async def reset_circuit(conn: Connection, *, supplier: str, by: Who = SYSTEM) -> UUID:
+async def reset_circuit(conn: Connection, *, supplier: str, by: Principal = SYSTEM) -> UUID:
     """Make all workers forget a supplier's failures: its circuit closes within a second, and opens again if it still
     fails. By name or id. Raises NotFound."""
     async with conn.transaction():

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
@@ -44,7 +44,7 @@ SELECT supplier_id IS NOT NULL OR EXISTS (
 """
 
 
-async def decide(conn: Connection, by: Who, *, id: UUID, status: str, reason: str) -> str:
+async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reason: str) -> str:
     """End a message that a supplier has, or may have, with `status`, one of ENDS. Idempotent.
 
     One that was tried and still waits is removed from the queue. A late receipt has the same effect as after a receipt

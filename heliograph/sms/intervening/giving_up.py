@@ -6,14 +6,14 @@ from uuid import UUID
 
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Connection
 from heliograph.sms import messages
 from heliograph.sms.intervening import whose
 from heliograph.sms.messages import Message
 
 
-async def give_up(conn: Connection, by: Who, *, id: UUID, reason: str) -> Message:
+async def give_up(conn: Connection, by: Principal, *, id: UUID, reason: str) -> Message:
     """Cancel a message that waits to be sent, and refund it, by the same rule as when its sender cancels it.
 
     `reason`: 1 to 500 characters, which its organization can read in its audit log. One that was canceled before is

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.queue.leases import NOT_PUT_OFF, UNROUTED
@@ -66,7 +66,7 @@ UPDATE queue SET passed = $2, line = $3, due_at = now(), since = NULL, lease_unt
 
 
 async def send_elsewhere(
-    conn: Connection, by: Who, *, id: UUID, reason: str, may_arrive_twice: bool = False
+    conn: Connection, by: Principal, *, id: UUID, reason: str, may_arrive_twice: bool = False
 ) -> tuple[str, list[str]]:
     """Send a message that waits for a supplier, or whose attempt there is in doubt, through another one now.
 

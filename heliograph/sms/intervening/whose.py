@@ -6,7 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.actor import Actor, Who
+from heliograph.base.actor import Actor, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 
@@ -35,7 +35,7 @@ SELECT o.id, o.state, o.name, found.*
 """
 
 
-async def find(conn: Connection, by: Who, *, id: UUID) -> TargetMessage:
+async def find(conn: Connection, by: Principal, *, id: UUID) -> TargetMessage:
     """The SMS with an id. Raises NotFound."""
     row = await conn.fetchrow(WHOSE, id)
     if row is None:

@@ -11,7 +11,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, seal, unseal
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -102,7 +102,7 @@ async def add(
     kind: str,
     values: Mapping[str, Any],
     secrets: Mapping[str, str],
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> UUID:
     """Add an account. Raises Invalid, which names the setting."""
     _check(name, kind, values)
@@ -132,7 +132,7 @@ async def change(
     account: str,
     values: Mapping[str, Any],
     secrets: Mapping[str, str] | None = None,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> Account:
     """Change settings of the account with this name or id; None restores a default. `secrets`: replace all secrets;
     None: unchanged. Raises NotFound, Invalid."""
@@ -156,7 +156,7 @@ UPDATE lookup_suppliers SET state = $2, changed_at = clock_timestamp(),
 
 
 async def set_state(
-    conn: Connection, *, account: str, state: Literal["active", "paused", "removed"], by: Who = SYSTEM
+    conn: Connection, *, account: str, state: Literal["active", "paused", "removed"], by: Principal = SYSTEM
 ) -> Account:
     """Pause, resume or remove an account; its results are kept. A removed one keeps its row without its secrets, since
     look-ups refer to it. Raises NotFound."""

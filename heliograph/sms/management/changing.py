@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
@@ -36,7 +36,13 @@ def secrets(kind: str) -> dict[str, str]:
 
 
 async def change(
-    conn: Connection, key: Key, *, supplier: str, wanted: Wanted, seen_at: datetime | None = None, by: Who = SYSTEM
+    conn: Connection,
+    key: Key,
+    *,
+    supplier: str,
+    wanted: Wanted,
+    seen_at: datetime | None = None,
+    by: Principal = SYSTEM,
 ) -> Changed:
     """Change the supplier with this name or id; workers follow within a second. `seen_at`: when the difference was
     reviewed; None: not checked.

@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from heliograph.base import phones
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, seal, unseal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -208,7 +208,7 @@ async def drop(conn: Connection, id: UUID) -> None:
     await conn.execute(DROP, id)
 
 
-async def finish(conn: Connection, key: Key, id: UUID, *, by: Who = SYSTEM) -> UUID:
+async def finish(conn: Connection, key: Key, id: UUID, *, by: Principal = SYSTEM) -> UUID:
     """Turn a draft into a supplier of the same id, which carries messages from now on. Raises NotFound, Invalid (names
     the setting), SupplierExists."""
     async with conn.transaction():

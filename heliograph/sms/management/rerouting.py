@@ -14,7 +14,7 @@ import msgspec
 
 from heliograph.audit import reading
 from heliograph.audit.reading import AuditEntry, Filter
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.routes import rules
@@ -73,7 +73,7 @@ async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = 
     raise NotFound("There is no such change of this route, or it cannot be undone.")
 
 
-async def take_back(conn: Connection, entry: AuditEntry, *, seen: str | None = None, by: Who = SYSTEM) -> UUID:
+async def take_back(conn: Connection, entry: AuditEntry, *, seen: str | None = None, by: Principal = SYSTEM) -> UUID:
     """Restore a route to its state before an entry of the audit log; a removed one is added again. Returns its id.
     `seen`: its mark when the difference was reviewed; None: not checked.
 

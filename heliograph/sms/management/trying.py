@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -135,7 +135,7 @@ async def follow(
         await asyncio.sleep(LOOK)
 
 
-async def cure(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
+async def cure(conn: Connection, key: Key, *, supplier_id: UUID, by: Principal = SYSTEM) -> bool:
     """Apply the settings that make the ids in the last test message's answer and receipt match; False: nothing to
     change.
 
@@ -157,7 +157,7 @@ async def arrived(conn: Connection, *, supplier_id: UUID, how: str) -> None:
         await keep(conn, msgspec.structs.replace(one, arrived=how), supplier_id=supplier_id)
 
 
-async def decide(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
+async def decide(conn: Connection, key: Key, *, supplier_id: UUID, by: Principal = SYSTEM) -> bool:
     """Let the kind of receipts that arrived for the last long message decide; False: nothing to change.
 
     Raises NotFound, Invalid.
@@ -172,7 +172,7 @@ async def decide(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYS
     return True
 
 
-async def join(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTEM) -> bool:
+async def join(conn: Connection, key: Key, *, supplier_id: UUID, by: Principal = SYSTEM) -> bool:
     """Switch to the next way of joining parts, and forget the last message, which no longer applies; False: nothing to
     change. Raises NotFound, Invalid."""
     async with conn.transaction():
@@ -186,13 +186,15 @@ async def join(conn: Connection, key: Key, *, supplier_id: UUID, by: Who = SYSTE
     return True
 
 
-async def _with_settings(conn: Connection, key: Key, supplier_id: UUID, by: Who, settings: Mapping[str, str]) -> None:
+async def _with_settings(
+    conn: Connection, key: Key, supplier_id: UUID, by: Principal, settings: Mapping[str, str]
+) -> None:
     await _change(
         conn, key, supplier_id, by, lambda one: msgspec.structs.replace(one, settings=one.settings | dict(settings))
     )
 
 
 async def _change(
-    conn: Connection, key: Key, supplier_id: UUID, by: Who, changed: Callable[[Supplier], Supplier]
+    conn: Connection, key: Key, supplier_id: UUID, by: Principal, changed: Callable[[Supplier], Supplier]
 ) -> None:
     await changing.change(conn, key, supplier=str(supplier_id), wanted=lambda one: (changed(one), {}), by=by)

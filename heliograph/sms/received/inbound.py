@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import bounded_scan
 from heliograph.base.database.clock import now
 from heliograph.base.database.pool import Connection
@@ -104,7 +104,7 @@ SELECT m.id, m.received_at, NULL::uuid AS organization_id, s.name AS supplier, m
 
 
 async def received(
-    conn: Connection, *, organization_id: UUID, limit: int, with_text: bool = True, by: Who = SYSTEM
+    conn: Connection, *, organization_id: UUID, limit: int, with_text: bool = True, by: Principal = SYSTEM
 ) -> list[Listed]:
     """An organization's received messages, newest first. Showing texts is recorded in the audit log."""
     if with_text:

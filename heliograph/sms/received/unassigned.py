@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import RANGE_PLANS, Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -157,7 +157,7 @@ SELECT id, supplier_id, sender, recipient, form, body, concatenation, received_a
 """
 
 
-async def words(conn: Connection, *, by: Who = SYSTEM) -> list[RawPart]:
+async def words(conn: Connection, *, by: Principal = SYSTEM) -> list[RawPart]:
     """The newest TEXTS unassigned messages with text and numbers; this is recorded in the audit log with the reason
     given in `by`."""
     async with conn.transaction():

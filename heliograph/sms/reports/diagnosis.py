@@ -18,7 +18,7 @@ import asyncpg
 import msgspec
 import structlog
 
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -116,7 +116,9 @@ async def reread(conn: Connection, before: Supplier, after: Supplier) -> int:
     return len(renamed)
 
 
-async def cure(conn: Connection, key: Key, *, supplier: str, settings: Mapping[str, str], by: Who = SYSTEM) -> int:
+async def cure(
+    conn: Connection, key: Key, *, supplier: str, settings: Mapping[str, str], by: Principal = SYSTEM
+) -> int:
     """Change how a supplier's ids are read, as suggested by `advise` and `cures`, and have waiting receipts checked
     again at once. Returns their number. Raises NotFound, Invalid (settings)."""
     async with conn.transaction():

@@ -17,7 +17,7 @@ import msgspec
 
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection, despite_deadlocks
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.sms.dispatch import routing
@@ -193,7 +193,7 @@ SELECT found.organization_id, found.message_id, found.attempt, found.part, found
 
 
 async def match_by_hand(
-    conn: Connection, place: ReceiptKey, *, message_id: UUID, reason: str, by: Who = SYSTEM
+    conn: Connection, place: ReceiptKey, *, message_id: UUID, reason: str, by: Principal = SYSTEM
 ) -> bool:
     """Assign a receipt to this message by hand. Returns whether the message moved: a final one stays as it is.
 
@@ -206,7 +206,7 @@ async def match_by_hand(
     return await despite_deadlocks(partial(_matched, conn, place, message_id, why, by))
 
 
-async def _matched(conn: Connection, place: ReceiptKey, message_id: UUID, reason: str, by: Who) -> bool:
+async def _matched(conn: Connection, place: ReceiptKey, message_id: UUID, reason: str, by: Principal) -> bool:
     async with conn.transaction():
         taken = await conn.fetch(TAKE, *_columns_of([place]))
         if not taken:

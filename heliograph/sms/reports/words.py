@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.database.text import storable
@@ -204,7 +204,9 @@ def state_setting(supplier: Supplier) -> str | None:
     return "receipt_states" if supplier.kind == kinds.GENERIC else None
 
 
-async def say_state(conn: Connection, key: Key, *, supplier: str, word: str, meaning: str, by: Who = SYSTEM) -> None:
+async def say_state(
+    conn: Connection, key: Key, *, supplier: str, word: str, meaning: str, by: Principal = SYSTEM
+) -> None:
     """Define the meaning of a state of this supplier, one of MEANINGS, from now on. Raises NotFound, Invalid."""
     if meaning not in MEANINGS:
         raise Invalid(("meaning", "enum", f"`meaning` must be one of {', '.join(MEANINGS)}"))
@@ -232,7 +234,7 @@ UPDATE receipt_words SET meaning = $3 WHERE supplier_id = $1 AND kind = 'error' 
 """
 
 
-async def say_error(conn: Connection, *, supplier: str, word: str, meaning: str, by: Who = SYSTEM) -> None:
+async def say_error(conn: Connection, *, supplier: str, word: str, meaning: str, by: Principal = SYSTEM) -> None:
     """Note the meaning of an error code of this supplier, or "" if nobody knows. Raises NotFound, Invalid."""
     meaning = meaning.strip()
     if len(meaning) > LONGEST_MEANING:

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.base.ids import uuid7
@@ -73,7 +73,7 @@ class WatchedTraffic(msgspec.Struct, frozen=True):
     kept: list[StoredExchange]
 
 
-async def begin(conn: Connection, *, supplier: str, lasts: timedelta, by: Who) -> tuple[UUID, datetime]:
+async def begin(conn: Connection, *, supplier: str, lasts: timedelta, by: Principal) -> tuple[UUID, datetime]:
     """Watch a supplier, by name or id, from now on; a watch already running will end when this one does.
 
     Returns its id, and when the watch ends. Raises NotFound, and Invalid (minutes).

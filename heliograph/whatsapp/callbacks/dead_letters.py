@@ -17,7 +17,7 @@ import structlog
 
 from heliograph.audit import recording as audit
 from heliograph.base import crypto
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
@@ -169,7 +169,7 @@ DELETE = "DELETE FROM whatsapp_dead_letters WHERE id = ANY ($1)"
 DROP = "DELETE FROM whatsapp_dead_letters WHERE id = $1 RETURNING reason, received_at"
 
 
-async def drop(conn: Connection, *, id: UUID, by: Who = SYSTEM) -> None:
+async def drop(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> None:
     """Discard one that nobody needs. Raises NotFound."""
     async with conn.transaction():
         row = await conn.fetchrow(DROP, id)

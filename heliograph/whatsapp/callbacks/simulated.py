@@ -15,7 +15,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import Who
+from heliograph.base.actor import Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.errors import Invalid, NotFound
@@ -88,7 +88,7 @@ async def find_number(conn: Connection, key: Key, organization_id: UUID, referen
 
 
 async def message(
-    conn: Connection, by: Who, number: Number, *, user: str, text: str, at: datetime, type: str = "text"
+    conn: Connection, by: Principal, number: Number, *, user: str, text: str, at: datetime, type: str = "text"
 ) -> Callback:
     """A user's message to a number. `user`: their phone number. Raises Invalid."""
     phone = phones.normalize(user)
@@ -117,7 +117,7 @@ SELECT m.id, m.recipient, (SELECT wamid FROM whatsapp_wamids w WHERE w.number_id
 
 async def status(
     conn: Connection,
-    by: Who,
+    by: Principal,
     number: Number,
     *,
     message: str,
@@ -158,7 +158,7 @@ async def deliver(pool: Pool, key: Key, callback: Callback) -> None:
 
 
 async def _made(
-    conn: Connection, by: Who, number: Number, value: Mapping[str, Any], wamid: str, said: Mapping[str, str]
+    conn: Connection, by: Principal, number: Number, value: Mapping[str, Any], wamid: str, said: Mapping[str, str]
 ) -> Callback:
     metadata = {"display_phone_number": number.digits, "phone_number_id": number.graph_id}
     change = {"field": "messages", "value": {"messaging_product": "whatsapp", "metadata": metadata, **value}}

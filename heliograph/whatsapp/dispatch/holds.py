@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.mirror import numbers
 
@@ -182,7 +182,7 @@ RETURNING id
 """
 
 
-async def release_account(conn: Connection, organization_id: UUID, account_id: UUID, *, by: Who = SYSTEM) -> bool:
+async def release_account(conn: Connection, organization_id: UUID, account_id: UUID, *, by: Principal = SYSTEM) -> bool:
     """End the holds of an account and all its numbers, for an operator; False: there was none."""
     async with conn.transaction():
         found = await conn.fetchval(RELEASE_ACCOUNT, organization_id, account_id)
@@ -201,7 +201,7 @@ async def release_account(conn: Connection, organization_id: UUID, account_id: U
         return ended
 
 
-async def release_number(conn: Connection, organization_id: UUID, number_id: UUID, *, by: Who = SYSTEM) -> bool:
+async def release_number(conn: Connection, organization_id: UUID, number_id: UUID, *, by: Principal = SYSTEM) -> bool:
     """End the hold of one number, for an operator; False: there was none. A hold of its account remains."""
     async with conn.transaction():
         ended = bool(await conn.fetch(RELEASE_NUMBERS, organization_id, number_id, None))

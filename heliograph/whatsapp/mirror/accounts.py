@@ -18,7 +18,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import naming
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
@@ -171,7 +171,7 @@ async def add(
     api_version: str = API_VERSION,
     portfolio: str | None = None,
     name: str = "",
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> BusinessAccount:
     """Add an account, and its app if it is new; a removed account is restored with its ids.
 
@@ -264,7 +264,7 @@ async def update(
     api_version: str | None = None,
     portfolio: str | None = None,
     seen: BusinessAccount | None = None,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> BusinessAccount:
     """Change the given values. A new token ends the old one's hold: one message probes. `seen`: the account as shown
     when the difference was reviewed; None: any. Raises Invalid, NotFound."""
@@ -316,7 +316,7 @@ UPDATE queue SET due_at = now()
 
 
 async def set_state(
-    conn: Connection, *, organization_id: UUID, account_id: UUID, state: str, by: Who = SYSTEM
+    conn: Connection, *, organization_id: UUID, account_id: UUID, state: str, by: Principal = SYSTEM
 ) -> BusinessAccount:
     """Pause ("paused"), resume ("active") or remove ("removed") an account. Raises NotFound.
 
@@ -340,7 +340,7 @@ async def set_state(
 
 async def _record(
     conn: Connection,
-    by: Who,
+    by: Principal,
     action: str,
     account: BusinessAccount,
     *,

@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key, Unsealable, constant_time_equal, derive_key, seal, unseal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection, Pool, is_down
@@ -123,7 +123,7 @@ async def change_app(
     app_secret: str | None = None,
     verify_token: str | None = None,
     keep_old: float = OLD_SECRET,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> None:
     """Change an app's secret or verify token. Callbacks signed with the old secret are accepted for another `keep_old`
     seconds, since Meta repeats failed ones for days. The same secret again changes nothing. Raises Invalid,

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.crypto import Key
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
@@ -58,7 +58,7 @@ async def connect(
     api_version: str,
     name: str = "",
     subscribe: bool = False,
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> Connected:
     """Read an account at Meta, then add it with its numbers and templates.
 
@@ -105,7 +105,7 @@ async def connect(
 
 
 async def change_token(
-    conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, token: str, by: Who = SYSTEM
+    conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, token: str, by: Principal = SYSTEM
 ) -> tuple[Reading, Changed]:
     """Change an account's token, once Meta has accepted it. Raises Invalid. `conn` must not be in a transaction."""
     app = await apps.get_app(conn, key, account.app)
@@ -123,7 +123,7 @@ SUBSCRIBED = "UPDATE whatsapp_accounts SET subscribed = true WHERE organization_
 
 
 async def subscribe(
-    conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, by: Who = SYSTEM
+    conn: Connection, key: Key, client: CloudClient, *, account: BusinessAccount, by: Principal = SYSTEM
 ) -> None:
     """Subscribe the app to the account's callbacks. Raises Invalid if Meta refuses."""
     row = await accounts.get(conn, account.organization_id, account.id)

@@ -20,7 +20,7 @@ import msgspec
 
 from heliograph import notices
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
@@ -282,7 +282,7 @@ RETURNING {_ROW}
 
 
 async def set_disabled(
-    conn: Connection, organization_id: UUID, template_id: UUID, *, disabled: bool, by: Who = SYSTEM
+    conn: Connection, organization_id: UUID, template_id: UUID, *, disabled: bool, by: Principal = SYSTEM
 ) -> bool:
     """An operator disables or enables a template; True if that changed something. Raises NotFound.
 

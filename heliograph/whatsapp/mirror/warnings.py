@@ -23,7 +23,7 @@ import msgspec
 import structlog
 
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import AccountItem
 
@@ -132,7 +132,7 @@ UPDATE whatsapp_warnings SET over_at = now()
 
 
 async def acknowledge(
-    conn: Connection, organization_id: UUID, account_id: UUID, *, by: Who = SYSTEM
+    conn: Connection, organization_id: UUID, account_id: UUID, *, by: Principal = SYSTEM
 ) -> Sequence[tuple[str, str]]:
     """An operator acknowledges an account's warnings; returns them as (kind, Meta's words)."""
     async with conn.transaction():

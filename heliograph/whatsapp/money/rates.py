@@ -19,7 +19,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base import phones
-from heliograph.base.actor import SYSTEM, Who
+from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.clock import moment_in
 from heliograph.base.database.pool import Connection, Pool, is_down
@@ -94,7 +94,9 @@ SELECT known.price FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamp
 """
 
 
-async def import_rates(conn: Connection, rates: Sequence[Rate], *, dry_run: bool = False, by: Who = SYSTEM) -> Imported:
+async def import_rates(
+    conn: Connection, rates: Sequence[Rate], *, dry_run: bool = False, by: Principal = SYSTEM
+) -> Imported:
     """Store rates, all or none; one for the same currency, category, country and date replaces the old one.
 
     `dry_run`: only report what would change.

@@ -28,7 +28,7 @@ import msgspec
 from heliograph.accounts import organizations
 from heliograph.audit import reasons
 from heliograph.audit import recording as audit
-from heliograph.base.actor import SYSTEM, Actor, Who
+from heliograph.base.actor import SYSTEM, Actor, Principal
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
@@ -290,7 +290,7 @@ async def top_up(
     amount: int,
     currency: str | None = None,
     reason: str = "top-up",
-    by: Who = SYSTEM,
+    by: Principal = SYSTEM,
 ) -> Wallet:
     """Add `amount` millionths. `currency`: sets that of a wallet never used, by default that of the organization's
     first account; otherwise it must be the wallet's.
@@ -303,7 +303,13 @@ async def top_up(
 
 
 async def adjust(
-    conn: Connection, organization_id: UUID, *, amount: int, currency: str | None = None, reason: str, by: Who = SYSTEM
+    conn: Connection,
+    organization_id: UUID,
+    *,
+    amount: int,
+    currency: str | None = None,
+    reason: str,
+    by: Principal = SYSTEM,
 ) -> Wallet:
     """Correct the wallet by `amount` millionths, up or down, never below the sum of reserved and consumed.
 
@@ -313,7 +319,13 @@ async def adjust(
 
 
 async def _change(
-    conn: Connection, organization_id: UUID, movement: str, amount: int, currency: str | None, reason: str, by: Who
+    conn: Connection,
+    organization_id: UUID,
+    movement: str,
+    amount: int,
+    currency: str | None,
+    reason: str,
+    by: Principal,
 ) -> Wallet:
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must not be 0, and must be at most 1,000,000,000 either way"))
@@ -372,7 +384,9 @@ async def show(conn: Connection, actor: Actor) -> Wallet:
 SET_ALERT = f"UPDATE wallets SET alert_below = $2::bigint WHERE organization_id = $1 RETURNING {COLUMNS}"
 
 
-async def set_alert(conn: Connection, organization_id: UUID, *, below: int | None, by: Actor | Who = SYSTEM) -> Wallet:
+async def set_alert(
+    conn: Connection, organization_id: UUID, *, below: int | None, by: Actor | Principal = SYSTEM
+) -> Wallet:
     """Warn when less than `below` millionths are available; None: stop warning. Raises Invalid, NotFound."""
     if below is not None and not 0 <= below <= MOST:
         raise Invalid(("amount", "range", "`amount` must be from 0 to 1,000,000,000"))
