@@ -92,7 +92,7 @@ async def adjust(conn: Connection, organization_id: UUID, *, amount: int, reason
 async def _change(conn: Connection, organization_id: UUID, kind: str, amount: int, reason: str, by: Principal) -> Quota:
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must be a number of messages other than 0, up to 10^15"))
-    if (why := reasons.given(reason)) is None:
+    if (why := reasons.normalized(reason)) is None:
         raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
     async with conn.transaction():
         row = await conn.fetchrow(CHANGE, organization_id, amount)

@@ -69,7 +69,7 @@ async def limits(conn: Connection, organization_id: UUID) -> list[Limit]:
     ]
 
 
-async def left(conn: Connection, organization_id: UUID, *, key_id: UUID | None = None) -> dict[str, int]:
+async def remaining(conn: Connection, organization_id: UUID, *, key_id: UUID | None = None) -> dict[str, int]:
     """Segments that may still be accepted today, for "organization" and for "key", where there is a limit."""
     return {
         "key" if one.key_id else "organization": max(0, one.segments - one.used)
@@ -80,7 +80,7 @@ async def left(conn: Connection, organization_id: UUID, *, key_id: UUID | None =
 
 async def check(conn: Connection, organization_id: UUID, *, key_id: UUID | None, segments: int) -> None:
     """Raises SpendLimitReached if a message of this many segments would exceed a limit now. Counts nothing."""
-    found = await left(conn, organization_id, key_id=key_id)
+    found = await remaining(conn, organization_id, key_id=key_id)
     for scope in ("organization", "key"):
         if segments > found.get(scope, segments):
             raise reached(scope)

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from heliograph.audit.reading import PAGE, AuditEntry, Filter, list_page, shown
+from heliograph.audit.reading import PAGE, AuditEntry, Filter, as_values, list_page
 from heliograph.audit.recording import record
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.csv_files import Writer
@@ -69,7 +69,7 @@ async def pieces(
             looked = await list_page(conn, wanted, after=after, limit=PAGE, is_for_customers=is_for_customers)
         for one in looked.entries:
             if writer is None:
-                file.write(msgspec.json.encode(shown(one) | {"at": iso(one.at)}).decode() + "\n")
+                file.write(msgspec.json.encode(as_values(one) | {"at": iso(one.at)}).decode() + "\n")
             else:
                 writer.row([_cell(getattr(one, name) if name != "at" else iso(one.at)) for name in COLUMNS])
         yield len(looked.entries), file.getvalue()

@@ -177,7 +177,7 @@ async def latest(
     return {row["object_id"]: AuditEntry(*row.values()) for row in rows}
 
 
-def shown(one: AuditEntry) -> dict[str, Any]:
+def as_values(one: AuditEntry) -> dict[str, Any]:
     """An entry as lists and exports show it: its changes as values."""
     values: dict[str, Any] = {name: getattr(one, name) for name in AuditEntry.__struct_fields__}
     for name in ("before", "after"):

@@ -23,7 +23,7 @@ def is_readable(text: str) -> bool:
     return any(unicodedata.category(sign)[0] in _SEEN and sign not in _BLANK for sign in text)
 
 
-def given(text: str) -> str | None:
+def normalized(text: str) -> str | None:
     """A reason without surrounding spaces; None: it is not readable, or too long."""
     reason = text.strip()
     return reason if len(reason) <= LONGEST and "\0" not in reason and is_readable(reason) else None
@@ -37,6 +37,6 @@ def check_optional(text: str) -> None:
 
 def for_organization(text: str) -> str:
     """A reason that the organization will read, without surrounding spaces. Raises Invalid on `reason`."""
-    if (reason := given(text)) is None:
+    if (reason := normalized(text)) is None:
         raise Invalid(("reason", "length", "Say why, in at most 500 characters: the organization reads it."))
     return reason

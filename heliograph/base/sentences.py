@@ -88,7 +88,7 @@ def joined(parts: Iterable[str], by: str = ", ") -> Sentence:
     return whole
 
 
-def counted(count: int, one: str, many: str = "") -> str:
+def with_noun(count: int, one: str, many: str = "") -> str:
     """A number with its noun, in English: "1 message", "1,200 messages". `many`: the plural, if it is not `one` with an
     s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

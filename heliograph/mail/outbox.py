@@ -209,22 +209,22 @@ async def failed(conn: Connection, taken: ClaimedMail, *, reason: str) -> None:
     await conn.execute(FAILED, taken.id, taken.attempts, reason)
 
 
-AGAIN = """
+RETRY = """
 UPDATE mails SET due_at = least(now() + make_interval(secs => $4), deadline), reason = $3
  WHERE id = $1 AND attempts = $2 AND state = 'waiting'
 """
 
 
-async def again(conn: Connection, taken: ClaimedMail, *, reason: str) -> None:
+async def retry(conn: Connection, taken: ClaimedMail, *, reason: str) -> None:
     """Schedule another try."""
     wait = RETRIES[min(taken.attempts, len(RETRIES)) - 1]
-    await conn.execute(AGAIN, taken.id, taken.attempts, reason, float(wait))
+    await conn.execute(RETRY, taken.id, taken.attempts, reason, float(wait))
 
 
 DONE = "DELETE FROM mails WHERE id = $1 AND attempts = $2 AND state = 'waiting' RETURNING true"
 
 
-async def done(conn: Connection, taken: ClaimedMail) -> bool:
+async def delete(conn: Connection, taken: ClaimedMail) -> bool:
     """Delete a row that was a request, not a mail; False: another worker has it."""
     return bool(await conn.fetchval(DONE, taken.id, taken.attempts))
 

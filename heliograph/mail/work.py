@@ -95,7 +95,7 @@ class MailWork(Work):
         assert self._outbox is not None
         content = outbox.content(self._key, taken)
         async with self._pool.acquire() as conn, conn.transaction():
-            if await outbox.done(conn, taken):
+            if await outbox.delete(conn, taken):
                 await self._answers[taken.kind](conn, self._outbox, content)
 
     async def _send(self, taken: ClaimedMail) -> None:
@@ -111,7 +111,7 @@ class MailWork(Work):
                     await outbox.failed(conn, taken, reason=error.reason)
                 else:
                     log.warning("mail not sent, trying again", **said, attempts=taken.attempts)
-                    await outbox.again(conn, taken, reason=error.reason)
+                    await outbox.retry(conn, taken, reason=error.reason)
             return
         async with self._pool.acquire() as conn:
             await outbox.sent(conn, taken)

@@ -152,7 +152,7 @@ standing = cast("Any", SimpleNamespace(suppliers=[], workers=[], queued={"sms": 
 async def hits(pool: Pool, check: str) -> leads.Affected | None:
     found = Check(said(check), "failed", said("none"))
     async with pool.acquire() as conn:
-        return leads.lead(asking(), found, await leads.known(conn, standing, [found])).hit
+        return leads.lead(asking(), found, await leads.load(conn, standing, [found])).hit
 
 
 async def test_a_hold_hits_those_whose_work_it_holds(pool: Pool, api: Api, tenant: Tenant) -> None:
@@ -189,7 +189,7 @@ async def test_the_wall_says_whom_it_hits(pool: Pool, api: Api, tenant: Tenant, 
     await pool.execute("UPDATE queue SET line = $2 WHERE id = $1", UUID(id), line)
     main = said("supplier %(name)s", name="main")
     async with pool.acquire() as conn:
-        found = await leads.known(conn, standing, [Check(main, "failed", said("none"))])
+        found = await leads.load(conn, standing, [Check(main, "failed", said("none"))])
 
     def hit(english: str, **values: str) -> Any:
         return leads.lead(asking(), Check(said(english, **values), "failed", said("none")), found).hit

@@ -52,14 +52,14 @@ def test_what_is_left_is_as_it_was_shown() -> None:
         "d": "",
         leaving.WAS: leaving.written({"a": "1\n2", "b": "y", "c": "", "d": "z"}),
     }
-    assert leaving.left(form) == {"a", "c"}
-    assert leaving.kept(form, {"a": "3", "b": "4"}) == {"a": "3"}
+    assert leaving.unchanged_fields(form) == {"a", "c"}
+    assert leaving.current_values(form, {"a": "3", "b": "4"}) == {"a": "3"}
 
 
 @pytest.mark.parametrize("was", ["", "[]", '{"a": 1}', "{"])
 def test_a_form_that_brings_nothing_along_has_typed_all(was: str) -> None:
-    assert leaving.left({"a": "1", leaving.WAS: was}) == frozenset()
-    assert leaving.left({"a": "1"}) == frozenset()
+    assert leaving.unchanged_fields({"a": "1", leaving.WAS: was}) == frozenset()
+    assert leaving.unchanged_fields({"a": "1"}) == frozenset()
 
 
 async def test_of_a_supplier(pool: Pool, root: Browser, settings: Settings) -> None:

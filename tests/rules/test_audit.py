@@ -39,7 +39,7 @@ KEY = derive_key("k" * 32, "tests")
 async def found(conn: Connection, action: str | None = None, **values: Any) -> list[dict[str, Any]]:
     """Entries as they are shown, oldest first."""
     wanted = Filter(action=action, **values)
-    return [reading.shown(one) async for page in reading.everything(conn, wanted) for one in page][::-1]
+    return [reading.as_values(one) async for page in reading.everything(conn, wanted) for one in page][::-1]
 
 
 async def test_an_act_says_who_what_on_what_and_what_changed(pool: Pool) -> None:

@@ -19,7 +19,7 @@ import pytest
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.network.failures import reason
 from heliograph.base.process.settings import OTHERS, Settings, SettingsError, from_environment, unknown_names
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import no_database, settings_of
 from heliograph.cli.terminal.printing import fitted, heading, record
 from heliograph.suppliers import kinds
@@ -106,12 +106,12 @@ COLUMNS = ("id", "name", "reason")
 
 
 def test_what_is_counted_agrees_with_its_number() -> None:
-    assert [counted(count, "message") for count in (0, 1, 1200)] == [
+    assert [with_noun(count, "message") for count in (0, 1, 1200)] == [
         "0 messages",
         "1 message",
         "1,200 messages",
     ]
-    assert [counted(count, "row is", "rows are") for count in (1, 2)] == ["1 row is", "2 rows are"]
+    assert [with_noun(count, "row is", "rows are") for count in (1, 2)] == ["1 row is", "2 rows are"]
 
 
 def test_a_table_fits_its_terminal() -> None:

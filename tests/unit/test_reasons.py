@@ -25,19 +25,19 @@ NOTHING = [
 
 @pytest.mark.parametrize("text", ["", "  ", "\n", *NOTHING])
 def test_what_shows_nothing_is_no_reason(text: str) -> None:
-    assert reasons.given(text) is None
-    assert reasons.given(f" {text} ") is None
+    assert reasons.normalized(text) is None
+    assert reasons.normalized(f" {text} ") is None
 
 
 @pytest.mark.parametrize("text", ["x", "4711", "?", "não pagou", "دفع متأخر", "e\u0301", "未払い", "👍", "میشناسم"])
 def test_what_shows_something_is_one(text: str) -> None:
-    assert reasons.given(f"  {text}\n") == text
+    assert reasons.normalized(f"  {text}\n") == text
 
 
 def test_a_reason_fits_the_audit_log() -> None:
-    assert reasons.given("x" * 500) == "x" * 500
-    assert reasons.given("x" * 501) is None
-    assert reasons.given("x\0") is None
+    assert reasons.normalized("x" * 500) == "x" * 500
+    assert reasons.normalized("x" * 501) is None
+    assert reasons.normalized("x\0") is None
 
 
 @pytest.mark.parametrize("text", NOTHING)

@@ -47,8 +47,6 @@ LONGEST_SOCKET_PATH = 100
 #: Size at which the server log continues in a new file, how many files are kept, and after how many seconds the others
 #: are removed.
 LOG_FILE_MB, LOG_FILES, LOGS_EVERY = 10, 10, 60.0
-#: A log dated further ahead than this, in seconds, was written while the clock was ahead.
-LOG_AHEAD = 60.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from heliograph.base import phones
 from heliograph.base.database.pool import Connection
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import (
     DataDir,
     Org,
@@ -164,7 +164,7 @@ def export(
             )
 
     count = on_database(work, settings_of(data_dir))
-    say(f"{counted(count, 'contact')}.")
+    say(f"{with_noun(count, 'contact')}.")
 
 
 @app.command("list")

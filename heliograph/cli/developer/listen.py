@@ -20,7 +20,7 @@ import typer
 from heliograph.base.database import clock
 from heliograph.base.network.failures import reason
 from heliograph.base.process import private_files
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.developer import profiles
 from heliograph.cli.developer.client import Client, KeyOption, ProfileOption, UpDir, UrlOption, client
 from heliograph.cli.terminal.console import WRONG, Problem, moment
@@ -147,7 +147,7 @@ def _pages(api: Client, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
             heard = time.monotonic()
         elif time.monotonic() - heard >= HEARTBEAT:
             heard = time.monotonic()
-            say(f"Still listening, {counted(count, 'event')} so far.")
+            say(f"Still listening, {with_noun(count, 'event')} so far.")
         if not answer["hasMore"]:
             time.sleep(POLL)
 

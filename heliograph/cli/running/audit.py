@@ -72,7 +72,7 @@ def list_(
     async def work(conn: Connection) -> list[dict[str, Any]]:
         wanted = await _filter(conn, org, who, action, what, since, until)
         found = [one async for page in reading.everything(conn, wanted, limit=limit) for one in page]
-        return [as_plain(reading.shown(one)) for one in found]
+        return [as_plain(reading.as_values(one)) for one in found]
 
     rows = on_reader(work, settings_of(data_dir))
     if not json:

@@ -15,7 +15,7 @@ from heliograph.backup.store import Backup, BackupError, Secrets
 from heliograph.base.database.pool import Connection
 from heliograph.base.network.failures import reason
 from heliograph.base.process.signals import run_in_order
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Problem, connection, embedded_home, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, say, show
 
@@ -148,7 +148,7 @@ def verify(
     except BackupError as error:
         raise Problem(str(error)) from None
     if found.unbalanced:
-        those = counted(found.unbalanced, "organization has", "organizations have")
+        those = with_noun(found.unbalanced, "organization has", "organizations have")
         raise Problem(f"{those} quotas or wallets that do not add up")
     known = _note(UUID(backup.manifest.id), data_dir)
     show({"backup": str(path), "taken_at": backup.manifest.taken_at, **found.rows, "noted": known}, json)

@@ -19,7 +19,7 @@ from heliograph.base.embedded.server import default_data_dir
 from heliograph.base.process import private_files
 from heliograph.base.process.settings import from_environment
 from heliograph.base.process.signals import run_in_order
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.running.backup import PassphraseFile, passphrase_of
 from heliograph.cli.terminal.console import WRONG, Problem, moment, no_database, shell
 from heliograph.cli.terminal.printing import Json, say, show
@@ -84,7 +84,7 @@ def command(
     except BackupError as error:
         raise Problem(str(error)) from None
     if restored.unbalanced:
-        those = counted(restored.unbalanced, "organization has", "organizations have")
+        those = with_noun(restored.unbalanced, "organization has", "organizations have")
         say(f"{those} quotas or wallets that do not add up.")
     reached: dict[str, object] = {}
     if wal is not None:

@@ -9,7 +9,7 @@ import typer
 
 from heliograph.audit import reasons
 from heliograph.base.database.pool import Connection
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, Problem, on_database, settings_of, shell
 from heliograph.cli.terminal.printing import Json, group, say, show
 from heliograph.cli.traffic.queue import Age, Kind, SupplierName, selection
@@ -74,7 +74,7 @@ def add(
     held, leased = on_database(work, settings_of(data_dir))
     show(held, json, COLUMNS)
     if leased:
-        say(f"{counted(leased, 'row is', 'rows are')} already claimed by workers and will still be sent.")
+        say(f"{with_noun(leased, 'row is', 'rows are')} already claimed by workers and will still be sent.")
 
 
 @app.command("release")

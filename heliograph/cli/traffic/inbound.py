@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from heliograph.base.database.pool import Connection
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Org, on_database, operator, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.sms.received import inbound
@@ -96,7 +96,7 @@ def assign(
     if count is None:
         say("You approved the number for them. It is theirs once another operator does so too.")
     else:
-        say(f"{counted(count, 'message')} will be retried by the next free worker.")
+        say(f"{with_noun(count, 'message')} will be retried by the next free worker.")
 
 
 @app.command("retry")
@@ -110,4 +110,4 @@ def retry(json: Json = False, data_dir: DataDir = None) -> None:
     count = on_database(inbound.retry, settings_of(data_dir))
     if json:
         show({"count": count}, json)
-    say(f"{counted(count, 'message')} will be retried by the next free worker.")
+    say(f"{with_noun(count, 'message')} will be retried by the next free worker.")

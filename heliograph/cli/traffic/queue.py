@@ -10,7 +10,7 @@ import typer
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, OrgOrAll, on_database, only, settings_of, shell
 from heliograph.cli.terminal.printing import Json, as_plain, form, group, say, show
 from heliograph.overview.installation import queued_work
@@ -73,7 +73,7 @@ def list_(
     if not found.is_whole:
         say(f"There are more lines than were checked, {waiting.PLACES} of each kind.")
     if held:
-        say(f"{counted(held, 'hold is', 'holds are')} in force: `heliograph hold list`.")
+        say(f"{with_noun(held, 'hold is', 'holds are')} in force: `heliograph hold list`.")
 
 
 @app.command("hurry")
@@ -131,7 +131,7 @@ def withdraw(
 
     which, found = on_database(selected, settings)
     if found and not yes:
-        typer.confirm(f"Withdraw up to {counted(found, 'row')} permanently?", abort=True, err=True)
+        typer.confirm(f"Withdraw up to {with_noun(found, 'row')} permanently?", abort=True, err=True)
 
     async def work(conn: Connection) -> dict[str, Withdrawn]:
         return await queued_work.withdraw(conn, which, tried=tried, by=shell(), on_progress=_say_progress)

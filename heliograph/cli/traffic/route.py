@@ -18,7 +18,7 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.base.money import decimal
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Org, on_database, only, settings_of
 from heliograph.cli.terminal.console import shell as who
 from heliograph.cli.terminal.printing import Json, as_plain, group, show
@@ -391,7 +391,7 @@ def _change(
 
 
 def _asked(one: LookedUp) -> str:
-    cost = f"{counted(one.numbers, 'number')} a day, {decimal(one.cost)} {one.currency}"
+    cost = f"{with_noun(one.numbers, 'number')} a day, {decimal(one.cost)} {one.currency}"
     return f"{one.country} by {one.by}: up to {cost}" if one.begins else f"{one.country} no longer by {one.by}"
 
 

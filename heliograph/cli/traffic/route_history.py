@@ -33,7 +33,7 @@ async def undone(conn: Connection, entry_id: UUID) -> str:
 
 
 def _display(one: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
-    shown = reading.shown(one)
+    shown = reading.as_values(one)
     before, after = shown["before"] or {}, shown["after"] or {}
     fields = [name for name in {**before, **after} if before.get(name) or after.get(name)]
     return {

@@ -294,7 +294,7 @@ def set_(
     secret = typed_secret() if ask_password and password is None else password
 
     def wanted(before: Supplier) -> tuple[Supplier, dict[str, str]]:
-        plain, secrets = options.apart(before.kind, pairs or ())
+        plain, secrets = options.split_secrets(before.kind, pairs or ())
         return options.changed(before, plain), secrets | ({} if secret is None else {SECRET: secret})
 
     async def work(conn: Connection) -> tuple[dict[str, Any], list[dict[str, Any]]]:

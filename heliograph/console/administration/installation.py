@@ -52,7 +52,7 @@ async def save(request: Request) -> Answer:
     try:
         given = _given(request)
         async with request.writing() as conn:
-            as_shown = leaving.left(request.form)
+            as_shown = leaving.unchanged_fields(request.form)
             wanted = {name: text for name, text in given.items() if name not in as_shown}
             await installation.change(conn, request.principal, wanted)
     except Invalid as refusal:

@@ -114,7 +114,7 @@ class ConsoleCache:
     async def led(self, conn: Connection, now: Now) -> leads.Known:
         """What is needed to say where findings lead and whom they affect: queried once per refresh, for all readers."""
         if self._led is None or self._led[0] != self._at:
-            self._led = self._at, await leads.known(conn, now, [one.check for one in self.known])
+            self._led = self._at, await leads.load(conn, now, [one.check for one in self.known])
         return self._led[1]
 
     async def ask(self, conn: Connection) -> None:

@@ -89,7 +89,7 @@ class Known(msgspec.Struct, frozen=True):
     guarded: Sequence[Waiting]
 
 
-async def known(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
+async def load(conn: Connection, now: Now, checks: Iterable[Check]) -> Known:
     """Query what the checks are about, and nothing else."""
     names = {english(one.check) for one in checks}
     accounts = await onboarding.standing(conn) if names & set(OF_ACCOUNT) else []

@@ -78,7 +78,7 @@ async def show_hold(request: Request) -> Answer:
 async def hold(request: Request) -> Answer:
     """Hold work until it is released; nothing is lost."""
     form = request.form
-    reason, restored = reasons.given(form.get("reason", "")), form.get("restored") == "yes"
+    reason, restored = reasons.normalized(form.get("reason", "")), form.get("restored") == "yes"
     try:
         if reason is None:
             raise Invalid(("reason", "length", "Say why, in at most 500 characters: whoever finds the hold reads it."))

@@ -28,7 +28,7 @@ async def show(request: Request) -> Answer:
 
 async def reveal(request: Request) -> Answer:
     """Show the texts, for a reason that is recorded in the audit log."""
-    reason = reasons.given(request.form.get("reason", ""))
+    reason = reasons.normalized(request.form.get("reason", ""))
     if reason is None:
         return await _page(
             request, Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from heliograph.base.errors import Invalid
-from heliograph.console.lookups.listing import HERE, known
+from heliograph.console.lookups.listing import HERE, find
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.pieces import confirming
@@ -53,17 +53,17 @@ async def add(request: Request) -> Answer:
 async def show(request: Request) -> Answer:
     """The form with the current values."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     return Page(template="lookups/edit.html", values=_form(one, one.kind, forms.shown(one)))
 
 
 async def change(request: Request) -> Answer:
     """Save the form; an emptied field returns to its default."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     before = forms.shown(one)
     given = before | {name: request.form[name] for name in before if name in request.form}
-    given |= leaving.kept(request.form, before)
+    given |= leaving.current_values(request.form, before)
     try:
         values = forms.read(one.kind, before, given)
         if values:
@@ -79,14 +79,14 @@ async def change(request: Request) -> Answer:
 async def show_key(request: Request) -> Answer:
     """An empty field for its API key."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     return Page(template="lookups/key.html", values={"one": one, "meaning": kinds.KINDS[one.kind].secrets[SECRET]})
 
 
 async def replace_key(request: Request) -> Answer:
     """Replace the API key."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     try:
         if not request.form.get(SECRET):
             raise Invalid((SECRET, "required", "Type its API key."))
@@ -119,13 +119,13 @@ async def resume(request: Request) -> Answer:
 async def show_remove(request: Request) -> Answer:
     """What removing it would lose."""
     async with request.reading() as conn:
-        return Page(template="lookups/remove.html", values={"one": await known(conn, request.id())})
+        return Page(template="lookups/remove.html", values={"one": await find(conn, request.id())})
 
 
 async def remove(request: Request) -> Answer:
     """Remove it with its API key, once its name is typed to confirm."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     try:
         confirming.check(request, one.name)
     except Invalid as refusal:

@@ -47,7 +47,7 @@ async def show(request: Request) -> Answer:
 async def show_one(request: Request) -> Answer:
     """One of them, with its settings, its figures by month, and who changed what."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
         return Page(template="lookups/lookup.html", values=await _values(request, conn, one))
 
 
@@ -55,7 +55,7 @@ async def try_once(request: Request) -> Answer:
     """Look a number up now; the supplier charges it, and nothing is stored."""
     typed = request.form.get("to", "").strip()
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
         values = await _values(request, conn, one) | {"to_try": typed}
     try:
         number = phones.parse(typed.translate(_SPACING))
@@ -67,7 +67,7 @@ async def try_once(request: Request) -> Answer:
     return Page(template="lookups/lookup.html", values=values | {"tried": (number, network)})
 
 
-async def known(conn: Connection, id: UUID) -> Account:
+async def find(conn: Connection, id: UUID) -> Account:
     """One that has not been removed. Raises NotFound."""
     return await accounts.find(conn, str(id))
 

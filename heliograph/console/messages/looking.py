@@ -37,7 +37,7 @@ async def show(request: Request) -> Answer:
 
 async def reveal(request: Request) -> Answer:
     """The same with text and number, for a reason that is recorded in both audit logs."""
-    reason = reasons.given(request.form.get("reason", ""))
+    reason = reasons.normalized(request.form.get("reason", ""))
     id = request.id()
     if reason is None:
         async with request.reading() as conn:

@@ -55,7 +55,7 @@ async def change(request: Request) -> Answer:
     }
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
-    given |= leaving.kept(form, _known(one))
+    given |= leaving.current_values(form, _known(one))
     encoding = organization_rules.encoding(given["encoding"])
     try:
         async with request.writing() as conn:

@@ -173,7 +173,7 @@ async def show_close(request: Request) -> Answer:
 
 async def close(request: Request) -> Answer:
     """Close it: nothing is sent or changed any more; operators can reopen it."""
-    reason = reasons.given(request.form.get("reason", ""))
+    reason = reasons.normalized(request.form.get("reason", ""))
     values = await _stops(request)
     one: Organization = values["one"]
     try:

@@ -60,7 +60,7 @@ async def erase(request: Request) -> Answer:
     """Erase a person, for a reason. It searches all messages, so it continues after the response; its receipt is in the
     audit log."""
     values = await _erasing(request)
-    one, reason = values["one"], reasons.given(values["reason"])
+    one, reason = values["one"], reasons.normalized(values["reason"])
     try:
         typed = values["address"].strip().replace(" ", "")
         address = typed if is_user_id(typed) else phones.read(typed, region=one.country)

@@ -43,7 +43,7 @@ async def show_suspend(request: Request) -> Answer:
 
 async def suspend(request: Request) -> Answer:
     """Suspend it: its keys can only read from now on."""
-    reason = reasons.given(request.form.get("reason", ""))
+    reason = reasons.normalized(request.form.get("reason", ""))
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
     try:

@@ -94,7 +94,7 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
         known = await routing.load(conn)
         names = [*FIELDS.values(), *(part + str(two.id) for two in known for part in (PLACE, WEIGHT))]
         given = (_shown(one) if one else EMPTY) | {name: form[name].strip() for name in names if name in form}
-        given |= leaving.kept(form, _fields(one, known))
+        given |= leaving.current_values(form, _fields(one, known))
         values = _values(one, given, known)
         if form.get("do") == "again":
             return Page(template="routing/form.html", values=values)

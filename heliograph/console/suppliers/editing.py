@@ -12,7 +12,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.routing import descriptions
-from heliograph.console.suppliers.listing import HERE, known
+from heliograph.console.suppliers.listing import HERE, find
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.forms import leaving
 from heliograph.pages.requests import Request
@@ -36,7 +36,7 @@ ROUTING = {"prefixes", "priority", "weight", "simulated"}
 async def show(request: Request) -> Answer:
     """The form with the current values."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     return Page(template="suppliers/supplier_edit.html", values=_form(one, _shown(one)))
 
 
@@ -44,9 +44,9 @@ async def change(request: Request) -> Answer:
     """Show the difference; once confirmed, save it."""
     form, id = request.form, request.id()
     async with request.reading() as conn:
-        one = await known(conn, id)
+        one = await find(conn, id)
     given = _shown(one) | {name: form[name] for name in _shown(one) if name in form}
-    given |= leaving.kept(form, _shown(one))
+    given |= leaving.current_values(form, _shown(one))
     if form.get("do") == "again":
         return Page(template="suppliers/supplier_edit.html", values=_form(one, given))
     try:
@@ -85,7 +85,7 @@ async def change(request: Request) -> Answer:
 async def show_password(request: Request) -> Answer:
     """An empty field for each secret of its kind."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     return Page(template="suppliers/supplier_password.html", values={"one": one, "secrets": changing.secrets(one.kind)})
 
 
@@ -93,7 +93,7 @@ async def replace_password(request: Request) -> Answer:
     """Replace secrets; those with an empty field stay."""
     id = request.id()
     async with request.reading() as conn:
-        one = await known(conn, id)
+        one = await find(conn, id)
     try:
         given = changing.given_secrets(one.kind, request.form)
         async with request.writing() as conn:

@@ -133,7 +133,7 @@ def fastest(one: Supplier) -> float:
     return float(next((settings[name] for name in RATES if name in settings), 0.0))
 
 
-async def known(conn: Connection, id: UUID) -> Supplier:
+async def find(conn: Connection, id: UUID) -> Supplier:
     """A supplier that has not been removed. Raises NotFound."""
     return _of(await routing.load(conn), id)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
-from heliograph.console.suppliers.listing import HERE, known
+from heliograph.console.suppliers.listing import HERE, find
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
@@ -29,7 +29,7 @@ class Reroute(msgspec.Struct, frozen=True):
 async def show_pause(request: Request) -> Answer:
     """Pause or drain, with the effect of each."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
         values = {"one": one, **await _instead(conn, one)}
     return Page(template="suppliers/supplier_pause.html", values=values)
 
@@ -62,7 +62,7 @@ async def reset_circuit(request: Request) -> Answer:
 async def show_remove(request: Request) -> Answer:
     """What removing it would lose."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
         values = {"one": one, **await _instead(conn, one, removed=True)}
     return Page(template="suppliers/supplier_remove.html", values=values)
 
@@ -71,7 +71,7 @@ async def remove(request: Request) -> Answer:
     """Remove it with its password, once its name is typed to confirm."""
     id = request.id()
     async with request.reading() as conn:
-        one = await known(conn, id)
+        one = await find(conn, id)
         values = {"one": one, **await _instead(conn, one, removed=True)}
     try:
         confirming.check(request, one.name)

@@ -10,7 +10,7 @@ from heliograph.base.crypto import Unsealable
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.suppliers import wizard_message
-from heliograph.console.suppliers.listing import HERE, known
+from heliograph.console.suppliers.listing import HERE, find
 from heliograph.console.suppliers.wizard import PROBED
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
@@ -45,14 +45,14 @@ async def send(request: Request) -> Answer:
 async def show_reach(request: Request) -> Answer:
     """What the connection test does, before it runs."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     return Page(template="suppliers/supplier_reach.html", values=_reached(request, one, []))
 
 
 async def reach(request: Request) -> Answer:
     """Resolve, connect, TLS, bind, enquire, unbind, as far as this succeeds: no message is sent."""
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
     try:
         if request.form.get("session") != "more":
             async with request.reading() as conn:
@@ -71,7 +71,7 @@ async def begin(request: Request, number: str, sender: str, text: str, *, is_lon
     """Send a test message through the supplier in the address, and have it followed. Raises Invalid."""
     id = request.id()
     async with request.reading() as conn:
-        one = await known(conn, id)
+        one = await find(conn, id)
         if wizard_message.runs(await trying.last(conn, supplier_id=id)):
             raise Invalid(("to", "running", "The last test message is still being followed."))
         if request.form.get("session") != "more":
@@ -132,7 +132,7 @@ def _reached(request: Request, one: Supplier, steps: list[Step]) -> dict[str, An
 async def _values(request: Request) -> dict[str, Any]:
     id: UUID = request.id()
     async with request.reading() as conn:
-        one = await known(conn, id)
+        one = await find(conn, id)
         trial = await trying.last(conn, supplier_id=id)
     trial = None if trial is not None and trial.is_long else trial
     return wizard_message.followed(request, trial) | {"one": one, "here_of": f"{HERE}/{id}"}

@@ -13,7 +13,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.console.suppliers import trying as short
 from heliograph.console.suppliers import wizard_long, wizard_message
-from heliograph.console.suppliers.listing import HERE, known
+from heliograph.console.suppliers.listing import HERE, find
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.sms.dispatch import suppliers
@@ -71,7 +71,7 @@ def _here(request: Request, notice: str = "") -> Answer:
 async def _values(request: Request) -> dict[str, Any]:
     conn: Connection
     async with request.reading() as conn:
-        one = await known(conn, request.id())
+        one = await find(conn, request.id())
         trial = await trying.last(conn, supplier_id=one.id)
     trial = trial if trial is not None and trial.is_long else None
     shown = wizard_long.shown(request, trial, one.kind, one.settings, one.parts)

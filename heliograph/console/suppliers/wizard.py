@@ -16,7 +16,7 @@ import msgspec
 
 from heliograph.audit import recording as audit
 from heliograph.base.errors import Invalid, NotFound
-from heliograph.console.suppliers.listing import known
+from heliograph.console.suppliers.listing import find
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.requests import Request
 from heliograph.pages.routes import Handler
@@ -172,7 +172,7 @@ def unless_added(handler: Handler) -> Handler:
             if request.is_fragment:
                 raise
             async with request.reading() as conn:
-                made = await known(conn, request.id())
+                made = await find(conn, request.id())
             return Redirect(location=f"{LIST}/{made.id}")
 
     return step

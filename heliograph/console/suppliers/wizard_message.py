@@ -153,7 +153,7 @@ async def cure(request: Request) -> Answer:
     changed = msgspec.structs.replace(draft, settings=draft.settings | draft.trial.followed.cure)
     async with request.writing() as conn, conn.transaction():
         await drafts.save(conn, suppliers.seal_key(request.services.settings), changed)
-        await drafts.keep_trial(conn, draft.id, drafts.mended(draft.trial))
+        await drafts.keep_trial(conn, draft.id, drafts.with_ids_fixed(draft.trial))
     said = request.text("Saved: answer and receipt now name the same id.")
     return Redirect(location=f"/console/drafts/{draft.id}/{step}", notice=said)
 

@@ -31,7 +31,7 @@ async def show(request: Request) -> Answer:
     """The form with the current values."""
     async with request.reading() as conn:
         one = await _account(conn, request)
-    return Page(template=FORM, values=_values(request, one, _shown(one)))
+    return Page(template=FORM, values=_values(one, _shown(one)))
 
 
 async def change(request: Request) -> Answer:
@@ -42,8 +42,8 @@ async def change(request: Request) -> Answer:
     before = _shown(one)
     given = before | {name: form[name].strip() or FIELDS[name][0] for name in FIELDS if name in form}
     given["base_url"] = given["base_url"].rstrip("/")
-    given |= leaving.kept(form, before)
-    values = _values(request, one, given)
+    given |= leaving.current_values(form, before)
+    values = _values(one, given)
     if form.get("do") == "again":
         return Page(template=FORM, values=values)
     changed = {name: text for name, text in given.items() if text != before[name]}
@@ -83,7 +83,7 @@ def _shown(one: BusinessAccount) -> dict[str, str]:
     return {"name": one.name, "base_url": one.base_url, "api_version": one.api_version}
 
 
-def _values(request: Request, one: BusinessAccount, given: dict[str, str]) -> dict[str, Any]:
+def _values(one: BusinessAccount, given: dict[str, str]) -> dict[str, Any]:
     was = leaving.written(_shown(one))
     return {
         "one": one,

@@ -116,7 +116,7 @@ async def _of_held(conn: Connection, request: Request) -> list[Notice]:
         some = number(count) + ("+" if count >= holds.MANY else "")
         said = text("Messages that wait because unusually many go to numbers like theirs: %(count)s.", count=some)
         found.append(Notice(said, link, text("Look")))
-    if (await spending.left(conn, organization_id)).get("organization", 1) == 0:
+    if (await spending.remaining(conn, organization_id)).get("organization", 1) == 0:
         found.append(Notice(text("The daily limit of segments is used up until midnight UTC."), link, text("Look")))
     return found
 

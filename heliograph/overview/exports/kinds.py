@@ -329,7 +329,7 @@ async def _audit(conn: Connection, wanted: Audit, after: str | None, is_first: b
     columns = audit.AuditEntry.__struct_fields__
     if wanted.form != "csv":
         return Page(
-            _lines([audit.shown(one) | {"at": iso(one.at)} for one in looked.entries]),
+            _lines([audit.as_values(one) | {"at": iso(one.at)} for one in looked.entries]),
             len(looked.entries),
             _place(looked.seen),
         )

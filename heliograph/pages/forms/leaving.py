@@ -19,7 +19,7 @@ def written(shown: Mapping[str, str]) -> str:
     return msgspec.json.encode(shown).decode()
 
 
-def left(form: Mapping[str, str]) -> frozenset[str]:
+def unchanged_fields(form: Mapping[str, str]) -> frozenset[str]:
     """Names of the fields that were not changed; empty if the form does not carry the values shown. A box that is not
     checked is not submitted, and was shown as ""."""
     try:
@@ -29,15 +29,15 @@ def left(form: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name for name, text in was.items() if _plain(form.get(name, "")) == _plain(text))
 
 
-def kept(form: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+def current_values(form: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """Current values of the unchanged fields that are in `now`."""
-    return {name: now[name] for name in left(form) if name in now}
+    return {name: now[name] for name in unchanged_fields(form) if name in now}
 
 
 def typed(form: Mapping[str, str], names: Iterable[str], now: Mapping[str, str]) -> dict[str, str]:
     """The fields of a form: those left unchanged with their current values, the others as typed."""
     given = {name: form.get(name, "") for name in names}
-    return given | {name: text for name, text in kept(form, now).items() if name in given}
+    return given | {name: text for name, text in current_values(form, now).items() if name in given}
 
 
 def _plain(text: str) -> str:

@@ -33,7 +33,7 @@ def with_changes(request: Request, entries: list[AuditEntry]) -> list[EntryWithC
 
 def changes(request: Request, one: AuditEntry) -> list[Change]:
     """The changes recorded in an entry."""
-    shown = reading.shown(one)
+    shown = reading.as_values(one)
     before, after = shown["before"] or {}, shown["after"] or {}
     return [
         Change(

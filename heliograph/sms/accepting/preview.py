@@ -16,7 +16,7 @@ from heliograph.base.actor import Actor
 from heliograph.base.database.clock import iso, now
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.classes.quiet import QuietHours
 from heliograph.consent.optouts import RecipientOptedOut
 from heliograph.guard import book
@@ -241,6 +241,6 @@ def _shorter(encoded: encoding.Encoded) -> Warning | None:
         if kind == "gsm7":
             if segments == len(encoded.segments):
                 return None
-            said = f"{choice} it would take {counted(segments, 'segment')} instead of {len(encoded.segments)}"
+            said = f"{choice} it would take {with_noun(segments, 'segment')} instead of {len(encoded.segments)}"
             return Warning("shorter", f"{said}; the operator can turn this on for the organization.")
     return None

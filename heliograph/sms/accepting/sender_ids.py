@@ -220,7 +220,7 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     in the same transaction; repeating a decision changes nothing. If the installation requires two approvals, the first
     does not change the status.
     """
-    if reason is not None and (reason := reasons.given(reason)) is None:
+    if reason is not None and (reason := reasons.normalized(reason)) is None:
         raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
     async with conn.transaction():
         known = {row["id"]: row for row in await conn.fetch(LOCK, actor.organization_id)}

@@ -59,7 +59,7 @@ def long_ended(one: Trial | None) -> Trial | None:
     return one
 
 
-def mended(one: Trial) -> Trial:
+def with_ids_fixed(one: Trial) -> Trial:
     """A test message after the settings that fix its ids have been applied."""
     fitting = tuple(msgspec.structs.replace(receipt, fits=True) for receipt in one.followed.receipts)
     return msgspec.structs.replace(one, followed=msgspec.structs.replace(one.followed, receipts=fitting, cure={}))

@@ -77,7 +77,7 @@ def apply(values: dict[str, Any], pair: str, kind: str) -> None:
     values[key] = entries
 
 
-def apart(kind: str, pairs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+def split_secrets(kind: str, pairs: Iterable[str]) -> tuple[list[str], dict[str, str]]:
     """Split pairs into settings and secrets of a kind. The account's password is neither."""
     known = kinds.HTTP[kind].secrets if kind in kinds.HTTP else {}
     plain, secrets = [], {}

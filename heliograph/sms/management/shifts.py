@@ -16,7 +16,7 @@ import msgspec
 from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
-from heliograph.base.sentences import counted
+from heliograph.base.sentences import with_noun
 from heliograph.networks import plan
 from heliograph.prices.book import Book as Prices
 from heliograph.prices.tariff import Destination, sender_type
@@ -91,7 +91,7 @@ class TrafficShift(msgspec.Struct, frozen=True):
         """A one-sentence summary."""
         if not self.messages:
             return "there was no traffic yesterday"
-        return f"these rules move {self.share} of yesterday's traffic ({counted(self.messages, 'message')})"
+        return f"these rules move {self.share} of yesterday's traffic ({with_noun(self.messages, 'message')})"
 
     @property
     def share(self) -> str:

@@ -146,7 +146,7 @@ async def cure(conn: Connection, key: Key, *, supplier_id: UUID, by: Principal =
         if one is None or not one.followed.cure:
             return False
         await _with_settings(conn, key, supplier_id, by, one.followed.cure)
-        await keep(conn, drafts.mended(one), supplier_id=supplier_id)
+        await keep(conn, drafts.with_ids_fixed(one), supplier_id=supplier_id)
     return True
 
 

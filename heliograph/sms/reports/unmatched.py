@@ -199,7 +199,7 @@ async def match_by_hand(
 
     Raises NotFound (receipt), Invalid (message_id: its supplier was not handed it, or the receipt has one; reason).
     """
-    why = reasons.given(reason)
+    why = reasons.normalized(reason)
     if why is None:
         raise Invalid(("reason", "length", "Say why, in at most 500 characters: the audit log keeps it."))
     # A late answer has the attempt before it wants the receipt (docs/locks.md).

@@ -163,7 +163,7 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         together = said("requires inbound_total_at and inbound_part_at, and vice versa")
         demand(all(part) or not any(part), "inbound_reference_at", together)
         demand(self.validity_seconds >= 0, "validity_seconds", said("must not be negative"))
-        is_alone = templates.apart(self.body.strip(), "text") == ["", ""]
+        is_alone = templates.split_around(self.body.strip(), "text") == ["", ""]
         used = templates.names_in(self.body) | templates.names_in(self.item)
         demand(
             is_alone or "text" not in used or templates.escapes(_media(self)),
@@ -205,7 +205,9 @@ def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Mes
     if settings.item:
         items = settings.item_separator.join(templates.fill(settings.item, one, media) for one in each)
         # Customers' texts are never searched for {{items}}.
-        body = items.join(templates.fill(part, values, media) for part in templates.apart(settings.body, "items"))
+        body = items.join(
+            templates.fill(part, values, media) for part in templates.split_around(settings.body, "items")
+        )
     else:
         body = templates.fill(settings.body, values, media)
     url = settings.base_url + templates.fill_url(settings.path, values)

@@ -314,7 +314,7 @@ def text_of(value: Any) -> str:
     return "" if value is None or isinstance(value, dict | list) else str(value)
 
 
-def at(value: Any, *path: str | int) -> Any:
+def value_at(value: Any, *path: str | int) -> Any:
     """The value at a path in decoded JSON; None if the path ends early."""
     for step in path:
         if isinstance(step, int):
@@ -326,7 +326,7 @@ def at(value: Any, *path: str | int) -> Any:
 
 def listed(value: Any, *path: str | int) -> list[Any]:
     """The list at a path in decoded JSON; empty if there is none."""
-    found = at(value, *path)
+    found = value_at(value, *path)
     return found if isinstance(found, list) else []
 
 

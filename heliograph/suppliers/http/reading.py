@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from heliograph.suppliers.contract import Inbound, Receipt, ReceiptState
-from heliograph.suppliers.http.kind import Callback, at, inbound_of, listed, number_of, text_of
+from heliograph.suppliers.http.kind import Callback, inbound_of, listed, number_of, text_of, value_at
 
 #: A field of an item, or the steps to one inside it.
 Place = str | tuple[str | int, ...]
@@ -128,7 +128,7 @@ def part_of(*said: str) -> tuple[int, int, int] | None:
 
 
 def _at(item: Any, place: Place) -> Any:
-    return at(item, *((place,) if isinstance(place, str) else place)) if place else None
+    return value_at(item, *((place,) if isinstance(place, str) else place)) if place else None
 
 
 def _text(item: Any, place: Place) -> str:

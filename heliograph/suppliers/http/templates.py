@@ -35,7 +35,7 @@ def names_in(template: str) -> set[str]:
     return set(_NAME.findall(template))
 
 
-def apart(template: str, name: str) -> list[str]:
+def split_around(template: str, name: str) -> list[str]:
     """The parts of a template around a name."""
     return re.split(rf"\{{\{{\s*{re.escape(name)}\s*\}}\}}", template)
 

@@ -329,7 +329,7 @@ async def _change(
 ) -> Wallet:
     if amount == 0 or abs(amount) > MOST:
         raise Invalid(("amount", "range", "`amount` must not be 0, and must be at most 1,000,000,000 either way"))
-    if (why := reasons.given(reason)) is None:
+    if (why := reasons.normalized(reason)) is None:
         raise Invalid(("reason", "length", f"`reason` must have 1 to {reasons.LONGEST} printable characters"))
     if currency is not None and not is_currency(currency):
         raise Invalid(("currency", "pattern", "`currency` must be an ISO 4217 code, such as EUR"))

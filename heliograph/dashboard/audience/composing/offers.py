@@ -61,7 +61,7 @@ async def values(
 async def _sms_values(request: Request, conn: Connection, typed: dict[str, str]) -> dict[str, Any]:
     listed = await sender_ids.list_all(conn, request.actor)
     balance = await quota.get(conn, request.actor.organization_id)
-    today = await spending.left(conn, request.actor.organization_id)
+    today = await spending.remaining(conn, request.actor.organization_id)
     approved = [one for one in listed if one.status == "approved"]
     return {
         # Of the usual one, nothing is said.

@@ -21,10 +21,10 @@ from heliograph.suppliers.http.kind import (
     Request,
     Secrets,
     alone,
-    at,
     form,
     listed,
     text_of,
+    value_at,
 )
 from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, form_body, messages_from, receipts_from
 from heliograph.suppliers.http.rulings import Ruling, by_status, each, outcome, ruled
@@ -82,18 +82,18 @@ def request_several(settings: Settings, secrets: Secrets, messages: Sequence[Mes
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     """By the recipient's code; without a recipient, by the message above the list."""
-    said = at(answer.json, "SMSMessageData")
-    one = at(said, "Recipients", 0)
+    said = value_at(answer.json, "SMSMessageData")
+    one = value_at(said, "Recipients", 0)
     if one is not None:
         return _meaning(answer, one)
-    words = text_of(at(said, "Message"))
+    words = text_of(value_at(said, "Message"))
     return outcome(Ruling.BAD_SENDER, code=words) if words == "InvalidSenderId" else by_status(answer, detail=words)
 
 
 def answer_several(settings: Settings, messages: Sequence[Message], answer_: Answer) -> list[Outcome]:
     """By the recipients' numbers; without any, the error of the request applies to each message."""
     recipients = listed(answer_.json, "SMSMessageData", "Recipients")
-    said = {text_of(at(one, "number")).removeprefix("+"): one for one in recipients}
+    said = {text_of(value_at(one, "number")).removeprefix("+"): one for one in recipients}
     return each(
         messages,
         said,
@@ -104,8 +104,8 @@ def answer_several(settings: Settings, messages: Sequence[Message], answer_: Ans
 
 
 def _meaning(answer: Answer, one: Any) -> Outcome:
-    id = text_of(at(one, "messageId"))
-    code, detail = at(one, "statusCode"), text_of(at(one, "status"))
+    id = text_of(value_at(one, "messageId"))
+    code, detail = value_at(one, "statusCode"), text_of(value_at(one, "status"))
     return ruled(RULINGS, code, answer, id="" if id == "None" else id, detail=detail)
 
 

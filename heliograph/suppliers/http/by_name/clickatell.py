@@ -20,8 +20,8 @@ from heliograph.suppliers.http.kind import (
     Message,
     Request,
     Secrets,
-    at,
     text_of,
+    value_at,
 )
 from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, json_list, messages_from, receipts_from
 from heliograph.suppliers.http.rulings import Ruling, outcome, ruled
@@ -68,11 +68,11 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     """`messages[0].accepted`, or the error there or above it."""
-    one = at(answer.json, "messages", 0)
-    if at(one, "accepted") is True:
-        return outcome(Ruling.ACCEPTED, id=text_of(at(one, "apiMessageId")))
-    error = at(one, "error") or at(answer.json, "error")
-    return ruled(RULINGS, at(error, "code"), answer, detail=text_of(at(error, "description")))
+    one = value_at(answer.json, "messages", 0)
+    if value_at(one, "accepted") is True:
+        return outcome(Ruling.ACCEPTED, id=text_of(value_at(one, "apiMessageId")))
+    error = value_at(one, "error") or value_at(answer.json, "error")
+    return ruled(RULINGS, value_at(error, "code"), answer, detail=text_of(value_at(error, "description")))
 
 
 KIND = HttpKind(

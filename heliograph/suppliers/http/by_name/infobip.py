@@ -23,10 +23,10 @@ from heliograph.suppliers.http.kind import (
     Request,
     Secrets,
     alone,
-    at,
     by_password,
     listed,
     text_of,
+    value_at,
 )
 from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, json_list, messages_from, receipts_from
 from heliograph.suppliers.http.rulings import Ruling, by_status, each, outcome, ruling_of
@@ -100,10 +100,10 @@ def _written(message: Message) -> dict[str, Any]:
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     """200 with a status for the message; errors of the request as a whole in `requestError` or by HTTP alone."""
-    one = at(answer.json, "messages", 0)
+    one = value_at(answer.json, "messages", 0)
     if answer.status != 200 or one is None:
-        words = text_of(at(answer.json, "requestError", "serviceException", "text"))
-        return by_status(answer, detail=words or text_of(at(answer.json, "description")))
+        words = text_of(value_at(answer.json, "requestError", "serviceException", "text"))
+        return by_status(answer, detail=words or text_of(value_at(answer.json, "description")))
     return _meaning(answer, one)
 
 
@@ -112,7 +112,7 @@ def answer_several(settings: Settings, messages: Sequence[Message], answer_: Ans
     items = listed(answer_.json, "messages") if answer_.status == 200 else []
     return each(
         messages,
-        {text_of(at(one, "messageId")): one for one in items},
+        {text_of(value_at(one, "messageId")): one for one in items},
         known_by=lambda message: message.reference,
         meaning=lambda one: _meaning(answer_, one),
         otherwise=lambda message: answer(settings, message, answer_),
@@ -120,15 +120,15 @@ def answer_several(settings: Settings, messages: Sequence[Message], answer_: Ans
 
 
 def _meaning(answer: Answer, one: Any) -> Outcome:
-    status, id = at(one, "status"), text_of(at(one, "messageId"))
-    number, group, name = at(status, "id"), at(status, "groupId"), text_of(at(status, "name"))
+    status, id = value_at(one, "status"), text_of(value_at(one, "messageId"))
+    number, group, name = value_at(status, "id"), value_at(status, "groupId"), text_of(value_at(status, "name"))
     ruling = ruling_of(RULINGS, number) or ruling_of(GROUPS, group) or Ruling.UNKNOWN
     return outcome(ruling, id=id, code=text_of(number), detail=name, retry_after=answer.retry_after)
 
 
 def _state(one: Any) -> ReceiptState | None:
-    status = at(one, "status")
-    return STATES.get(text_of(at(status, "id"))) or GROUP_STATES.get(text_of(at(status, "groupId")))
+    status = value_at(one, "status")
+    return STATES.get(text_of(value_at(status, "id"))) or GROUP_STATES.get(text_of(value_at(status, "groupId")))
 
 
 KIND = HttpKind(

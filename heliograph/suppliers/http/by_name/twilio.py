@@ -22,11 +22,11 @@ from heliograph.suppliers.http.kind import (
     Reply,
     Request,
     Secrets,
-    at,
     basic,
     form,
     is_same,
     text_of,
+    value_at,
 )
 from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, form_body, messages_from, receipts_from
 from heliograph.suppliers.http.rulings import Ruling, outcome, ruled
@@ -95,10 +95,10 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     """201 with a `sid`; otherwise `code` and `message`. A message answered with 500 may have been sent all the same."""
     said = answer.json
-    id = text_of(at(said, "sid"))
+    id = text_of(value_at(said, "sid"))
     if answer.status in (200, 201) and id:
-        return outcome(Ruling.ACCEPTED, id=id, code=text_of(at(said, "status")))
-    return ruled(RULINGS, at(said, "code"), answer, detail=text_of(at(said, "message")))
+        return outcome(Ruling.ACCEPTED, id=id, code=text_of(value_at(said, "status")))
+    return ruled(RULINGS, value_at(said, "code"), answer, detail=text_of(value_at(said, "message")))
 
 
 def is_genuine(settings: Settings, secrets: Secrets, callback: Callback) -> bool:

@@ -24,11 +24,11 @@ from heliograph.suppliers.http.kind import (
     Message,
     Request,
     Secrets,
-    at,
     form,
     is_same,
     listed,
     text_of,
+    value_at,
 )
 from heliograph.suppliers.http.reading import MessagePlaces, ReceiptPlaces, any_fields, messages_from, receipts_from
 from heliograph.suppliers.http.rulings import Ruling, by_status, outcome, ruled
@@ -98,14 +98,14 @@ def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
     parts = listed(answer.json, "messages")
     if not parts:
         return by_status(answer)
-    status = [text_of(at(one, "status")) for one in parts]
+    status = [text_of(value_at(one, "status")) for one in parts]
     bad = next((number for number, code in enumerate(status) if code != "0"), None)
     if bad is None:
-        taken = outcome(Ruling.ACCEPTED, id=text_of(at(parts[0], "message-id")), code="0")
-        ids = (text_of(at(one, "message-id")) or None for one in parts)
+        taken = outcome(Ruling.ACCEPTED, id=text_of(value_at(parts[0], "message-id")), code="0")
+        ids = (text_of(value_at(one, "message-id")) or None for one in parts)
         each = tuple(Part(number, id, "0") for number, id in enumerate(ids, 1))
         return msgspec.structs.replace(taken, parts=each, total=len(parts))
-    words = text_of(at(parts[bad], "error-text"))
+    words = text_of(value_at(parts[bad], "error-text"))
     if bad:
         detail = said("part %(part)s of %(parts)s: %(why)s", part=bad + 1, parts=len(parts), why=words)
         return outcome(Ruling.UNKNOWN, code=status[bad], detail=detail)

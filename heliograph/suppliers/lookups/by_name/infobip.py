@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from heliograph.suppliers.http.kind import JSON, SECRET, Answer, Request, Secrets, at, listed, text_of
+from heliograph.suppliers.http.kind import JSON, SECRET, Answer, Request, Secrets, listed, text_of, value_at
 from heliograph.suppliers.lookups.kind import LookupAnswer, LookupKind, LookupSettings
 
 #: Groups of a status: expired, rejected.
@@ -31,17 +31,19 @@ def answer(settings: Settings, numbers: Sequence[str], answer: Answer) -> Lookup
     """`results[]`, by number; errors of the whole request are in `requestError` or only in the HTTP status."""
     said = answer.json
     if answer.status != 200:
-        words = text_of(at(said, "requestError", "serviceException", "text")) or text_of(at(said, "description"))
+        words = text_of(value_at(said, "requestError", "serviceException", "text")) or text_of(
+            value_at(said, "description")
+        )
         return LookupAnswer({}, f"HTTP {answer.status} {words}".strip())
     told, error = {}, "" if listed(said, "results") else "no results"
     for one in listed(said, "results"):
-        number, status = text_of(at(one, "to")), at(one, "status")
+        number, status = text_of(value_at(one, "to")), value_at(one, "status")
         if number not in numbers:
             continue
-        if at(status, "groupId") in _NOT_ASKED:
-            error = text_of(at(status, "name")) or "not asked"
+        if value_at(status, "groupId") in _NOT_ASKED:
+            error = text_of(value_at(status, "name")) or "not asked"
         else:
-            told[number] = text_of(at(one, "mccMnc"))
+            told[number] = text_of(value_at(one, "mccMnc"))
     return LookupAnswer(told, error)
 
 
