@@ -183,9 +183,7 @@ async def add(conn: Connection, route: Route, *, note: str = "", by: Principal =
         async with conn.transaction():
             await conn.execute(INSERT, *_values(made, note))
             await _choose(conn, made)
-            await audit.record(
-                conn, by, "route.added", object_id=made.id, name=made.name, after=_audit_values(made, note)
-            )
+            await audit.record(conn, by, "route.added", object_id=made.id, name=made.name, after=_audited(made, note))
     except asyncpg.UniqueViolationError:
         raise _taken(made.name) from None
     return made
@@ -235,8 +233,8 @@ async def change(
                 "route.changed",
                 object_id=after.id,
                 name=after.name,
-                before=_audit_values(before.route, before.note),
-                after=_audit_values(after, said),
+                before=_audited(before.route, before.note),
+                after=_audited(after, said),
             )
     except asyncpg.UniqueViolationError:
         raise _taken(after.name) from None
@@ -268,7 +266,7 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Principal = SYSTE
     async with conn.transaction():
         await conn.execute(FORGET, before.route.id)
         await conn.execute(REMOVE, before.route.id)
-        told = _audit_values(before.route, before.note) | {"state": before.state}
+        told = _audited(before.route, before.note) | {"state": before.state}
         await audit.record(
             conn, by, "route.removed", object_id=before.route.id, name=before.route.name, before=told, after=None
         )
@@ -336,7 +334,7 @@ def _values(route: Route, note: str) -> Sequence[Any]:
     )
 
 
-def _audit_values(route: Route, note: str) -> dict[str, Any]:
+def _audited(route: Route, note: str) -> dict[str, Any]:
     told = msgspec.to_builtins(route) | {"note": note}
     return {
         ("class" if name == "traffic_class" else name): value

@@ -64,7 +64,7 @@ def test_every_sentence_has_its_twin() -> None:
     portuguese = locale("pt")
     for text in sentences() - SAME:
         values = dict.fromkeys(re.findall(r"%\((\w+)\)s", text), "X")
-        told = portuguese.told(Sentence.of(text, values))
+        told = portuguese.sentence(Sentence.of(text, values))
         assert told != Sentence.of(text, values), text
         assert len(values) == 0 or "X" in told, text
 
@@ -73,11 +73,11 @@ def test_a_sentence_is_english_to_whoever_knows_nothing_of_languages() -> None:
     at = clock.EPOCH + timedelta(days=20_000)
     one = said("%(path)s ended at %(at)s", path="a.pem", at=at)
     assert one == "a.pem ended at 2024-10-04T00:00:00.000Z"
-    assert locale("pt").told(one) == "a.pem terminou em 4 out. 2024, 00:00"
+    assert locale("pt").sentence(one) == "a.pem terminou em 4 out. 2024, 00:00"
     many = joined([said("queue"), quoted("disk"), said("%(count)s characters", count=1234)])
-    assert (many, locale("pt").told(many)) == ("queue, disk, 1,234 characters", "fila, disk, 1\xa0234 caracteres")
-    assert locale("pt").told(kept("paused")) == locale("pt").text("paused") != "paused"
-    assert locale("pt").told(kept("bind refused: %(x)s 100%")) == "bind refused: %(x)s 100%"
+    assert (many, locale("pt").sentence(many)) == ("queue, disk, 1,234 characters", "fila, disk, 1\xa0234 caracteres")
+    assert locale("pt").sentence(kept("paused")) == locale("pt").text("paused") != "paused"
+    assert locale("pt").sentence(kept("bind refused: %(x)s 100%")) == "bind refused: %(x)s 100%"
     assert joined([]) == ""
 
 
@@ -118,10 +118,10 @@ async def test_no_page_of_findings_is_half_english(
     portuguese = locale("pt")
     assert len(found) > 12
     for one in found:
-        assert portuguese.told(one.check) in pages["/console/health"], one
-        assert portuguese.told(one.remedy) in pages["/console/health"], one
+        assert portuguese.sentence(one.check) in pages["/console/health"], one
+        assert portuguese.sentence(one.remedy) in pages["/console/health"], one
         if one.state != "ok" and one.check != "disk":
-            assert portuguese.told(one.remedy) in pages["/console/now"], one
+            assert portuguese.sentence(one.remedy) in pages["/console/now"], one
     assert "problema de pagamento" in pages["/console/whatsapp"]
     assert f"heliograph whatsapp account release {account.waba_id}" in pages["/console/whatsapp"]
 
@@ -157,7 +157,7 @@ def test_a_sentence_is_stored_with_its_values() -> None:
         ),
     ):
         again = unpacked(packed(one))
-        assert (again, again.english, locale("pt").told(again)) == (one, one.english, locale("pt").told(one))
+        assert (again, again.english, locale("pt").sentence(again)) == (one, one.english, locale("pt").sentence(one))
     assert unpacked("") == ""
 
 
@@ -203,7 +203,7 @@ async def test_what_happened_to_a_message_is_told_in_the_readers_language(
     for detail in (WORKER_DIED, SHOWN):
         await pool.execute("UPDATE attempts SET detail = $1", detail)
         page = await root.get(f"/console/messages/{id}", Cookie="hg-language=pt")
-        assert (locale("pt").told(kept(detail)) in page.words, detail in page.words) == (True, False)
+        assert (locale("pt").sentence(kept(detail)) in page.words, detail in page.words) == (True, False)
     # With values in it, which are stored with the text, and with the supplier's own words behind ours.
     for detail, told in (
         ("segment 2 of 3: no answer in time", "segmento 2 de 3: sem resposta a tempo"),
@@ -251,7 +251,7 @@ def test_the_steps_of_a_test_of_a_connection_keep_their_sentences() -> None:
     ]
     again = decoded(encoded(steps), list[Step])
     assert again == steps
-    assert [locale("pt").told(one.said) for one in again] == ["sem resposta em 5 s", "TLSv1.3"]
+    assert [locale("pt").sentence(one.said) for one in again] == ["sem resposta em 5 s", "TLSv1.3"]
     followed = Trial("…4567", clock.EPOCH, Followed(phase="done", detail=said("no session in time"), note="unreached"))
-    assert locale("pt").told(decoded(encoded(followed), Trial).followed.detail) == "sem sessão a tempo"
+    assert locale("pt").sentence(decoded(encoded(followed), Trial).followed.detail) == "sem sessão a tempo"
     assert decoded(encoded(followed), Trial) == followed
