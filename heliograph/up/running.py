@@ -177,7 +177,7 @@ async def _migrate(settings: Settings) -> None:
     except RoleMissing as error:
         raise UpError(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:
-        raise UpError(owner_needed(error)) from None
+        raise UpError(owner_needed(error, owner_url=settings.owner_database_url)) from None
     except (OSError, asyncpg.PostgresError) as error:
         raise unusable(error) from error
 

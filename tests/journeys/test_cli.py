@@ -488,6 +488,9 @@ async def test_a_role_that_may_not_migrate_is_told_which_setting_to_give(
         assert (one.status, one.out) == (1, "")
         assert "the database cannot be migrated: permission denied for schema public" in one.err
         assert "give the URL of the role that owns the tables in HELIOGRAPH_OWNER_DATABASE_URL" in one.err
+    given = await cli("migrate", HELIOGRAPH_OWNER_DATABASE_URL=database_url)
+    assert (given.status, given.out) == (1, "")
+    assert "the role of HELIOGRAPH_OWNER_DATABASE_URL must own the database and its tables" in given.err
 
 
 async def test_a_database_of_before_the_schema_was_made_anew_is_refused(

@@ -107,7 +107,7 @@ def test_an_address_in_a_file_names_the_database_too(
     assert console.embedded_home(None, environment=given) is None
 
 
-@pytest.mark.parametrize("home", [None, "/"])
+@pytest.mark.parametrize("home", [None, "/", "relative"])
 def test_an_account_without_a_home_can_do_what_needs_none(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
     """As a container has one that is started with a user ID of nobody's: most set its home to "/"."""
     for name in ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pwd
+
 import pytest
 
 from heliograph.base.database.url import Host, KeepAlive, UrlError, for_programs, is_local, parse
+from heliograph.base.network.connecting import Connector
 
 
 def hosts(url: str) -> list[tuple[str, int | None]]:
@@ -116,3 +119,22 @@ def test_programs_get_no_password_in_their_command_line_and_the_host_that_we_use
     url: str, shown: str, password: str
 ) -> None:
     assert for_programs(f"postgresql://{url}") == (f"postgresql://{shown}", password)
+
+
+@pytest.fixture
+def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account without a name, as in a container that is started with a user ID of nobody's."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "PGUSER", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+
+
+@pytest.mark.usefixtures("nameless")
+def test_an_account_without_a_name_has_to_name_the_databases_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("postgresql:///db", "postgresql://one/db", "postgresql://:word@one,two/db"):
+        with pytest.raises(UrlError, match=r"names no user, and this account has no name .* PGUSER"):
+            Connector(url)
+    for url in ("postgresql://u@one/db", "postgresql://one/db?user=u", "postgresql://one/db?service=s"):
+        Connector(url)
+    monkeypatch.setenv("PGUSER", "u")
+    Connector("postgresql:///db")

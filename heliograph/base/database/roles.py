@@ -88,12 +88,16 @@ async def grant(owner: Connection, application: str) -> None:
             await owner.execute(row[0])
 
 
-def owner_needed(error: asyncpg.InsufficientPrivilegeError) -> str:
-    """What to do about a migration that the role may not apply."""
-    return (
-        f"the database cannot be migrated: {error}; give the URL of the role that owns the tables in"
-        " HELIOGRAPH_OWNER_DATABASE_URL"
-    )
+def owner_needed(error: asyncpg.InsufficientPrivilegeError, *, owner_url: str) -> str:
+    """What to do about a migration that the role may not apply. `owner_url`: HELIOGRAPH_OWNER_DATABASE_URL, or ""."""
+    if owner_url:
+        advice = (
+            "the role of HELIOGRAPH_OWNER_DATABASE_URL must own the database and its tables: give the URL of the role"
+            " that does"
+        )
+    else:
+        advice = "give the URL of the role that owns the tables in HELIOGRAPH_OWNER_DATABASE_URL"
+    return f"the database cannot be migrated: {error}; {advice}"
 
 
 async def owns(conn: Connection) -> bool:

@@ -73,6 +73,8 @@ class Target(msgspec.Struct, frozen=True):
     sslmode: str
     #: (parameter, path) of files that must be readable.
     files: tuple[tuple[str, str], ...]
+    #: Whether it names the user, itself or through a service.
+    has_user: bool
 
 
 def parse(url: str) -> Target:
@@ -131,6 +133,7 @@ def parse(url: str) -> Target:
         system_roots=system_roots,
         sslmode=sslmode,
         files=tuple((name, given[name]) for name in FILES if given.get(name)),
+        has_user=bool(credentials.partition(":")[0] or given.get("user") or given.get("service")),
     )
 
 

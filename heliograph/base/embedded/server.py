@@ -38,6 +38,7 @@ from heliograph.base.embedded.install import (
 )
 from heliograph.base.embedded.process import PidFile, Process, is_server_on
 from heliograph.base.embedded.waiting import NoConnection, StartDeadline, ends
+from heliograph.base.process import private_files
 
 #: The application's role, and the name of its database; the role that owns the database and migrates it.
 ROLE, OWNER = "heliograph", "heliograph_owner"
@@ -46,14 +47,12 @@ STOP_SIGNALS, STOP_TIMEOUTS = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), (
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> Path:
-    """The default data directory: never in root's home, which PostgreSQL cannot enter. An account that has no home, or
-    "/", which containers give to a user ID without a name, has root's."""
-    base = Path(environment.get("XDG_DATA_HOME", ""))
-    if not base.is_absolute():  # which the XDG specification tells to ignore
-        home = environment.get("HOME") or os.path.expanduser("~")
-        base = Path("" if home == "/" else home, ".local/share")
-    has_own = (os.geteuid() if uid is None else uid) != 0 and base.is_absolute()
-    return base / "heliograph" if has_own else Path("/var/lib/heliograph")
+    """The default data directory: never in root's home, which PostgreSQL cannot enter. An account without a home has
+    root's."""
+    base = None
+    if (os.geteuid() if uid is None else uid) != 0:
+        base = private_files.base_directory("XDG_DATA_HOME", ".local/share", environment)
+    return Path("/var/lib" if base is None else base, "heliograph")
 
 
 def url_of(directory: Path) -> str:

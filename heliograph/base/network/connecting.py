@@ -7,6 +7,7 @@ is gone, none waits for a hanging host while another answers, and none has to as
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import random
 import socket
@@ -74,7 +75,7 @@ class Connector:
         """`current`: the URL as it is now, "" if unknown; called before each connection: a password can be changed
         in its file while the process is running. `options`: of asyncpg.connect, for each connection.
 
-        Raises UrlError, also if a file that the URL names cannot be read.
+        Raises UrlError, also if a file that the URL names cannot be read, or nothing names the user.
         """
         self._url, self._current = url, current
         self._options = options
@@ -211,6 +212,14 @@ def _usable(url: str) -> Target:
     for name, path in target.files:
         if not os.access(path, os.R_OK):
             raise UrlError(f"`{name}` in the database's URL is {path}, which cannot be read")
+    if not target.has_user and not os.environ.get("PGUSER") and not os.environ.get("PGSERVICE"):
+        try:
+            getpass.getuser()  # whose name asyncpg uses, as libpq does
+        except (KeyError, OSError):
+            raise UrlError(
+                "the database's URL names no user, and this account has no name to use instead:"
+                " write postgresql://USER@…, or set PGUSER"
+            ) from None
     return target
 
 

@@ -1,4 +1,5 @@
-"""Files that only their owner may read: secrets, and files with people's names and numbers.
+"""Files that only their owner may read: secrets, and files with people's names and numbers; and where an account's own
+files belong.
 
 The rule nobody may break: the mode is restricted before the first byte is written. A file restricted afterwards was
 open for a moment, and whoever opened it then can keep reading.
@@ -8,10 +9,21 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
 MODE = 0o600
+
+
+def base_directory(variable: str, otherwise: str, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where this account's own files belong by the XDG specification: the directory in `variable`, or `otherwise` below
+    its home. None if it has no home; "/" is none either, which containers give to a user ID without a name."""
+    chosen = Path(environment.get(variable, ""))
+    if chosen.is_absolute():  # the specification tells to ignore a relative one
+        return chosen
+    home = Path(environment.get("HOME") or os.path.expanduser("~"))
+    return home / otherwise if home.is_absolute() and home != Path("/") else None
 
 
 def write(path: Path, content: bytes) -> None:

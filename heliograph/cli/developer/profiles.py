@@ -42,12 +42,8 @@ class Profiles(msgspec.Struct, frozen=True):
 
 def folder(environment: Mapping[str, str] = os.environ) -> Path:
     """The directory for this person's files. Raises Problem if this account has no home."""
-    nobodys = Path("/.config")  # containers give "/" as its home to a user ID without a name
-    try:
-        base = Path(environment.get("XDG_CONFIG_HOME") or "~/.config").expanduser()
-    except RuntimeError:
-        base = nobodys
-    if base == nobodys:
+    base = private_files.base_directory("XDG_CONFIG_HOME", ".config", environment)
+    if base is None:
         raise Problem("this account has no home directory: set HOME or XDG_CONFIG_HOME", WRONG)
     return base / "heliograph"
 

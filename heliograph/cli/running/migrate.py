@@ -50,7 +50,7 @@ def command(
     except RoleMissing as error:
         raise Problem(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:
-        raise Problem(owner_needed(error)) from None
+        raise Problem(owner_needed(error, owner_url=settings.owner_database_url)) from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
         # What may be better in a moment can be told by the status: a unit tries again then, and only then.
         status = UNREACHABLE if is_down(error) else FAILED

@@ -119,7 +119,7 @@ async def _into_database(found: store.Backup) -> Restored:
     except RoleMissing as error:
         raise Problem(str(error)) from None
     except asyncpg.InsufficientPrivilegeError as error:
-        raise Problem(owner_needed(error)) from None
+        raise Problem(owner_needed(error, owner_url=settings.owner_database_url)) from None
     return restored
 
 
