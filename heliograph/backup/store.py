@@ -101,9 +101,13 @@ def read(path: Path) -> Backup:
     return Backup(path, manifest)
 
 
-def listed(directory: Path, *, damaged: Callable[[str], None] = lambda text: None) -> list[Backup]:
+def listed(directory: Path, *, now: datetime, damaged: Callable[[str], None] = lambda text: None) -> list[Backup]:
     """The complete backups in a directory, newest first. Skips everything that is not ours, and everything unreadable,
-    which is reported to `damaged`. Raises BackupError if the directory cannot be read."""
+    which is reported to `damaged`. Raises BackupError if the directory cannot be read.
+
+    `now`: by the database's clock. If that was ahead and has been set back, the dates of some backups have yet to come.
+    They count as the oldest: otherwise they would hide, and outlive, every new one.
+    """
     try:
         paths = sorted((path for path in directory.iterdir() if path.name.startswith(PREFIX)), reverse=True)
     except OSError as error:
@@ -116,14 +120,14 @@ def listed(directory: Path, *, damaged: Callable[[str], None] = lambda text: Non
             continue
         except BackupError as error:
             damaged(str(error))
-    return found
+    return sorted(found, key=lambda one: one.manifest.taken_at > now)
 
 
 def serving(backup: Backup, until: datetime, *, other_archive: bool) -> Backup | None:
     """The newest copy in the same directory as a backup from which another point in time can be restored.
     `other_archive`: one that is not continued by the same WAL."""
     try:
-        beside = listed(backup.path.parent)
+        beside = listed(backup.path.parent, now=until)
     except BackupError:
         return None
     return next(
@@ -161,14 +165,9 @@ def unfinished(to: Path) -> Iterator[Path]:
 
 def prune(directory: Path, *, keep: int, now: datetime) -> list[Path]:
     """Remove all but the newest `keep` backups, and the remains of interrupted ones. Returns the removed backups.
-    Raises BackupError.
-
-    `now`: by the database's clock. If that was ahead and has been set back, the dates of some backups have yet to come.
-    They count as the oldest: otherwise they would be kept, and every new backup removed.
-    """
-    found = sorted(listed(directory), key=lambda one: one.manifest.taken_at > now)
+    `now`: as for `listed`. Raises BackupError."""
     gone = []
-    for path in [one.path for one in found[keep:]]:
+    for path in [one.path for one in listed(directory, now=now)[keep:]]:
         try:
             # A partly removed backup must neither look complete nor be left behind: the next run finishes the removal.
             path.rename(directory / f"{UNFINISHED}{secrets.token_hex(4)}")

@@ -16,15 +16,17 @@ from heliograph.base.sentences import Check, said
 
 #: A backup older than this causes a warning.
 BACKUP_AGE = timedelta(hours=26)
-# Includes the traffic that makes a backup necessary. What is dated later than now, by a clock that was ahead and has
-# been set back, does not hide that none was taken since: the age is that of the last of the others, NULL without one.
-BACKUPS = """
+#: An SQL order of the table's rows. What is dated later than now, by a clock that was ahead and has been set back,
+#: comes last: it hides neither what was taken since nor that nothing was.
+NEWEST_FIRST = "taken_at > now(), taken_at DESC"
+# Includes the traffic that makes a backup necessary. The age is that of the last one dated until now, NULL without one.
+BACKUPS = f"""
 SELECT coalesce(max(taken_at) FILTER (WHERE taken_at <= now()), max(taken_at)),
        now() - max(taken_at) FILTER (WHERE taken_at <= now()),
-       max(taken_at) FILTER (WHERE verified_at IS NOT NULL),
+       (SELECT taken_at FROM backups WHERE verified_at IS NOT NULL ORDER BY {NEWEST_FIRST} LIMIT 1),
        EXISTS (SELECT FROM suppliers WHERE NOT simulated AND state = 'active'),
        (SELECT archive NOT IN ('', current_setting('cluster_name'))
-          FROM backups ORDER BY taken_at > now(), taken_at DESC LIMIT 1)
+          FROM backups ORDER BY {NEWEST_FIRST} LIMIT 1)
   FROM backups
 """
 
@@ -68,9 +70,9 @@ SELECT current_setting('archive_mode') AS mode, last_archived_time AS archived_a
        last_failed_wal AS failed
   FROM pg_stat_archiver
 """
-CONTINUED = """
+CONTINUED = f"""
 SELECT archive, first_wal FROM backups WHERE archive = current_setting('cluster_name') AND first_wal <> ''
- ORDER BY taken_at DESC LIMIT 1
+ ORDER BY {NEWEST_FIRST} LIMIT 1
 """
 
 

@@ -21,24 +21,37 @@ from tests.rules.test_backups import PASSPHRASE, copy_of
 NOW = datetime(2027, 1, 3, tzinfo=UTC)
 
 
+def backup_of(directory: Path, at: datetime) -> Path:
+    """A complete backup, and where it is."""
+    place = directory / f"{store.PREFIX}{at:%Y%m%dT%H%M%SZ}"
+    (place / store.CLUSTER).mkdir(parents=True)
+    manifest = msgspec.structs.replace(copy_of("", "").manifest, taken_at=at)
+    (place / store.MANIFEST).write_bytes(msgspec.json.encode(manifest))
+    return place
+
+
 @pytest.fixture
 def two(tmp_path: Path) -> list[Backup]:
     """Two backups, the newest first."""
     for day in (1, 2):
-        at = datetime(2027, 1, day, tzinfo=UTC)
-        place = tmp_path / f"{store.PREFIX}{at:%Y%m%dT%H%M%SZ}"
-        (place / store.CLUSTER).mkdir(parents=True)
-        manifest = msgspec.structs.replace(copy_of("", "").manifest, taken_at=at)
-        (place / store.MANIFEST).write_bytes(msgspec.json.encode(manifest))
-    return store.listed(tmp_path)
+        backup_of(tmp_path, datetime(2027, 1, day, tzinfo=UTC))
+    return store.listed(tmp_path, now=NOW)
 
 
 def test_a_backup_from_before_a_clock_was_set_back_does_not_outlive_newer_ones(
     two: list[Backup], tmp_path: Path
 ) -> None:
     ahead, newest = two
-    assert store.prune(tmp_path, keep=1, now=newest.manifest.taken_at) == [ahead.path]
-    assert store.listed(tmp_path) == [newest]
+    now = newest.manifest.taken_at
+    assert store.listed(tmp_path, now=now) == [newest, ahead]
+    assert store.prune(tmp_path, keep=1, now=now) == [ahead.path]
+    assert store.listed(tmp_path, now=now) == [newest]
+
+
+def test_a_backup_from_before_a_clock_was_set_back_is_listed_last(tmp_path: Path) -> None:
+    ahead, newest = (backup_of(tmp_path, datetime(year, 1, 1, tzinfo=UTC)) for year in (2999, 2001))
+    done = CliRunner().invoke(app, ["backup", "list", str(tmp_path), "-o", "tsv"])
+    assert [line.split("\t")[-1] for line in done.stdout.splitlines()] == [str(newest), str(ahead)]
 
 
 def test_a_removal_that_is_killed_leaves_no_half_backup(
@@ -52,7 +65,7 @@ def test_a_removal_that_is_killed_leaves_no_half_backup(
         half.setattr(store.shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             store.prune(tmp_path, keep=1, now=NOW)
-    assert store.listed(tmp_path) == two[:1]
+    assert store.listed(tmp_path, now=NOW) == two[:1]
     assert store.prune(tmp_path, keep=1, now=NOW) == []
     assert list(tmp_path.iterdir()) == [two[0].path], "the next time finishes it"
 
@@ -66,7 +79,7 @@ def test_a_backup_that_cannot_be_removed_is_told(
     monkeypatch.setattr(Path, "rename", refused)
     with pytest.raises(BackupError, match=f"^{two[1].path} cannot be removed: Permission denied$"):
         store.prune(tmp_path, keep=1, now=NOW)
-    assert store.listed(tmp_path) == two
+    assert store.listed(tmp_path, now=NOW) == two
 
 
 def test_a_backup_that_another_command_removes_is_told_by_that_one_only(

@@ -239,7 +239,7 @@ async def test_what_was_interrupted_is_no_backup(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert store.listed(to) == []
+    assert store.listed(to, now=datetime.now(UTC)) == []
     assert await pool.fetchval("SELECT count(*) FROM backups") == 0
 
 
@@ -280,7 +280,7 @@ async def test_two_at_once_follow_each_other(
     taken = await asyncio.gather(*(take(pool, owner_url, to) for _ in range(2)))
     assert most == 1
     assert sorted(path.name for path in to.iterdir()) == sorted({one.path.name for one in taken})
-    assert len(store.listed(to)) == 2
+    assert len(store.listed(to, now=datetime.now(UTC))) == 2
 
 
 async def test_what_lies_beside_the_backups_stops_nothing(dump: Backup, pool: Pool, owner_url: str) -> None:
@@ -292,12 +292,12 @@ async def test_what_lies_beside_the_backups_stops_nothing(dump: Backup, pool: Po
         path.mkdir()
         (path / store.MANIFEST).write_bytes(content)
     told: list[str] = []
-    assert [one.path for one in store.listed(to, damaged=told.append)] == [dump.path]
+    assert [one.path for one in store.listed(to, now=datetime.now(UTC), damaged=told.append)] == [dump.path]
     assert [any(str(path) in text for text in told) for path in damaged] == [True, True, True]
     await until_the_next_second(pool)
     second = await take(pool, owner_url, to)
     assert store.prune(to, keep=1, now=datetime.now(UTC)) == [dump.path]
-    assert [one.path for one in store.listed(to)] == [second.path]
+    assert [one.path for one in store.listed(to, now=datetime.now(UTC))] == [second.path]
     assert all(path.exists() for path in damaged)
     found = CliRunner().invoke(app, ["backup", "list", str(to)])
     assert (found.exit_code, second.path.name in found.output, found.output.count("is damaged")) == (0, True, 3)
@@ -336,7 +336,7 @@ async def test_the_newest_are_kept(dump: Backup, pool: Pool, owner_url: str) -> 
     (to / f"{store.UNFINISHED}1234").mkdir()
     await until_the_next_second(pool)
     second = await take(pool, owner_url, to)
-    assert [one.path for one in store.listed(to)] == [second.path, dump.path]
+    assert [one.path for one in store.listed(to, now=datetime.now(UTC))] == [second.path, dump.path]
     assert store.prune(to, keep=1, now=datetime.now(UTC)) == [dump.path]
     assert [path.name for path in to.iterdir()] == [second.path.name]
 

@@ -29,6 +29,7 @@ from heliograph.health import backups, database, snapshots
 from heliograph.health.database import DiskSpace
 from heliograph.health.snapshots import Standbys
 from heliograph.metrics import database as metrics
+from heliograph.overview.installation import backups as kept
 from heliograph.overview.installation.now import Watch
 from heliograph.people import tries, users
 from heliograph.people.operators import accounts
@@ -412,6 +413,12 @@ async def test_a_backup_dated_by_a_clock_that_was_ahead_does_not_hide_that_none_
     assert f"{three_days_ago:%Y-%m-%d}" in str(late.detail)
     await taken(0)
     assert ((await named(pool, settings, "backups")).state, await age()) == ("ok", 0)
+    async with pool.acquire() as conn:
+        assert [(one.taken_at - datetime.now(UTC)).days for one in await kept.latest(conn, limit=9)] == [-1, -4, 199]
+    await pool.execute("UPDATE backups SET verified_at = now() WHERE taken_at > now()")
+    await pool.execute("UPDATE backups SET verified_at = now() WHERE taken_at < now() - interval '2 days'")
+    verified = await named(pool, settings, "backups")
+    assert f"the last verified one of {three_days_ago:%Y-%m-%d}" in str(verified.detail)
 
 
 async def test_an_archive_is_compared_with_what_the_newest_backup_needs(
@@ -425,7 +432,8 @@ async def test_an_archive_is_compared_with_what_the_newest_backup_needs(
             return await backups.missing(conn, settings, third)
 
     assert await missing() is None, "no backup needs it"
-    for days, needs in ((2, first), (1, second)):
+    # The last one is from before a clock was set back: its WAL is gone, as a later backup is kept and it is not.
+    for days, needs in ((2, first), (1, second), (-200, "000000010000000000000003")):
         await pool.execute(
             "INSERT INTO backups (id, kind, taken_at, finished_at, bytes, place, archive, first_wal) VALUES"
             " (gen_random_uuid(), 'cluster', now() - make_interval(days => $1), now(), 1, '/srv',"

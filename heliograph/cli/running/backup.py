@@ -12,6 +12,7 @@ import typer
 
 from heliograph.backup import restoring, store, taking
 from heliograph.backup.store import Backup, BackupError, Secrets
+from heliograph.base.database import clock
 from heliograph.base.database.pool import Connection
 from heliograph.base.network.failures import reason
 from heliograph.base.process.signals import run_in_order
@@ -112,7 +113,7 @@ def list_(directory: Directory, json: Json = False) -> None:
       heliograph backup list /srv/backups
     """
     try:
-        found = store.listed(directory, damaged=lambda text: say(f"{text}."))
+        found = store.listed(directory, now=clock.now(), damaged=lambda text: say(f"{text}."))
         show([_shown(one) for one in found], json, COLUMNS)
     except BackupError as error:
         raise Problem(str(error)) from None
@@ -156,10 +157,11 @@ def verify(
 
 async def _prune(conn: Connection, to: Path, keep: int, wal: Path | None) -> None:
     """Remove what is not to be kept, and report it. Raises BackupError."""
-    for path in store.prune(to, keep=keep, now=await conn.fetchval("SELECT now()")):
+    now = await conn.fetchval("SELECT now()")
+    for path in store.prune(to, keep=keep, now=now):
         say(f"Removed {path}.")
     damaged: list[str] = []
-    left = store.listed(to, damaged=damaged.append)
+    left = store.listed(to, now=now, damaged=damaged.append)
     for text in damaged:
         say(f"{text}.")
     if wal is not None and damaged:

@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from heliograph.base.database.pool import Connection
+from heliograph.health.backups import NEWEST_FIRST
 
 
 class Backup(msgspec.Struct, frozen=True):
@@ -21,7 +22,9 @@ class Backup(msgspec.Struct, frozen=True):
     verified_at: datetime | None
 
 
-LATEST = "SELECT kind, taken_at, finished_at, bytes, place, verified_at FROM backups ORDER BY taken_at DESC LIMIT $1"
+LATEST = f"""
+SELECT kind, taken_at, finished_at, bytes, place, verified_at FROM backups ORDER BY {NEWEST_FIRST} LIMIT $1
+"""
 VERIFIED = "SELECT max(verified_at) FROM backups"
 
 
