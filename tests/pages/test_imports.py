@@ -6,6 +6,7 @@ import random
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from heliograph.campaigns.staging import Stager
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts import importing, records
 from heliograph.contacts.imports import drafts, running
+from heliograph.contacts.imports.drafts import ImportMoved
 from heliograph.contacts.imports.running import Runner
 from heliograph.contacts.imports.survey import Numbers
 from heliograph.contacts.records import Entry
@@ -243,6 +245,25 @@ async def test_what_was_stopped_does_not_go_on_without_its_file(
     assert "Upload it again" in after.words
     assert f"/contacts/imports/{id}/run" not in after.text
     assert tuple(await pool.fetchrow("SELECT state, rows FROM contact_imports")) == ("stopped", 20)
+
+
+async def test_what_is_resumed_while_its_file_is_erased_is_stopped(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention, which had looked a moment earlier, deletes some of it: the import may not end as if it were whole."""
+    monkeypatch.setattr(drafts, "CHUNK", 256)
+    content = "\n".join(["phone", *(f"+25884{1_000_000 + n}" for n in range(50))]).encode()
+    page = await to_check(pool, owner, content)
+    id = page.path.split("/")[3]
+    await owner.submit(page, f"/contacts/imports/{id}/run")
+    await pool.execute("DELETE FROM contact_import_chunks WHERE number = 1")
+    await work(pool)
+    assert tuple(await pool.fetchrow("SELECT state, rows FROM contact_imports")) == ("stopped", 0)
+    page = await owner.get(f"/contacts/imports/{id}")
+    assert "Upload it again" in page.words, "although some of it is left"
+    async with pool.acquire() as conn:
+        with pytest.raises(ImportMoved):
+            await drafts.run(conn, tenant.actor, id=UUID(id), knows_strangers=True)
 
 
 async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Browser) -> None:

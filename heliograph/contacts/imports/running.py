@@ -131,6 +131,10 @@ class Runner:
         file = self._open.get(draft.id)
         if file is None or not file.fits(draft):
             file = await self._reopen(conn, actor, draft)
+        if file is None:
+            log.warning("import stopped: its file was erased", contact_import=str(draft.id))
+            await conn.execute(ERASED, actor.organization_id, draft.id, self._me)
+            return False
         batch = await asyncio.to_thread(file.next, self._rows)
         step = self._check if draft.state == "checking" else self._run
         ended = await step(conn, actor, draft, file, batch)
@@ -138,11 +142,15 @@ class Runner:
             self._close(draft.id)
         return not ended
 
-    async def _reopen(self, conn: Connection, actor: Actor, draft: Draft) -> _File:
+    async def _reopen(self, conn: Connection, actor: Actor, draft: Draft) -> _File | None:
+        """The file at the import's progress; None if some of it was erased when somebody resumed the import."""
         self._close(draft.id)
         self._forget(set(list(self._open)[-(OPEN - 1) :]))
         await plan_by_key(conn)
         spool = await Spool.of(conn, actor.organization_id, draft.id)
+        if draft.state == "running" and spool.size != draft.size:
+            spool.close()
+            return None
         file = _File(draft, spool)
         # An import skips imported rows; a check starts over, since its results were lost with its process.
         if draft.state == "running" and draft.rows:
@@ -240,6 +248,11 @@ UPDATE contact_imports SET position = $4, survey = $5::text, lease_until = CASE 
 MINE = """
 SELECT id FROM contact_imports
  WHERE organization_id = $1 AND id = $2 AND worker = $3 AND rows = $4 AND state = 'running' FOR UPDATE
+"""
+# What is left of the file would end at once, as if all of its rows were imported.
+ERASED = """
+UPDATE contact_imports SET state = 'stopped', worker = NULL, lease_until = NULL
+ WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'
 """
 ADVANCE = """
 UPDATE contact_imports SET position = $3, rows = rows + $4, created = created + $5, updated = updated + $6,

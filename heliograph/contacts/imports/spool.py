@@ -22,6 +22,8 @@ class Spool:
     """The bytes of an import. `open` may be called while others are reading."""
 
     def __init__(self) -> None:
+        #: In bytes.
+        self.size = 0
         self._file = tempfile.TemporaryFile()  # noqa: SIM115
 
     @classmethod
@@ -30,7 +32,7 @@ class Spool:
         made = cls()
         number = 0
         while (chunk := await conn.fetchval(CHUNK, organization_id, id, number)) is not None:
-            made._file.write(chunk)
+            made.size += made._file.write(chunk)
             number += 1
         made._file.flush()
         return made
