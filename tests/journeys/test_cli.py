@@ -30,6 +30,7 @@ from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.webhooks import endpoints
 from tests import forks
 from tests.database import Cluster
+from tests.house.project import ROOT
 from tests.rules.factories import TO, organization, receipt, sent
 
 SECRET_KEY = "a secret key for these tests only, and long"
@@ -496,7 +497,9 @@ async def test_a_role_that_may_not_migrate_is_told_which_setting_to_give(
 async def test_a_database_of_before_the_schema_was_made_anew_is_refused(
     database_url: str, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:
-    """Whoever meets it says the same sentence, and ends with 3."""
+    """Whoever meets it says the same sentence, and ends with a status after which migrating is not tried again."""
+    unit = (ROOT / "deploy" / "systemd" / "heliograph-migrate.service").read_text()
+    assert "RestartPreventExitStatus=1 2\n" in unit
     await as_owner("DELETE FROM schema_migrations WHERE name = '0001_schema.sql'")
     await as_owner("INSERT INTO schema_migrations VALUES ('0001_foundation.sql', 'x', 1)")
     cli = Cli(HELIOGRAPH_DATABASE_URL=database_url)
@@ -509,7 +512,7 @@ async def test_a_database_of_before_the_schema_was_made_anew_is_refused(
             cli("up", "--port", "0", "--data-dir", place),
         )
     for one in ended:
-        assert (one.status, one.out) == (3, "")
+        assert (one.status, one.out) == (1, "")
         assert "cannot be upgraded" in one.err
         assert "Traceback" not in one.err
     doctor = msgspec.json.decode((await cli("doctor", "--url", "http://127.0.0.1:1", "--json")).out)

@@ -29,7 +29,7 @@ from heliograph.accounts.organizations import Organization
 from heliograph.base.actor import Actor, Principal
 from heliograph.base.database import url as database_url
 from heliograph.base.database.clock import ClockDiffers
-from heliograph.base.database.migrate import ForeignSchema, MigrationError
+from heliograph.base.database.migrate import MigrationError
 from heliograph.base.database.pool import QUERY_SEMANTICS, Connection, follow_clock, is_down
 from heliograph.base.embedded.install import PostgresError
 from heliograph.base.embedded.server import default_data_dir, owner_url_of, url_of
@@ -282,8 +282,6 @@ def run(app: typer.Typer) -> None:
         _end(str(error), UNREACHABLE)
     except ClockDiffers as error:
         _end(str(error), FAILED)
-    except ForeignSchema as error:
-        _end(str(error), UNREACHABLE)
     except MigrationError as error:
         _end(str(error), FAILED)
     except asyncpg.UndefinedTableError:
