@@ -89,30 +89,63 @@ def test_one_module_reads_this_machines_clock() -> None:
     assert found == []
 
 
-def test_one_module_says_whose_certificates_are_accepted() -> None:
-    """Whatever else makes a context, or a connection without one, is as strict as the Python that it runs on."""
-    makers = ("create_default_context", "HTTPSConnection", "SMTP_SSL")
+#: What makes a TLS context of its own unless it is given one. The latter are names of fields and types, too.
+MAKERS, CALLED = {"create_default_context", "HTTPSConnection", "SMTP_SSL", "urlopen"}, {"SSLContext", "starttls"}
+
+
+def own_contexts(text: str) -> list[str]:
+    """What makes a context, or a connection without one, in a module's text: it is as strict as the Python that it runs
+    on. Not the contexts of servers."""
+    nodes = list(ast.walk(ast.parse(text)))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    right = {
+        call.func
+        for call in calls
+        if any(option.arg == "context" for option in call.keywords)
+        or [ast.unparse(argument) for argument in call.args]
+        in (["ssl.Purpose.CLIENT_AUTH"], ["ssl.PROTOCOL_TLS_SERVER"])
+    }
+    called = {call.func for call in calls}
     found = []
-    for path in MODULES:
-        text = path.read_text()
-        if not path.is_relative_to(ROOT / "heliograph") or not any(maker in text for maker in makers):
-            continue
-        nodes = list(ast.walk(ast.parse(text)))
-        # A context that is handed over, or of a server.
-        right = {
-            node.func
-            for node in nodes
-            if isinstance(node, ast.Call)
-            and (
-                any(option.arg == "context" for option in node.keywords)
-                or [ast.unparse(argument) for argument in node.args] == ["ssl.Purpose.CLIENT_AUTH"]
-            )
-        }
-        for node in nodes:
-            match node:
-                case ast.Attribute(attr=name) | ast.Name(id=name) if name in makers and node not in right:
-                    found.append(f"{name_of(path)}: {name}")
+    for node in nodes:
+        match node:
+            case ast.Attribute(attr=name) | ast.Name(id=name) if node not in right:
+                if name in MAKERS or (name in CALLED and node in called):
+                    found.append(name)
+            case ast.keyword(arg="ssl", value=ast.Constant(value=True)):
+                found.append("ssl=True")
+    return found
+
+
+def test_one_module_says_whose_certificates_are_accepted() -> None:
+    found = [
+        f"{name_of(path)}: {name}"
+        for path in MODULES
+        if path.is_relative_to(ROOT / "heliograph")
+        for text in [path.read_text()]
+        if any(word in text for word in (*MAKERS, *CALLED, "ssl=True"))
+        for name in own_contexts(text)
+    ]
     assert found == ["heliograph/base/network/tls.py: create_default_context"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("urlopen(url)", ["urlopen"]),
+        ("urllib.request.urlopen(url, context=client_context())", []),
+        ("server.starttls()", ["starttls"]),
+        ("smtp.starttls(context=context) if server.starttls else None", []),
+        ("context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)", ["SSLContext"]),
+        ("context: ssl.SSLContext = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)", []),
+        ("asyncio.open_connection(host, port, ssl=True)", ["ssl=True"]),
+        ("asyncio.open_connection(host, port, ssl=context)", []),
+        ("make = http.client.HTTPSConnection", ["HTTPSConnection"]),
+        ("ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)", []),
+    ],
+)
+def test_a_context_of_ones_own_is_recognized(text: str, found: list[str]) -> None:
+    assert own_contexts(text) == found
 
 
 def test_files_of_pages_take_turns() -> None:
