@@ -6,6 +6,8 @@ already staged wait in the queue without any visible reason.
 
 from __future__ import annotations
 
+from heliograph.suppliers.slots import IS_HELD
+
 #: The reasons, in the order in which they are checked.
 REASONS = (
     "organization_suspended",
@@ -42,7 +44,7 @@ CASE WHEN status <> 'running' OR queued = 0 THEN NULL
                 THEN 'held_by_operator'
                 WHEN mode = 'live' AND NOT EXISTS (
                      SELECT FROM suppliers s JOIN supplier_sessions x ON x.supplier_id = s.id
-                      WHERE s.state = 'active' AND x.bound AND x.lease_until > now())
+                      WHERE s.state = 'active' AND x.bound AND {IS_HELD})
                 THEN 'no_supplier_connected'
                 WHEN mode = 'live' AND EXISTS ({QUIET}) THEN 'quiet_hours' END
       FROM organizations o WHERE o.id = campaigns.organization_id)

@@ -477,7 +477,8 @@ async def test_a_message_that_is_stuck_goes_elsewhere_or_is_said_to_have_ended(
             priority,
         )
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 minute', true, true FROM suppliers",
+        uuid7(),
     )
     # It waits in the line of the first one, and its answer was lost there.
     await pool.execute("UPDATE queue SET line = $1, attempt = 1, target_id = $1 WHERE kind = 'sms'", one)

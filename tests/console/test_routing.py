@@ -357,7 +357,7 @@ async def bound(pool: Pool, *ids: UUID) -> None:
     for n, id in enumerate(ids):
         await pool.execute(
             "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound)"
-            " VALUES ($1, $2, $3, now() + interval '1 hour', true)",
+            " VALUES ($1, $2, $3, now() + interval '1 minute', true)",
             id,
             n,
             worker,

@@ -337,7 +337,7 @@ async def test_the_list_says_what_is_found_of_each_and_what_to_do(
     async with pool.acquire() as conn:
         await conn.execute(
             "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound, bound_at, in_flight,"
-            " rate) VALUES ($1, 0, $1, now() + interval '1 hour', true, now(), 4, 30)",
+            " rate) VALUES ($1, 0, $1, now() + interval '1 minute', true, now(), 4, 30)",
             id,
         )
         await heard.store(conn)
@@ -389,7 +389,7 @@ async def held(pool: Pool, id: UUID, wire: Callable[[datetime], WireActivity]) -
     )
     await pool.execute(
         "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound, bound_at, detail, wire)"
-        " SELECT $1, slot, $2, now() + interval '1 hour', slot = 0, CASE slot WHEN 0 THEN now() END,"
+        " SELECT $1, slot, $2, now() + interval '1 minute', slot = 0, CASE slot WHEN 0 THEN now() END,"
         "        '\"no answer in time\"', CASE slot WHEN 0 THEN $3 ELSE '' END FROM generate_series(0, 1) AS slot",
         id,
         UUID(int=7),
@@ -413,10 +413,10 @@ async def test_each_session_is_listed_with_its_last_pdus(pool: Pool, root: Brows
 @pytest.mark.parametrize(
     ("kind", "bound", "until", "says"),
     [
-        ("smpp", True, "1 hour", False),  # what the session before ended with
-        ("smpp", False, "1 hour", True),
+        ("smpp", True, "1 minute", False),  # what the session before ended with
+        ("smpp", False, "1 minute", True),
         ("smpp", False, "-1 second", False),  # told by a worker that is gone
-        ("twilio", True, "1 hour", True),  # it has no session to lose: this is what became of its last message
+        ("twilio", True, "1 minute", True),  # it has no session to lose: this is what became of its last message
     ],
 )
 async def test_an_error_is_told_while_it_holds(

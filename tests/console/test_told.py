@@ -232,7 +232,7 @@ async def test_what_a_session_ended_with_is_told_wherever_it_stands(
     await pool.execute("INSERT INTO workers (id, name, started_at, seen_at) VALUES ($1, 'w', now(), now())", worker)
     await pool.execute(
         "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, detail)"
-        " VALUES ($1, 0, $2, now() + interval '1 hour', $3)",
+        " VALUES ($1, 0, $2, now() + interval '1 minute', $3)",
         made,
         worker,
         packed(error),

@@ -339,7 +339,7 @@ async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
     assert (wrong.status, "country code" in wrong.words) == (422, True)
     # A worker has its one session.
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", id
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 minute', true, true FROM suppliers", id
     )
     wrong = await root.submit(page, f"{here}/test", to="+258841234567")
     assert (wrong.status, "Workers hold all of its sessions" in wrong.words) == (422, True)
@@ -387,7 +387,7 @@ async def test_a_supplier_that_carries_is_connected_to_and_nothing_is_sent(
     assert "wrong" not in page.words
     # A worker has its one session.
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", id
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 minute', true, true FROM suppliers", id
     )
     page = await root.submit(page, here)
     assert (page.status, "Workers hold all of its sessions" in page.words) == (422, True)

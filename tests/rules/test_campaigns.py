@@ -749,9 +749,11 @@ async def test_one_that_runs_and_stands_still_says_what_it_waits_for(pool: Pool)
     )
     await pool.execute(
         "INSERT INTO supplier_sessions (supplier_id, slot, worker_id, lease_until, bound)"
-        " VALUES ($1, 0, $1, now() + interval '1 hour', true)",
+        " VALUES ($1, 0, $1, now() + interval '3 days', true)",
         SUPPLIER,
     )
+    assert await reason() == "no_supplier_connected", "the clock was set back since"
+    await pool.execute("UPDATE supplier_sessions SET lease_until = now() + interval '1 minute'")
     assert await reason() is None
     one = "(SELECT id FROM messages ORDER BY id LIMIT 1)"
     await pool.execute(f"UPDATE queue SET due_at = now() + interval '5 hours' WHERE id = {one}")

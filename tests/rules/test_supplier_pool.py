@@ -16,10 +16,12 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
 from heliograph.base.process.settings import Settings
+from heliograph.overview.installation import now
 from heliograph.sms import checks
 from heliograph.sms.dispatch import suppliers, test_mode
 from heliograph.sms.dispatch.routing import Supplier
 from heliograph.sms.dispatch.supplier_pool import SupplierPool
+from heliograph.sms.management import watching
 from heliograph.suppliers.contract import (
     Account,
     Inbound,
@@ -30,6 +32,7 @@ from heliograph.suppliers.contract import (
     Receipt,
     Submission,
 )
+from heliograph.suppliers.slots import SLOT_LEASE
 from tests.rules.factories import Scripted, message, organization, receipt, until
 
 SEAL = derive_key("k" * 32, "tests")
@@ -44,6 +47,8 @@ class Ship:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
+        #: Seconds of the fleet's monotonic clock.
+        self.time = 0.0
         self.id = uuid7()
         self.made: list[tuple[dict[str, Any], str, Scripted]] = []
         self.outcomes: list[tuple[UUID, Submission, Outcome]] = []
@@ -56,6 +61,7 @@ class Ship:
             on_outcome=lambda *outcome: self.outcomes.append(outcome),
             on_receipts=self.received,
             on_inbound=self.inbound,
+            monotonic=lambda: self.time,
         )
 
     async def received(self, supplier_id: UUID, some: Sequence[Receipt]) -> None:
@@ -325,14 +331,21 @@ async def test_sessions_are_kept_by_looking_in_time(pool: Pool) -> None:
     assert ship.connector(id).sessions == 0
 
 
-@pytest.mark.parametrize("moved", [-timedelta(minutes=1), timedelta(days=3)], ids=["expired", "clock set back"])
-async def test_a_dead_workers_sessions_are_taken_over(pool: Pool, moved: timedelta) -> None:
+@pytest.mark.parametrize(
+    ("moved", "waits"),
+    [(-timedelta(minutes=1), 0.0), (timedelta(days=3), SLOT_LEASE)],
+    ids=["expired", "clock set back"],
+)
+async def test_a_dead_workers_sessions_are_taken_over(pool: Pool, moved: timedelta, waits: float) -> None:
     id = await add(pool, sessions=2)
     await Ship(pool).sail()
     alive = await Ship(pool).sail()
     assert alive.connector(id).sessions == 0
     await pool.execute("UPDATE supplier_sessions SET lease_until = lease_until + $1::interval", moved)
     await pool.execute("UPDATE workers SET seen_at = now() + $2::interval WHERE id <> $1", alive.id, moved)
+    await alive.refresh()
+    assert alive.connector(id).sessions == (0 if waits else 2)
+    alive.time += waits
     await alive.refresh()
     assert alive.connector(id).sessions == 2
     assert await pool.fetchval("SELECT max(lease_until) < now() + interval '1 minute' FROM supplier_sessions")
@@ -345,6 +358,51 @@ async def test_a_living_worker_keeps_its_sessions_when_the_clock_is_set_back(poo
     await ship.refresh()
     assert ship.connector(id).sessions == 2
     assert await pool.fetchval("SELECT max(lease_until) < now() + interval '1 minute' FROM supplier_sessions")
+
+
+async def test_no_other_worker_takes_a_living_ones_sessions_when_the_clock_is_set_back(pool: Pool) -> None:
+    """The supplier would have too many for a moment, and refuse one. Both seem not to have been seen recently."""
+    id = await add(pool, sessions=2)
+    first, second = await Ship(pool).sail(), await Ship(pool).sail()
+    for ship in (first, second, first, second):
+        await ship.refresh()
+    assert open_sessions([first, second], id) == [1, 1]
+    held = "SELECT slot, worker_id FROM supplier_sessions ORDER BY slot"
+    before = await pool.fetch(held)
+    for _ in range(2):  # as often as the clock is set back
+        await pool.execute("UPDATE supplier_sessions SET lease_until = lease_until + interval '3 days'")
+        await pool.execute("UPDATE workers SET seen_at = now() + interval '3 days'")
+        await second.refresh()
+        second.time += SLOT_LEASE - 1
+        await second.refresh()
+        assert open_sessions([first, second], id) == [1, 1]
+        await first.refresh()
+        second.time += SLOT_LEASE
+        await second.refresh()
+        assert open_sessions([first, second], id) == [1, 1]
+        assert await pool.fetch(held) == before
+
+
+async def test_what_was_leased_before_the_clock_was_set_back_is_not_shown_as_held(pool: Pool) -> None:
+    id = await add(pool, sessions=2)
+    ship = await Ship(pool).sail()
+    await ship.refresh()
+    await pool.execute("UPDATE supplier_sessions SET receives = false")
+
+    async def shown() -> list[Any]:
+        async with pool.acquire() as conn:
+            (supplier,) = await now.suppliers(conn)
+            return [
+                (await suppliers.sessions(conn)).get(id, suppliers.UNHELD)[:2],
+                await suppliers.deaf(conn),
+                [one.number for one in await watching.sessions(conn, id)],
+                [one.sessions for one in await now.workers(conn)],
+                (supplier.leased, supplier.bound),
+            ]
+
+    assert await shown() == [(2, 2), {id: 2}, [1, 2], [2], (2, 2)]
+    await pool.execute("UPDATE supplier_sessions SET lease_until = lease_until + interval '3 days'")
+    assert await shown() == [(0, 0), {}, [], [0], (0, 0)]
 
 
 async def test_fewer_sessions_are_closed_and_a_paused_supplier_has_none(pool: Pool) -> None:

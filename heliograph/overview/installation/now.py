@@ -25,6 +25,7 @@ from heliograph.overview.installation import approvals, queued_work, steps
 from heliograph.overview.installation.queued_work import Held
 from heliograph.overview.installation.steps import Facts
 from heliograph.queue import holds
+from heliograph.suppliers.slots import IS_HELD
 from heliograph.traffic.reconciliation import hour_of
 
 #: Minimum span of a rate if there are enough readings, and how long readings are kept, in seconds.
@@ -131,7 +132,7 @@ SELECT kind, (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = asked.kin
 """
 WORKERS = f"""
 SELECT {heartbeat.COLUMNS}, drain, drained_at,
-       (SELECT count(*) FROM supplier_sessions s WHERE s.worker_id = w.id AND s.lease_until > now()) AS sessions
+       (SELECT count(*) FROM supplier_sessions s WHERE s.worker_id = w.id AND {IS_HELD}) AS sessions
   FROM workers w
  WHERE {heartbeat.IS_LISTED} ORDER BY name, started_at LIMIT $1
 """
@@ -144,13 +145,10 @@ SELECT s.id, s.name, s.kind, s.state, s.simulated AS is_simulated, s.sessions AS
        (SELECT count(*) FROM (SELECT FROM queue q WHERE q.kind = 'sms' AND q.line = s.id LIMIT {COUNTED + 1}) counted)
        AS waiting
   FROM suppliers s
-       LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE lease_until > now()) AS leased,
-                                 count(*) FILTER (WHERE lease_until > now() AND bound) AS bound,
-                                 (sum(in_flight) FILTER (WHERE lease_until > now()))::int AS in_flight,
-                                 sum(rate) FILTER (WHERE lease_until > now()) AS rate,
-                                 max(detail) FILTER (WHERE lease_until > now()
-                                                       AND NOT (bound AND s.kind = 'smpp')) AS detail
-                            FROM supplier_sessions WHERE supplier_id = s.id) held ON true
+       LEFT JOIN LATERAL (SELECT count(*) AS leased, count(*) FILTER (WHERE bound) AS bound,
+                                 sum(in_flight)::int AS in_flight, sum(rate) AS rate,
+                                 max(detail) FILTER (WHERE NOT (bound AND s.kind = 'smpp')) AS detail
+                            FROM supplier_sessions WHERE supplier_id = s.id AND {IS_HELD}) held ON true
  WHERE s.state <> 'removed' ORDER BY s.priority, s.name LIMIT $1
 """
 REST = f"""

@@ -43,15 +43,12 @@ from heliograph.suppliers.contract import (
     OnAnswered,
     Receipt,
 )
+from heliograph.suppliers.slots import SLOT_LEASE, SLOT_LONGEST, Leases
 
 log = structlog.get_logger()
 
-#: Seconds after which a slot that was not renewed is free again.
-SLOT_LEASE = 5.0
 #: A lease is renewed once this many seconds are left: with a check every second, at every other check.
 SLOT_RENEWED = 3.5
-#: A lease that seems to last for more seconds than this was taken before the clock was set back, and does not count.
-SLOT_LONGEST = 60.0
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 TEST_ACCOUNT = Supplier(
     id=test_mode.SUPPLIER,
@@ -164,11 +161,13 @@ class SupplierPool:
         on_receipts: Callable[[UUID, Sequence[Receipt]], Any],
         on_inbound: Callable[[UUID, Sequence[Inbound]], Any],
         backlog: Backlog | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`factories`: by the kind of supplier. `account`: builds what a connector gets, with its secret opened.
         `backlog`: the worker's; None: its own."""
         self._pool = pool
         self._worker_id = worker_id
+        self._leases = Leases(monotonic)
         self._backlog = backlog or Backlog(cycle=0.0)
         #: True if the backlog is its own, in which nobody else looks for work.
         self._looks = backlog is None
@@ -318,12 +317,13 @@ class SupplierPool:
         others: dict[UUID, set[int]] = {}
         ready: dict[UUID, set[UUID]] = {}
         moving: set[UUID] = set()
+        held_by_others = self._leases.held_by_others(slots)
         for supplier_id, slot, is_mine, left, worker_id, is_ready, moves in slots:
             if is_mine:
                 mine.setdefault(supplier_id, []).append(slot)
                 if SLOT_RENEWED < left <= SLOT_LONGEST:
                     fresh.add((supplier_id, slot))
-            elif 0 <= left <= SLOT_LONGEST:
+            elif (supplier_id, slot) in held_by_others:
                 others.setdefault(supplier_id, set()).add(slot)
                 if moves:
                     moving.add(supplier_id)

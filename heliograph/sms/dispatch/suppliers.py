@@ -22,6 +22,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.base.sentences import Sentence, quoted, unpacked
 from heliograph.sms.dispatch import routing
 from heliograph.sms.dispatch.routing import Supplier
+from heliograph.suppliers.slots import IS_HELD
 
 
 class SupplierExists(Refusal):
@@ -227,17 +228,15 @@ async def id_of(conn: Connection, reference: str) -> UUID:
     return id
 
 
-SESSIONS = """
-SELECT supplier_id, count(*) FILTER (WHERE lease_until > now()) AS leased,
-       count(*) FILTER (WHERE lease_until > now() AND bound) AS bound,
-       max(detail) FILTER (WHERE lease_until > now()) AS detail
-  FROM supplier_sessions GROUP BY supplier_id
+SESSIONS = f"""
+SELECT supplier_id, count(*) AS leased, count(*) FILTER (WHERE bound) AS bound, max(detail) AS detail
+  FROM supplier_sessions WHERE {IS_HELD} GROUP BY supplier_id
 """
 
 
-NOT_RECEIVING = """
+NOT_RECEIVING = f"""
 SELECT supplier_id, count(*) AS count FROM supplier_sessions
- WHERE lease_until > now() AND bound AND NOT receives GROUP BY supplier_id
+ WHERE {IS_HELD} AND bound AND NOT receives GROUP BY supplier_id
 """
 
 

@@ -15,6 +15,7 @@ from heliograph.sms.circuits import sharing
 from heliograph.sms.circuits.sharing import CircuitState
 from heliograph.sms.watched import sessions as wires
 from heliograph.suppliers.contract import WireActivity
+from heliograph.suppliers.slots import IS_HELD
 from heliograph.traffic import reconciliation
 from heliograph.traffic.reconciliation import Line, Query
 
@@ -69,11 +70,11 @@ async def watch(conn: Connection) -> Mapping[UUID, Watched]:
     }
 
 
-SESSIONS = """
+SESSIONS = f"""
 SELECT w.name AS worker, s.slot + 1 AS number, s.bound AS is_bound, s.bound_at AS since, s.in_flight,
        CASE WHEN s.bound THEN '' ELSE s.detail END AS error, s.wire
   FROM supplier_sessions s JOIN workers w ON w.id = s.worker_id
- WHERE s.supplier_id = $1 AND s.lease_until > now() ORDER BY s.slot
+ WHERE s.supplier_id = $1 AND {IS_HELD} ORDER BY s.slot
 """
 
 

@@ -1,0 +1,43 @@
+"""Slots: the leases by which workers share the sessions that suppliers allow (the table `supplier_sessions`).
+
+The rule nobody may break: which leases count is decided here, so that no page shows a session that a worker would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+import asyncpg
+
+#: Seconds after which a slot that was not renewed is free again.
+SLOT_LEASE = 5.0
+#: A lease that seems to last for more seconds than this was taken before the clock was set back, and does not count.
+SLOT_LONGEST = 60.0
+#: An SQL condition: this row of `supplier_sessions` is held by a worker.
+IS_HELD = f"lease_until > now() AND lease_until <= now() + interval '{SLOT_LONGEST:g} seconds'"
+
+
+class Leases:
+    """Which leases of other workers count. One that lasts longer than any can was taken before the clock was set back:
+    a living worker replaces it, and until it has had a lease's time to do so, nobody takes its session."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        #: When such leases were first seen: by supplier, slot and worker.
+        self._ahead: dict[tuple[UUID, int, UUID], float] = {}
+
+    def held_by_others(self, slots: Iterable[asyncpg.Record]) -> set[tuple[UUID, int]]:
+        """Suppliers and slots. Rows: supplier_id, slot, worker_id, mine, left (seconds that the lease still lasts)."""
+        at, known, self._ahead = self._monotonic(), self._ahead, {}
+        held = set()
+        for row in slots:
+            if row["mine"] or row["left"] < 0:
+                continue
+            if row["left"] > SLOT_LONGEST:
+                key = (row["supplier_id"], row["slot"], row["worker_id"])
+                since = self._ahead[key] = known.get(key, at)
+                if at - since >= SLOT_LEASE:
+                    continue
+            held.add((row["supplier_id"], row["slot"]))
+        return held
