@@ -364,5 +364,9 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
         since=withheld[0].created_at,
         reasons=reasons or said("no reason given"),
     )
+    if any(one.restored for one in withheld):
+        detail = joined(
+            [detail, said("retention is suspended until what was restored from a backup is released")], by="; "
+        )
     remedy = said("`heliograph hold list` shows what is held, `heliograph hold release` releases it.")
     return [check, Check(said("holds"), "warning", detail, remedy)]

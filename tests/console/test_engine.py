@@ -326,7 +326,7 @@ async def test_what_was_restored_is_held_without_expiring(pool: Pool, tenant: Te
     wrong = await root.submit(page, "/console/queue/hold", reason="", restored="yes")
     assert (wrong.status, 'name="restored" value="yes" checked' in wrong.text) == (422, True)
     page = await root.submit(page, "/console/queue/hold", reason="pgBackRest", restored="yes")
-    assert "pgBackRest It was restored from a backup: none of it expires." in page.words
+    assert "pgBackRest It was restored from a backup: none of it expires, and retention is suspended" in page.words
     async with pool.acquire() as conn:
         assert [(one.kind, one.restored) for one in await holds.list_all(conn)] == [("webhook", False), ("sms", True)]
 

@@ -34,6 +34,8 @@ from heliograph.overview.installation.now import Watch
 from heliograph.people import tries, users
 from heliograph.people.operators import accounts
 from heliograph.people.tries import FREE_ACCOUNT
+from heliograph.queue import holds
+from heliograph.queue.holds import Selection
 from heliograph.retention import forgetting
 from heliograph.sms.dispatch import suppliers
 from tests.certificates import Authority
@@ -419,6 +421,18 @@ async def test_a_backup_dated_by_a_clock_that_was_ahead_does_not_hide_that_none_
     await pool.execute("UPDATE backups SET verified_at = now() WHERE taken_at < now() - interval '2 days'")
     verified = await named(pool, settings, "backups")
     assert f"the last verified one of {three_days_ago:%Y-%m-%d}" in str(verified.detail)
+
+
+async def test_what_suspends_retention_is_told_with_the_command_that_ends_it(pool: Pool, database_url: str) -> None:
+    settings = Settings(database_url=database_url, secret_key="k" * 40)
+    suspended = "retention is suspended until what was restored from a backup is released"
+    async with pool.acquire() as conn:
+        await holds.hold(conn, Selection(kinds=("sms",)), reason="a bill")
+        assert suspended not in (await named(pool, settings, "holds")).detail
+        await holds.hold(conn, Selection(kinds=("webhook",)), reason="a backup", restored=True)
+    told = await named(pool, settings, "holds")
+    assert suspended in told.detail
+    assert "heliograph hold release" in told.remedy
 
 
 async def test_an_archive_is_compared_with_what_the_newest_backup_needs(
