@@ -52,8 +52,13 @@ def launch(module: str, *arguments: str) -> str:
             stdin=subprocess.DEVNULL,
             preexec_fn=end_with_parent,
         )
-    atexit.register(process.kill)
+    atexit.register(_end, process)
     return name
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def standing_for(address: str) -> list[str]:

@@ -98,7 +98,7 @@ def make_base(place: Path, tag: str) -> None:
     root, wheels = place / "root", place / "pip"
     _run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, "pip")
     _run("debootstrap", "--variant=minbase", "--include=python3,libpython3-stdlib", RELEASE, root)
-    for wheel in wheels.iterdir():
+    for wheel in wheels.glob("*.whl"):  # pip may leave notes about what it downloads beside them
         shutil.copy(wheel, root / "opt")
     _run("chroot", root, "sh", "-ec", FINISH)
     packed = place / "base.tar"

@@ -59,5 +59,8 @@ async def test_http_answers_that_came_while_the_process_was_stopped_count(run: s
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     said, _ = await process.communicate()
-    assert said.split()[-3:] == [b"Answer"] * 3
     server.close()
+    for one in asked:
+        one.close()
+        await one.wait_closed()
+    assert said.split()[-3:] == [b"Answer"] * 3
