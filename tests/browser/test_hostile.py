@@ -127,9 +127,12 @@ async def test_what_is_written_stays_text(site: Site) -> None:
     site.complaints = [one for one in site.complaints if "status of 404" not in one]
 
 
-#: All that a page shows, fields included.
-SHOWN = """() => [document.body.innerText, ...[...document.querySelectorAll('input, textarea')].map(one => one.value)]
-    .join('\\n')"""
+#: All that a page shows, fields included, and what is folded away: of attempts, only the last one's answer is open.
+SHOWN = """() => {
+  for (const one of document.querySelectorAll('main details')) one.open = true;
+  return [document.body.innerText, ...[...document.querySelectorAll('input, textarea')].map(one => one.value)]
+    .join('\\n');
+}"""
 #: What a file may be called, quotes aside: browsers write those otherwise.
 FILE = "<img src=x onerror=evil()>.csv"
 
