@@ -8,6 +8,7 @@ import functools
 import gc
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -122,6 +123,13 @@ async def empty_database_url(database_server: Cluster) -> AsyncIterator[str]:
 @pytest.fixture
 async def pool(database_url: str) -> AsyncIterator[Pool]:
     """Connections to `database_url`."""
+    async with connections(database_url) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def connections(database_url: str) -> AsyncIterator[Pool]:
+    """What `pool` is. Once the test is over, the events that it left are compared with their documentation."""
     opened = await open_pool(database_url, size=4)
     try:
         yield opened

@@ -3,6 +3,10 @@
 A journey is told in English and speaks to the page in its reader's language (`Site.says`), under the theme that their
 system has. In its short form it is made once, some journeys by day and some by night; in its long form in each of both
 languages and both themes (`looks`).
+
+A test process starts one browser and one Playwright, 0.7 s of processor time, for all of its tests; each reader has a
+context, which shares nothing with those of others: cookies, storage, cache and renderer are its own. What belongs to
+the browser lives as long as an event loop does, so these tests and their fixtures run in one loop (`ONE_LOOP`).
 """
 
 from __future__ import annotations
@@ -11,14 +15,17 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
-from playwright.async_api import BrowserContext, Page, async_playwright
+import pytest_asyncio
+from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
 
 from heliograph.base.database.pool import Pool
 from heliograph.pages import languages
 from heliograph.people import links, memberships, users
+from tests.conftest import connections
+from tests.database import Cluster
 from tests.processes import LONG, Installation, installation, until_true
 
 ARGUMENTS = [
@@ -28,6 +35,8 @@ ARGUMENTS = [
 #: Each page is a new world to V8: it optimizes code, in threads of its own, that is hardly run again. Without that, a
 #: crawl of all pages takes a fifth less processor time.
 LIGHT = ["--js-flags=--no-opt --no-maglev"]
+#: The loop of whatever touches the browser: that of the whole session.
+ONE_LOOP: Literal["session"] = "session"
 PASSWORD = "correct horse battery staple"
 #: Milliseconds that a condition of a page is waited for.
 PATIENCE = 60_000
@@ -121,23 +130,68 @@ class Site:
             return links.address(self.base, await links.make(conn, self.made.actor, user_id=user.id))
 
 
+class Chromium:
+    """The test process's browser: there once somebody wants it, and again after it has crashed."""
+
+    def __init__(self, playwright: Playwright) -> None:
+        self._playwright = playwright
+        self._browser: Browser | None = None
+
+    async def context(self, look: Look) -> BrowserContext:
+        """A new one, of a reader who sees pages like this."""
+        if self._browser is None or not self._browser.is_connected():
+            arguments = ARGUMENTS + ([] if LONG else LIGHT)
+            self._browser = await self._playwright.chromium.launch(executable_path=chromium(), args=arguments)
+        return await self._browser.new_context(
+            color_scheme=look.theme,
+            locale={"en": "en-GB", "pt": "pt-PT"}[look.language],
+            # Colours that fade are painted frame by frame, by a processor. The long form sees them fade.
+            reduced_motion="no-preference" if LONG else "reduce",
+        )
+
+    async def close(self) -> None:
+        if self._browser is not None:
+            await self._browser.close()
+
+
 @asynccontextmanager
-async def browsing(made: Installation, pool: Pool, place: Path, look: Look = DAY) -> AsyncIterator[Site]:
-    """A browser of a reader who sees pages like this."""
-    options: dict[str, Any] = {
-        "executable_path": chromium(),
-        "args": ARGUMENTS + ([] if LONG else LIGHT),
-        "color_scheme": look.theme,
-    }
-    options["locale"] = {"en": "en-GB", "pt": "pt-PT"}[look.language]
-    # Colours that fade are painted frame by frame, by a processor. The long form sees them fade.
-    options["reduced_motion"] = "no-preference" if LONG else "reduce"
+async def browsing(made: Installation, pool: Pool, browser: Chromium, look: Look = DAY) -> AsyncIterator[Site]:
+    """A reader who sees pages like this, with a context and a page."""
+    context = await browser.context(look)
+    try:
+        yield Site(made, context, await context.new_page(), pool, look)
+    finally:
+        await context.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and pytest_asyncio.is_async_test(item):
+            # Before the mark without a scope that each of them has.
+            item.add_marker(pytest.mark.asyncio(loop_scope=ONE_LOOP), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope=ONE_LOOP)
+async def browser() -> AsyncIterator[Chromium]:
     async with async_playwright() as playwright:
-        context = await playwright.chromium.launch_persistent_context(place / "browser", **options)
-        try:
-            yield Site(made, context, await context.new_page(), pool, look)
-        finally:
-            await context.close()
+        found = Chromium(playwright)
+        yield found
+        await found.close()
+
+
+@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+async def database_url(database_server: Cluster) -> AsyncIterator[str]:
+    """As everywhere, in the browser's loop."""
+    async with database_server.database() as url:
+        yield url
+
+
+@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    """As everywhere, in the browser's loop."""
+    async with connections(database_url) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -146,11 +200,12 @@ def settings_of_site() -> dict[str, str]:
     return {}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
 async def site(
     request: pytest.FixtureRequest,
     database_url: str,
     pool: Pool,
+    browser: Chromium,
     tmp_path: Path,
     settings_of_site: dict[str, str],
 ) -> AsyncIterator[Site]:
@@ -159,7 +214,7 @@ async def site(
         installation(database_url, tmp_path, smsc={"magic": MAGIC}, **settings_of_site) as made,
         made.serving(),
         made.working(),
-        browsing(made, pool, tmp_path, getattr(request, "param", DAY)) as found,
+        browsing(made, pool, browser, getattr(request, "param", DAY)) as found,
     ):
         yield found
         assert found.complaints == []

@@ -18,7 +18,7 @@ from tests.processes import until_true
 from tests.rules.factories import message
 
 from . import places
-from .conftest import DAY, LONG, NIGHT, PASSWORD, Look, Site, browsing, looks, press_key, until_says
+from .conftest import DAY, LONG, NIGHT, PASSWORD, Chromium, Look, Site, browsing, looks, press_key, until_says
 from .test_accessible import FOCUS, RUN, VENDOR
 from .test_passkeys import device
 
@@ -65,7 +65,7 @@ async def set_up(site: Site, host: str = "127.0.0.1") -> str:
 
 @pytest.mark.lasts(25)
 @pytest.mark.parametrize("site", looks(DAY), indirect=True)
-async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site: Site, tmp_path: Path) -> None:
+async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site: Site, browser: Chromium) -> None:
     page = site.page
     await set_up(site)
     await page.get_by_role("link", name=site.says("Organizations")).first.focus()
@@ -81,7 +81,7 @@ async def test_from_the_first_link_to_an_organization_whose_owner_signs_in(site:
         await page.keyboard.type(value)
     await press_key(page, "Enter")
     link = await page.locator("#link").input_value()
-    async with browsing(site.made, site.pool, tmp_path / "owner", Look(site.locale.language, "light")) as theirs:
+    async with browsing(site.made, site.pool, browser, Look(site.locale.language, "light")) as theirs:
         # They accept with a name and a password, and come back by it.
         owner = theirs.page
         await owner.goto(link)

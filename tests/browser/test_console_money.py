@@ -9,22 +9,25 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from heliograph.base.database.pool import Pool
 from tests.processes import installation
 from tests.rules.test_billing import LEDGER, bounds, used
 
-from .conftest import DAY, Site, browsing, looks, press_key
+from .conftest import DAY, ONE_LOOP, Chromium, Site, browsing, looks, press_key
 from .test_console import set_up
 
 
-@pytest.fixture
-async def office(request: pytest.FixtureRequest, database_url: str, pool: Pool, tmp_path: Path) -> AsyncIterator[Site]:
+@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+async def office(
+    request: pytest.FixtureRequest, database_url: str, pool: Pool, browser: Chromium, tmp_path: Path
+) -> AsyncIterator[Site]:
     """A site without a worker: what was sent stays where the test puts it."""
     async with (
         installation(database_url, tmp_path) as made,
         made.serving(),
-        browsing(made, pool, tmp_path, request.param) as found,
+        browsing(made, pool, browser, request.param) as found,
     ):
         yield found
         assert found.complaints == []

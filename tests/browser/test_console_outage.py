@@ -13,6 +13,7 @@ import aiohttp
 import asyncpg
 import msgspec
 import pytest
+import pytest_asyncio
 from playwright.async_api import Request, Route
 
 from heliograph import doctor
@@ -25,19 +26,21 @@ from heliograph.whatsapp.mirror import accounts, apps
 from tests.certificates import Authority
 from tests.processes import installation
 
-from .conftest import NIGHT, Site, browsing, looks
+from .conftest import NIGHT, ONE_LOOP, Chromium, Site, browsing, looks
 from .test_console import set_up
 
 SECRET = "a secret of an app at Meta"
 
 
-@pytest.fixture
-async def site(request: pytest.FixtureRequest, database_url: str, pool: Pool, tmp_path: Path) -> AsyncIterator[Site]:
+@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+async def site(
+    request: pytest.FixtureRequest, database_url: str, pool: Pool, browser: Chromium, tmp_path: Path
+) -> AsyncIterator[Site]:
     """A site whose worker goes when the test says so (`site.worker`)."""
     async with (
         installation(database_url, tmp_path) as made,
         made.serving(),
-        browsing(made, pool, tmp_path, request.param) as found,
+        browsing(made, pool, browser, request.param) as found,
     ):
         yield found
         assert found.complaints == []
@@ -243,13 +246,15 @@ async def test_a_wall_that_could_not_be_renewed_asks_again_within_five_seconds(s
     site.complaints.clear()
 
 
-@pytest.fixture
-async def full(request: pytest.FixtureRequest, database_url: str, pool: Pool, tmp_path: Path) -> AsyncIterator[Site]:
+@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+async def full(
+    request: pytest.FixtureRequest, database_url: str, pool: Pool, browser: Chromium, tmp_path: Path
+) -> AsyncIterator[Site]:
     """A site that wants more of its disk to be free than there is."""
     async with (
         installation(database_url, tmp_path, HELIOGRAPH_DISK_FREE_PERCENT="100") as made,
         made.serving(),
-        browsing(made, pool, tmp_path, request.param) as found,
+        browsing(made, pool, browser, request.param) as found,
     ):
         yield found
         assert found.complaints == []

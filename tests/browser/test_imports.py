@@ -15,7 +15,7 @@ from playwright.async_api import Route
 from heliograph.base.database.pool import Pool
 from tests.processes import installation, until_true
 
-from .conftest import NIGHT, Look, browsing, looks
+from .conftest import NIGHT, Chromium, Look, browsing, looks
 
 ROWS = 10_000
 #: What a page says of an import that was undone.
@@ -49,12 +49,12 @@ async def answers(base_url: str) -> bool:
 @pytest.mark.lasts(40)
 @pytest.mark.parametrize("look", looks(NIGHT), ids=str)
 async def test_a_messy_file_while_processes_are_killed(
-    database_url: str, pool: Pool, tmp_path: Path, look: Look
+    database_url: str, pool: Pool, browser: Chromium, tmp_path: Path, look: Look
 ) -> None:
     people, rejected = messy(tmp_path / "people.csv")
     async with (
         installation(database_url, tmp_path, **FAST) as made,
-        browsing(made, pool, tmp_path, look) as site,
+        browsing(made, pool, browser, look) as site,
     ):
         await pool.execute("UPDATE organizations SET country = 'MZ'")
         web, worker = await made.api(), await made.worker()
