@@ -41,7 +41,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 def fields(kind: str) -> list[Field]:
     """All settings of a kind, in the order of its struct."""
-    known = options.fields(kind)
+    known, defaults = options.fields(kind), options.effective(kind, {})
     found = []
     for one in kinds.fields(kind):
         of, meaning = known[one.name]
@@ -54,7 +54,7 @@ def fields(kind: str) -> list[Field]:
                 control=control,
                 group=_group(one.name, is_required=required),
                 choices=choices,
-                default=_typed(options.effective(kind, {})[one.name]),
+                default=_typed(defaults[one.name]),
                 is_required=required,
             )
         )

@@ -5,6 +5,7 @@ The rule nobody may break: a password is not a setting, and is never shown, not 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -39,7 +40,12 @@ class Routing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def fields(kind: str) -> dict[str, tuple[Any, str]]:
     """Type and meaning of each setting of a kind of supplier."""
-    struct = kinds.SETTINGS[kind]
+    return dict(_typed_fields(kinds.SETTINGS[kind]))
+
+
+@functools.cache
+def _typed_fields(struct: type[msgspec.Struct]) -> dict[str, tuple[Any, str]]:
+    """Evaluating annotations takes half a millisecond, and a page of a form needs them several times."""
     hints = get_type_hints(struct, include_extras=True)
     return {
         name: (get_args(hints[name])[0], get_args(hints[name])[1])
