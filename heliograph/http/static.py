@@ -44,13 +44,15 @@ class StaticPage:
         headers: Headers | None = None,
         *,
         vary: str = "accept-encoding",
+        known: str = "",
     ) -> None:
         """`body`: its bytes, or a `mapped` file. `kind`: its media type. `caching`: Cache-Control. `headers`:
-        additional ones. `vary`: the headers that select it, at least the encoding."""
+        additional ones. `vary`: the headers that select it, at least the encoding. `known`: the body's digest, from
+        whoever has computed it."""
         self.body = body
         self.kind = (b"content-type", kind.encode())
         # A weak tag, since it is the same for both encodings.
-        self.etag = f'"{digest(body)}"'.encode()
+        self.etag = f'"{known or digest(body)}"'.encode()
         self.headers: Headers = [
             (b"etag", b"W/" + self.etag),
             (b"cache-control", caching.encode()),

@@ -54,11 +54,32 @@ _ALWAYS: Headers = [
 _HTML = "text/html; charset=utf-8"
 
 
+class _File(msgspec.Struct, frozen=True):
+    """What a page is made from, without reading the file again."""
+
+    body: mmap.mmap
+    kind: str
+    caching: str
+    digest: str
+
+    def page(self) -> StaticPage:
+        return StaticPage(self.body, self.kind, self.caching, _ALWAYS, known=self.digest)
+
+
 @functools.cache
-def _read() -> tuple[Guide, list[tuple[str, str, mmap.mmap]]]:
-    """The guide, and the viewer's files by name with their addresses; shared by all servers in a process."""
-    bodies = ((name, mapped(_FOLDER / name)) for name in _TYPES)
-    return Guide(), [(name, f"{PATH}/{digest(body)}/{name}", body) for name, body in bodies]
+def _read() -> tuple[Guide, dict[str, str], dict[str, _File]]:
+    """The guide, the addresses of the viewer's files by name, and all files by address; shared by all servers in a
+    process."""
+    made, addresses, files = Guide(), {}, {}
+    for name, kind in _TYPES.items():
+        body = mapped(_FOLDER / name)
+        known = digest(body)
+        addresses[name] = f"{PATH}/{known}/{name}"
+        files[addresses[name]] = _File(body, kind, "public, max-age=31536000, immutable", known)
+    for address, path in made.pictures.items():
+        body = mapped(path)
+        files[address] = _File(body, "image/png", "no-cache", digest(body))
+    return made, addresses, files
 
 
 class Docs:
@@ -70,12 +91,9 @@ class Docs:
         """`document`: the OpenAPI document, if no API serves it alongside these pages."""
         self._strangers = strangers
         self._public_url = public_url
-        self._guide, viewer = _read()
-        self._styled = {f"{{{name}}}": address for name, address, _ in viewer}
-        self._pages = {
-            address: StaticPage(body, _TYPES[name], "public, max-age=31536000, immutable", _ALWAYS)
-            for name, address, body in viewer
-        }
+        self._guide, addresses, files = _read()
+        self._styled = {f"{{{name}}}": address for name, address in addresses.items()}
+        self._pages = {address: file.page() for address, file in files.items()}
         page = self._html((_FOLDER / "docs.html").read_text())
         self._pages[PATH] = self._pages[PATH + "/"] = page
         # Browsers get the dashboard, all other clients the index of the API.
@@ -83,8 +101,6 @@ class Docs:
         self._pages[FRONT] = StaticPage(index, "application/json", "no-cache", _ALWAYS, vary="accept, accept-encoding")
         if document is not None:
             self._pages[_DOCUMENT] = document
-        for address, path in self._guide.pictures.items():
-            self._pages[address] = StaticPage(mapped(path), "image/png", "no-cache", _ALWAYS)
         self.paths = frozenset(self._pages) | frozenset(self._guide.entries) | {guide.SEARCH, _GUIDE}
 
     def _html(self, text: str, vary: str = "accept-encoding") -> StaticPage:
