@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,16 +131,17 @@ def texts() -> set[str]:
     return {text for text in found if text}
 
 
-def sentences() -> set[str]:
+@functools.cache
+def sentences() -> frozenset[str]:
     """What is told to operators anywhere (`base.sentences`), and what is kept as a word and told as a sentence."""
-    found = set()
+    found: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         source = path.read_text()
         if "base.sentences import" in source:
             found |= set(_said(ast.parse(source)))
     found |= {one.title for one in _faults()}
     found |= {*smtp.REASONS.values(), *SUSPICIONS.values(), *STATES}
-    return found | {"credential", "paused", "draining", "removed"}
+    return frozenset(found | {"credential", "paused", "draining", "removed"})
 
 
 def _said(tree: ast.Module) -> Iterator[str]:
