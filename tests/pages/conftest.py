@@ -67,8 +67,11 @@ class Browser:
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
-        # Cookies of an address count, too.
-        self.session = aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True))
+        # Cookies of an address count, too. That pages may be packed has a test of its own (`test_live.py`):
+        # packing and unpacking each of thousands is a twentieth of what they cost.
+        self.session = aiohttp.ClientSession(
+            cookie_jar=aiohttp.CookieJar(unsafe=True), headers={"Accept-Encoding": "identity"}
+        )
 
     async def get(self, path: str, **headers: str) -> Page:
         accept = {"Accept": "text/html"} | {name.replace("_", "-"): value for name, value in headers.items()}

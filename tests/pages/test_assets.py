@@ -62,7 +62,8 @@ async def weight(owner: Browser, page: Page) -> int:
     assert page.headers["content-security-policy"] == POLICY
     size = len(gzip.compress(page.text.encode(), 4))
     for file in files(page):
-        async with owner.session.get(owner.base_url + file, auto_decompress=False) as answer:
+        asked = {"Accept-Encoding": "gzip"}
+        async with owner.session.get(owner.base_url + file, headers=asked, auto_decompress=False) as answer:
             assert (answer.status, answer.headers["cache-control"]) == (200, "public, max-age=31536000, immutable")
             assert answer.headers["content-security-policy"] == POLICY
             size += len(await answer.read())

@@ -94,3 +94,19 @@ async def test_any_address_answers_whoever_asks_for_regions(owner: Browser) -> N
         for seen in (0, later):
             assert (await region(owner, path, seen=seen)).status == status, path
     assert (await owner.get("/", HX_Request="true", X_Seen="x")).status == 200
+
+
+async def test_a_page_and_a_region_are_packed_for_a_browser_that_takes_it(
+    api: Api, tenant: Tenant, owner: Browser
+) -> None:
+    for _ in range(4):
+        await send(api, tenant)
+    regions = {"X_Seen": "0", "HX_Request": "true"}
+    for headers in ({}, regions):
+        plain = await owner.get("/messages", **headers)
+        packed = await owner.get("/messages", Accept_Encoding="br, gzip", **headers)
+        assert [one.headers.get("content-encoding") for one in (plain, packed)] == [None, "gzip"]
+        assert int(plain.headers["content-length"]) == len(plain.text.encode())
+        assert int(packed.headers["content-length"]) < len(packed.text.encode()) / 2
+        assert "+258" in plain.words
+        assert "+258" in packed.words
