@@ -752,25 +752,38 @@ async def test_nobody_listening_is_a_connect_failure() -> None:
             assert kind(await post(client, f"http://127.0.0.1:{taken.getsockname()[1]}/")) == "connect"
 
 
-async def test_others_are_served_while_many_hang() -> None:
+@contextlib.asynccontextmanager
+async def hanging(client: HttpClient) -> AsyncIterator[list[asyncio.Task[Answer | Failure]]]:
+    """Sixty requests to three kinds of tarpits, which have begun."""
     async with (
         listening(hang) as silent,
         listening(trickle_head) as trickling,
         listening(interim_for_ever) as interim,
-        listening(answer=ok()) as quick,
-        outbound(webhook_timeout_seconds=1.5) as client,
     ):
-        hostile = [
+        requests = [
             asyncio.create_task(post(client, f"{scheme}://127.0.0.1:{tarpit.port}/{n}"))
             for n in range(10)
             for scheme in ("http", "https")
             for tarpit in (silent, trickling, interim)
         ]
         await until(lambda: silent.connections == 20)
+        yield requests
+
+
+async def test_others_are_served_while_many_hang() -> None:
+    async with listening(answer=ok()) as quick, outbound() as client, hanging(client) as requests:
+        silent = requests[::3]
         results = await asyncio.gather(*(post(client, f"http://127.0.0.1:{quick.port}/") for _ in range(60)))
         assert {kind(result) for result in results} == {"200"}
-        assert not hostile[0].done()
-        assert {kind(result) for result in await asyncio.gather(*hostile)} <= {"timeout", "tls"}
+        assert not any(request.done() for request in silent)
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+
+
+async def test_many_that_hang_end_in_time() -> None:
+    async with outbound(webhook_timeout_seconds=1.5) as client, hanging(client) as requests:
+        assert {kind(result) for result in await asyncio.gather(*requests)} <= {"timeout", "tls"}
 
 
 # --- TLS
