@@ -46,6 +46,7 @@ from heliograph.audit.failures import Failures
 from heliograph.base.crypto import derive_key
 from heliograph.base.database import clock, pulse
 from heliograph.base.database.pool import Pool, open_pool
+from heliograph.base.errors import kinds
 from heliograph.base.process import crash, heartbeat, memory, signals
 from heliograph.base.process.measures import Gauge, database_up
 from heliograph.base.process.settings import Settings, current
@@ -171,10 +172,7 @@ async def serve(
         cursor_key=derive_key(settings.secret_keys, "cursors"),
         document=StaticPage(openapi.document(OPERATIONS, settings.public_url), "application/json", "no-cache"),
         is_draining=lambda: registry.draining,
-        vocabulary=requests.Vocabulary(
-            frozenset({one.id for one in OPERATIONS} | {one.path for one in TABLE.routes if one.method == "POST"}),
-            frozenset(one.code for one in errors()),
-        ),
+        vocabulary=vocabulary(),
     )
     sealing = apps.seal_key(settings)
     intake = CallbackIntake(pool, AppBook(pool, sealing), sealing)
@@ -354,6 +352,15 @@ def _page_services(services: Services, reads: Pool, readers: Readers) -> PageSer
         installation=SettingsCache(reads),
         status=status,
         refusal_of=envelope.refusal_of,
+    )
+
+
+def vocabulary() -> requests.Vocabulary:
+    """What requests of the API and of pages are logged with; all modules that answer them are loaded here."""
+    return requests.Vocabulary(
+        frozenset({one.id for one in OPERATIONS} | {one.path for one in TABLE.routes if one.method == "POST"}),
+        # Pages also refuse what no operation does, so that the documented ones are not all.
+        frozenset({one.code for one in errors()} | {one.code for one in kinds()}),
     )
 
 

@@ -17,6 +17,7 @@ Each concept declares its own refusals next to its rules; only shared ones are h
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 
@@ -34,6 +35,13 @@ class Refusal(Exception):
         #: Extra response headers, such as Retry-After; names in lower case.
         self.headers: dict[str, str] = {}
         super().__init__(self.message)
+
+
+def kinds(of: type[Refusal] = Refusal) -> Iterator[type[Refusal]]:
+    """Every kind of refusal below `of` whose module is loaded."""
+    for one in of.__subclasses__():
+        yield one
+        yield from kinds(one)
 
 
 class Invalid(Refusal):

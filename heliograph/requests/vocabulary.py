@@ -27,6 +27,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
 
     #: Ids of operations, and routes of the dashboard.
     operations: frozenset[str] = frozenset()
+    #: Of refusals by operations of the API and by pages.
     error_codes: frozenset[str] = frozenset()
 
     def unknown(self, filters: Filters) -> list[Unknown]:

@@ -7,6 +7,8 @@ import importlib
 import pkgutil
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -21,7 +23,7 @@ from heliograph import cli
 from heliograph.api.document import error_pages
 from heliograph.api.operations.whatsapp.campaigns import WhatsAppCampaign
 from heliograph.api.routes import OPERATIONS
-from heliograph.base.errors import Refusal
+from heliograph.base.errors import Refusal, kinds
 from heliograph.campaigns import plan, record, standstill
 from heliograph.campaigns.approval import rule
 from heliograph.campaigns.channels import whatsapp as whatsapp_channel
@@ -66,16 +68,21 @@ def refusals() -> set[type[Refusal]]:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 
-    def below(kind: type[Refusal]) -> Iterator[type[Refusal]]:
-        for sub in kind.__subclasses__():
-            yield sub
-            yield from below(sub)
-
     return {
         kind
-        for kind in below(Refusal)
+        for kind in kinds()
         if kind.__module__.startswith("heliograph.") and not kind.__module__.startswith(ON_PAGES)
     }
+
+
+def test_a_started_service_knows_every_code_that_its_pages_refuse_with() -> None:
+    """They are in the request log, and a filter for one is no mistake."""
+    # In a process of its own: this one loads all modules, whether the service does or not.
+    script = "from heliograph import serve; print(*serve.vocabulary().error_codes)"
+    known = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    refusals()
+    codes = {kind.code for kind in kinds() if kind.__module__.startswith(ON_PAGES)}
+    assert {"role_required", "viewing_only", "other_organization", "foreign_form"} <= codes <= set(known)
 
 
 def test_every_error_is_documented_with_its_status() -> None:

@@ -126,6 +126,25 @@ async def test_the_page_of_an_error_leads_to_what_is_known_of_it(
     await until(is_known)
 
 
+async def test_what_only_pages_refuse_with_is_a_code_to_search_for(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    await make_person(pool, tenant, "rui@example.com", "viewer")
+    await other_browser.sign_in("rui@example.com")
+    token = (await other_browser.get("/account")).form("/account")["_token"]
+    page = await other_browser.post("/team/invite", {"_token": token, "email": "eva@example.com", "role": "viewer"})
+    assert page.status == 403
+
+    async def is_written() -> bool:
+        return bool(await pool.fetchval("SELECT count(*) > 0 FROM requests WHERE error_code = 'role_required'"))
+
+    await until(is_written)
+    page = await owner.get("/requests?code=role_required")
+    assert (len(rows(page.text)), 'aria-invalid="true"' in page.text) == (1, False)
+    status, _, found = await api.ask("GET", "/requests?errorCode=role_required", headers=tenant.headers)
+    assert (status, [one["errorCode"] for one in found["items"]]) == (200, ["role_required"])
+
+
 async def test_who_may_not_develop_sees_no_requests(pool: Pool, tenant: Tenant, browser: Browser) -> None:
     await make_person(pool, tenant, "rui@example.com", "sender")
     await browser.sign_in("rui@example.com")

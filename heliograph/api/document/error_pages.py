@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from heliograph.api.shapes.envelope import ERRORS
-from heliograph.base.errors import Refusal
+from heliograph.base.errors import Refusal, kinds
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -42,7 +41,7 @@ def address(code: str) -> str:
 def error_pages(more: str) -> dict[str, tuple[str, str]]:
     """Title and Markdown of every error's page, and of their index, by path. `more`: address of the guide's page on
     errors."""
-    meanings = {one.code: _first_paragraph(one) for one in _below(Refusal)}
+    meanings = {one.code: _first_paragraph(one) for one in kinds()}
     rows = "\n".join(f"| [`{one.code}`]({address(one.code)}) | {one.status} | {one.cause} |" for one in errors())
     told = (
         "# Errors\n\nBase decisions on `error.code`. Quote `error.requestId` when you ask for help; "
@@ -62,12 +61,6 @@ def _text(one: Error, meaning: str) -> str:
         parts.append(f"## `error.details`\n\n| Field | Holds |\n| --- | --- |\n{rows}")
     parts.append(f"[All errors]({ERRORS})")
     return "\n\n".join(parts)
-
-
-def _below(kind: type[Refusal]) -> Iterator[type[Refusal]]:
-    for one in kind.__subclasses__():
-        yield one
-        yield from _below(one)
 
 
 def _first_paragraph(kind: type[Refusal]) -> str:
