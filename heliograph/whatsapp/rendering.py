@@ -23,14 +23,16 @@ _ECHO = "flow_token"
 #: Parts of a template, as `library.slots` names them, whose values its text lacks.
 _OUTSIDE = frozenset({"header", "button"})
 
-# If several accounts have a template of this name, the one changed last.
+# Another account may have a different template of this name.
 LAYOUTS = """
-SELECT DISTINCT ON (t.name, t.language) t.name, t.language, t.category, t.components::text, t.parameter_format,
-       t.edited_at
-  FROM unnest($2::text[], $3::text[]) AS item (name, language)
-  JOIN whatsapp_templates t ON t.organization_id = $1 AND t.name = item.name AND t.language = item.language
- ORDER BY t.name, t.language, t.updated_at DESC
+SELECT item.number_id, t.name, t.language, t.category, t.components::text, t.parameter_format, t.edited_at
+  FROM unnest($2::uuid[], $3::text[], $4::text[]) AS item (number_id, name, language)
+  JOIN whatsapp_numbers n ON n.organization_id = $1 AND n.id = item.number_id
+  JOIN whatsapp_templates t ON t.organization_id = $1 AND t.account_id = n.account_id
+                           AND t.name = item.name AND t.language = item.language
 """
+#: A template as a message names it: the number that it is sent from, name and language.
+Named = tuple[UUID, str | None, str | None]
 
 
 class Rendered(msgspec.Struct, frozen=True):
@@ -48,7 +50,7 @@ async def rendered(conn: Connection, actor: Actor, *, messages: Sequence[Message
     """The text of each message."""
     layouts = await _layouts(conn, actor, messages)
     return {
-        one.id: _rendered(one, *layouts.get((one.template_name, one.template_language), (None, None)))
+        one.id: _rendered(one, *layouts.get((one.number_id, one.template_name, one.template_language), (None, None)))
         for one in messages
     }
 
@@ -56,29 +58,31 @@ async def rendered(conn: Connection, actor: Actor, *, messages: Sequence[Message
 def _rendered(message: Message, known: TemplateLayout | None, edited_at: datetime | None) -> Rendered:
     values = _values((message.content or {}).get("parameters"))
     outside = [] if known is None or not _fits(known, values) else list(zip(library.slots(known), values, strict=True))
+    # Meta may leave out the statuses before the last one. Of a message that never left, nobody has read another text.
+    sent_at = message.sent_at or message.delivered_at or message.read_at
     return Rendered(
         _text(message, known),
-        edited_at is not None and edited_at > (message.sent_at or message.accepted_at),
+        edited_at is not None and sent_at is not None and edited_at > sent_at,
         [(kind, value) for (kind, _), value in outside if kind in _OUTSIDE],
     )
 
 
 async def _layouts(
     conn: Connection, actor: Actor, messages: Sequence[Message]
-) -> dict[tuple[str | None, str | None], tuple[TemplateLayout, datetime | None]]:
-    """By name and language, those of the templates among the messages, and when each was last edited."""
+) -> dict[Named, tuple[TemplateLayout, datetime | None]]:
+    """Those of the templates among the messages, and when each was last edited."""
     wanted = {
-        (one.template_name, one.template_language)
+        (one.number_id, one.template_name, one.template_language)
         for one in messages
         if one.type == "template" and one.template_name and one.content is not None
     }
-    layouts: dict[tuple[str | None, str | None], tuple[TemplateLayout, datetime | None]] = {}
+    layouts: dict[Named, tuple[TemplateLayout, datetime | None]] = {}
     if wanted:
-        names, languages = zip(*wanted, strict=True)
-        for row in await conn.fetch(LAYOUTS, actor.organization_id, list(names), list(languages)):
+        numbers, names, languages = zip(*wanted, strict=True)
+        for row in await conn.fetch(LAYOUTS, actor.organization_id, list(numbers), list(names), list(languages)):
             components = msgspec.json.decode(row["components"])
             known = layout(components, row["parameter_format"], row["category"])
-            layouts[row["name"], row["language"]] = known, row["edited_at"]
+            layouts[row["number_id"], row["name"], row["language"]] = known, row["edited_at"]
     return layouts
 
 

@@ -166,6 +166,7 @@ async def test_a_template_that_was_edited_after_its_message_was_sent_says_so(
     was = "Hello {{1}}, your order {{2}} was shipped."
     await read(was, 80)
     sent = await making.message(pool, made, to=TO, template_id=template, age=timedelta(minutes=60))
+    await pool.execute("UPDATE whatsapp_messages SET sent_at = accepted_at")
     said = "The template was edited after this message was sent"
     await read(was, 50, "PAUSED")
     assert said not in (await owner.get(f"/messages/{sent}")).words
@@ -174,6 +175,8 @@ async def test_a_template_that_was_edited_after_its_message_was_sent_says_so(
     assert ("Hi Ana: 7 is on its way." in page.words, said in page.words) == (True, True)
     await pool.execute("UPDATE whatsapp_templates SET edited_at = edited_at - interval '30 minutes'")
     later = await making.message(pool, made, to=TO, template_id=template, age=timedelta(minutes=10))
+    # Meta may leave out `sent`.
+    await pool.execute("UPDATE whatsapp_messages SET delivered_at = accepted_at WHERE id = $1", later)
     assert said not in (await owner.get(f"/messages/{later}")).words
     await Meta(pool).say(made, callback(made, by=TO))
     thread = await pool.fetchval("SELECT id FROM inbox_threads")
@@ -182,6 +185,26 @@ async def test_a_template_that_was_edited_after_its_message_was_sent_says_so(
     # Where it takes other values now, there is more reason to.
     await read("Hi {{1}}.", 5)
     assert said in (await owner.get(f"/messages/{later}")).words
+    # Of one that never left, nobody read anything else.
+    await pool.execute("UPDATE whatsapp_messages SET delivered_at = NULL, sent_at = NULL WHERE id = $1", later)
+    assert said not in (await owner.get(f"/messages/{later}")).words
+
+
+async def test_a_message_has_the_text_of_its_own_account(pool: Pool, owner: Browser, made: Made) -> None:
+    """Another account of the organization has a template of the same name, which was edited later."""
+    account_id, _ = await making.account(pool, made.organization_id, made.app)
+    components = [{"type": "BODY", "text": "Another text for {{1}} and {{2}}."}]
+    await making.template(pool, made.organization_id, account_id, components=components)
+    await pool.execute(
+        "UPDATE whatsapp_templates SET edited_at = now() + interval '1 hour', updated_at = now() + interval '1 hour'"
+        " WHERE account_id = $1",
+        account_id,
+    )
+    sent = await making.message(pool, made, to=TO)
+    await pool.execute("UPDATE whatsapp_messages SET sent_at = accepted_at")
+    page = await owner.get(f"/messages/{sent}")
+    assert "Hello Ana, your order 7 was shipped." in page.words
+    assert "The template was edited after this message was sent" not in page.words
 
 
 async def test_what_a_template_is_refused_for(pool: Pool, owner: Browser, made: Made) -> None:
