@@ -12,6 +12,7 @@ from uuid import UUID
 
 import msgspec
 
+from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.actor import Actor
 from heliograph.base.database.bounded_scan import PAGE_LOOK
@@ -121,25 +122,38 @@ async def list_page(
 async def search(
     conn: Connection, actor: Actor, *, text: str, state: str = "open", after: UUID | None = None, limit: int = 50
 ) -> tuple[list[InboxLine], UUID | None]:
-    """Like `list_page`, those of people with `text` in their name, as the list shows it, or its digits in their number.
-    Scans at most SEARCHED threads, so there may be fewer than `limit` although there are more."""
+    """Like `list_page`, those of people with `text` in their name, as the list shows it, or its digits in their number,
+    which may be written as at home. Scans at most SEARCHED threads, so there may be fewer than `limit` although there
+    are more."""
     found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=SEARCHED, look=SEARCHED)
     names = await suggesting.names(conn, actor, phones=[one.peer for one in found])
     wanted = text.strip().casefold()
-    # Without the zeros of a national or an international prefix, which a number with its country code does not have.
-    digits = "" if any(one.isalpha() for one in wanted) else "".join(filter(str.isdecimal, wanted)).lstrip("0")
-    nameless = [] if digits else [one for one in found if one.peer not in names]
+    digits, numbers = await _numbers(conn, actor, wanted)
+    nameless = [one for one in found if one.peer not in names]
     written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(nameless, "whatsapp"))}
 
     def fits(one: Thread) -> bool:
         message = written.get(one.message_id)
         name = names.get(one.peer) or (message.profile_name if message else None) or ""
-        return wanted in name.casefold() or (bool(digits) and digits in one.peer) or wanted == one.peer.casefold()
+        if one.peer in numbers or wanted == one.peer.casefold():
+            return True
+        return wanted in name.casefold() or (bool(digits) and digits in one.peer)
 
     fitting = [one for one in found if fits(one)]
     if len(fitting) > limit:
         fitting, seen = fitting[:limit], fitting[limit - 1].message_id
     return await _lines(conn, actor, fitting), seen
+
+
+async def _numbers(conn: Connection, actor: Actor, text: str) -> tuple[str, list[str]]:
+    """(digits that a number may contain, spellings of the number that it is), both empty for text that is none"""
+    # Without the zeros of a national or an international prefix, which a number with its country code does not have.
+    digits = "".join(filter(str.isdecimal, text.replace("(0)", ""))).lstrip("0")
+    if not digits or any(map(str.isalpha, text)):
+        return "", []
+    home = (await organizations.get(conn, id=actor.organization_id)).country
+    number = phones.read(text, region=home) or phones.parse(text)
+    return digits, [] if number is None else phones.spellings(number)
 
 
 async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread]) -> list[InboxLine]:

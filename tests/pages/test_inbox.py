@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from heliograph.base import phones
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.contacts import records
@@ -350,12 +351,12 @@ async def test_an_answer_leads_to_what_it_answers_however_far_back(
     page = await owner.get(f"/inbox/{id}")
     assert page.text.count(f'href="#{answered}"') == page.text.count("answers an earlier message") == 2
     await meta.say(made, callback(made, "It is late", by=RUI))
-    page = await owner.get(f"/inbox/{id}?state=mine")
+    page = await owner.get(f"/inbox/{id}?state=mine&q=amal")
     way = re.search(r'class="quoted small" href="([^"]+)"', page.text)
     assert way
     assert f'id="{answered}"' not in page.text
     address, _, place = html.unescape(way[1]).partition("#")
-    assert (place, "state=mine" in address) == (answered, True)
+    assert (place, "state=mine&q=amal" in address) == (answered, True)
     assert f'id="{answered}"' in (await owner.get(address)).text
 
 
@@ -533,14 +534,73 @@ async def test_who_wrote_is_found_by_name_and_by_number(pool: Pool, tenant: Tena
     # Those that are done are found too, or alone, and a conversation is opened beside what was found.
     id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", ANA)
     page = await owner.get(f"/inbox/{id}?q=ana")
-    await owner.submit(page, f"/inbox/{id}/close", closed="yes")
+    await owner.submit(page, f"/inbox/{id}/close?q=ana", closed="yes")
     assert people(await owner.get("/inbox?q=ana")) == [ana]
-    assert people(await owner.get("/inbox?q=ana&state=open")) == []
+    page = await owner.get("/inbox?q=ana&state=open")
+    assert people(page) == []
+    # Somebody has: only not among these.
+    assert ("Nothing here." in page.words, "Nobody with this name" in page.words) == (True, False)
     assert people(await owner.get("/inbox?q=ana&state=closed")) == [ana]
     page = await owner.get("/inbox?q=25884")
     assert f'href="/inbox/{id}?q=25884"' in page.text
     assert people(await owner.get(f"/inbox/{id}?q=25884")) == [rui, nobody, ana]
     assert people(await owner.get("/inbox?state=all")) == [rui, nobody, ana]
+
+
+@pytest.mark.parametrize(
+    ("country", "peer", "typed"),
+    [
+        ("GB", "+442079460958", ("+44 (0)20 7946 0958", "020 7946 0958", "(0)20 7946", "44 20 7946 0958")),
+        ("RU", "+79161234567", ("8 (916) 123-45-67", "+7 916 123-45-67", "916 123")),
+        (None, "+79161234567", ("+7 (916) 123-45-67", "0079161234567")),
+    ],
+)
+async def test_a_number_is_found_as_it_is_written_at_home(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made, country: str | None, peer: str, typed: tuple[str, ...]
+) -> None:
+    await pool.execute("UPDATE organizations SET country = $2 WHERE id = $1", tenant.id, country)
+    await write_sms(pool, "Is it late?", by=peer)
+    await write_sms(pool, "Anybody?")
+    for text in typed:
+        page = await owner.get(f"/inbox?q={quote(text)}")
+        assert people(page) == [phones.spaced(peer)], text
+
+
+async def test_a_name_without_letters_is_found(pool: Pool, owner: Browser, made: Made) -> None:
+    change = callback(made, "Where is it?", by=RUI)
+    change[2]["contacts"][0]["profile"]["name"] = "24/7"
+    await Meta(pool).say(made, change)
+    assert people(await owner.get("/inbox?q=24/7")) == ["24/7"]
+    assert people(await owner.get("/inbox?q=007")) == []
+
+
+async def test_what_is_done_with_a_found_conversation_keeps_the_search(
+    pool: Pool, tenant: Tenant, owner: Browser, made: Made
+) -> None:
+    async with pool.acquire() as conn:
+        await records.create(conn, tenant.actor, entry=Entry(name="Ana Conceição", phone=ANA))
+    await write_sms(pool, "Is it late?")
+    await write_sms(pool, "Anybody?", by="+258843000111")
+    id = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = $1", ANA)
+    kept = "?state=open&q=ana"
+    page = await owner.get(f"/inbox/{id}{kept}")
+    for act, values in (
+        ("assign", {"to": "me"}),
+        ("reply", {"message": "Tomorrow."}),
+        ("suppress", {}),
+        ("lift", {}),
+        ("close", {"closed": "no"}),
+    ):
+        page = await owner.submit(page, f"/inbox/{id}/{act}{kept}", **values)
+        assert (page.path.partition("#")[0], people(page)) == (f"/inbox/{id}{kept}", ["Ana Conceição"]), act
+    page = await owner.submit(page, f"/inbox/{id}/close{kept}", closed="yes")
+    assert (page.path, people(page)) == (f"/inbox{kept}", [])
+    stranger = await pool.fetchval("SELECT id FROM inbox_threads WHERE peer = '+258843000111'")
+    page = await owner.get(f"/inbox/{stranger}?q=8430")
+    page = await owner.submit(page, f"/inbox/{stranger}/contact?q=8430", name="Eva")
+    assert (page.path, people(page)) == (f"/inbox/{stranger}?q=8430", ["Eva"])
+    # A reply that is reloaded.
+    assert (await owner.get(f"/inbox/{stranger}/reply?q=8430")).path == f"/inbox/{stranger}?q=8430"
 
 
 async def test_whoever_may_not_see_numbers_does_not_find_them_out(

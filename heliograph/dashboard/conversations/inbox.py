@@ -42,11 +42,17 @@ async def page(request: Request, id: UUID, **values: Any) -> dict[str, Any]:
     return await _values(request, id) | values
 
 
+def address(request: Request, id: UUID | None = None, /, **query: str) -> str:
+    """The address of a conversation, or of the list alone, with the tab and the search that it was opened from."""
+    kept = {name: request.query.get(name) for name in ("state", "q")}
+    return request.to("/inbox" if id is None else f"/inbox/{id}", **kept, **query)
+
+
 async def _shown(request: Request, id: UUID | None) -> Answer:
     try:
         values = await _values(request, id)
     except Invalid:  # a position in another list
-        return Redirect(location=request.to(request.path, state=request.query.get("state"), q=request.query.get("q")))
+        return Redirect(location=address(request, id))
     return Page(
         template="conversations/inbox_live.html" if request.is_fragment else "conversations/inbox.html", values=values
     )
@@ -118,24 +124,22 @@ async def place_of(conn: Connection, request: Request, id: UUID) -> str | None:
     thread = await inbox.of_received(conn, request.actor, id=id)
     if thread is None:
         return None
-    return _place_in(request, thread, id)
+    # The reader comes from another page, where `q` may be another search.
+    return request.to(f"/inbox/{thread}", before=_above(request, thread, id)) + f"#b-{id}"
 
 
-def _place_in(request: Request, thread: UUID, id: UUID, state: str | None = None) -> str:
-    """The address of a message in its conversation: the page that begins with it, however far back that is."""
-    before = _at(request, just_above(id), str(thread))
-    return request.to(f"/inbox/{thread}", state=state, before=before) + f"#b-{id}"
+def _above(request: Request, thread: UUID, id: UUID) -> str:
+    """Where the page that begins with a message of a conversation begins, however far back that is."""
+    return _at(request, just_above(id), str(thread))
 
 
 def _quoted(request: Request, found: Conversation) -> dict[UUID, str]:
     """Where each message that another one answers is shown: on this page, or on an earlier one."""
-    here = {one.id for one in found.bubbles}
-    state = request.query.get("state")
-    return {
-        one.quoted: f"#b-{one.quoted}" if one.quoted in here else _place_in(request, found.thread.id, one.quoted, state)
-        for one in found.bubbles
-        if one.quoted is not None
-    }
+    here, thread = {one.id for one in found.bubbles}, found.thread.id
+    places = {one.quoted: f"#b-{one.quoted}" for one in found.bubbles if one.quoted is not None}
+    for id in places.keys() - here:
+        places[id] = address(request, thread, before=_above(request, thread, id)) + places[id]
+    return places
 
 
 def _left(window: Window | None) -> float:

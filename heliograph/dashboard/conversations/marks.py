@@ -10,6 +10,7 @@ from heliograph.consent import optouts
 from heliograph.consent.optouts import NotYoursToLift
 from heliograph.contacts import records
 from heliograph.contacts.records import ContactAlreadyExists
+from heliograph.dashboard.conversations import inbox as inbox_page
 from heliograph.inbox import threads
 from heliograph.overview import inbox
 from heliograph.pages.answers import Answer, Redirect
@@ -37,7 +38,7 @@ async def close(request: Request) -> Answer:
             return _back(request, request.text("They have written again, so the conversation stays open."))
         await _spread(conn, request)
     return Redirect(
-        location=request.to("/inbox"),
+        location=inbox_page.address(request),
         notice=request.text("The conversation is closed. The next message opens it again."),
     )
 
@@ -96,4 +97,4 @@ def _seen(request: Request, name: str) -> UUID | None:
 
 
 def _back(request: Request, notice: str = "") -> Redirect:
-    return Redirect(location=request.to(f"/inbox/{request.id()}", state=request.query.get("state")), notice=notice)
+    return Redirect(location=inbox_page.address(request, request.id()), notice=notice)

@@ -32,12 +32,12 @@ async def send(request: Request) -> Answer:
         told = refusals.form_refusal(request, refusal)
         values = await inbox.page(request, id, typed=text, is_refused=True)
         return Page(template="conversations/inbox.html", values=values, status=422, refusal=told)
-    return Redirect(location=request.to(f"/inbox/{id}", state=request.query.get("state")) + "#reply")
+    return Redirect(location=inbox.address(request, id) + "#reply")
 
 
 async def back(request: Request) -> Answer:
     """A GET for the address that the form posts to: go to the conversation."""
-    return Redirect(location=request.to(f"/inbox/{request.id()}", state=request.query.get("state")))
+    return Redirect(location=inbox.address(request, request.id()))
 
 
 async def _accept(request: Request, thread: Thread, text: str) -> None:
