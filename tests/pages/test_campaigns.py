@@ -541,7 +541,8 @@ async def test_a_whatsapp_campaign_is_looked_at_made_and_followed(
         assert (page.path, "The campaign is paused." in page.words) == ("/campaigns?channel=whatsapp", True)
     page = await owner.get(where + "?status=failed")
     assert re.findall(r'row-link" href="[^"]*">([^<]+)<', page.text) == ["+258841000001"]
-    assert ("Failed before it was sent 1" in page.words, "Why messages failed" in page.words) == (True, True)
+    for said in ("Failed, though sent or possibly sent 0", "Failed before it was sent 1", "Why messages failed"):
+        assert said in page.words, said
     assert "with the same text" in (await owner.post("/campaigns", form | {"t2": "4471"})).words
     copy = (await owner.get(f"/campaigns/new?copy={where.rpartition('/')[2]}")).form("/campaigns")
     assert (copy["name"], copy["tags"], copy["t1"], copy["t2"]) == ("Delivery", "all", "customer", "4471")

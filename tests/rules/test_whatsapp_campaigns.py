@@ -609,6 +609,29 @@ async def test_counts_are_disjoint_and_follow_what_is_read(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM events") == 1
 
 
+async def test_what_meta_may_have_is_not_counted_as_never_sent(pool: Pool) -> None:
+    """An attempt whose answer was lost may have arrived, and one that was accepted did, though no status ever came."""
+    known = await made(pool)
+    await contacts(pool, known.actor, 4)
+    campaign = await create(pool, known)
+    await run(pool)
+    await pool.execute("DELETE FROM queue WHERE kind = 'whatsapp'")
+    for n, states in enumerate((("unknown", "refused"), ("accepted",), ("busy", "refused"), ())):
+        for attempt, state in enumerate(states, 1):
+            await pool.execute(
+                "INSERT INTO attempts (organization_id, message_id, attempt, target_id, state, started_at, ended_at)"
+                " SELECT organization_id, id, $2, number_id, $3::text, now(), now() FROM whatsapp_messages"
+                " WHERE recipient = $1",
+                number(n),
+                attempt,
+                state,
+            )
+    await pool.execute("UPDATE whatsapp_messages SET status = 'failed', failed_at = now(), failure_code = 'expired'")
+    await count(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.counts, found.never_sent) == (counts(failed=4), 2)
+
+
 async def test_both_channels_side_by_side(pool: Pool) -> None:
     known = await made(pool)
     await contacts(pool, known.actor, 5)
