@@ -221,12 +221,12 @@ async def retry(conn: Connection, taken: ClaimedMail, *, reason: str) -> None:
     await conn.execute(RETRY, taken.id, taken.attempts, reason, float(wait))
 
 
-DONE = "DELETE FROM mails WHERE id = $1 AND attempts = $2 AND state = 'waiting' RETURNING true"
+DELETE = "DELETE FROM mails WHERE id = $1 AND attempts = $2 AND state = 'waiting' RETURNING true"
 
 
 async def delete(conn: Connection, taken: ClaimedMail) -> bool:
     """Delete a row that was a request, not a mail; False: another worker has it."""
-    return bool(await conn.fetchval(DONE, taken.id, taken.attempts))
+    return bool(await conn.fetchval(DELETE, taken.id, taken.attempts))
 
 
 # For retention: $1 is when KEPT began, $2 the batch size.

@@ -183,7 +183,8 @@ async def add(conn: Connection, route: Route, *, note: str = "", by: Principal =
         async with conn.transaction():
             await conn.execute(INSERT, *_values(made, note))
             await _choose(conn, made)
-            await audit.record(conn, by, "route.added", object_id=made.id, name=made.name, after=_audited(made, note))
+            told = _audit_values(made, note)
+            await audit.record(conn, by, "route.added", object_id=made.id, name=made.name, after=told)
     except asyncpg.UniqueViolationError:
         raise _taken(made.name) from None
     return made
@@ -233,8 +234,8 @@ async def change(
                 "route.changed",
                 object_id=after.id,
                 name=after.name,
-                before=_audited(before.route, before.note),
-                after=_audited(after, said),
+                before=_audit_values(before.route, before.note),
+                after=_audit_values(after, said),
             )
     except asyncpg.UniqueViolationError:
         raise _taken(after.name) from None
@@ -266,7 +267,7 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Principal = SYSTE
     async with conn.transaction():
         await conn.execute(FORGET, before.route.id)
         await conn.execute(REMOVE, before.route.id)
-        told = _audited(before.route, before.note) | {"state": before.state}
+        told = _audit_values(before.route, before.note) | {"state": before.state}
         await audit.record(
             conn, by, "route.removed", object_id=before.route.id, name=before.route.name, before=told, after=None
         )
@@ -334,11 +335,10 @@ def _values(route: Route, note: str) -> Sequence[Any]:
     )
 
 
-def _audited(route: Route, note: str) -> dict[str, Any]:
-    told = msgspec.to_builtins(route) | {"note": note}
+def _audit_values(route: Route, note: str) -> dict[str, Any]:
     return {
         ("class" if name == "traffic_class" else name): value
-        for name, value in told.items()
+        for name, value in (msgspec.to_builtins(route) | {"note": note}).items()
         if name not in ("id", "degraded", "outside", "stand_ins", "apart", "shared_for")
     }
 

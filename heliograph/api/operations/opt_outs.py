@@ -23,7 +23,7 @@ from heliograph.suppliers.whatsapp_cloud.bodies import is_user_id
 COLLECTION = "opt_outs"
 
 #: From the length of "1 4155550100" to that of the longest WhatsApp user id.
-RecipientNumber = Annotated[str, Meta(min_length=7, max_length=160)]
+Recipient = Annotated[str, Meta(min_length=7, max_length=160)]
 Reason = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
@@ -31,7 +31,7 @@ class AddOptOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A person who asked for no more messages."""
 
     recipient: Annotated[
-        RecipientNumber,
+        Recipient,
         Meta(description="Phone number with country code, or a WhatsApp user id.", examples=["+258849990001"]),
     ]
     reason: Annotated[Reason | None, Meta(description="Why, for your own records: kept in the audit log.")] = None
@@ -78,7 +78,7 @@ class OptOutQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
     """Filters for opt-outs."""
 
     recipient: Annotated[
-        RecipientNumber | None,
+        Recipient | None,
         Meta(description="Only this person: a phone number with country code, or a WhatsApp user id."),
     ] = None
 
@@ -86,7 +86,7 @@ class OptOutQuery(PageQuery, frozen=True, rename="camel", kw_only=True):
 class WhichOptOut(msgspec.Struct, frozen=True):
     """The opt-out to lift."""
 
-    recipient: Annotated[RecipientNumber, Meta(description="Phone number with country code, or a WhatsApp user id.")]
+    recipient: Annotated[Recipient, Meta(description="Phone number with country code, or a WhatsApp user id.")]
     reason: Annotated[Reason | None, Meta(description="Why, for your own records: kept in the audit log.")] = None
 
 

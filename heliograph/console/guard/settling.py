@@ -53,11 +53,11 @@ async def save(request: Request) -> Answer:
                 by=request.principal,
             )
     except Invalid as refusal:
-        return refused(TEMPLATE, _in_words(refusal), await _values(request))
+        return refused(TEMPLATE, _form_refusal(refusal), await _values(request))
     return Redirect(location=f"/console/guard/rules/{one.id}", notice=request.text("Saved."))
 
 
-def _in_words(refusal: Invalid) -> Invalid:
+def _form_refusal(refusal: Invalid) -> Invalid:
     """The rules' refusals in the form's wording."""
     return Invalid(
         *(

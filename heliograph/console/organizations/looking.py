@@ -43,18 +43,18 @@ async def show_traffic(request: Request) -> Answer:
     async with request.reading() as conn:
         one = await organization(conn, request, "id")
         actor = acting_for(request, one)
-        picture = await figures.compare_period(conn, actor, since=since, until=until)
-        events = await chart_events.between(conn, actor, since=picture.since, until=picture.until)
-    drawn = charts.outcome_charts(request, picture, marks=charts.campaign_marks(request, events))
+        comparison = await figures.compare_period(conn, actor, since=since, until=until)
+        events = await chart_events.between(conn, actor, since=comparison.since, until=comparison.until)
+    drawn = charts.outcome_charts(request, comparison, marks=charts.campaign_marks(request, events))
     if (file := charts.download(request, drawn)) is not None:
         return file
     values = {
         "one": one,
         "range": range,
         "charts": drawn,
-        "now": picture.now,
-        "countries": picture.countries[:COUNTRIES],
-        "reasons": [(failed, _kind(failed)) for failed in picture.reasons[:REASONS]],
+        "now": comparison.now,
+        "countries": comparison.countries[:COUNTRIES],
+        "reasons": [(failed, _kind(failed)) for failed in comparison.reasons[:REASONS]],
     }
     return Page(template="organizations/traffic.html", values=values)
 

@@ -66,7 +66,7 @@ async def add(request: Request) -> Answer:
     try:
         await request.once(work)
     except Invalid as refusal:
-        return refused("audience/opt_outs.html", _in_words(refusal), await _listed(request, "", typed))
+        return refused("audience/opt_outs.html", _form_refusal(refusal), await _listed(request, "", typed))
     said = request.text("They get no more messages.")
     return Redirect(location=_to_contact(request) or request.to(HERE), notice=said)
 
@@ -84,7 +84,7 @@ async def lift(request: Request) -> Answer:
     try:
         await request.once(work)
     except Invalid as refusal:
-        one = _in_words(refusal).details["fields"][0]
+        one = _form_refusal(refusal).details["fields"][0]
         return Redirect(location=back, notice=request.text(one["message"]))
     except NotYoursToLift as refusal:
         return Redirect(location=back, notice=request.text(refusal.message))
@@ -137,7 +137,7 @@ async def change_words(request: Request) -> Answer:
     try:
         await request.once(work)
     except Invalid as refusal:
-        return refused("audience/opt_out_words.html", _in_words(refusal), _words(found, wanted, typed))
+        return refused("audience/opt_out_words.html", _form_refusal(refusal), _words(found, wanted, typed))
     return Redirect(location=request.to(f"{HERE}/words"), notice=request.text("Saved."))
 
 
@@ -224,7 +224,7 @@ def _reason(text: str) -> str:
     return text
 
 
-def _in_words(refusal: Invalid) -> Invalid:
+def _form_refusal(refusal: Invalid) -> Invalid:
     """The rule's refusals in the form's wording."""
     return Invalid(
         *(

@@ -93,7 +93,7 @@ async def edit(request: Request) -> Answer:
             await changing.change(conn, request.actor, id=id, changes=wanted, rules=webhooks.rules(request))
     except Invalid as refusal:
         values = _form(request, endpoint, given)
-        return refused("developers/endpoint_edit.html", webhooks.in_words(request, refusal), values)
+        return refused("developers/endpoint_edit.html", webhooks.form_refusal(request, refusal), values)
     return Redirect(location=request.to(f"/webhooks/{id}"), notice=request.text("The endpoint is changed."))
 
 

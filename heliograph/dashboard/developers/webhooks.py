@@ -91,7 +91,7 @@ async def make(request: Request) -> Answer:
     try:
         made = await request.once(work, has_secret=True)
     except (Invalid, TooManyEndpoints) as refusal:
-        return refused("developers/webhooks_new.html", in_words(request, refusal), typed(request))
+        return refused("developers/webhooks_new.html", form_refusal(request, refusal), typed(request))
     return registered(made, is_catcher=False)
 
 
@@ -150,7 +150,7 @@ def said_of(request: Request, url: str) -> dict[str, Any]:
     }
 
 
-def in_words(request: Request, refusal: Invalid | TooManyEndpoints) -> Invalid:
+def form_refusal(request: Request, refusal: Invalid | TooManyEndpoints) -> Invalid:
     """The rule's refusals in the form's wording."""
     if isinstance(refusal, TooManyEndpoints):
         return Invalid(("url", "limit", refusal.message))

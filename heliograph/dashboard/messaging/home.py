@@ -55,7 +55,7 @@ class Step(msgspec.Struct, frozen=True):
 class StatsSection(msgspec.Struct, frozen=True):
     """Figures from the roll-ups, as they are shown."""
 
-    picture: PeriodComparison
+    comparison: PeriodComparison
     charts: list[Chart]
     #: (title, figure, change, address of the list of its messages).
     cards: list[tuple[str, str, str, str]]
@@ -77,12 +77,14 @@ async def show(request: Request) -> Answer:
     has_checklist = _wants_checklist(request)
     async with request.reading() as conn:
         shown = await parts.load("figures", _figures(conn, request, since=since, until=until), otherwise=None)
-        picture = None if shown is None else shown.picture
+        comparison = None if shown is None else shown.comparison
         balance = (
             await parts.load("quota", quota.get(conn, actor.organization_id), otherwise=None) if sees_usage else None
         )
         spent = (
-            await parts.load("spent", _spent(conn, request, picture), otherwise=[]) if sees_usage and picture else []
+            await parts.load("spent", _spent(conn, request, comparison), otherwise=[])
+            if sees_usage and comparison
+            else []
         )
         latest = await parts.load("latest", _latest(conn, request), otherwise=[]) if sees_messages else []
         running = await parts.load("campaigns", attention.campaigns(conn, request), otherwise=[])
@@ -95,11 +97,11 @@ async def show(request: Request) -> Answer:
         "parts": parts,
         "range": range,
         "charts": [] if shown is None else shown.charts,
-        "picture": picture,
+        "comparison": comparison,
         "cards": ([] if shown is None else shown.cards) + spent,
-        "stretch": {} if picture is None else _stretch(picture),
+        "stretch": {} if comparison is None else _stretch(comparison),
         "arrived": ",".join(ARRIVED),
-        "countries": [] if picture is None else picture.countries[:COUNTRIES],
+        "countries": [] if comparison is None else comparison.countries[:COUNTRIES],
         "reasons": [] if shown is None or not sees_messages else shown.reasons,
         "quota": balance,
         "notices": notices,
@@ -122,18 +124,18 @@ async def dismiss(request: Request) -> Answer:
 
 async def _figures(conn: Connection, request: Request, *, since: datetime, until: datetime) -> StatsSection:
     actor, sees_messages = request.actor, request.may("sms:read")
-    picture = await figures.compare_period(conn, actor, since=since, until=until)
+    comparison = await figures.compare_period(conn, actor, since=since, until=until)
     events = (
-        await chart_events.between(conn, actor, since=picture.since, until=picture.until)
+        await chart_events.between(conn, actor, since=comparison.since, until=comparison.until)
         if request.may("campaigns:read")
         else []
     )
-    links = _links(request, picture) if sees_messages else ()
+    links = _links(request, comparison) if sees_messages else ()
     return StatsSection(
-        picture,
-        charts.outcome_charts(request, picture, links, charts.campaign_marks(request, events)),
-        _cards(request, picture),
-        _reasons(request, picture),
+        comparison,
+        charts.outcome_charts(request, comparison, links, charts.campaign_marks(request, events)),
+        _cards(request, comparison),
+        _reasons(request, comparison),
     )
 
 
@@ -147,8 +149,8 @@ def _wants_checklist(request: Request) -> bool:
     return request.may("api_keys:read") and request.cookies.get(cookies.CHECKLIST) != "gone"
 
 
-def _cards(request: Request, picture: PeriodComparison) -> list[tuple[str, str, str, str]]:
-    now, before = picture.now, picture.before
+def _cards(request: Request, comparison: PeriodComparison) -> list[tuple[str, str, str, str]]:
+    now, before = comparison.now, comparison.before
     locale, text = request.locale, request.text
 
     def change(new: float | None, old: float | None, digits: int, unit: str) -> str:
@@ -161,8 +163,8 @@ def _cards(request: Request, picture: PeriodComparison) -> list[tuple[str, str, 
         return text("%(change)s compared with before", change=f"{sign}{locale.number(abs(gap), digits)}{unit}")
 
     rate, earlier = now.rate, before.rate
-    link = request.to("/messages", **_stretch(picture)) if request.may("sms:read") else ""
-    arrived = link and request.to("/messages", status=",".join(ARRIVED), **_stretch(picture))
+    link = request.to("/messages", **_stretch(comparison)) if request.may("sms:read") else ""
+    arrived = link and request.to("/messages", status=",".join(ARRIVED), **_stretch(comparison))
     return [
         (text("Accepted"), locale.number(now.accepted), change(now.accepted, before.accepted, 0, ""), link),
         (
@@ -186,11 +188,11 @@ def _cards(request: Request, picture: PeriodComparison) -> list[tuple[str, str, 
     ]
 
 
-async def _spent(conn: Connection, request: Request, picture: PeriodComparison) -> list[tuple[str, str, str, str]]:
-    """Cards of the spending in the days of the picture. Test messages cost nothing."""
+async def _spent(conn: Connection, request: Request, comparison: PeriodComparison) -> list[tuple[str, str, str, str]]:
+    """Cards of the spending in the days of the comparison. Test messages cost nothing."""
     if request.actor.mode != "live":
         return []
-    since, until = _days(picture)
+    since, until = _days(comparison)
     count, actor, locale = (until - since).days, request.actor, request.locale
     stretch = {"from": f"{since}", "to": f"{until - timedelta(days=1)}"}
     used = await usage.spent(conn, actor, since=since, until=until)
@@ -217,11 +219,11 @@ async def _spent(conn: Connection, request: Request, picture: PeriodComparison) 
     return cards
 
 
-def _days(picture: PeriodComparison) -> tuple[date, date]:
-    """(since, until): as many UTC days as the picture is long, up to its last one, since spending is summed by day."""
-    last = (picture.until - timedelta(microseconds=1)).date()
+def _days(comparison: PeriodComparison) -> tuple[date, date]:
+    """(since, until): as many UTC days as the comparison is long, up to its last, since spending is summed by day."""
+    last = (comparison.until - timedelta(microseconds=1)).date()
     until = min(last, clock.now().date()) + timedelta(days=1)
-    return until - timedelta(days=max(1, round((picture.until - picture.since) / DAY))), until
+    return until - timedelta(days=max(1, round((comparison.until - comparison.since) / DAY))), until
 
 
 def _compared(request: Request, since: date, until: date, before: str) -> str:
@@ -234,24 +236,26 @@ def _compared(request: Request, since: date, until: date, before: str) -> str:
     return f"{locale.whole_day(since)} – {last} · {earlier}"
 
 
-def _links(request: Request, picture: PeriodComparison) -> list[str]:
-    return [request.to("/messages", **{"from": iso(at), "to": iso(at + picture.step)}) for at, _ in picture.intervals]
+def _links(request: Request, comparison: PeriodComparison) -> list[str]:
+    return [
+        request.to("/messages", **{"from": iso(at), "to": iso(at + comparison.step)}) for at, _ in comparison.intervals
+    ]
 
 
-def _stretch(picture: PeriodComparison) -> dict[str, str]:
+def _stretch(comparison: PeriodComparison) -> dict[str, str]:
     """The figures' time range, as query parameters of the list."""
-    return {"from": iso(picture.since), "to": iso(picture.until)}
+    return {"from": iso(comparison.since), "to": iso(comparison.until)}
 
 
-def _reasons(request: Request, picture: PeriodComparison) -> list[tuple[Failed, Kind, str]]:
-    stretch = _stretch(picture)
+def _reasons(request: Request, comparison: PeriodComparison) -> list[tuple[Failed, Kind, str]]:
+    stretch = _stretch(comparison)
     return [
         (
             one,
             "sms_failure" if one.channel == "sms" else "whatsapp_failure",
             request.to("/messages", channel=one.channel, reason=one.reason, **stretch),
         )
-        for one in picture.reasons[:REASONS]
+        for one in comparison.reasons[:REASONS]
     ]
 
 

@@ -62,7 +62,7 @@ class Period(msgspec.Struct, frozen=True):
 async def show(request: Request) -> Answer:
     """The current period, and a month or range by day and by share."""
     shown, problem = days.read(request)
-    return await _page(request, shown, None if problem is None else _in_words(problem))
+    return await _page(request, shown, None if problem is None else _form_refusal(problem))
 
 
 async def export(request: Request) -> Answer:
@@ -78,7 +78,7 @@ async def export(request: Request) -> Answer:
             by = f"{by}:{characters}"
         by = references.checked_split(by)
     except Invalid as refusal:
-        return await _page(request, days.of_month(month, ranges.read(request)), _in_words(refusal))
+        return await _page(request, days.of_month(month, ranges.read(request)), _form_refusal(refusal))
     wanted = Usage(form="json" if as_json else "csv", delimiter=exporting.separator(request), month=month, by=by)
     return await exporting.ask(request, request.acting("live"), wanted)
 
@@ -184,7 +184,7 @@ async def _period(conn: Connection, actor: Actor) -> Period:
     )
 
 
-def _in_words(refusal: Invalid) -> Invalid:
+def _form_refusal(refusal: Invalid) -> Invalid:
     """The rule's refusal in the form's wording."""
     return Invalid(*((one["field"], one["issue"], words.USAGE_FORM[one["field"]]) for one in refusal.details["fields"]))
 

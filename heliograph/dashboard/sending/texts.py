@@ -59,7 +59,7 @@ async def create(request: Request) -> Answer:
     try:
         saved = await request.once(work)
     except (Invalid, SavedTextExists, TooManySavedTexts) as refusal:
-        return refused(FORM, _in_words(refusal), _values(name, body))
+        return refused(FORM, _form_refusal(refusal), _values(name, body))
     return Redirect(location=request.to("/texts"), notice=request.text("“%(name)s” is saved.", name=saved))
 
 
@@ -82,7 +82,7 @@ async def change(request: Request) -> Answer:
     try:
         await request.once(work)
     except (Invalid, SavedTextExists) as refusal:
-        return refused(FORM, _in_words(refusal), _values(name, body, id))
+        return refused(FORM, _form_refusal(refusal), _values(name, body, id))
     return Redirect(location=request.to("/texts"), notice=request.text("Saved."))
 
 
@@ -118,7 +118,7 @@ def _values(name: str, body: str, id: UUID | None = None) -> dict[str, Any]:
     return {"name": name, "body": body, "id": id, "longest": MAX_TEXT, "longest_name": MAX_NAME}
 
 
-def _in_words(refusal: Invalid | SavedTextExists | TooManySavedTexts) -> Invalid:
+def _form_refusal(refusal: Invalid | SavedTextExists | TooManySavedTexts) -> Invalid:
     if not isinstance(refusal, Invalid):
         return Invalid(("name", refusal.code, refusal.message))
     return Invalid(

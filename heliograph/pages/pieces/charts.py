@@ -124,21 +124,21 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outcome_charts(
-    request: Request, picture: PeriodComparison, links: Sequence[str] = (), marks: Sequence[Mark] = ()
+    request: Request, comparison: PeriodComparison, links: Sequence[str] = (), marks: Sequence[Mark] = ()
 ) -> list[Chart]:
     """Charts of the outcome of messages, and of delivery times, by hour or day. `links`: the address of each
     interval."""
-    text, locale, step = request.text, request.locale, int(picture.step.total_seconds())
-    figures = [one for _, one in picture.intervals]
+    text, locale, step = request.text, request.locale, int(comparison.step.total_seconds())
+    figures = [one for _, one in comparison.intervals]
     common: dict[str, Any] = {
         # Days are UTC for everybody: in a zone west of it, each would be named after the one before.
         "locale": locale if step < DAY else languages.locale(locale.language),
-        "times": [at for at, _ in picture.intervals],
+        "times": [at for at, _ in comparison.intervals],
         "step": step,
         "links": links,
         "marks": marks,
     }
-    now = picture.now
+    now = comparison.now
     return [
         Chart(
             id="messages",

@@ -36,16 +36,16 @@ class Parts:
         #: Failed parts by name; True: for lack of time.
         self.failed: dict[str, bool] = {}
 
-    async def load(self, name: str, look: Coroutine[Any, Any, Found], *, otherwise: Found) -> Found:
-        """The result of `look`, or `otherwise` if the part fails. Raises refusals, and errors that fail the whole
+    async def load(self, name: str, query: Coroutine[Any, Any, Found], *, otherwise: Found) -> Found:
+        """The result of `query`, or `otherwise` if the part fails. Raises refusals, and errors that fail the whole
         page."""
         is_file = bool(self._request.query.get("csv"))
         if self._now() > self._ends and not is_file:
-            look.close()
+            query.close()
             self.failed[name] = True
             return otherwise
         try:
-            return await look
+            return await query
         except Refusal:
             raise
         except Exception as error:
