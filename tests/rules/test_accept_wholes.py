@@ -22,7 +22,6 @@ from heliograph.sms.accepting.accept import Acceptor, Send
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
 from tests.rules.factories import check_books, organization, send
 from tests.rules.test_accept import OPTED_OUT, PAST, STORED, attempt, opt_out, without_ids
-from tests.rules.test_limits import within_one_minute
 
 #: Items of a batch, quota and limit of its organization, and the outcome of each item. Keys `k` and `past` were used
 #: before; `past` is not valid any more.
@@ -64,7 +63,6 @@ async def test_a_whole_batch_is_decided_like_its_items_among_others(pool: Pool, 
     told: dict[UUID, list[object]] = {}
     key = uuid7()
     for actor in (alone, among):
-        await within_one_minute(pool)
         await attempt(acceptor, send(actor, key_name="past"))
         await pool.execute(PAST, timedelta(hours=kept + 1), kept >= 24, actor.organization_id)
         await attempt(acceptor, send(actor, key_name="k"))
