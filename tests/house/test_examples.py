@@ -56,13 +56,19 @@ async def shell(text: str, environment: dict[str, str], place: Path) -> str:
 
 
 class Shell:
-    """A shell that a document's lines are pasted into, one block after the other, as its reader would."""
+    """A shell that a document's lines are pasted into, one block after the other, as its reader would.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    It notes every command that fails and goes on, also within `$(…)` and functions; not those that decide something,
+    as after `if` and before `&&`.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, notes: Path) -> None:
         self._process = process
+        self._notes = notes
 
     @staticmethod
     async def open(environment: dict[str, str], place: Path) -> Shell:
+        notes = place / "failed commands"
         process = await asyncio.create_subprocess_exec(
             "bash",
             "-o",
@@ -74,10 +80,14 @@ class Shell:
             stderr=asyncio.subprocess.STDOUT,
             limit=2**24,
         )
-        return Shell(process)
+        assert process.stdin is not None
+        note = f"""printf '%d: %s\\n' $? "$BASH_COMMAND" >> {shlex.quote(str(notes))}"""
+        process.stdin.write(f"set -o errtrace; trap {shlex.quote(note)} ERR\n".encode())
+        return Shell(process, notes)
 
     async def paste(self, text: str) -> str:
-        """What a block prints. Its last line must end well, and no value may be taken from where there is none."""
+        """What a block prints. Every line must end well, and no value may be taken from where there is none."""
+        self._notes.write_text("")
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         mark = uuid4().hex
@@ -86,7 +96,8 @@ class Shell:
             out = (await self._process.stdout.readuntil(f"{mark} ".encode())).decode()
             status = (await self._process.stdout.readline()).decode().strip()
         printed = out.removesuffix(f"{mark} ").rstrip("\n")
-        assert status == "0", f"{text}\n{printed}"
+        failed = self._notes.read_text()
+        assert (status, failed) == ("0", ""), f"{failed}\n{text}\n{printed}"
         assert "Traceback" not in printed, f"{text}\n{printed}"
         return printed
 
@@ -212,6 +223,31 @@ async def test_every_line_of_the_documents_works_on_a_fresh_start(public_place: 
     assert wrong == [], "\n\n".join(wrong)
     assert all(ran.values()), ran
     assert set(READ_IN_ORDER) == {path.name for path in documents() if can_be_pasted(path)}
+
+
+@pytest.mark.parametrize(
+    ("text", "failed"),
+    [
+        ("true\necho done", []),
+        ("ls there-is-none\necho done", ["ls there-is-none"]),
+        ("ls there-is-none | sed -n 1p\necho done", ["sed -n 1p"]),
+        ("found=$(ls there-is-none)\necho done", ["ls there-is-none"]),
+        ("look() {\n  ls there-is-none\n  echo done\n}\nlook", ["ls there-is-none"]),
+        ("if ls there-is-none; then echo done; fi\n! false", []),
+        ("false", ["false"]),
+    ],
+)
+async def test_a_line_that_fails_before_the_last_is_found(text: str, failed: list[str], tmp_path: Path) -> None:
+    session = await Shell.open(dict(os.environ), tmp_path)
+    try:
+        if not failed:
+            await session.paste(text)
+        for command in failed:
+            with pytest.raises(AssertionError, match=rf"^[1-9]\d*: {re.escape(command)}\n"):
+                await session.paste(text)
+        assert await session.paste("echo well") == "well", "what failed before does not count again"
+    finally:
+        await session.close()
 
 
 def test_a_block_of_shell_says_whether_it_can_be_pasted() -> None:
