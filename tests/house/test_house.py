@@ -89,8 +89,9 @@ def test_one_module_reads_this_machines_clock() -> None:
     assert found == []
 
 
-#: What makes a TLS context of its own unless it is given one. The latter are names of fields and types, too.
-MAKERS, CALLED = {"create_default_context", "HTTPSConnection", "SMTP_SSL", "urlopen"}, {"SSLContext", "starttls"}
+#: What makes a TLS context of its own unless it is given one. The type may be named in annotations; `starttls` is also
+#: the name of a field.
+MAKERS = {"create_default_context", "HTTPSConnection", "SMTP_SSL", "urlopen", "SSLContext"}
 
 
 def own_contexts(text: str) -> list[str]:
@@ -101,17 +102,22 @@ def own_contexts(text: str) -> list[str]:
     right = {
         call.func
         for call in calls
-        if any(option.arg == "context" for option in call.keywords)
+        if any(option.arg == "context" and ast.unparse(option.value) != "None" for option in call.keywords)
         or [ast.unparse(argument) for argument in call.args]
         in (["ssl.Purpose.CLIENT_AUTH"], ["ssl.PROTOCOL_TLS_SERVER"])
     }
     called = {call.func for call in calls}
+    annotations = [one.annotation for one in nodes if isinstance(one, ast.arg | ast.AnnAssign)]
+    annotations += [one.returns for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    types = {part for one in annotations if one is not None for part in ast.walk(one)}
     found = []
     for node in nodes:
         match node:
             case ast.Attribute(attr=name) | ast.Name(id=name) if node not in right:
-                if name in MAKERS or (name in CALLED and node in called):
+                if (name in MAKERS and node not in types) or (name == "starttls" and node in called):
                     found.append(name)
+            case ast.alias(name=name, asname=str()) if name in MAKERS:
+                found.append(name)
             case ast.keyword(arg="ssl", value=ast.Constant(value=True)):
                 found.append("ssl=True")
     return found
@@ -123,7 +129,7 @@ def test_one_module_says_whose_certificates_are_accepted() -> None:
         for path in MODULES
         if path.is_relative_to(ROOT / "heliograph")
         for text in [path.read_text()]
-        if any(word in text for word in (*MAKERS, *CALLED, "ssl=True"))
+        if any(word in text for word in (*MAKERS, "starttls", "ssl=True"))
         for name in own_contexts(text)
     ]
     assert found == ["heliograph/base/network/tls.py: create_default_context"]
@@ -142,6 +148,12 @@ def test_one_module_says_whose_certificates_are_accepted() -> None:
         ("asyncio.open_connection(host, port, ssl=context)", []),
         ("make = http.client.HTTPSConnection", ["HTTPSConnection"]),
         ("ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)", []),
+        ("from urllib.request import urlopen as get\nget(url)", ["urlopen"]),
+        ("from urllib.request import urlopen\nurlopen(url, context=context)", []),
+        ("make = ssl.SSLContext\ncontext = make()", ["SSLContext"]),
+        ("def tls(known: ssl.SSLContext | None) -> ssl.SSLContext: ...", []),
+        ("class Own(SSLContext): ...", ["SSLContext"]),
+        ("urlopen(url, context=None)", ["urlopen"]),
     ],
 )
 def test_a_context_of_ones_own_is_recognized(text: str, found: list[str]) -> None:
