@@ -21,7 +21,7 @@ from heliograph.sending.timeline import Source, Timeline
 from heliograph.suppliers.whatsapp_cloud import errors
 from heliograph.webhooks.timeline import Entry, known
 from heliograph.whatsapp.accepting.accept import TABLE
-from heliograph.whatsapp.callbacks.matching import sent_on
+from heliograph.whatsapp.callbacks.matching import accepted_on
 
 # Meta's ids are found by the time of the answer, which their index (BRIN) narrows to a few pages of their month.
 WAMIDS = """
@@ -92,7 +92,7 @@ def _explained(one: Entry) -> Entry:
 async def _evidence(conn: Connection, row: asyncpg.Record, tried: Sequence[asyncpg.Record]) -> Iterable[Entry]:
     organization_id, id = row["organization_id"], row["id"]
     answers = list({one["ended_at"] for one in tried if one["ended_at"]})
-    wamids = await conn.fetch(WAMIDS, organization_id, id, answers, sent_on(id))
+    wamids = await conn.fetch(WAMIDS, organization_id, id, answers, accepted_on(id))
     return [
         *(Entry(one["created_at"], "wamid", {"wamid": one["wamid"]}) for one in wamids),
         *_doubled(wamids),

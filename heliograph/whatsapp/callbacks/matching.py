@@ -231,7 +231,9 @@ async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]
 async def keep_ids(conn: Connection, known: Mapping[tuple[UUID, str], tuple[UUID, UUID]]) -> None:
     """Store Meta's ids: (number, wamid) → (organization, message)."""
     if known:
-        await conn.execute(WAMIDS, *_columns([(*key, *message, sent_on(message[1])) for key, message in known.items()]))
+        await conn.execute(
+            WAMIDS, *_columns([(*key, *message, accepted_on(message[1])) for key, message in known.items()])
+        )
 
 
 def stops(item: StatusItem) -> bool:
@@ -339,8 +341,8 @@ def _id(text: str | None) -> UUID | None:
         return None
 
 
-def sent_on(message_id: UUID) -> date:
-    """The day under which Meta's id of a sent message is stored."""
+def accepted_on(message_id: UUID) -> date:
+    """The day on which a message was accepted, as its id says: Meta's ids of it are stored under that day."""
     return time_of(message_id).date()
 
 
@@ -350,7 +352,7 @@ def _days(opaque: Sequence[UUID | None], at: datetime) -> list[tuple[date, date]
     first, last = at - LIFE, at + timedelta(days=1)
     low, high = uuid7_floor(first), uuid7_floor(last)
     anywhere = first.date(), last.date()
-    return [(day := sent_on(id), day) if id is not None and low <= id < high else anywhere for id in opaque]
+    return [(day := accepted_on(id), day) if id is not None and low <= id < high else anywhere for id in opaque]
 
 
 def _columns(rows: Sequence[tuple[object, ...]]) -> list[list[object]]:
