@@ -97,7 +97,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     #: When a second person approved it, if that is required.
     approved_at: datetime | None
     created_at: datetime
-    #: Of the failed ones, those whose message no supplier is known to have accepted: refused, expired, or never taken.
+    #: Of the failed ones, those whose message no supplier can have, not even in part: refused, expired, never taken.
     never_sent: int
     counts: Counts
 

@@ -1050,7 +1050,7 @@ CREATE TABLE campaign_chunks (
 CREATE INDEX campaign_chunks_due ON campaign_chunks (count_at);
 CREATE INDEX campaign_chunks_put_off ON campaign_chunks (organization_id, campaign_id, first_id) WHERE put_off_at IS NOT NULL;
 COMMENT ON TABLE campaign_chunks IS 'tenant: messages staged together and their last counts, until these can no longer change';
-COMMENT ON COLUMN campaign_chunks.never_sent IS 'of those failed: no supplier accepted the message, or may have';
+COMMENT ON COLUMN campaign_chunks.never_sent IS 'of those failed: no supplier can have the message, not even in part';
 COMMENT ON COLUMN campaign_chunks.put_off_at IS 'since when its unsent messages have been waiting for the campaign to be resumed';
 COMMENT ON COLUMN campaign_chunks.withdrawn IS 'the campaign was canceled, and with it the unsent messages of this chunk';
 

@@ -44,6 +44,8 @@ from heliograph.retention import rules as retention
 from heliograph.sms.accepting import encoding
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_ids import SenderIdNotApproved
+from heliograph.suppliers.contract import Outcome, Part, Verdict
+from tests.rules.dispatching import Bench
 from tests.rules.factories import check_books, endpoint, message, organization, sender
 from tests.rules.test_charges import default
 from tests.rules.test_sender_refusals import add, refuse
@@ -835,6 +837,35 @@ async def tried(pool: Pool, actor: Actor, n: int, state: str, *, part: bool = Fa
             id,
         )
     return id
+
+
+async def test_what_a_supplier_has_in_part_was_sent_though_it_failed(pool: Pool) -> None:
+    actor = await organization(pool, quota=10)
+    made = await create(pool, actor, "x" * 200, recipients=[number(n) for n in range(3)])
+    await run(pool)
+    bench = Bench(pool)
+    answers = {
+        number(0): Outcome(Verdict.REFUSED),
+        number(1): Outcome(Verdict.REFUSED, (Part(1, "A1", "A1"),)),
+        number(2): Outcome(Verdict.ACCEPTED, (Part(1, "B1", "B1"), Part(2, "B2", "B2"))),
+    }
+    bench.only.script = lambda submission: answers[f"+{submission.to.removeprefix('+')}"]
+    assert await bench.round() == 3
+    await count(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.counts, found.never_sent) == (counts(failed=2, sent=1), 1)
+
+
+async def test_a_failure_that_a_receipt_reports_was_sent_though_its_answer_was_lost(pool: Pool) -> None:
+    actor = await organization(pool, quota=10)
+    made = await create(pool, actor, recipients=[number(n) for n in range(3)])
+    await run(pool)
+    for n, state in ((0, "refused"), (1, "accepted"), (2, "unknown")):
+        await tried(pool, actor, n, state)
+    await end(pool, "undelivered")
+    await count(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.counts, found.never_sent) == (counts(failed=3), 1)
 
 
 async def test_what_a_supplier_put_off_goes_out_neither_after_a_cancellation_nor_in_a_pause(pool: Pool) -> None:

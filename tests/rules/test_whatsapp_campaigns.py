@@ -23,10 +23,11 @@ from heliograph.campaigns.record import Campaign
 from heliograph.campaigns.staging import Stager
 from heliograph.contacts import records
 from heliograph.contacts.records import Entry
+from heliograph.whatsapp.callbacks import expiry
 from heliograph.whatsapp.mirror.numbers import PhoneNumberUnavailable
 from heliograph.whatsapp.mirror.templates import TemplateNotApproved, TemplateNotFound, TemplateParameterMismatch
 from heliograph.whatsapp.money import wallet
-from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, says, status_of, taken
+from tests.rules.dispatching_whatsapp import UNKNOWN, Bench, fault, says, status_of, taken
 from tests.rules.factories import endpoint
 from tests.rules.test_campaigns import count, counts, run
 from tests.rules.whatsapp_factories import CODE, PRICES, UNIT, Made, check_wallets, made, rates, template
@@ -630,6 +631,26 @@ async def test_what_meta_may_have_is_not_counted_as_never_sent(pool: Pool) -> No
     await count(pool)
     found = await get(pool, known, campaign.id)
     assert (found.counts, found.never_sent) == (counts(failed=4), 2)
+
+
+async def test_what_meta_has_or_may_have_was_sent_though_it_failed(pool: Pool) -> None:
+    """Of those without a status, only the one that Meta refused when it was sent never left."""
+    known = await made(pool)
+    await contacts(pool, known.actor, 3)
+    campaign = await create(pool, known)
+    await run(pool)
+    bench = await Bench(pool).start()
+    answers = iter((taken, lambda submission: UNKNOWN, lambda submission: fault(131026)))
+    bench.only.script = lambda submission: next(answers)(submission)
+    assert await bench.round() == 3
+    await pool.execute("UPDATE whatsapp_messages SET deadline_at = accepted_at WHERE status = 'accepted'")
+    async with pool.acquire() as conn, conn.transaction():
+        await expiry.sweep(conn, bench.rates)
+    states = await pool.fetch("SELECT state FROM attempts ORDER BY state")
+    assert [row["state"] for row in states] == ["accepted", "refused", "unknown"]
+    await count(pool)
+    found = await get(pool, known, campaign.id)
+    assert (found.counts, found.never_sent) == (counts(failed=3), 1)
 
 
 async def test_both_channels_side_by_side(pool: Pool) -> None:

@@ -146,7 +146,13 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
        0::bigint AS read_now,
        count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected')) AS failed_now,
-       count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected') AND sent_at IS NULL)
+       -- A supplier may have a part of one, or an attempt may have arrived. Both are looked up last, so only for the
+       -- few that all else leaves in question.
+       count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected') AND sent_at IS NULL
+                          AND (SELECT a.attempt FROM attempts a
+                                WHERE a.organization_id = m.organization_id AND a.message_id = m.id
+                                  AND a.state IN ('unknown', 'accepted') LIMIT 1) IS NULL
+                          AND (SELECT part FROM sms_parts WHERE message_id = m.id LIMIT 1) IS NULL)
            AS never_sent_now,
        count(*) FILTER (WHERE status = 'unknown') AS unknown_now,
        count(*) FILTER (WHERE status = 'canceled') AS canceled_now,

@@ -215,12 +215,12 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
        count(*) FILTER (WHERE status = 'read') AS read_now,
        count(*) FILTER (WHERE status = 'failed') AS failed_now,
-       -- Meta's status `sent` may never come; a failure that a status reported has Meta's code. What Meta accepted, or
-       -- may have, was not refused. LIMIT keeps the planner from reading all attempts into a hash table.
-       count(*) FILTER (WHERE status = 'failed' AND sent_at IS NULL AND failure_evidence IS NULL AND (
-           SELECT a.attempt FROM attempts a
-            WHERE a.organization_id = m.organization_id AND a.message_id = m.id
-              AND a.state IN ('unknown', 'accepted') LIMIT 1) IS NULL) AS never_sent_now,
+       -- Meta's status `sent` may never come: a failure that a status reported has Meta's code, and an attempt says
+       -- what Meta took or may have taken. It is looked up last, so only for the few that all else leaves in question.
+       count(*) FILTER (WHERE status = 'failed' AND sent_at IS NULL AND failure_evidence IS NULL
+                          AND (SELECT a.attempt FROM attempts a
+                                WHERE a.organization_id = m.organization_id AND a.message_id = m.id
+                                  AND a.state IN ('unknown', 'accepted') LIMIT 1) IS NULL) AS never_sent_now,
        0::bigint AS unknown_now,
        count(*) FILTER (WHERE status = 'canceled') AS canceled_now,
        count(*) FILTER (WHERE status IN ('delivered', 'failed')) AS late_now
