@@ -100,8 +100,9 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
         """What to do with these messages, in their order; none has an attempt that may still be answered."""
 
     async def expire_one(self, conn: Connection, lease: Lease) -> int | None:
-        """End a picked message that no decision is possible about, if it is past its validity and nobody can have it.
-        Returns the webhook deliveries that were queued; None: it was left alone."""
+        """End a picked message that no decision is possible about, and of which no attempt is under way, if it is past
+        its validity and no news of it is waited for. Returns the webhook deliveries that were queued; None: it was left
+        alone."""
 
     async def move(self, conn: Connection, moves: Sequence[Any]) -> int:
         """Move messages to their new states. Returns the webhook deliveries that were queued."""

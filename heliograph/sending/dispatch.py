@@ -177,7 +177,8 @@ class Dispatcher(Generic[Message, Report]):
         await leases.postpone_picked(conn, [Postponed(lease, SET_ASIDE, lease.line, counts=False)])
 
     async def _expire(self, conn: Connection, lease: Lease) -> bool:
-        """End a message that fails, once it is past its validity: whoever sent it waits for no more than that."""
+        """End a message that fails, once it is past its validity and no news of it is waited for: whoever sent it waits
+        for no more than that."""
         try:
             async with conn.transaction():
                 deliveries = await self._channel.expire_one(conn, lease)

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from heliograph.base.database.pool import Connection, Pool
 from heliograph.sending.dispatch import SET_ASIDE
-from heliograph.suppliers.contract import Submission
+from heliograph.suppliers.contract import Outcome, Part, Submission, Verdict
+from heliograph.whatsapp.callbacks import expiry
 from tests.rules import dispatching_whatsapp, whatsapp_factories
 from tests.rules.dispatching import Bench, attempts, pause_of, queued
 from tests.rules.factories import endpoint, events_of, message, organization, status_of
@@ -111,8 +112,9 @@ async def test_one_that_nobody_repairs_expires_with_its_validity(pool: Pool, ste
     assert await events_of(pool, id) == ["message.failed"]
 
 
-async def test_one_that_may_have_arrived_does_not_expire_unseen(pool: Pool) -> None:
-    bench = Bench(pool)
+async def test_one_that_may_have_arrived_ends_as_unknown_once_no_news_is_expected(pool: Pool) -> None:
+    """Or it would be set aside for ever, and its campaign never be completed."""
+    bench = Bench(pool, grace=130.0)
     id = await message(pool, await organization(pool), age=timedelta(hours=1))
     bench.only.script = lambda submission: None
     assert await bench.round() == 1
@@ -124,6 +126,59 @@ async def test_one_that_may_have_arrived_does_not_expire_unseen(pool: Pool) -> N
         assert await rounds(bench, 2) == 1
         assert (await status_of(pool, id), await queued(pool, id)) == ("sending", True)
         assert await attempts(pool, id) == [(1, "unknown")]
+    await bench.later(seconds=SET_ASIDE)
+    assert await rounds(bench, 2) == 1
+    assert (await status_of(pool, id), await queued(pool, id)) == ("unknown", False)
+    assert await pool.fetchval("SELECT failure_code FROM messages WHERE id = $1", id) == "outcome_unknown"
+
+
+async def test_one_of_which_a_supplier_has_a_part_expires(pool: Pool) -> None:
+    """As in an ordinary round."""
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool), text="x" * 200, segments=2, age=timedelta(hours=1))
+    bench.only.script = lambda submission: Outcome(Verdict.BUSY, (Part(1, "A1", "A1"),))
+    assert await bench.round() == 1
+    assert (await attempts(pool, id), await queued(pool, id)) == ([(1, "busy")], True)
+    bench.restart()
+    stumble(bench, "load", id)
+    await expire(pool, id)
+    await bench.later(seconds=3600)
+    assert await rounds(bench, 2) == 1
+    assert (await status_of(pool, id), await queued(pool, id)) == ("expired", False)
+
+
+async def test_one_that_has_ended_otherwise_leaves_the_queue(pool: Pool) -> None:
+    bench = Bench(pool)
+    id = await message(pool, await organization(pool), age=timedelta(hours=1))
+    bench.only.script = lambda submission: None
+    assert await bench.round() == 1
+    bench.restart()
+    stumble(bench, "load", id)
+    await bench.later(seconds=61)
+    assert await rounds(bench, 2) == 1
+    await pool.execute("UPDATE attempts SET state = 'accepted'")
+    await pool.execute("UPDATE messages SET status = 'sent', sent_at = now() WHERE id = $1", id)
+    await expire(pool, id)
+    await bench.later(seconds=SET_ASIDE)
+    assert await rounds(bench, 2) == 1
+    assert (await status_of(pool, id), await queued(pool, id)) == ("sent", False)
+
+
+async def test_a_whatsapp_message_that_may_have_arrived_fails_at_its_deadline(pool: Pool) -> None:
+    bench = await dispatching_whatsapp.Bench(pool).start()
+    id = await whatsapp_factories.message(pool, await whatsapp_factories.made(pool), age=timedelta(hours=1))
+    await bench.refresh()
+    bench.only.script = lambda submission: dispatching_whatsapp.UNKNOWN
+    assert await bench.round() == 1
+    stumble(bench, "load", id)
+    await expire(pool, id, "whatsapp_messages", "deadline_at")
+    await bench.later(seconds=bench.grace)
+    assert await rounds(bench, 2) == 1
+    assert await queued(pool, id, kind="whatsapp"), "whoever ends messages without a status ends it"
+    async with pool.acquire() as conn, conn.transaction():
+        await expiry.sweep(conn, bench.rates)
+    assert await dispatching_whatsapp.status_of(pool, id) == ("failed", "expired", "released")
+    assert not await queued(pool, id, kind="whatsapp")
 
 
 async def test_one_whose_end_fails_too_delays_no_other(pool: Pool) -> None:

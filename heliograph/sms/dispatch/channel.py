@@ -207,7 +207,7 @@ class SmsChannel:
         await self._judge.share(pool)
 
     async def expire_one(self, conn: Connection, lease: Lease) -> int | None:
-        return await held.expire_one(conn, lease)
+        return await held.expire_one(conn, lease, grace=self.grace)
 
     async def move(self, conn: Connection, moves: Sequence[Move]) -> int:
         # Among them are messages whose receipt shows that a supplier took them.

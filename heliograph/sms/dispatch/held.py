@@ -6,7 +6,6 @@ The rule nobody may break: a held message ends only by its own deadline, by its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -23,7 +22,7 @@ from heliograph.sealing import text_keys
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.dispatch.outcomes import EXPIRED
-from heliograph.sms.status import Move, move_many
+from heliograph.sms.status import OUTCOME_UNKNOWN, Move, move_many
 
 #: An SQL condition: there are held messages.
 ANY = f"EXISTS (SELECT FROM queue WHERE kind = 'sms' AND line = '{GUARDED}')"
@@ -69,29 +68,42 @@ async def expire_stalled(conn: Connection) -> int:
     """Expire the next messages past their deadline that an operator holds, or whose campaign is paused; returns the
     webhook deliveries queued. What a supplier may have is left to the worker that finds out. Runs in the caller's
     transaction."""
-    _, deliveries = await _end(conn, await stalled.expired(conn, "sms", TIMER, condition=EXPIRED))
-    return deliveries
-
-
-IS_PAST = f"SELECT {EXPIRED} FROM (VALUES ($1::uuid, $2::uuid)) AS queue (organization_id, id)"
-
-
-async def expire_one(conn: Connection, lease: Lease) -> int | None:
-    """Expire a picked message that no decision is possible about, if it is past its deadline and no supplier can have
-    it. Returns the webhook deliveries queued; None: it was left alone. Runs in the caller's transaction."""
-    one = (lease.organization_id, lease.id)
-    ended, deliveries = await _end(conn, [one] if await conn.fetchval(IS_PAST, *one) else [])
-    return deliveries if ended else None
-
-
-async def _end(conn: Connection, past: Sequence[tuple[UUID, UUID]]) -> tuple[int, int]:
-    """(messages ended, webhook deliveries queued)"""
+    past = await stalled.expired(conn, "sms", TIMER, condition=EXPIRED)
     # As in dispatch, what cannot be opened here waits until it can.
     owners = await text_keys.openable(conn, past)
     gone = await withdrawal.take_unsent(conn, owners) if owners else set()
     at = clock.now()
     moves = [Move(owners[id], id, "expired", at, "expired", unsent=True) for id in gone]
-    return len(gone), (await move_many(conn, moves)).deliveries
+    return (await move_many(conn, moves)).deliveries
+
+
+IS_PAST = f"SELECT {EXPIRED} FROM (VALUES ($1::uuid, $2::uuid)) AS queue (organization_id, id)"
+
+
+# As `ClaimedMessage.was_unknown`, and whether news of its last attempt may still come.
+TRIED = """
+SELECT coalesce(bool_or(state IN ('unknown', 'accepted')), false) AS in_doubt,
+       coalesce(max(started_at) FILTER (WHERE state = 'unknown') + $3::interval > now(), false) AS waits
+  FROM attempts WHERE organization_id = $1 AND message_id = $2
+"""
+
+
+async def expire_one(conn: Connection, lease: Lease, *, grace: float) -> int | None:
+    """End a picked message that no decision is possible about, and of which no attempt is under way, if it is past its
+    deadline: as `expired`, or, if a supplier may have it and no news has come for `grace` seconds, as `unknown`.
+
+    Returns the webhook deliveries queued; None: it was left alone. Runs in the caller's transaction.
+    """
+    one = (lease.organization_id, lease.id)
+    if not await conn.fetchval(IS_PAST, *one) or not await text_keys.openable(conn, [one]):
+        return None
+    tried = await conn.fetchrow(TRIED, *one, timedelta(seconds=grace))
+    assert tried is not None
+    if tried["waits"]:
+        return None
+    await leases.finish_picked(conn, [lease])
+    status, code = ("unknown", OUTCOME_UNKNOWN) if tried["in_doubt"] else ("expired", "expired")
+    return (await move_many(conn, [Move(*one, status, clock.now(), code, unsent=True)])).deliveries
 
 
 async def withdraw(conn: Connection, hold_id: UUID, *, at: datetime, by: Principal) -> int:
