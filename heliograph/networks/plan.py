@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
@@ -46,6 +47,8 @@ _MOBILE_COUNTRY_CODES = """
 """
 #: Networks whose MCC is that of another region.
 ELSEWHERE = {"425-05": "PS", "425-06": "PS"}
+#: Networks that a warning names.
+MOST_NAMED = 10
 
 
 _is_network = re.compile(r"[0-9]{3}-[0-9]{2,3}").fullmatch
@@ -94,6 +97,19 @@ def no_network(text: str) -> str:
     if known := meant(text):
         return f"{text!r} is not a network; did you mean {known}? A spreadsheet may have changed its zeros"
     return "" if _is_network(text) else f"a network is MCC-MNC, such as 643-04, not {text!r}"
+
+
+def unlisted(given: Iterable[str]) -> str:
+    """A warning for an operator that names those of these networks which are not listed, since no zeros of theirs can
+    be checked; empty: all are listed."""
+    found = sorted({one for one in given if one} - networks().keys())
+    if not found:
+        return ""
+    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+    return (
+        f"The zeros of {', '.join(found[:MOST_NAMED])}{more} cannot be checked, because only the main networks of some "
+        "countries are listed here: compare them with your supplier's list."
+    )
 
 
 @cache

@@ -96,6 +96,9 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
         assert (back["name"], back["country"], back["suppliers"]) == ("codes", "MZ", [f"{name}:10:1"])
         gone = await cli("route", "undo", told[4]["id"])
         assert (gone.status, "cannot be undone" in gone.err) == (1, True), gone.err
+    for network, is_warned in (("643-04", False), ("338-50", True)):
+        tried = await cli("route", "add", "x", "--supplier", name, "--network", network, "--dry-run")
+        assert (tried.status, "cannot be checked" in tried.err) == (0, is_warned), tried.err
     for wrong, word in (
         (("add", "x", "--supplier", "nobody"), "no supplier 'nobody'"),
         (("add", "x"), "needs a supplier"),

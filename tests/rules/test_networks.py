@@ -99,6 +99,14 @@ def test_a_network_that_lost_a_zero_is_refused_with_the_one_that_is_meant() -> N
         assert plan.no_network(text) == ""
 
 
+def test_networks_whose_zeros_cannot_be_checked_are_named() -> None:
+    assert plan.unlisted(["643-04", "", "334-020"]) == ""
+    assert plan.unlisted(["643-04", "643-99", "338-50", "338-50"]).startswith("The zeros of 338-50, 643-99 cannot")
+    many = plan.unlisted(f"338-{n}" for n in range(10, 25))
+    assert many.startswith("The zeros of 338-10, 338-11, ")
+    assert "338-19 and 5 more cannot" in many
+
+
 async def learn(pool: Pool, number: str, network: str, *, source: str = RECEIPT, days: int = 0) -> None:
     async with pool.acquire() as conn:
         await learned.learn(conn, [LearnedNetwork(int(number[1:]), network, source)])

@@ -61,7 +61,7 @@ def import_(
         done = on_database(work, settings_of(data_dir))
     except TariffInvalid as refused:
         raise errors_of(refused, json=json) from None
-    show_import(done, dry_run=dry_run, json=json)
+    show_import(done, given, dry_run=dry_run, json=json)
 
 
 @app.command("list")

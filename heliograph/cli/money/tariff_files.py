@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from heliograph.base.database.clock import iso
 from heliograph.base.money import decimal
 from heliograph.cli.terminal.console import Problem
 from heliograph.cli.terminal.printing import as_plain, form, form_option, say, show
+from heliograph.networks.plan import unlisted
 from heliograph.prices.rows import COLUMNS, TariffInvalid, read, write
 from heliograph.prices.tariff import Rate
 from heliograph.prices.tariffs import Difference, Imported, Listed
@@ -57,8 +59,10 @@ def errors_of(refused: TariffInvalid, *, json: bool) -> Problem:
     return Problem("the file contains errors; nothing was imported")
 
 
-def show_import(done: Imported, *, dry_run: bool, json: bool) -> None:
-    """Show what an import did, or would do."""
+def show_import(done: Imported, given: Iterable[tuple[int, Rate]], *, dry_run: bool, json: bool) -> None:
+    """Show what an import of these rates did, or would do."""
+    if warning := unlisted(rate.network for _, rate in given):
+        say(warning)
     differences = [_difference(one) for one in done.differences]
     if json:
         show(as_plain(done) | {"differences": differences, "dry_run": dry_run}, json)

@@ -21,9 +21,9 @@ from heliograph.base.money import decimal
 from heliograph.base.sentences import with_noun
 from heliograph.cli.terminal.console import DataDir, Org, on_database, only, settings_of
 from heliograph.cli.terminal.console import shell as who
-from heliograph.cli.terminal.printing import Json, as_plain, group, show
+from heliograph.cli.terminal.printing import Json, as_plain, group, say, show
 from heliograph.cli.traffic import route_history
-from heliograph.networks.plan import no_network
+from heliograph.networks.plan import no_network, unlisted
 from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute
@@ -116,6 +116,7 @@ def add(
         made = await rules.add(conn, wanted, note=note or "", by=who())
         return await _find(conn, made.id)
 
+    _warn_of(network)
     _change(work, dry_run, json, data_dir)
 
 
@@ -223,6 +224,7 @@ def set_(
         await rules.change(conn, before, after, note=note, by=who())
         return await _find(conn, after.id)
 
+    _warn_of(_given(network))
     _change(work, dry_run, json, data_dir)
 
 
@@ -353,6 +355,12 @@ def explain(
         )
 
     show(on_database(work, settings_of(data_dir)), json)
+
+
+def _warn_of(network: str | None) -> None:
+    """Say that a network's zeros cannot be checked, if that is so."""
+    if network is not None and not no_network(network) and (warning := unlisted([network])):
+        say(warning)
 
 
 def _given(value: str | None) -> str | None:
