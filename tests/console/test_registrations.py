@@ -59,5 +59,8 @@ async def test_refusals_stand_at_their_fields(pool: Pool, root: Browser, tenant:
         page = await root.submit(form, HERE, **good | typed)
         assert page.status == 422, typed
         assert f'href="#{field}"' in page.text, (typed, page.words)
+    for network, said in (("643", "such as 643-04 or 334-020"), ("643-4", "did you mean 643-04?")):
+        page = await root.submit(form, HERE, **good | {"network": network})
+        assert said in page.words, page.words
     async with pool.acquire() as conn:
         assert await registrations.everywhere(conn, organization_id=tenant.id) == []

@@ -110,6 +110,9 @@ async def test_refusals_stand_at_their_fields_with_what_was_typed(
         assert page.status == 422, typed
         assert f'href="#{field}"' in page.text, (typed, page.words)
         assert f'id="{field}"' in page.text, typed
+    for network, said in (("643", "such as 643-04 or 334-020"), ("643-4", "did you mean 643-04?")):
+        page = await root.submit(form, NEW, **good | {"network": network, "country": ""})
+        assert said in page.words, page.words
     assert (await added(root, **at(main, 10))).status == 200
     page = await root.submit(form, NEW, **good | {"note": "kept"})
     assert page.status == 422
@@ -413,8 +416,9 @@ async def test_it_says_where_a_message_would_go(
         page = await root.get(f"{path}?{query}")
         assert page.status == 422
         assert f'href="#{field}"' in page.text
-    page = await root.get(f"{path}?to=%2B258841234567&network=x")
-    assert page.status == 422
+    for typed, said in (("x", "such as 643-04 or 334-020"), ("643-4", "did you mean 643-04?")):
+        page = await root.get(f"{path}?to=%2B258841234567&network={typed}")
+        assert (page.status, said in page.words) == (422, True), page.words
 
 
 async def test_who_may_look_may_not_change(pool: Pool, browser: Browser, settings: Settings) -> None:

@@ -13,6 +13,7 @@ from heliograph.accounts import organizations
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing.changing import previewed
+from heliograph.console.routing.descriptions import network_error
 from heliograph.console.routing.listing import HERE
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import figures, leaving
@@ -42,14 +43,13 @@ EMPTY: dict[str, str] = dict.fromkeys(FIELDS.values(), "") | {"priority": "10", 
 #: Prefixes of a supplier's id in field names: its place (empty: not in the route), and its weight.
 PLACE, WEIGHT = "place-", "weight-"
 #: The rules' refusals in the form's wording, by field and issue.
-WRONG: Mapping[tuple[str, str], str] = {
+WRONG: dict[tuple[str, str], str] = {
     ("name", "length"): "A name has 1 to 64 characters.",
     ("name", "taken"): "There is already a route with this name.",
     ("note", "length"): "A note has at most 500 characters.",
     ("prefix", "pattern"): "A prefix is 1 to 15 digits without +, such as 25884.",
     ("prefix", "several"): "A route has one destination: a prefix, a country or a network.",
     ("country", "unknown"): "Write a country by its two letters, such as MZ.",
-    ("network", "pattern"): "A network is written MCC-MNC with its zeros, such as 643-04 or 334-020.",
     ("class", "enum"): "Choose one of those that are offered.",
     ("supplier", "required"): "A route needs a supplier: give one of them a priority.",
     ("priority", "range"): "A priority is a whole number from 0 to 1000.",
@@ -112,7 +112,8 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
                 return await _saved(request, conn, one, id)
             values |= await previewed(request, conn, work, one)
         except Invalid as refusal:
-            return refused("routing/form.html", form_errors(refusal, WRONG), values)
+            said = WRONG | {("network", "pattern"): network_error(given.get("network", ""))}
+            return refused("routing/form.html", form_errors(refusal, said), values)
     if one is not None and not values["differences"]:
         return Redirect(location=f"{HERE}/{one.route.id}", notice=request.text("Nothing was changed."))
     return Page(template="routing/preview.html", values=values)

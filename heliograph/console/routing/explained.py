@@ -7,6 +7,7 @@ from typing import Any
 from heliograph.accounts import organizations
 from heliograph.base import phones
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.routing.descriptions import network_error
 from heliograph.networks.plan import no_network
 from heliograph.pages.answers import Answer, Page, refused
 from heliograph.pages.requests import Request
@@ -32,7 +33,7 @@ async def show(request: Request) -> Answer:
         wrong.append(("to", "format", "Write a phone number with its country code, such as +258841234567."))
     network = typed["network"]
     if network and no_network(network):
-        wrong.append(("network", "pattern", "A network is written MCC-MNC with its zeros, such as 643-04 or 334-020."))
+        wrong.append(("network", "pattern", network_error(network)))
     async with request.reading() as conn:
         try:
             one = await organizations.find(conn, reference=typed["organization"] or None)

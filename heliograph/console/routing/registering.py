@@ -9,6 +9,7 @@ from uuid import UUID
 from heliograph.accounts import organizations
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
+from heliograph.console.routing.descriptions import network_error
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
@@ -24,10 +25,9 @@ LISTED = 500
 #: Fields of the form, as in `heliograph sender register`.
 FIELDS = ("organization", "sender", "state", "country", "network", "supplier", "note")
 #: The rules' refusals in the form's wording.
-WRONG: Mapping[str, str] = {
+WRONG: dict[str, str] = {
     "country": "Write a country by its two letters, such as MZ.",
     "state": "Choose one of those that are offered.",
-    "network": "A network is written MCC-MNC with its zeros, such as 643-04 or 334-020.",
     "note": "A note has at most 500 characters.",
 }
 
@@ -63,7 +63,8 @@ async def register(request: Request) -> Answer:
                 by=request.principal,
             )
     except Invalid as refusal:
-        return refused("routing/registrations.html", form_errors(refusal, WRONG), await _values(request, form))
+        wrong = form_errors(refusal, WRONG | {"network": network_error(form["network"])})
+        return refused("routing/registrations.html", wrong, await _values(request, form))
     state = request.text(words.REGISTRATIONS[form["state"]])
     said = request.text("Recorded: %(sender)s, %(state)s.", sender=sender.value, state=state)
     return Redirect(location=request.to(HERE, organization=one.name), notice=said)
