@@ -314,7 +314,7 @@ async def test_messages_are_shared_by_these_points_and_why_is_said(pool: Pool) -
     await evaluated(pool, 8)
     actor = await organization(pool)
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 min', true, true FROM suppliers", uuid7()
     )
     async with pool.acquire() as conn:
         table = Table(await routing.load(conn), await rules.active(conn))
@@ -342,7 +342,7 @@ async def test_explain_says_since_when_a_circuit_is_open(pool: Pool) -> None:
     await routed(pool, adaptive=False)
     actor = await organization(pool)
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 min', true, true FROM suppliers", uuid7()
     )
     at = await pool.fetchval(
         "INSERT INTO supplier_health (supplier_id, opened_at) VALUES ($1, now()) RETURNING opened_at", CHEAP
@@ -380,7 +380,7 @@ async def test_explain_says_what_becomes_of_sender_and_number_and_what_waits(poo
     await routed(pool, adaptive=False)
     actor = await organization(pool)
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 min', true, true FROM suppliers", uuid7()
     )
     hour = clock.now().astimezone(ZoneInfo("Africa/Maputo")).hour
     await pool.execute(
@@ -490,7 +490,7 @@ async def test_who_fails_for_one_network_loses_shares_of_this_network_only(
     assert seen == [(5, 5), (5, 5), (15, 5), (25, 5), (35, 5), (45, 5)]
     actor = await organization(pool)
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 min', true, true FROM suppliers", uuid7()
     )
     async with pool.acquire() as conn:
         table = Table(await routing.load(conn), await rules.active(conn))

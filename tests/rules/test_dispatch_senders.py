@@ -110,7 +110,7 @@ async def test_a_route_wants_a_price_for_the_sender_that_is_told(pool: Pool, kin
     await bench.round()
     assert [one.name for one in (main, backup) if bench.connectors[one.id].submitted] == [asked]
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 min', true, true FROM suppliers", uuid7()
     )
     async with pool.acquire() as conn:
         said = await explaining.explain(

@@ -57,7 +57,7 @@ async def rule(conn: Connection, chance: Random, organization_id: UUID) -> None:
                 card = rows.read([header, *given])
                 await tariffs.import_rates(conn, card, kind="cost", name=name, supplier_id=id)
     await conn.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 min', true, true FROM suppliers", uuid7()
     )
     for n, (prefix, country, network) in enumerate(chance.choices(PLACES, k=5)):
         chosen = chance.sample(ids, chance.randint(1, 3))

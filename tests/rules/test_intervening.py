@@ -72,7 +72,7 @@ async def two(pool: Pool) -> tuple[Bench, UUID, UUID]:
             row.created_at,
         )
     await pool.execute(
-        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 hour', true, true FROM suppliers", uuid7()
+        "INSERT INTO supplier_sessions SELECT id, 0, $1, now() + interval '1 min', true, true FROM suppliers", uuid7()
     )
     return Bench(pool, *rows), rows[0].id, rows[1].id
 
