@@ -35,8 +35,6 @@ FIELDS: Mapping[str, str] = {
     "note": "Note",
 }
 STATES: Mapping[str, str] = {"active": "active", "paused": "paused"}
-#: The error for a text that is not a network, unless only its zeros are wrong.
-NO_NETWORK = "A network is written MCC-MNC with its zeros, such as 643-04 or 334-020."
 #: Flows and refusals listed.
 MOST = 12
 
@@ -45,7 +43,7 @@ def network_error(text: str) -> str:
     """A form's error for a text that is not a network; the one that it means is named."""
     if known := plan.meant(text):
         return said("There is no such network: did you mean %(network)s? Zeros count.", network=known)
-    return NO_NETWORK
+    return said("A network is written MCC-MNC with its zeros, such as 643-04 or 334-020.")
 
 
 class Changed(msgspec.Struct, frozen=True):
