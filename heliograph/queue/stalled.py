@@ -64,3 +64,11 @@ async def expired(conn: Connection, kind: str, timer: str, *, condition: str) ->
         step *= 2
     await timers.reach(conn, timer, until)
     return [tuple(one) for one in row["expired"]]
+
+
+IS_EXPIRED = "SELECT {expired} FROM (VALUES ($1::uuid, $2::uuid)) AS queue (organization_id, id)"
+
+
+async def is_expired(conn: Connection, organization_id: UUID, id: UUID, *, condition: str) -> bool:
+    """Whether a message is past its validity. `condition`: as for `expired`."""
+    return bool(await conn.fetchval(IS_EXPIRED.format(expired=condition), organization_id, id))

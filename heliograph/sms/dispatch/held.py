@@ -77,9 +77,6 @@ async def expire_stalled(conn: Connection) -> int:
     return (await move_many(conn, moves)).deliveries
 
 
-IS_PAST = f"SELECT {EXPIRED} FROM (VALUES ($1::uuid, $2::uuid)) AS queue (organization_id, id)"
-
-
 # As `ClaimedMessage.was_unknown`, and whether news of its last attempt may still come.
 TRIED = """
 SELECT coalesce(bool_or(state IN ('unknown', 'accepted')), false) AS in_doubt,
@@ -95,7 +92,7 @@ async def expire_one(conn: Connection, lease: Lease, *, grace: float) -> int | N
     Returns the webhook deliveries queued; None: it was left alone. Runs in the caller's transaction.
     """
     one = (lease.organization_id, lease.id)
-    if not await conn.fetchval(IS_PAST, *one) or not await text_keys.openable(conn, [one]):
+    if not await stalled.is_expired(conn, *one, condition=EXPIRED) or not await text_keys.openable(conn, [one]):
         return None
     tried = await conn.fetchrow(TRIED, *one, timedelta(seconds=grace))
     assert tried is not None

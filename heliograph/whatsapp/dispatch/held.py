@@ -29,14 +29,11 @@ async def expire(conn: Connection) -> int:
     return deliveries
 
 
-IS_PAST = f"SELECT {EXPIRED} FROM (VALUES ($1::uuid, $2::uuid)) AS queue (organization_id, id)"
-
-
 async def expire_one(conn: Connection, lease: Lease) -> int | None:
     """Expire a picked message that no decision is possible about, if it is past its lifetime and Meta cannot have it.
     Returns the webhook deliveries queued; None: it was left alone. Runs in the caller's transaction."""
     one = (lease.organization_id, lease.id)
-    ended, deliveries = await _end(conn, [one] if await conn.fetchval(IS_PAST, *one) else [])
+    ended, deliveries = await _end(conn, [one] if await stalled.is_expired(conn, *one, condition=EXPIRED) else [])
     return deliveries if ended else None
 
 
