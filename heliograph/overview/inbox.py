@@ -5,7 +5,7 @@ Below pages and API; above the channels, which do not know about each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -116,7 +116,8 @@ async def list_page(
     """Threads, most recently active first: up to `limit`, and where the next page begins."""
     found, seen = await threads.list_page(conn, actor, state=state, after=after, limit=limit)
     more = found[limit - 1].message_id if len(found) > limit else seen
-    return await _lines(conn, actor, found[:limit]), more
+    names = await suggesting.names(conn, actor, phones=[one.peer for one in found[:limit]])
+    return await _lines(conn, actor, found[:limit], names), more
 
 
 async def search(
@@ -142,7 +143,7 @@ async def search(
     fitting = [one for one in found if fits(one)]
     if len(fitting) > limit:
         fitting, seen = fitting[:limit], fitting[limit - 1].message_id
-    return await _lines(conn, actor, fitting), seen
+    return await _lines(conn, actor, fitting, names), seen
 
 
 async def _numbers(conn: Connection, actor: Actor, text: str) -> tuple[str, list[str]]:
@@ -156,8 +157,7 @@ async def _numbers(conn: Connection, actor: Actor, text: str) -> tuple[str, list
     return digits, [] if number is None else phones.spellings(number)
 
 
-async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread]) -> list[InboxLine]:
-    names = await suggesting.names(conn, actor, phones=[one.peer for one in found])
+async def _lines(conn: Connection, actor: Actor, found: Sequence[Thread], names: Mapping[str, str]) -> list[InboxLine]:
     last = {one.id: one for one in await inbound.by_ids(conn, actor, ids=_last(found, "sms"))}
     written = {one.id: one for one in await whatsapp.by_ids(conn, actor, ids=_last(found, "whatsapp"))}
     places = await reads.conversations_of(conn, actor, ids=[one.id for one in found if one.channel == "whatsapp"])
