@@ -60,7 +60,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     cost_currency: str | None
     cost_due: str | None
     route: str | None
-    #: It had ended without a supplier; only by this move is it known which one had it.
+    #: It had ended without a known supplier, and this move establishes which one had it.
     was_found: bool = False
 
     @property
@@ -109,7 +109,7 @@ def change(one: Arrival) -> traffic.Change:
 
 
 def is_found(one: Arrival) -> bool:
-    """True if it had ended without a supplier, and was delivered all the same."""
+    """True if it had ended without a known supplier, and was delivered nevertheless."""
     return one.status == "delivered" and one.supplier_id is None and one.previous_status not in WAITING and _newly(one)
 
 

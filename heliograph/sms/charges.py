@@ -1,7 +1,7 @@
 """The cost and price of an SMS, and its destination network, from tables that each process holds in memory.
 
-The rule nobody may break: no message waits for its price or cost. What is unknown is recorded as unknown, and counts in
-no margin.
+The rule nobody may break: no message waits for its price or cost. What is unknown is recorded as unknown, and left out
+of every margin.
 """
 
 from __future__ import annotations
@@ -99,12 +99,14 @@ class CurrentCharges(Current[Charges]):
 
 def everywhere(*, country: str = "", network: str = "", prefix: str = "") -> Destination:
     """Stands for all numbers of a country, a network or a prefix: only what they have in common is set, so a rate found
-    for it applies to each of them. `country`, beside a prefix that several countries share: the one to be assumed."""
+    for it applies to each of them. `country`, together with a prefix that several countries share: the one to
+    assume."""
     if network or not prefix:
         code = next((one for one, region in phones.REGIONS.items() if region == country), "")
         return Destination(code, country, network, bool(network))
     code = next((one for one in phones.REGIONS if prefix.startswith(one)), "")
-    # If it has fewer digits than a calling code, or than an area code where countries share one, it is of several.
+    # With fewer digits than a calling code, or than an area code where countries share one, it covers several
+    # countries.
     if code and len(prefix) >= plan.SHARED.get(code, 0):
         country = plan.country(f"+{prefix}")
     return Destination(prefix, country, plan.ranges(code).network(prefix))

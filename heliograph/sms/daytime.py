@@ -1,4 +1,4 @@
-"""Quiet hours: marketing waits for the end of its recipient's, and its validity is paused meanwhile.
+"""Quiet hours: marketing messages wait until those of their recipient end, and their validity is paused meanwhile.
 
 This is decided when a message is about to leave, so that it applies whenever the message was accepted, staged or
 postponed, and to changed settings. The rule nobody may break: no message expires because it waited here.
@@ -46,7 +46,7 @@ UPDATE messages m
 
 
 async def note(conn: Connection, waiting: Sequence[tuple[UUID, UUID, datetime]]) -> None:
-    """Record that these messages (organization, id, end of the wait) wait. Runs in the transaction that puts them
-    back."""
+    """Record that these messages (organization, id, end of the wait) wait. Runs in the transaction that returns them
+    to the queue."""
     columns = [list(column) for column in zip(*sorted(waiting), strict=True)]
     await conn.execute(NOTE, *columns, timedelta(seconds=SUBMIT_HORIZON))

@@ -124,7 +124,7 @@ SELECT remaining, used, window_start, at, verdict, since, message, reference
   FROM sms_accept_one(date_trunc('milliseconds', now()), $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
     $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
 """
-#: Columns that tell how an item of a batch was decided; the first is NULL if it was simply stored.
+#: Columns with the decision on an item of a batch; the first is NULL if it was simply stored.
 DECIDED = ("verdict", "remaining", "since", "message", "reference")
 #: The rate bucket of sends.
 BUCKET = "sms_send"
@@ -195,7 +195,7 @@ class Acceptor:
         await self._kept.close()
 
     async def _prepare(self, send: Send) -> _Item:
-        if phones.parse(send.to) != send.to:  # a worker that finds a name can dispatch nothing at all
+        if phones.parse(send.to) != send.to:  # a malformed number in the queue would stop all dispatch
             raise Invalid(("to", "pattern", "`to` must be a phone number with country code: `+258841234567`"))
         kind, segments = encoding.count(send.text, smart=send.actor.smart_encoding, accents=send.actor.replace_accents)
         sender: SenderId | None = None
@@ -323,7 +323,8 @@ class Acceptor:
 
 
 def is_guarded(send: Send) -> bool:
-    """Whether the guard examines it: test messages cost nothing, and a campaign's recipients were chosen."""
+    """Whether the guard examines a send: test messages cost nothing, and the organization chose a campaign's
+    recipients."""
     return send.actor.mode == "live" and send.campaign_id is None
 
 

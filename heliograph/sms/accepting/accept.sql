@@ -1,10 +1,10 @@
 -- sms_accept: accept a batch of messages in one transaction and one round trip.
 --
 -- First the balance rows of the batch's organizations are locked, in a fixed order, so that two processes cannot
--- deadlock. From then on nobody else accepts for these organizations, and the second statement's snapshot sees
+-- deadlock. From then on no other process accepts for these organizations, and the second statement's snapshot sees
 -- everything committed before: that is what makes idempotency keys and quota exact across processes.
 --
--- If somebody else holds a lock for over 2 s (as long as a duplicate waits for the first), the whole call fails.
+-- If another transaction holds a lock for over 2 s (as long as a duplicate waits for the first), the whole call fails.
 --
 -- A request's unit of its key's rate window is also charged here (p_rate_*, p_slot, p_place, p_limit), which saves a
 -- round trip for each batch: first the windows' rows in a fixed order, then the balances'. An item over its limit is

@@ -105,7 +105,7 @@ _SMART = str.maketrans({character: plain for many, plain in LOOK_ALIKES.items() 
 
 
 def _gsm7(text: str, smart: bool, accents: bool) -> tuple[bytes | None, str]:
-    """Charmap octets (None: not GSM-7) and the text they represent, which is the one to send in either case."""
+    """Charmap octets (None: not GSM-7) and the text to send in either case."""
     coded = gsm7.octets(text)
     # The alphabet contains no combining characters, so such a text is in NFC.
     return (coded, text) if coded is not None else _replaced(text, smart, accents)

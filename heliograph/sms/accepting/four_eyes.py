@@ -14,8 +14,8 @@ NOTE = "UPDATE sender_ids SET first_by = $3 WHERE organization_id = $1 AND id = 
 
 
 async def holds(conn: Connection, actor: Actor, *, id: UUID, known: Any) -> bool:
-    """Whether an approval still needs somebody else's. Runs in the caller's transaction, which has locked the sender ID
-    as `known` (`value`, `status`, `first_by`). The first approval is recorded, also in the audit log."""
+    """Whether an approval still needs that of another operator. Runs in the caller's transaction, which has locked the
+    sender ID as `known` (`value`, `status`, `first_by`). The first approval is recorded, also in the audit log."""
     mine = identity(actor.principal)
     if known["first_by"] not in (None, mine) or not (await installation.load(conn)).four_eyes:
         return False

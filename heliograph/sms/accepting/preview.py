@@ -129,7 +129,7 @@ async def preview(conn: Connection, acceptor: Acceptor, send: Send) -> Preview:
     encoded = encoding.encode(send.text, smart=actor.smart_encoding, accents=actor.replace_accents)
     at = now()
     due = max(at, send.send_at or at)
-    # Where only simulators carry messages, nobody sleeps (`sms.dispatch.channel`).
+    # Quiet hours do not apply where only simulators carry messages (`sms.dispatch.channel`).
     waits = actor.mode == "live" and await routing.waits_for_day(conn, send.traffic_class)
     quiet_until = _HOURS.until(standing["quiet_hours"], send.to, due) if waits else None
     # Its validity is paused in the meantime (`sms.daytime`).

@@ -38,7 +38,7 @@ class RoutingCache:
         return monotonic() - self._refreshed_at
 
     async def refresh(self, conn: Connection | Pool) -> None:
-        """Load what has changed, unless that was done within EVERY. Routes are read only if a rule refuses."""
+        """Load what has changed, unless that was done within EVERY. Routes are read only if some rule can refuse."""
         if self.age < EVERY:
             return
         at = monotonic()

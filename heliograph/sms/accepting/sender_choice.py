@@ -60,7 +60,7 @@ class SenderBook:
         self._fresh: LoadingCache[Asked, Named] = LoadingCache(self._load, indivisible=is_down)
 
     async def resolve(self, actor: Actor, *, sender_id: UUID | None, sender_name: str | None) -> SenderId:
-        """The approved sender ID that is meant; the organization's default if neither is given.
+        """The approved sender ID with this id or name; the organization's default if neither is given.
 
         Raises Invalid for an unknown id or for an id and a name that disagree, and SenderIdNotApproved. A negative
         answer is always based on the database's current state and never cached, so that an approval takes effect with

@@ -74,7 +74,7 @@ EVENTS = {"approved": "sender_id.approved", "rejected": "sender_id.rejected"}
 
 COLUMNS = "id, value, status, is_default, rejection_reason, created_at, reviewed_at"
 
-# Approved ones first, so that none that can be used is hidden by other decisions, however many.
+# Approved ones first, so that the limit never hides a usable one, however many others there are.
 LIST = f"""
 SELECT * FROM (
     SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 ORDER BY status <> 'approved', id DESC LIMIT $2
@@ -96,7 +96,7 @@ _NEWEST = "$1::uuid IS NULL AND $4::text IS NULL"
 _BEGIN = """$1::uuid IS NULL AND (lower(value) COLLATE "C") >= lower($4::text)
            AND (lower(value) COLLATE "C") < lower($4::text) || '~'"""
 _BY_VALUE = '(lower(value) COLLATE "C")'
-#: By whether a status is requested.
+#: Keyed by whether a status is requested.
 LIST_EVERYWHERE = {
     False: _EVERYWHERE.format(which=f"{_NEWEST} AND {_ANY}", order="id DESC"),
     True: _EVERYWHERE.format(which=f"{_NEWEST} AND {_OF_STATUS}", order="id DESC"),
@@ -143,7 +143,7 @@ async def find(conn: Connection, actor: Actor, *, which: str) -> SenderId:
     raise NotFound("There is no such sender ID.", sender_id=which)
 
 
-# The row lock comes first: two requests must not both become the last one that may be pending.
+# The row lock comes first: two requests must not both take the last place among the pending ones.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
 STANDING = """
 SELECT (SELECT status FROM sender_ids WHERE organization_id = $1 AND lower(value) = lower($2)) AS status,
@@ -198,11 +198,11 @@ async def request(conn: Connection, actor: Actor, *, value: str) -> SenderId:
 
 SELECT = f"SELECT {COLUMNS} FROM sender_ids WHERE organization_id = $1 AND id = $2"
 
-# All of the organization's, in one order: two reviews must not both find that there is no default.
+# All rows of the organization, in a fixed order: two reviews must not both find that there is no default.
 LOCK = "SELECT id, value, status, first_by FROM sender_ids WHERE organization_id = $1 ORDER BY id FOR NO KEY UPDATE"
 
 # The first approved sender of an organization becomes its default: a first send should need no further step. A default
-# that is no longer approved is not replaced: nobody should send as somebody else without knowing.
+# that is no longer approved is not replaced: no organization should send under another name without noticing.
 REVIEW = f"""
 UPDATE sender_ids s
    SET status = $3, rejection_reason = $4, reviewed_at = $5, first_by = NULL,
@@ -249,9 +249,9 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
     return sender
 
 
-#: Seconds within which a decision can be undone: ten on the page, and some for latency.
+#: Seconds within which a decision can be undone: the page offers ten, the rest allows for latency.
 UNDONE_FOR = 20
-# One that has become the default since then cannot be reopened: messages may already have used it.
+# Its approval may have made it the default, which a pending one cannot be.
 REOPEN = f"""
 UPDATE sender_ids SET status = 'pending', rejection_reason = NULL, reviewed_at = NULL, first_by = NULL,
        is_default = false

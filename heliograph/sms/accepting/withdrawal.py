@@ -42,7 +42,7 @@ SELECT item.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
 
 
 async def not_taken(conn: Connection, ids: Sequence[tuple[UUID, UUID]]) -> list[UUID]:
-    """Which of these messages, (organization, message) each, no supplier can have, not even in part."""
+    """Those of these messages, (organization, message) each, of which no supplier can have even a part."""
     rows = await conn.fetch(NOT_TAKEN, [organization_id for organization_id, _ in ids], [id for _, id in ids])
     return [row["id"] for row in rows]
 
@@ -56,7 +56,7 @@ SELECT id FROM queue
 
 
 async def cancelable(conn: Connection, organization_id: UUID, ids: Collection[UUID]) -> set[UUID]:
-    """Which of an organization's messages `withdraw` would cancel now."""
+    """Those of an organization's messages that `withdraw` would cancel now."""
     if not ids:
         return set()
     rows = await conn.fetch(WAITING, organization_id, list(ids))
@@ -65,9 +65,10 @@ async def cancelable(conn: Connection, organization_id: UUID, ids: Collection[UU
 
 async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, reason: str) -> set[UUID]:
     """Cancel those of these messages that no worker has claimed, and refund them: those that were never tried, and
-    those that wait to be tried again because every supplier asked has put them off or refused them as a whole.
+    those that wait to be tried again because every supplier tried has deferred them or refused them as a whole.
 
-    `reason` is recorded in the ledger. Runs in the caller's transaction. Returns their ids. Raises AlreadyAttempted.
+    `reason` is recorded in the ledger. Runs in the caller's transaction. Returns the ids of those canceled. Raises
+    AlreadyAttempted.
     """
     taken = await take_unsent(conn, {one.message_id: one.organization_id for one in unsent})
     canceled = [one for one in unsent if one.message_id in taken]
@@ -86,7 +87,7 @@ async def take_unsent(conn: Connection, owners: Mapping[UUID, UUID]) -> set[UUID
     that no supplier can have; returns their ids. Runs in the transaction that ends them."""
     taken = set(await leases.withdraw(conn, "sms", list(owners), only="untried"))
     if held := await leases.hold_ended(conn, "sms", [id for id in owners if id not in taken]):
-        # Asked under the lock: whoever records the end of an attempt locks the queue row first.
+        # Queried under the lock: recording the end of an attempt locks the queue row first.
         free = await not_taken(conn, [(owners[id], id) for id in held])
         taken.update(await leases.withdraw(conn, "sms", free, only="ended"))
     return taken

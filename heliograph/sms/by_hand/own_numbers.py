@@ -31,7 +31,7 @@ class TooManyCodes(Refusal):
 
 
 class OwnNumber(msgspec.Struct, frozen=True):
-    """A person's number; None: none is verified. `asked`: one that awaits its code."""
+    """A person's number; None: none is verified. `asked`: a number that awaits verification."""
 
     phone: str | None = None
     asked: str | None = None

@@ -39,7 +39,7 @@ log = structlog.get_logger()
 KIND = "sms_in"
 #: A callback belongs to no organization until it is read.
 NOBODY = UUID(int=0)
-#: Maximum number of callbacks per row, and roughly of their octets: what is read together is locked together.
+#: Maximum number of callbacks per row, and roughly of their octets: callbacks read together are locked together.
 MOST, OCTETS = 64, 256 * 1024
 #: Seconds between two log lines about callbacks of one account that are refused for the same reason.
 SAY_EVERY = 60.0
@@ -142,7 +142,8 @@ class SupplierCallbacks:
 
     async def account(self, supplier_id: UUID, token: str) -> CallbackAccount:
         """The account whose address this is. Raises NotFound."""
-        # No query for callers that do not know the address. What was valid once stays valid: a comparison suffices.
+        # A caller that does not know the address causes no query. A token that was valid once stays valid, so that a
+        # comparison suffices.
         right = self._tokens.get(supplier_id)
         is_known = right is not None and crypto.constant_time_equal(right, token)
         if not is_known and not addresses.is_token(self._token_key, supplier_id, token):

@@ -1,10 +1,10 @@
-"""Processing of suppliers' callbacks by a worker: parsed by the supplier's own module, and passed on to where all
-suppliers' receipts and messages from handsets go.
+"""Processing of suppliers' callbacks by a worker: the supplier's own module parses them, and their receipts and
+messages from handsets take the same path as those of every supplier.
 
 A batch contains callbacks of one account; it is locked while it is processed and deleted in the commit that stores the
 messages from handsets. Receipts are committed before that, by the batch writer of answers and receipts: processing one
 again changes nothing. A worker that is killed leaves the callbacks as they were. A callback that cannot be read gets a
-row of its own, so that those that came with it can be finished.
+row of its own, so that the others in its row can be finished.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class CallbackProcessing:
         self.wake = asyncio.Event()
 
     async def round(self) -> int:
-        """Process one batch of each account that has any; returns the number of callbacks."""
+        """Process one batch of each account that has any; returns the number of rows."""
         async with self._pool.acquire() as conn:
             await self._backlog.look(conn, intake.KIND)
             done = 0
@@ -85,9 +85,8 @@ class CallbackProcessing:
                 except Exception as error:
                     if is_down(error):
                         raise
-                    log.exception(
-                        "supplier's callbacks failed", supplier=str(supplier_id)
-                    )  # the other suppliers' callbacks continue
+                    # The other suppliers' callbacks continue.
+                    log.exception("supplier's callbacks failed", supplier=str(supplier_id))
         return done
 
     async def _batch(self, conn: Connection, supplier_id: UUID) -> int:

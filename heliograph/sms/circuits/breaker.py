@@ -1,6 +1,6 @@
 """A circuit breaker for one supplier, as seen by one worker. Pure.
 
-A failing supplier is skipped (a circuit breaker) and probed with single messages until one succeeds.
+A failing supplier is skipped, and probed with single messages until one succeeds.
 
 The rule nobody may break: an answer to a message that left before the circuit opened does not close it.
 """
@@ -127,7 +127,7 @@ class Breaker:
         return self._clock() - self._moved < self.PROBE
 
     def stalls(self, patience: float) -> bool:
-        """True if for that many seconds it has only put messages off, or not answered at all."""
+        """True if for that many seconds it has only deferred messages, or not answered at all."""
         return self._waits and self._clock() - self._since > patience
 
 

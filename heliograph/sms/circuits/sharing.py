@@ -5,8 +5,8 @@
 It is exchanged when each worker reads the suppliers, every second. A worker that opens a circuit opens it for all. One
 worker at a time may send a probe, and its success closes the circuit for all.
 
-If another worker's probe closes a worker's circuit and that worker opens it again, the trouble is its own: for a while
-it does not share its state.
+If another worker's probe closes a worker's circuit and that worker opens it again, only that worker is affected: for a
+while it does not share its state.
 
 The rule nobody may break: rows are written when something changed, never per message.
 """

@@ -207,11 +207,11 @@ def destination(route: Route) -> Destination:
 def comparable_rates(
     route: Route, suppliers: Iterable[UUID], book: Book, at: datetime, *, message_class: str, segments: float = 1
 ) -> dict[UUID, Rate]:
-    """The rates of suppliers for a route's messages, of so many segments on average; those without one, or that reject
-    it, are left out.
+    """The rates of suppliers for a route's messages, of `segments` segments on average. Suppliers without a rate, or
+    whose rate card rejects the destination, are left out.
 
-    All are for the same kind of sender: that of the route's sender; for a route of any sender, the first of
-    SENDER_TYPES for which most of them have a rate.
+    All are for the same type of sender: that of the route's sender; for a route of any sender, the first of
+    SENDER_TYPES for which most suppliers have a rate.
     """
     to, those = destination(route), list(suppliers)
     kinds = SENDER_TYPES if route.sender is None else (sender_type(route.sender),)
@@ -357,8 +357,8 @@ def _length(rows: Sequence[asyncpg.Record], network: str | None) -> float:
 
 
 def _prices(route: Route, message_class: str, book: Book, at: datetime, length: float) -> dict[UUID, int]:
-    """Suppliers' charges for a message of `length` segments, if all are in one currency: amounts in different ones
-    cannot be compared."""
+    """Suppliers' charges for a message of `length` segments; empty if they are in different currencies, which cannot be
+    compared."""
     suppliers = [choice.supplier_id for choice in route.choices]
     rates = comparable_rates(route, suppliers, book, at, message_class=message_class, segments=length)
     if len({rate.currency for rate in rates.values()}) > 1:

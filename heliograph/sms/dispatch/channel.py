@@ -75,8 +75,8 @@ class SmsChannel:
     ) -> None:
         """`accounts`: returns this worker's current suppliers. `grace`: seconds an unknown outcome waits for its
         receipt. `patience`: seconds that a message waits for a slow supplier before the next one is tried. `backlog`:
-        the worker's; None: its own. `routes`: the active ones. `charges`: suppliers' charges. `book`: their rules for
-        senders and numbers. `lookups`: looks up a number's network; None: no look-ups."""
+        the worker's; None: a separate one. `routes`: the active ones. `charges`: suppliers' charges. `book`: their
+        rules for senders and numbers. `lookups`: looks up a number's network; None: no look-ups."""
         self._lookups = lookups
         self._backlog = backlog or Backlog(cycle=0.0)
         self.grace = grace

@@ -54,7 +54,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
     doubtful: Sequence[int] | None
     #: Segments that the supplier has.
     taken: Sequence[int] | None
-    #: When the last attempt's supplier first put the message off.
+    #: When the last attempt's supplier first deferred the message.
     busy_since: datetime | None
     #: Suppliers that refused the message in any of its attempts.
     refused: Sequence[UUID] | None
@@ -91,7 +91,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
         )
 
     def waited(self, since: datetime | None) -> float:
-        """Seconds since a given time: when it became due, or when its supplier first put it off; 0 for None."""
+        """Seconds since a given time: when it became due, or when its supplier first deferred it; 0 for None."""
         return 0.0 if since is None else (self.at - since).total_seconds()
 
     @property
@@ -102,9 +102,9 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
         return tuple(number for number in asked if number not in have)
 
 
-# Attempts are looked at only for rows that have one: OFFSET keeps that condition in front, since sorting neither
-# attempts nor parts took 2.6 µs per message. LIMIT keeps each look-up a look-up: a plan made while a table is empty
-# could otherwise read all of it once for a batch, and still do so when it is full.
+# Attempts are read only for rows that have one: OFFSET makes PostgreSQL evaluate that condition first, since sorting
+# empty sets of attempts and parts took 2.6 µs per message. LIMIT keeps each look-up a look-up: a plan made while a table
+# is empty could otherwise read all of it once for a batch, and still do so when it is full.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee, m.accepted_at, m.expires_at, m.body,
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,

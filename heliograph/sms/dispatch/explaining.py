@@ -66,17 +66,17 @@ class Explanation(msgspec.Struct, frozen=True):
     """What would happen to a message now."""
 
     decision: Sentence
-    #: What keeps it back, whoever its supplier is: a suspended or closed organization, a hold, the guard.
+    #: What keeps it back, whichever its supplier: a suspended or closed organization, a hold, the guard.
     withheld: list[Sentence]
     #: The number's network (MCC-MNC) and how it is known, or that it is looked up first; None: neither.
     network: Sentence | None
     #: The route's name; None: the suppliers' own settings decide.
     route: str | None
-    #: Names in the order in which they would be asked; those of equal priority by their share.
+    #: Names in the order in which they would be tried; those of equal priority by their share.
     #: Empty: it waits, or ends.
     suppliers: list[str]
     #: The failure code with which it ends at once, and is refunded, since no supplier may ever be given it; None: it is
-    #: sent, or waits until one can be asked.
+    #: sent, or waits for a supplier.
     ends: str | None
     #: Routes that match but lose to that one, in order.
     passed_over: list[str]
@@ -86,7 +86,7 @@ class Explanation(msgspec.Struct, frozen=True):
     quiet_until: datetime | None
 
 
-# For one number, what workers hold in memory for all (`networks.directory`); also entries that they no longer trust.
+# One number's entry in the table that workers hold in memory (`networks.directory`), even if they no longer trust it.
 KNOWN = """
 SELECT network, source, learned_at, learned_at > now() - $2::interval AS counts FROM number_networks WHERE number = $1
  ORDER BY learned_at DESC LIMIT 1
@@ -155,7 +155,7 @@ async def explain(
         is_certain=is_certain,
     )
     held, avoided = await suppliers.sessions(conn), await sharing.avoided(conn)
-    # As a message that is accepted now would be, also where only its organization's are held.
+    # As for a message accepted now, including holds of its organization's messages only.
     skipped: dict[UUID, str] = {one.id: words.HELD for one in known if holds_back(one, organization_id, uuid7())}
     skipped |= {id: why.said for id, why in _obstacles(known, held, avoided).items()}
     spoken = {
@@ -164,7 +164,7 @@ async def explain(
     }
     barred = [id for id, one in spoken.items() if one is None]
     skipped |= {id: _refusing(book, id, to, organization_id, sender, network) for id in barred}
-    # As rates have it: the countries that share +1 or +7 have prices of their own.
+    # As in rate cards: each of the countries that share +1 or +7 has prices of its own.
     there = Destination(to[1:], plan.country(to), network or "", is_certain)
     told = {id: one or sender for id, one in spoken.items()}
     unrated = await _unrated(conn, found, there, traffic_class, told)
@@ -230,7 +230,7 @@ def _refusing(
 async def _unrated(
     conn: Connection, found: Candidates, to: Destination, traffic_class: str, told: Mapping[UUID, str]
 ) -> list[UUID]:
-    """Suppliers without a price for the number, on a route that requires one. `told`: the sender that each is told."""
+    """Suppliers without a price for the number, on a route that requires one. `told`: the sender that each is given."""
     if found.route is None or not found.route.rated:
         return []
     book, at = Book(), clock.now()
@@ -242,7 +242,7 @@ async def _unrated(
     return [id for id in found.suppliers if rate(id) is None]
 
 
-# A hold of what was accepted before a time does not concern a message that is accepted now.
+# A hold on messages accepted before some time does not affect one that is accepted now.
 STOPPED = """
 SELECT o.state, coalesce(held.by_operator, false) AS held, coalesce(held.restored, false) AS restored
   FROM organizations o CROSS JOIN LATERAL (

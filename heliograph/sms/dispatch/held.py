@@ -1,5 +1,5 @@
 """Messages that wait beyond their deadline and that no worker takes: held by the guard, held by an operator, or
-postponed with their campaign. They expire, so that whoever sent them is notified.
+postponed with their campaign. They expire, so that their sender is notified.
 
 The rule nobody may break: a held message ends only by its own deadline, by its sender, or by an operator.
 """
@@ -26,11 +26,11 @@ from heliograph.sms.status import OUTCOME_UNKNOWN, Move, move_many
 
 #: An SQL condition: there are held messages.
 ANY = f"EXISTS (SELECT FROM queue WHERE kind = 'sms' AND line = '{GUARDED}')"
-#: The timer that ends what an operator holds and what is postponed.
+#: The timer that expires messages that an operator holds or that are postponed.
 TIMER = "sms stalled"
 #: A one-time code held for this long is no longer of any use.
 CODES = timedelta(minutes=10)
-#: Messages of one step.
+#: Messages per step.
 STEP = 1000
 
 PAST = f"""
@@ -50,8 +50,8 @@ SEGMENTS = "SELECT id, segments FROM messages WHERE organization_id = $1 AND id 
 
 
 async def expire(conn: Connection) -> int:
-    """Expire messages past their deadline that the guard holds; returns the webhook deliveries queued. Runs in the
-    caller's transaction."""
+    """Expire messages past their deadline that the guard holds; returns how many webhook deliveries were queued. Runs in
+    the caller's transaction."""
     rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES)
     if not rows:
         return 0
@@ -65,11 +65,11 @@ async def expire(conn: Connection) -> int:
 
 
 async def expire_stalled(conn: Connection) -> int:
-    """Expire the next messages past their deadline that an operator holds, or whose campaign is paused; returns the
-    webhook deliveries queued. What a supplier may have is left to the worker that finds out. Runs in the caller's
-    transaction."""
+    """Expire the next messages past their deadline that an operator holds, or whose campaign is paused; returns how many
+    webhook deliveries were queued. A message that a supplier may have is left to the worker that establishes its
+    outcome. Runs in the caller's transaction."""
     past = await stalled.expired(conn, "sms", TIMER, condition=EXPIRED)
-    # As in dispatch, what cannot be opened here waits until it can.
+    # As in dispatch, a message whose text cannot be opened waits until it can.
     owners = await text_keys.openable(conn, past)
     gone = await withdrawal.take_unsent(conn, owners) if owners else set()
     at = clock.now()
@@ -86,10 +86,10 @@ SELECT coalesce(bool_or(state IN ('unknown', 'accepted')), false) AS in_doubt,
 
 
 async def expire_one(conn: Connection, lease: Lease, *, grace: float) -> int | None:
-    """End a picked message that no decision is possible about, and of which no attempt is under way, if it is past its
+    """End a picked message about which no decision is possible, and of which no attempt is under way, if it is past its
     deadline: as `expired`, or, if a supplier may have it and no news has come for `grace` seconds, as `unknown`.
 
-    Returns the webhook deliveries queued; None: it was left alone. Runs in the caller's transaction.
+    Returns how many webhook deliveries were queued; None: it was left alone. Runs in the caller's transaction.
     """
     one = (lease.organization_id, lease.id)
     if not await stalled.is_expired(conn, *one, condition=EXPIRED) or not await text_keys.openable(conn, [one]):

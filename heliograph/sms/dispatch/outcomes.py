@@ -1,7 +1,7 @@
 """The effect of a supplier's answer on an attempt, its message and its queue row: one transaction for a whole batch.
 
     accepted      the message is `sent`; the ids are kept for receipts; the work is done
-    refused       another supplier once, if the answer allows it; otherwise `rejected`. A recipient who told the
+    refused       another supplier once, if the answer allows it; otherwise `rejected`. A recipient who sent the
                   supplier STOP is opted out here too
     busy          later, on the retry schedule; throttling and session trouble cost no try
     unreachable   nothing left this machine: retry, with another supplier if necessary
@@ -170,9 +170,9 @@ class _Left(msgspec.Struct, frozen=True):
 
 
 async def _complete(conn: Connection, answered: Sequence[AnsweredAttempt]) -> None:
-    """Take off the segments counted of attempts that were not known to be complete when their message left them, and
-    that are complete with these late answers: `_besides` counts them whole. A message that is still `accepted` here has
-    not left, and nothing of it was counted."""
+    """Subtract the segments counted for attempts that were not known to be complete when their message moved on to
+    another attempt, and that these late answers complete: `_besides` counts them whole. A message that is still
+    `accepted` has not moved on, so that none of its segments were counted."""
     late = [one for one in answered if one.is_late and one.outcome.verdict is Verdict.ACCEPTED]
     found = [
         (_Left(one.attempt.lease.organization_id, one.attempt.lease.id, row["country"], row["network"]), one)

@@ -83,8 +83,8 @@ async def simulators(conn: Connection) -> frozenset[str]:
 
 
 async def carried_by(conn: Connection, recipient: str | None) -> Literal["networks", "simulator", "nobody", "nowhere"]:
-    """Who would carry a live message to a number, or to most numbers: real networks, a simulator, or nobody. "nowhere":
-    nobody either, and since there are suppliers, for other numbers, it would fail at once."""
+    """Who would carry a live message to a number (None: to most numbers): real networks, a simulator, or nobody.
+    "nowhere": nobody either, and it would fail at once, since there are suppliers, though only for other numbers."""
     known = serving(await load(conn))
     able = [one for one in known if recipient is None or covers(one, recipient)]
     if not able:
@@ -103,7 +103,7 @@ def covers(supplier: Supplier, recipient: str) -> bool:
 
 
 def holds_back(supplier: Supplier, organization_id: UUID, message_id: UUID) -> bool:
-    """True if this message is on hold should it go through this supplier."""
+    """True if this message would be on hold if it went through this supplier."""
     return any(
         (organization is None or organization == organization_id) and (before is None or message_id < before)
         for organization, before in supplier.holds
@@ -128,10 +128,10 @@ def ending(
     refused: Collection[UUID] = (),
 ) -> tuple[str, Unsendable] | None:
     """The status and failure code with which a message ends at once, because none of these suppliers, which are all
-    that carry to its number, may ever be given it; None: one of them may, now or once it can.
+    that carry to its number, may ever be given it; None: one of them may, now or later.
 
-    `barred`: refuse its sender; `unrated`: have no price on a route that asks for one; `refused`: need not be tried
-    any more.
+    `barred`: those that refuse its sender; `unrated`: those without a price on a route that requires one; `refused`:
+    those that need not be tried any more.
     """
     if barred and len(barred) == len(suppliers):
         return "rejected", "sender_not_approved"

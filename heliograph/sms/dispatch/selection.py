@@ -1,7 +1,7 @@
 """Chooses the supplier that carries a message now, as far as this worker can tell: called once per claimed message.
 
 Rows wait in lines. New work is in the line UNROUTED; work for a supplier that is currently full moves to that
-supplier's line, where it delays nobody else.
+supplier's line, where it delays no other work.
 
 The rule nobody may break: a supplier gets no more than its capacity, and one that refused a message is not tried again.
 """
@@ -145,14 +145,14 @@ class Selection:
                 total += account.room
                 self.usable.append(account.supplier)
         self.left_to_others = 0
-        total -= self._leave_alone_what_stalls()
+        total -= self._drop_stalled()
         # Only a worker that can use some supplier leaves work to others: otherwise there would be nothing here to
         # delay.
         self._known = {one.id: one for one in self.usable + self.elsewhere} if self.usable else {}
         return total
 
-    def _leave_alone_what_stalls(self) -> int:
-        """Open the circuits of suppliers that only put messages off or do not answer, if another one could carry them
+    def _drop_stalled(self) -> int:
+        """Open the circuits of suppliers that only defer messages or do not answer, if another one could carry them
         instead. Returns the capacity lost."""
         accounts = self._accounts()
         gone = 0
@@ -200,8 +200,8 @@ class Selection:
                 # No supplier can carry it now. It waits in the line of one that would, where it delays no others; if
                 # there is nothing to delay, it stays where it is.
                 line = next(iter(others), lease.line) if self.usable else lease.line
-                # It stays due: a worker with a session may be about to look, and must not keep finding nothing. It
-                # keeps its place, so that its waiting time is known.
+                # In its own line it stays due, so that a worker with a session finds it at once, and keeps its place,
+                # so that its waiting time is known.
                 pause = -due.waited(lease.due_at) if line == lease.line else HOLD
                 return Postponed(lease, pause, line, counts=False)
         assert supplier is not None
@@ -221,7 +221,7 @@ class Selection:
         return self._out(due, account, decision, route)
 
     def _overflows(self, due: ClaimedMessage, account: PooledSupplier) -> bool:
-        """True if a message that has waited too long for its supplier may go to the next one. If that one is merely
+        """True if a message that has waited too long for its supplier may go to the next one. If its supplier is merely
         full, this applies to short-lived messages only."""
         return due.lease.lane == SINGLE and (due.is_short_lived or account.breaker.is_slow())
 
@@ -251,7 +251,7 @@ class Selection:
         return frozenset(id for id in found.suppliers if priced(id, to, told(due, id), 1, at, name)[1] is None)
 
     def _told(self, due: ClaimedMessage, supplier_id: UUID) -> str:
-        """The sender that a supplier is told, and charges for: its rules may replace the message's."""
+        """The sender that a supplier is given, and charges for: its rules may replace the message's own."""
         network = self._charges.directory.place(due.recipient).network if self._rules.judges else ""
         return self._spoken(due, supplier_id, network) or due.sender
 
@@ -289,9 +289,8 @@ class Selection:
         *,
         with_room: bool = False,
     ) -> tuple[Supplier | None, tuple[tuple[UUID, str], ...]]:
-        """The first candidate that can take the message now, and why those before it cannot. One that put it off, or
-        that refuses its sender, is chosen only if there is no other; one that is only full at the moment is waited
-        for."""
+        """The first candidate that can take the message now, and why those before it cannot. A supplier that deferred
+        it, or that refuses its sender, is chosen only if there is no other; one that is merely full is waited for."""
         accounts, lease = self._accounts(), due.lease
         put_off = due.attempt_supplier if due.attempt_supplier is not None and self._put_off(due) else None
         last: Supplier | None = None
