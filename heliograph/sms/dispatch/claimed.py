@@ -103,8 +103,8 @@ class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 # Attempts are read only for rows that have one: OFFSET makes PostgreSQL evaluate that condition first, since sorting
-# empty sets of attempts and parts took 2.6 µs per message. LIMIT keeps each look-up a look-up: a plan made while a table
-# is empty could otherwise read all of it once for a batch, and still do so when it is full.
+# empty sets of attempts and parts took 2.6 µs per message. LIMIT keeps each look-up a look-up: a plan made while a
+# table is empty could otherwise read all of it once for a batch, and still do so when it is full.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.sender, m.encoding, m.class, m.guarantee, m.accepted_at, m.expires_at, m.body,
        o.state AS organization_state, s.status AS sender_status, silence.since IS NOT NULL AS opted_out, now() AS at,

@@ -50,8 +50,8 @@ SEGMENTS = "SELECT id, segments FROM messages WHERE organization_id = $1 AND id 
 
 
 async def expire(conn: Connection) -> int:
-    """Expire messages past their deadline that the guard holds; returns how many webhook deliveries were queued. Runs in
-    the caller's transaction."""
+    """Expire messages past their deadline that the guard holds; returns how many webhook deliveries were queued. Runs
+    in the caller's transaction."""
     rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES)
     if not rows:
         return 0
@@ -65,8 +65,8 @@ async def expire(conn: Connection) -> int:
 
 
 async def expire_stalled(conn: Connection) -> int:
-    """Expire the next messages past their deadline that an operator holds, or whose campaign is paused; returns how many
-    webhook deliveries were queued. A message that a supplier may have is left to the worker that establishes its
+    """Expire the next messages past their deadline that an operator holds, or whose campaign is paused; returns how
+    many webhook deliveries were queued. A message that a supplier may have is left to the worker that establishes its
     outcome. Runs in the caller's transaction."""
     past = await stalled.expired(conn, "sms", TIMER, condition=EXPIRED)
     # As in dispatch, a message whose text cannot be opened waits until it can.

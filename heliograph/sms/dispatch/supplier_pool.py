@@ -138,7 +138,7 @@ class PooledSupplier(msgspec.Struct):
     room: int = 0
     #: Another worker has a session bound and uses it.
     elsewhere: bool = False
-    #: Some other worker has no session, and may leave messages for it in its line.
+    #: Some other worker has no session, and may leave messages in the supplier's line.
     fed: bool = False
     #: The circuit is open, and this round may send one probe.
     probe: bool = False
@@ -164,12 +164,12 @@ class SupplierPool:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`factories`: by the kind of supplier. `account`: builds what a connector gets, with its secret opened.
-        `backlog`: the worker's; None: its own."""
+        `backlog`: the worker's; None: a separate one."""
         self._pool = pool
         self._worker_id = worker_id
         self._leases = Leases(monotonic)
         self._backlog = backlog or Backlog(cycle=0.0)
-        #: True if the backlog is its own, in which nobody else looks for work.
+        #: True if the backlog is a separate one, so that nothing else refreshes it.
         self._looks = backlog is None
         self._factories = factories
         self._account = account
@@ -280,8 +280,8 @@ class SupplierPool:
             )
             await connector.start()
         except Exception as error:
-            # One account with a broken configuration must not stop the others. It is retried every time, but logged
-            # once.
+            # One account with a broken configuration must not stop the others. It is retried at every refresh, but
+            # logged once.
             known = self._accounts.get(supplier.id)
             if known is None or known.connector.health().last_error != str(error):
                 log.error("supplier cannot be opened", supplier=supplier.name, error=str(error))
@@ -301,7 +301,7 @@ class SupplierPool:
         task.add_done_callback(self._leaving.pop)
 
     async def _reroute(self, conn: Connection, wanted: Set[UUID]) -> None:
-        """Move work out of the lines of removed suppliers, whoever put it there."""
+        """Move work out of the lines of removed suppliers, whichever worker put it there."""
         if self._looks:
             await self._backlog.look(conn, "sms")
         lines = self._backlog.lines("sms")
@@ -388,7 +388,7 @@ class SupplierPool:
         for id, account in self._accounts.items():
             if id != test_mode.SUPPLIER:
                 self.hours.look(id, account.connector, account.connector.health())
-        # Includes the rows that it is written to: a slot taken over may still contain another worker's report.
+        # The comparison includes the slots: one that was taken over may still contain another worker's report.
         if (told := (reports, take, mine)) != self._told:
             await conn.execute(REPORT, self._worker_id, *(list(column) for column in zip(*reports, strict=True)))
             self._told = told

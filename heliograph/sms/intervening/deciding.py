@@ -84,7 +84,7 @@ async def _out_of_the_queue(conn: Connection, move: Move) -> list[Move]:
         raise StatusNotDecided
     if last["state"] != "unknown":
         if move.status not in ("failed", "expired", "rejected"):
-            # Every supplier that was tried put it off, refused it or could not be reached.
+            # Every supplier that was tried deferred it, refused it or could not be reached.
             raise StatusNotDecided
         return [move]
     if move.status == "unknown":

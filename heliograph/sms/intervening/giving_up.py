@@ -16,9 +16,9 @@ from heliograph.sms.messages import Message
 async def give_up(conn: Connection, by: Principal, *, id: UUID, reason: str) -> Message:
     """Cancel a message that waits to be sent, and refund it, by the same rule as when its sender cancels it.
 
-    `reason`: 1 to 500 characters, which its organization can read in its audit log. One that was canceled before is
-    left as it is. Raises Invalid, NotFound, and MessageNotCancelable once it is on its way or has ended: what a
-    supplier may have may still be delivered, so it cannot be given up.
+    `reason`: 1 to 500 characters, which its organization can read in its audit log. A message that is already canceled
+    is left as it is. Raises Invalid, NotFound, and MessageNotCancelable once it is on its way or has ended: a message
+    that a supplier may have may still be delivered, so it cannot be given up.
     """
     reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)

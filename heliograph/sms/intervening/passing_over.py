@@ -2,7 +2,7 @@
 it.
 
 The passed-over suppliers are stored in the message's queue row and forgotten with it. Dispatch uses them only if no
-other supplier can take the message, so passing over never loses one.
+other supplier can take the message, so passing over never loses a message.
 
 The rule nobody may break: a message that may arrive twice is sent again only if its sender allows that and the operator
 has confirmed it.
@@ -57,7 +57,7 @@ REFUSED = """
 SELECT target_id FROM attempts WHERE organization_id = $1 AND message_id = $2 AND state = 'refused'
 """
 NAMES = "SELECT id, name FROM suppliers WHERE id = ANY ($1)"
-# Counts one more try: this tells a worker that there may be more to read than the message and its attempts.
+# Counts one more try: only for messages tried again does a worker read the suppliers passed over (`claimed.PASSED`).
 TO_OTHERS = """
 UPDATE queue SET passed = $2, line = $3, due_at = now(), since = NULL, lease_until = NULL, lease_token = NULL,
                  tries = least(tries, 9999) + 1

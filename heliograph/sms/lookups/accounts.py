@@ -72,7 +72,7 @@ def parsed(kind: str, pairs: Sequence[str]) -> dict[str, Any]:
 
 def serving(accounts: Sequence[Account], country: str) -> Account | None:
     """The account that looks up numbers of a country: the first that names it, otherwise the first that names none;
-    None: no account, or it is not worth its price."""
+    None: no account, or its look-ups are not worth their price."""
     able = [one for one in accounts if one.state == "active" and country in one.settings.countries]
     able += [one for one in accounts if one.state == "active" and not one.settings.countries]
     return able[0] if able and able[0].settings.is_worth_it else None

@@ -57,7 +57,7 @@ class Lookups:
     """Look-ups within one worker."""
 
     def __init__(self, pool: Pool, key: Key, directory: Directory) -> None:
-        """`directory`: the worker's, which is told about results."""
+        """`directory`: the worker's, which receives the results."""
         self._pool, self._key, self._directory = pool, key, directory
         #: The account for each country in which look-ups affect routing.
         self._serving: dict[str, Account] = {}
@@ -108,7 +108,7 @@ class Lookups:
         return waiting
 
     async def round(self) -> int:
-        """Send waiting look-ups to suppliers; returns how many numbers that were."""
+        """Send waiting look-ups to suppliers; returns how many numbers were sent."""
         done = 0
         await asked.give_up(self._pool)
         for account in [one for one in self._accounts if one.state == "active"]:

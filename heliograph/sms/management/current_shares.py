@@ -181,14 +181,14 @@ def _has_rate(route: Route, supplier_id: UUID, book: Book, at: datetime) -> bool
 
 def _lies_within(rate: Rate, heads: tuple[str, ...], there: frozenset[str], common: str) -> bool:
     """Whether a rate is for some of a route's numbers, which have these first digits and are in the countries `there`.
-    One for the country that they have in common is not: whether it applies to them depends on the card's other
+    A rate for `common`, the country that they share, is not: whether it applies to them depends on the card's other
     rates."""
     if rate.prefix and not rate.mnc:
         return rate.prefix.startswith(heads)
     if not rate.mnc and rate.country == common:
         return False
     country = rate.country or plan.country_of(rate.network)
-    # If unknown, the network is in some country of which none is listed.
+    # If unknown, the network is in a country of which no network is listed.
     return not there <= plan.listed() if country is None else country in there
 
 

@@ -1,8 +1,8 @@
 """A long test message: which parts got receipts, whether a handset joined them, and the settings that follow from both.
 Pure.
 
-The rule nobody may break: no conclusion is drawn before all receipts have arrived, or were waited for in vain; and the
-settings applied are those computed here from stored results, never those submitted in a form.
+The rule nobody may break: no conclusion is drawn before all receipts have arrived, or the wait for them is over; and
+the settings applied are those computed here from stored results, never those submitted in a form.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reported(msgspec.Struct, frozen=True):
 
 
 def reported(found: Followed, parts: str) -> Reported:
-    """What its receipts show. `parts`: the current setting, which says whose receipts decide."""
+    """What its receipts show. `parts`: the current setting, which says which parts' receipts decide."""
     ids = found.ids
     final = [one for one in found.receipts if one.is_final]
     named = {number for number, id in enumerate(ids, 1) for one in final if id in one.ids}
@@ -64,7 +64,7 @@ def _policy(ids: int, named: set[int], parts: int) -> tuple[Seen, str]:
 
 
 def joining(kind: str, settings: Mapping[str, Any], arrived: str) -> str:
-    """The way of joining parts to try next; empty: they were joined, or it is the supplier that splits texts."""
+    """The way of joining parts to try next; empty: they were joined, or the supplier splits texts itself."""
     if kind != kinds.SMPP or arrived not in ("apart", "cut"):
         return ""
     return NEXT[settings.get("long_messages", "udh8")]

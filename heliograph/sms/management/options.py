@@ -45,7 +45,7 @@ def fields(kind: str) -> dict[str, tuple[Any, str]]:
 
 @functools.cache
 def _typed_fields(struct: type[msgspec.Struct]) -> dict[str, tuple[Any, str]]:
-    """Evaluating annotations takes half a millisecond, and a page of a form needs them several times."""
+    """Cached: evaluating annotations takes half a millisecond, and a page with a form needs them several times."""
     hints = get_type_hints(struct, include_extras=True)
     return {
         name: (get_args(hints[name])[0], get_args(hints[name])[1])
@@ -97,8 +97,8 @@ def split_secrets(kind: str, pairs: Iterable[str]) -> tuple[list[str], dict[str,
 
 
 def with_secrets(kind: str, known: str | None, new: dict[str, str]) -> str | None:
-    """An account's secrets, sealed, with new ones merged in. `known`: the previous ones; None if they cannot be
-    opened."""
+    """An account's secrets with new ones merged in, in the form that is sealed. `known`: the previous ones; None if
+    they cannot be opened."""
     if not new:
         return known
     if kind not in kinds.HTTP:
@@ -218,9 +218,8 @@ def _split(pair: str) -> tuple[str, str, str]:
 def _converted(key: str, text: str, kind: Any) -> Any:
     """Convert to the field's type: as written, otherwise as JSON, otherwise as a list; yes and no are booleans."""
     if "," in text and any(get_origin(one) is tuple for one in get_args(kind)):
-        return [
-            one.strip() for one in text.split(",") if one.strip()
-        ]  # several values where a single one is allowed too
+        # Several values where a single one is allowed too.
+        return [one.strip() for one in text.split(",") if one.strip()]
     if kind is bool:
         text = {"yes": "true", "no": "false"}.get(text.lower(), text)
     try:
