@@ -1,8 +1,8 @@
 """An organization's messages: listed, read with their history, and canceled while no supplier has them.
 
 The rule nobody may break: what is returned here is for customers. It contains no supplier's name, id, code or text;
-those are in `timeline`, for operators. A key sees only messages of its own mode, so that somebody with a test key can
-neither read nor cancel what goes to people.
+those are in `timeline`, for operators. A key sees only messages of its own mode, so that a test key can neither read
+nor cancel messages that go to people.
 """
 
 from __future__ import annotations

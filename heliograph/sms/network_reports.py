@@ -1,6 +1,5 @@
-"""Networks' reports about a message, as shown to its organization: when, about which part, and the state; neither
-the supplier nor any raw text.
-"""
+"""Networks' reports about a message, as shown to its organization: time, part and state, without the supplier and
+without raw text."""
 
 from __future__ import annotations
 

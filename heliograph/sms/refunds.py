@@ -23,7 +23,7 @@ UNSENT = "unsent"
 #: Class of failure → the reason for the refund in the ledger, which customers read.
 REASONS: Mapping[str, str] = {
     UNSENT: "not sent",
-    # Every supplier that was tried refused it, or one because the recipient wants no more messages through it.
+    # Every supplier that was tried refused it, or one did because the recipient had opted out with it.
     "refused": "refused",
     # According to receipts.
     "undelivered": "not delivered",

@@ -1,8 +1,8 @@
 """A test message through an account not yet in use, followed through attempt, answer and receipt, with a check of its
 ids: the supplier's answer against its receipt, and the setting that makes them match.
 
-The session belongs to this process, and receives receipts. The rule nobody may break: a receipt that does not belong to
-the test message is not acknowledged, so that the supplier delivers it again.
+The session belongs to this process, and receives receipts. The rule nobody may break: a receipt that does not belong
+to the test message is not acknowledged, so that the supplier delivers it again.
 """
 
 from __future__ import annotations

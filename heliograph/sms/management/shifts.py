@@ -38,7 +38,7 @@ SELECT organization_id, country, sender, sum(count)::bigint AS messages
  GROUP BY 1, 2, 3 HAVING sum(count) > 0
 """
 
-#: Stands for all organizations that no rule names, and for the numbers of what is no country with a calling code.
+#: Stand for all organizations that no rule names, and for numbers outside the countries with a calling code.
 NOBODY, NOWHERE = UUID(int=0), "+0"
 
 
@@ -81,7 +81,7 @@ class TrafficShift(msgspec.Struct, frozen=True):
     #: Share of messages that would go elsewhere, 0 to 1.
     least: float
     most: float
-    #: From which supplier to which, largest first; for countries whose cases differ, by their calling code alone.
+    #: Largest first. Where the cases of a country differ, these are of the simplest one (`cases`).
     flows: Sequence[Flow] = ()
     refused: Sequence[Unroutable] = ()
     lookups: Sequence[LookedUp] = ()
@@ -150,7 +150,7 @@ async def compare(conn: Connection, before: RoutingConfiguration, after: Routing
     if any(route.rated for one in (before, after) for route in one.routes):
         await prices.refresh(conn)
     rows = await conn.fetch(YESTERDAY)
-    # Many prefixes and organizations take a while, so run in a thread while pages are served.
+    # Many prefixes and organizations take a while, so this runs in a thread while pages are served.
     return await asyncio.to_thread(_compared, before, after, book, prices, rows)
 
 
@@ -199,12 +199,12 @@ def _grouped(
     rows: Iterable[asyncpg.Record], book: Book, *configurations: RoutingConfiguration
 ) -> dict[tuple[str, UUID, str], dict[str, int]]:
     """Messages grouped by country, organization and sender that are treated alike: of thousands of organizations, few
-    are named by any rule. Where a route requires a price, so is the kind of the sender, on which rates may depend."""
+    are named by any rule. Where a route requires a price, senders are told apart by type, on which rates may depend."""
     routes = [route for one in configurations for route in one.routes]
     organizations = {route.organization_id for route in routes}
     senders = {route.sender.casefold() for route in routes if route.sender is not None}
     found: dict[tuple[str, UUID, str], dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    #: One sender for each kind, of those that no rule names.
+    #: One sender of each type, among those that no rule names.
     kinds: dict[str, str] = {}
     is_rated = any(route.rated for route in routes)
     for row in rows:
@@ -270,7 +270,7 @@ class _Judge:
     def __init__(self, configuration: RoutingConfiguration, book: Book, prices: Prices) -> None:
         self.table, self._book, self._prices = configuration.table, book, prices
         self._lookups, self._at = configuration.lookups, clock.now()
-        #: Keeps the candidates alive, so that no other object can get their identity.
+        #: By `id` of the candidates, which are kept alive so that no other object can get the same one.
         self._known: dict[int, tuple[Candidates, _Asked]] = {}
 
     def asked(
@@ -278,7 +278,7 @@ class _Judge:
     ) -> _Asked:
         """The suppliers tried first for such messages."""
         number, traffic_class, network, is_certain = case
-        # As look-ups and rates have it: the countries that share +1 or +7 have their own.
+        # As in look-ups and rate cards: the countries that share +1 or +7 are separate.
         there = country if number == NOWHERE else plan.country(number)
         # A network looked up before sending is certain.
         is_certain = is_certain or there in self._lookups
@@ -331,7 +331,7 @@ def _looked_up(
 ) -> list[LookedUp]:
     found = []
     for country in sorted(before.keys() ^ after.keys()):
-        # Of a shared calling code, all messages: an upper bound.
+        # Where countries share a calling code, all of its messages: an upper bound.
         one, numbers = after.get(country) or before[country], messages.get(plan.counted_as(country), 0)
         cost = numbers * one.settings.cost
         found.append(LookedUp(country, country in after, one.name, numbers, cost, one.settings.currency))

@@ -27,7 +27,7 @@ from heliograph.sms.reports.keys import same_end, suffix, suffix_of
 from heliograph.suppliers import kinds, trial
 from heliograph.suppliers.contract import Account, Submission, Verdict
 
-#: Seconds between two looks for its receipts, and seconds to wait for them.
+#: Seconds between checks for its receipts, and seconds to wait for them.
 LOOK, WAIT = 0.5, 120.0
 #: Maximum number of receipts kept.
 MOST = 20
@@ -158,7 +158,7 @@ async def arrived(conn: Connection, *, supplier_id: UUID, how: str) -> None:
 
 
 async def decide(conn: Connection, key: Key, *, supplier_id: UUID, by: Principal = SYSTEM) -> bool:
-    """Let the kind of receipts that arrived for the last long message decide; False: nothing to change.
+    """Set `parts` to the value that fits the receipts of the last long message; False: nothing to change.
 
     Raises NotFound, Invalid.
     """

@@ -55,7 +55,7 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 async def watch(conn: Connection) -> Mapping[UUID, Watched]:
-    """By supplier, those with any facts."""
+    """By supplier; those without any facts are left out."""
     since = reconciliation.hour_of(clock.now() - RECENT)
     until = since + 3 * RECENT
     lines = {

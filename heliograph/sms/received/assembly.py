@@ -16,7 +16,7 @@ import msgspec
 #: An incomplete message is shown as it is after this time; the rest may arrive until `LATEST`.
 PATIENCE = timedelta(minutes=10)
 LATEST = timedelta(hours=24)
-#: An identical message within this time is a repetition, unless our reply to the first was sent.
+#: An identical message within this time is a repetition, unless the supplier got our answer to the first.
 AGAIN = timedelta(minutes=10)
 #: Replaces missing parts.
 GAP = " [...] "

@@ -46,8 +46,8 @@ UPDATE inbound_messages SET body = v.body, raw = v.raw, sealed = v.sealed
 
 
 async def keep(conn: Connection, rows: Sequence[tuple[Row, UUID | None]], sealing: Sealing) -> None:
-    """Store opened parts in the form that their current organizations want, if that differs: sealed, or not at all if a
-    key does not open."""
+    """Store opened parts in the form that their current organizations want, if that differs: sealed or not, or empty if
+    a key cannot be opened."""
     changed = [(row, whose) for row, whose in rows if not row.is_locked and _is_other(row, whose, sealing)]
     if not changed:
         return

@@ -1,6 +1,7 @@
 """Storing messages from handsets: exactly as received, before the supplier is answered. `inbox.py` processes them.
 
-The rule nobody may break: what was acknowledged is stored, octet for octet, whoever it turns out to belong to.
+The rule nobody may break: a message that was acknowledged is stored, octet for octet, whatever organization it turns
+out to belong to.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ log = structlog.get_logger()
 TIMER = "inbound"
 #: Maximum length of a text in an event: even with all characters escaped, its body stays below 20 kB.
 SHOWN_TEXT = 3000
-#: A reply to anything older than this would surprise rather than inform: workers were down, or it had no owner.
+#: A reply to an older message would surprise rather than inform: workers were down, or the number had no owner.
 REPLY_WITHIN = timedelta(hours=1)
 #: How many parts under one reference are examined: two messages with the maximum number of parts.
 MOST_PARTS = 510
@@ -103,8 +103,8 @@ class _Message(msgspec.Struct, gc=False):
         return self.owner.organization_id, self.phone
 
     @property
-    def is_somebodys(self) -> bool:
-        """False for a message without a keyword that could belong to several organizations."""
+    def is_assignable(self) -> bool:
+        """False for a message without a keyword to a number of several organizations: it could belong to any."""
         return self.keyword is not None or not self.shared
 
     @property
@@ -226,7 +226,7 @@ async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResul
     owners = await _owners(conn, {name for names in called_by.values() for name in names})
     holders = {id: next((owners[name] for name in names if name in owners), []) for id, names in called_by.items()}
     sealing = await Sealing.of(conn, {one.organization_id for some in holders.values() for one in some})
-    # What cannot be read or stored for lack of a key stays as it is until there is one.
+    # Messages that cannot be read or stored for lack of a key stay as they are until it is available.
     stuck = {group.id for group in ready if any(row.is_locked for row in group.parts.values())}
     messages = []
     for group in ready:
@@ -234,10 +234,10 @@ async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResul
         supplier = suppliers.get(group.first.supplier_id)
         messages += [_message(group, owner, supplier, shared=len(mine) > 1) for owner in mine]
     await _find_words(conn, messages)
-    messages = [one for one in messages if one.is_somebodys]
+    messages = [one for one in messages if one.is_assignable]
 
     deliveries, wanted = await _obey(conn, messages, at)
-    messages = [one for one in messages if one.is_somebodys]  # YES is a keyword only from somebody who had opted out
+    messages = [one for one in messages if one.is_assignable]  # YES is a keyword only from somebody who had opted out
     # A keyword takes effect whether or not its text can be stored: STOP does not wait for an operator.
     stuck |= {one.group.id for one in messages if one.keyword is None and sealing.is_locked(one.owner.organization_id)}
     messages = [one for one in messages if one.group.id not in stuck]

@@ -28,7 +28,7 @@ class NewestPart(msgspec.Struct, frozen=True):
     organization: str | None
 
 
-# By key, since ids contain times.
+# By primary key, since ids contain times.
 PARTS = """
 SELECT m.id, m.received_at, coalesce(s.name, '') AS supplier, right(m.sender, 4) AS tail, m.recipient, m.state,
        m.organization_id, o.name AS organization

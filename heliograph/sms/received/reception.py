@@ -34,7 +34,7 @@ class Reception:
         backlog: Backlog | None = None,
     ) -> None:
         """`on_deliveries`, `on_messages`: called after webhook deliveries, or messages, have been queued. `backlog`:
-        the worker's; None: its own."""
+        the worker's; None: a separate one."""
         self._pool = pool
         self._lease_seconds = lease_seconds
         self._backlog = backlog or Backlog(cycle=0.0)
@@ -46,7 +46,7 @@ class Reception:
         self.wake, self.wake_replies = asyncio.Event(), asyncio.Event()
 
     async def receive(self, supplier_id: UUID, received: Sequence[Inbound]) -> OnAnswered:
-        """Store what a supplier handed over."""
+        """Store messages that a supplier delivered."""
         async with self._pool.acquire() as conn:
             ids = await inbound.store(conn, supplier_id, received)
         self.wake.set()

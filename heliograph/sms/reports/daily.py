@@ -22,8 +22,8 @@ from heliograph.sms.reports import reconciliation
 from heliograph.sms.reports.reconciliation import Reconciled
 from heliograph.traffic.reconciliation import Query
 
-#: Seconds between two looks of a worker; and the hour of the next day (UTC) from which the mail is sent: most receipts
-#: of the evening have arrived by then.
+#: Seconds between a worker's checks; and the hour of the next day (UTC) from which the mail is sent: most receipts of
+#: the evening have arrived by then.
 TIMER, EVERY, HOUR = "receipts mail", 600.0, 6
 KIND = "report"
 #: Given up after this: the next one is due soon.
@@ -50,7 +50,7 @@ TOLD = "SELECT DISTINCT subject_id FROM mails WHERE subject_id = ANY ($1) AND cr
 
 
 async def tell(conn: Connection, *, box: Outbox | None, writes: Writes, at: datetime | None = None) -> int:
-    """Queue the mails about the day before `at` that operators have not been sent yet, in the caller's transaction;
+    """Queue mails about the day before `at` to the operators that have not had theirs, in the caller's transaction;
     returns how many. There are none if the installation does not want them, sends no mail (`box`), or handed nothing to
     a supplier. Only one worker at a time may run this."""
     at = clock.now() if at is None else at
