@@ -51,7 +51,7 @@ async def run(conn: Connection, settings: Settings) -> list[Check]:
 
 
 async def compare(conn: Connection, settings: Settings) -> list[Check]:
-    """Checks that need thousands of messages: suppliers whose codes nobody enters."""
+    """Checks that read thousands of messages: suppliers whose delivered codes are rarely entered."""
     return await remedies.compare(conn, await routing.load(conn))
 
 

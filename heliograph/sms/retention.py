@@ -39,7 +39,7 @@ DELETE FROM route_decisions WHERE id IN (
     SELECT id FROM route_decisions WHERE used_on < $1::timestamptz::date - 1 LIMIT $2)
 """
 
-# Readers check their age, so nothing has to be notified.
+# Readers check their age, so no process has to be notified.
 DELETE_OWNERS = """
 DELETE FROM sender_owners WHERE (sender, supplier_id) IN (
     SELECT sender, supplier_id FROM sender_owners WHERE seen_at < $1 LIMIT $2)

@@ -70,7 +70,7 @@ NO_RECEIPT, OUTCOME_UNKNOWN = "no_receipt", "outcome_unknown"
 class SupplierAcceptance(msgspec.Struct, frozen=True, gc=False):
     """What is known about a supplier's acceptance of a message."""
 
-    #: There may have been attempts outside of the series that it accepted, so that a supplier has some segments.
+    #: There may have been attempts outside of the series that it accepted, so that a supplier may have some segments.
     after_others: bool
     #: The recipient's network (MCC-MNC); empty if unknown.
     network: str = ""
@@ -176,8 +176,8 @@ RETURNING v.n, m.event_id = v.event_id AS raises, m.receipt = v.receipt AS notes
 """
 
 
-# Messages that had ended without a supplier, and the attempt that turns out to have brought them there: of the supplier
-# whose receipt said so, or one that may have been accepted.
+# Messages that had ended without a known supplier, and the attempt that turns out to have delivered them: that of the
+# supplier whose receipt said so, or one that may have been accepted.
 TURNED_OUT = f"""
 WITH found AS MATERIALIZED (
     SELECT v.organization_id, v.id, a.*
@@ -240,7 +240,7 @@ async def move_many(
     """
     if not moves:
         return Moved(set(), 0, set())
-    # An UPDATE takes one row for each message: the first, unless a later one knows that a supplier has it.
+    # An UPDATE applies only one row for each message: here the first, unless a later one knows that a supplier has it.
     one_each: dict[UUID, Move] = {}
     sent_first: list[Move] = []
     for move in moves:
@@ -311,8 +311,8 @@ async def move_many(
 
 
 def _left_segments(one: Arrival, move: Move) -> bool:
-    """Whether a supplier may have some of its segments, and will not get the others. Nothing is canceled of which one
-    has any."""
+    """Whether a supplier may have some of its segments, and will not get the others. A message of which a supplier has
+    any segment is never canceled."""
     if one.segments == 1 or one.mode != "live" or one.previous_status != "accepted" or one.status == "canceled":
         return False
     return move.taken is None or move.taken.after_others
@@ -355,7 +355,7 @@ async def _with_suppliers(conn: Connection, arrived: list[Arrival], moves: Seque
             due_at_once = charge.amount if charge is not None and charge.due == "submit" else 0
             reconciliation.add(sums, key, -1, -one.segments, -due_at_once)
     await reconciliation.append(conn, sums)
-    # It had left with some of its segments answered: they are part of the message now.
+    # Its answered segments had been counted separately: they are part of the message now.
     whole = [one for one in arrived if one.segments > 1 and one.was_found and found[one.id]["state"] == "unknown"]
     await incomplete.take_back(conn, [(one, found[one.id]["series"]) for one in whole if one.mode == "live"])
     return arrived

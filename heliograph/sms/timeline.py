@@ -111,7 +111,7 @@ async def of_message(conn: Connection, *, id: UUID, with_text: bool = False, by:
 
 
 async def _written(conn: Connection, organization_id: UUID, id: UUID, since: datetime) -> list[Entry]:
-    """The raw bytes of its receipts. The first is not found if it arrived before its message was known."""
+    """The raw bytes of its receipts. The first receipt is not found if it arrived before its message was known."""
     rows = await conn.fetch(RECEIVED, organization_id, id, since.date(), WRITTEN_MOST)
     times = [row["received_at"] for row in rows]
     written = await conn.fetch(
@@ -130,7 +130,7 @@ def _as_received(at: datetime, raw: bytes) -> Entry:
     return Entry(at, "receipt as received", {"written": text, "octets": some.hex(" ")})
 
 
-# `rules` says which of them added up (docs/guard.md).
+# `rules`: those that together caused the hold (docs/guard.md).
 HELD = """
 SELECT d.held_at, d.released_at, h.id, h.range, h.kind, h.rules
   FROM guard_held d JOIN guard_holds h ON h.organization_id = d.organization_id AND h.id = d.hold_id
@@ -198,7 +198,7 @@ SOURCE = Source(
 )
 
 
-# Receipts of several organizations share a row, where those of the others stay.
+# A row may contain receipts of several organizations; those of the others stay.
 ERASE_WRITTEN = """
 WITH places AS MATERIALIZED (
     SELECT b.received_on, b.id, array_agg(came.fingerprint) AS theirs
@@ -221,8 +221,8 @@ UPDATE receipt_bytes
 
 
 async def erase_written(conn: Connection, came: Sequence[tuple[UUID, datetime]]) -> int:
-    """Empty the bytes of receipts, each given by its fingerprint and when it came; returns how many rows, of receipts
-    that came together, were rewritten."""
+    """Empty the bytes of receipts, each given by its fingerprint and time of arrival; returns how many rows, each of
+    receipts committed together, were rewritten."""
     if not came:
         return 0
     done = await conn.execute(

@@ -96,7 +96,7 @@ def weak_key(recipient: str) -> str:
 
 
 def weak_keys(address: str) -> list[str]:
-    """The values of `weak_key` for the numbers that an address in a receipt may be: several if it is short."""
+    """The values of `weak_key` for the numbers that an address in a receipt may stand for: several if it is short."""
     end = suffix(address)
     return [f"to:{before}{end}" for before in ("", *PRECEDING.get(len(end), ()))]
 

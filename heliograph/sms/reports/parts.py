@@ -82,7 +82,8 @@ async def apply(
     """Record receipts for parts; returns the moves of the messages that they decide."""
     if not several:
         return []
-    # Part 0 stands for all of them: one receipt that counts every part. An UPDATE takes one row for each part.
+    # Part 0 stands for all of them: one receipt that counts every part. An UPDATE would apply any one of several rows
+    # for the same part, so they are combined here.
     words: dict[tuple[UUID, int, int], str] = {}
     for one, row in several:
         part = (row["message_id"], row["attempt"], 0 if _counts_all(one.receipt, row["parts"]) else row["part"])
@@ -118,8 +119,8 @@ async def apply(
     return moves
 
 
-# From waiting parts that are old enough to their messages, and the states of the other parts. All parts must exist:
-# missing ones were never sent.
+# Starts from waiting parts that are old enough, and reads the states of their messages' other parts. All parts must
+# exist: missing ones were never sent.
 QUIET_PARTS = """
 WITH waiting AS MATERIALIZED (
     SELECT DISTINCT organization_id, message_id FROM sms_parts

@@ -153,8 +153,8 @@ UPDATE attempts SET supplier_message_id = $4, recipient_suffix = $5
 
 async def assign(conn: Connection, one: ReceivedReceipt, to: asyncpg.Record, *, policies: Mapping[UUID, str]) -> bool:
     """Assign a receipt that waits in `receipts` to this message (a row like those of FIND). In any state it shows that
-    its supplier took a message that still waits for an answer; if that has several parts, there must be enough receipts
-    of them. Returns whether it moved."""
+    its supplier took a message that still waits for an answer; if the message has several parts, enough of them must
+    have receipts. Returns whether the message moved."""
     assert one.fingerprint is not None
     at, key = now(), one.fingerprint
     some, found = {key: one}, {key: to}
@@ -217,7 +217,7 @@ def _moves(
         known = moves.get(id)
         if known is not None and not parts.overrides(known.status, status):
             continue
-        # One that waited already has a row.
+        # A receipt that waited already has a row.
         notes = one.fingerprint is None and by_id
         moves[id] = Move(
             row["organization_id"],

@@ -1,8 +1,8 @@
 """Reconciliation: what suppliers were handed and what they reported, compared with the week before, for settling
 accounts.
 
-For operators only. The rule nobody may break: a line adds up: `accepted` equals delivered, failed in any way, never
-reported, and still waiting together.
+For operators only. The rule nobody may break: a line adds up: `accepted` is the sum of delivered, failed in any way,
+never reported, and still waiting.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ async def report(conn: Connection, query: Query, *, compared: bool = True) -> li
 
 
 def pieces(query: Query) -> Iterator[Query]:
-    """A report in parts that follow each other, however long it is: a month each, or a day where lines are of hours;
-    one if its lines have no time. Its limit does not apply."""
+    """Split a report, however long, into consecutive pieces: of a month each, or of a day if its lines are hourly; a
+    single piece if its lines have no time. Its limit does not apply."""
     since, until = query.date_from, query.date_to
     by_hour = "hour" in query.by
     if not by_hour and not {"day", "month"}.intersection(query.by):

@@ -2,7 +2,7 @@
 
 `diagnosis.py` finds ids in another number base, `words.py` unknown states; this module finds receipts whose recipient
 does not match, suppliers that report nothing, unreadable answers, and implausible receipts (`traffic/credibility.py`).
-The rule nobody may break: as there, it changes nothing, and costs a bounded number of look-ups and sums.
+The rule nobody may break: like those, it changes nothing, and costs a bounded number of look-ups and sums.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ async def check(conn: Connection, settings: Settings, suppliers: list[Supplier])
 
 
 async def compare(conn: Connection, suppliers: list[Supplier]) -> list[Check]:
-    """The active suppliers whose delivered codes nobody enters. Reads up to 50,000 messages, so frequent checks should
-    call it rarely."""
+    """The active suppliers whose delivered codes are rarely entered. Reads up to 50,000 messages, so frequent checks
+    should call it rarely."""
     found = await credibility.unheard(conn, at=clock.now())
     return [
         _unheard(one, found[one.id])

@@ -16,7 +16,7 @@ UPDATE timers SET done_until = least(place.start + $2::interval, now() - $1::int
  WHERE timers.name = place.name
 RETURNING place.start, done_until, done_until = now() - $1::interval AS is_done
 """
-#: Maximum steps per run: those of three weeks. After a longer standstill, the next run continues.
+#: Maximum steps per run: enough for three weeks. After a longer standstill, the next run continues.
 MOST = 500
 # By the end of the accepted attempt. WhatsApp attempts have no message in this table.
 SILENT = """

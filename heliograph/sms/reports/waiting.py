@@ -145,7 +145,8 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
 
 
 async def no_orphans(conn: Connection, rows: Sequence[asyncpg.Record]) -> None:
-    """Stop counting as orphans those of these receipts (supplier_id, recipient, received_at, next_try_at) that were."""
+    """Subtract those of these receipts (supplier_id, recipient, received_at, next_try_at) that were counted as
+    orphans."""
     await _count_orphans(conn, [row for row in rows if row["next_try_at"] is None], -1)
 
 

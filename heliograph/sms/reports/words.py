@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 #: Maximum number of distinct words of each kind stored per supplier, and held in memory before they are stored.
 WORDS, PENDING = 100, 1000
-#: Days for which a word is listed. Then it makes room for others, unless somebody has explained it.
+#: Days for which a word is listed. Then it makes room for others, unless an operator has explained it.
 DAYS = 7
 #: Maximum length of a code, and of its meaning, in characters.
 LONGEST, LONGEST_MEANING = 100, 500
@@ -113,7 +113,7 @@ class Words:
         self._counts[key] += 1
 
     async def store(self, conn: Connection) -> None:
-        """Store what has been counted since the last time, in place of what is no longer listed."""
+        """Store the counts since the last time; words that are no longer listed make room."""
         counts, self._counts = self._counts, Counter()
         self._pending.clear()
         if not counts:
@@ -131,14 +131,14 @@ class Words:
 
 
 def _short(word: str) -> str:
-    """A code without phone numbers. Some suppliers include them in the error: these are one code. Of a long number that
-    is the code itself, its end is kept, since there may be several."""
+    """A code without phone numbers. Some suppliers include them in the error, which would make each a code of its own.
+    If a long number is the code itself, its end is kept, since there may be several such codes."""
     short = cleaned(storable(word))
     return short if _IS_CODE(short) and "+" not in word else _ENDS.sub("…", short)
 
 
-#: What `cleaned` leaves of a phone number, and of a code that looks like one; before the latter are a verdict and the
-#: HTTP status.
+#: What `cleaned` leaves of a phone number, and of a code that looks like one, which may follow a verdict and an HTTP
+#: status.
 _ENDS = re.compile(r"…[0-9]{4}")
 _IS_CODE = re.compile(rf"(?:(?:{'|'.join(Verdict)}) )?(?:HTTP [0-9]{{3}} )?…[0-9]{{4}}").fullmatch
 #: States whose receipts carry no error.
@@ -235,7 +235,7 @@ UPDATE receipt_words SET meaning = $3 WHERE supplier_id = $1 AND kind = 'error' 
 
 
 async def say_error(conn: Connection, *, supplier: str, word: str, meaning: str, by: Principal = SYSTEM) -> None:
-    """Note the meaning of an error code of this supplier, or "" if nobody knows. Raises NotFound, Invalid."""
+    """Note the meaning of an error code of this supplier; "": it is unknown. Raises NotFound, Invalid."""
     meaning = meaning.strip()
     if len(meaning) > LONGEST_MEANING:
         raise Invalid(("meaning", "length", f"`meaning` must have at most {LONGEST_MEANING} characters"))
