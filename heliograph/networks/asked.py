@@ -1,8 +1,8 @@
-"""Look-ups of numbers: the queue of those to be asked for, the answers, and what they cost.
+"""Look-ups of numbers: the queue of numbers to look up, the answers, and their cost.
 
-A number's row belongs to the month in which it was asked for, and is deleted after 90 days with its partition. A worker
-about to send to a number calls `ask` in the transaction that makes its message wait; any worker continues from there.
-The rule nobody may break: a number is asked for once at a time, and an erased person's numbers are deleted here too.
+A number's row belongs to the month of its request, and is deleted after 90 days with its partition. A worker about to
+send to a number calls `ask` in the transaction that makes its message wait; any worker continues from there. The rule
+nobody may break: a number has at most one look-up at a time, and an erased person's numbers are deleted here too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from heliograph.networks.learned import KEPT
 
 #: When to retry a look-up that failed, and one that found nothing.
 FAILED, UNKNOWN = timedelta(hours=1), timedelta(days=7)
-#: How long a worker has for the numbers that it took; then another one asks.
+#: How long a worker has for the numbers that it took; then another worker looks them up.
 TAKEN = timedelta(minutes=2)
 #: A look-up that is still waiting after this has failed: the supplier was paused or removed, or is too slow.
 NOBODY = timedelta(minutes=10)
-#: How many numbers may wait to be asked for; beyond that, messages are sent by the number's range.
+#: How many numbers may wait to be looked up; beyond that, messages are routed by the number's range.
 MOST_OPEN = 1_000
-#: SQL condition: there are numbers to ask for.
+#: SQL condition: there are numbers to look up.
 ANY = "EXISTS (SELECT FROM number_lookups WHERE state = 'asked' AND coalesce(taken_until, asked_at) <= now())"
 
 
@@ -35,7 +35,7 @@ class State(msgspec.Struct, frozen=True):
     #: "asked", "found", "unknown" or "failed".
     state: str
     network: str
-    #: Time since it was asked for.
+    #: Time since it was requested.
     age: timedelta
 
     @property
@@ -91,7 +91,7 @@ RETURNING l.number
 
 
 async def take(conn: Connection | Pool, supplier_id: UUID, *, limit: int) -> list[int]:
-    """Numbers to ask a supplier for now."""
+    """Take numbers for a supplier to look up now."""
     return [row["number"] for row in await conn.fetch(TAKE, supplier_id, limit, TAKEN)]
 
 

@@ -39,7 +39,7 @@ class LearnedNetwork(msgspec.Struct, frozen=True, gc=False):
 
 def network_of(text: str) -> str:
     """ "643-04", from a supplier's spelling of a network: "64304", "643-04" or "643 04"; empty if it is not one. Zeros
-    that a program lost or added are put right if that leaves one network: "6434", "643004"."""
+    that a program lost or added are corrected if exactly one network then matches: "6434", "643004"."""
     digits = text.replace("-", "").replace(" ", "")
     if not (digits.isascii() and digits.isdigit() and 4 <= len(digits) <= 6 and digits[0] in _CONTINENTS):
         return ""

@@ -47,7 +47,7 @@ _MOBILE_COUNTRY_CODES = """
 """
 #: Networks whose MCC is that of another region.
 ELSEWHERE = {"425-05": "PS", "425-06": "PS"}
-#: Networks that a warning names.
+#: Maximum number of networks that a warning names.
 MOST_NAMED = 10
 
 
@@ -100,8 +100,8 @@ def no_network(text: str) -> str:
 
 
 def unlisted(given: Iterable[str]) -> str:
-    """A warning for an operator that names those of these networks which are not listed, since no zeros of theirs can
-    be checked; empty: all are listed."""
+    """A warning for an operator that names those of these networks that are not listed, since their zeros cannot be
+    checked; empty: all are listed."""
     found = sorted({one for one in given if one} - networks().keys())
     if not found:
         return ""

@@ -66,7 +66,7 @@ class Book:
                 tariffs[row["id"]] = known
                 continue
             rates = await conn.fetch(RATES, row["id"], row["currency"], clock.now() - LATE)
-            # In a thread, because others are answered meanwhile: a hundred thousand rates take half a second.
+            # In a thread, so that other requests are answered meanwhile: a hundred thousand rates take half a second.
             tariffs[row["id"]] = (row["changed_at"], await asyncio.to_thread(_compiled, row, rates))
         self._tariffs = tariffs
         self._cards = {row["supplier_id"]: tariffs[row["id"]][1] for row in rows if row["kind"] == "cost"}
@@ -89,8 +89,8 @@ class Book:
         sender_type: str,
         segments: float = 1,
     ) -> Rate | None:
-        """What a supplier charges for a message of so many segments at a given time; None if its rate card has no rate
-        for it, or one that rejects it."""
+        """A supplier's rate for a message of this many segments at a given time; None if its rate card has none, or one
+        that rejects the message."""
         card = self._cards.get(supplier_id)
         if card is None:
             return None

@@ -27,8 +27,8 @@ class Span(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Row(msgspec.Struct, Generic[T], frozen=True):
-    """A destination. `of`: one of its rates; `finds`: whether the look-up that prices messages finds a rate for all of
-    it at a given time, its own or another."""
+    """A destination. `of`: one of its rates; `finds`: whether the look-up that prices messages finds a rate, its own or
+    another, for the whole destination at a given time."""
 
     of: T
     spans: Sequence[Span[T]]
@@ -36,7 +36,7 @@ class Row(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Cell(msgspec.Struct, Generic[T], frozen=True):
-    """One month. `holding`: what holds in it, in chronological order, each with when it begins (None: before it)."""
+    """One month. `holding`: the values that hold in it, in chronological order, each with its begin (None: earlier)."""
 
     holding: list[tuple[T, datetime | None]]
     #: When nothing holds, neither its own rate nor a fallback; and when only a fallback does.
@@ -63,7 +63,7 @@ def months(first: date, count: int) -> list[date]:
 
 
 def line(row: Row[T], turns: Sequence[datetime], shown: Sequence[date]) -> list[Cell[T]]:
-    """A row's months. `turns`: sorted, all times at which what is found for it may change."""
+    """A row's months. `turns`: all times, sorted, at which the rate found for it may change."""
     begins, ends = _of_month(shown[0])[0], _of_month(shown[-1])[1]
     times = [begins, *turns[bisect_right(turns, begins) : bisect_left(turns, ends)], ends]
     found: list[Span[None]] = []

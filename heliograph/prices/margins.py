@@ -154,8 +154,8 @@ _PLACE, _ORGANIZATION = ("supplier_id", "country", "network", "route"), ("organi
 def _read(table: str, kept: Sequence[str]) -> str:
     """The query over one table that keeps only `kept` of the grouping columns; deltas not folded yet count, too. For
     operators: over all organizations, or one ($3)."""
-    # It groups by position: a name would be the table's column, not the value that the CASE leaves of it. 10 and 12 are
-    # the currencies.
+    # Grouped by position: a name would refer to the table's column instead of the result of the CASE. 10 and 12 are the
+    # currencies.
     unknown = {"organization_id": "NULL::uuid", "supplier_id": "NULL::uuid"}
     unknown |= dict.fromkeys(("country", "network", "route"), "''")
     columns = ", ".join(name if name in kept else f"{null} AS {name}" for name, null in unknown.items())

@@ -139,7 +139,7 @@ class Tariff:
     def find(
         self, to: Destination, at: datetime, *, message_class: str = "", sender_type: str = "", segments: float = 1
     ) -> Found | None:
-        """The rate for a message of so many segments at a given time; None if there is none. Rates that reject are
+        """The rate for a message of this many segments at a given time; None if there is none. Rates that reject are
         found like any other."""
         asked = (at, message_class, sender_type)
         network = self._networks.get(to.network) if to.network else None

@@ -121,7 +121,7 @@ async def import_rates(
         if known is not None and known["currency"] != currency:
             raise _invalid([(given[0][0], f"the currency is {known['currency']}; the file has {currency}")])
         old = [] if known is None else [Rate(**row) for row in await conn.fetch(RATES, known["id"], known["currency"])]
-        # In a thread, because a web process answers others meanwhile.
+        # In a thread, so that a web process answers other requests meanwhile.
         done, new, gone = await asyncio.to_thread(_compare, old, given, whole=whole)
         if known is None or dry_run or not (new or gone):
             return done

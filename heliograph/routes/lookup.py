@@ -230,7 +230,7 @@ class Table:
             self._nodes[prefix] = _Node(fitting, every, able)
         self._carriers = carriers
         self._any = self._nodes[""]
-        #: Values hold a reference to what was asked about, so that no other object can have the same id().
+        #: Values hold a reference to the candidates in the key, so that no other object can have the same id().
         self._owned: dict[tuple[int, tuple[UUID, ...]], tuple[Candidates, Candidates]] = {}
         #: Lengths of prefixes, including the `+`, longest first.
         self._ends = sorted({len(prefix) + 1 for prefix in known if prefix}, reverse=True)

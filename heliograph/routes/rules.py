@@ -274,7 +274,7 @@ async def remove(conn: Connection, before: StoredRoute, *, by: Principal = SYSTE
 
 
 def check(route: Route, note: str = "") -> None:
-    """Check a route. Raises Invalid with everything that is wrong."""
+    """Check a route. Raises Invalid with all errors."""
     wrong: list[tuple[str, str, str]] = []
     if not 1 <= len(route.name.strip()) <= MAX_NAME:
         wrong.append(("name", "length", f"`name` must have 1 to {MAX_NAME} characters"))

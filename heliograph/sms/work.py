@@ -245,7 +245,7 @@ class SmsWork(Work):
             log.warning("orphaned receipts", count=orphans)
 
     async def _keep_up(self) -> None:
-        """Store what receipts said, and refresh suppliers' charges."""
+        """Store notes from receipts and answers; refresh look-ups, suppliers' charges and their measured quality."""
         async with self._pool.acquire() as conn:
             await self._words.store(conn)
             await self._last_receipts.store(conn)

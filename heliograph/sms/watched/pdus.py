@@ -1,7 +1,7 @@
-"""Watching a supplier's traffic: an operator starts a watch for minutes, workers record exchanges, and the latest can
-be read.
+"""Watching a supplier's traffic: an operator starts a watch of some minutes, workers record exchanges, and the latest
+can be read.
 
-    begin ──► supplier_watches ──► each worker's look of a second ──► a batch a second into supplier_pdus ──► seen
+    begin ──► supplier_watches ──► each worker, every second ──► a batch a second into supplier_pdus ──► seen
 
 While nobody watches, nothing is stored or queried per message: workers read which suppliers are watched in a statement
 that they run every second anyway. The rule nobody may break: everything written here has been masked by its connector.
