@@ -16,7 +16,7 @@ class TrafficClass(msgspec.Struct, frozen=True):
     validity_seconds: int | None
     #: priority_flag (SMPP 3.4 §5.2.14), and whether HTTP suppliers are asked for priority: 0 or 1.
     priority: int
-    #: How long to wait for a slow supplier before asking the next one, in multiples of the usual patience.
+    #: How long to wait for a slow supplier before trying the next one, in multiples of the usual patience.
     patience: float
     #: It is not sent during the recipient's quiet hours.
     waits_for_day: bool = False

@@ -1,8 +1,8 @@
 """Quiet hours: whether marketing may be sent to a number at a given time, and if not, from when.
 
 An organization chooses ("country": those of the recipient's country; "off"; or hours of its own, such as
-"20:00-08:00"); they apply in the time zone of the number, by its country or region. If that has several zones, quiet
-hours apply while it is quiet in any of them.
+"20:00-08:00"); they apply in the time zone of the number, by its country or region. If the country or region has
+several zones, quiet hours apply while it is quiet in any of them.
 
 The rule nobody may break: a message that waits becomes due at a time that is not quiet.
 """
@@ -155,7 +155,7 @@ def _spans(allowed: Week, zone: ZoneInfo, at: datetime) -> Iterator[tuple[dateti
 
 def _time(local: datetime, *, fold: int) -> datetime:
     """A local time in UTC: the moment of the change if clocks skip it, and the first (`fold` 0) or the second (1) if it
-    comes twice. A span that opens at the second and closes at the first contains nothing that is quiet."""
+    comes twice. A span that opens at the second and closes at the first contains no quiet time."""
     while local.astimezone(UTC).astimezone(local.tzinfo).replace(tzinfo=None) != local.replace(tzinfo=None):
         local += timedelta(minutes=1)
     return local.replace(fold=fold).astimezone(UTC)

@@ -1,4 +1,4 @@
-"""The conversion rule: codes that nobody enters. No I/O and no clock, as in `windows`.
+"""The conversion rule: codes that are never entered. No I/O and no clock, as in `windows`.
 
 An organization that reports which messages converted (`POST /v1/sms/messages/{messageId}/converted`) provides a measure
 that receipts cannot fake. If a block of numbers converts far worse than the rest of the organization's traffic, nobody

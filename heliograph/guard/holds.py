@@ -4,8 +4,8 @@ A hold covers a range for a while: fifteen minutes, and twice as long each time 
 messages wait in a line of their own that no worker serves (`queue.leases.GUARDED`), until an operator releases or
 withdraws them, or until they expire.
 
-The rule nobody may break: the queue is the truth about a waiting message, `guard_held` only says why. So everything
-that can be done with queued work, such as canceling it, can be done with held messages.
+The rule nobody may break: the queue decides whether a message waits, `guard_held` only records why. So everything that
+can be done with queued work, such as canceling it, can be done with held messages.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ SELECT item.organization_id, item.message_id, now()
 
 
 async def challenged(conn: Connection, passed: Sequence[tuple[UUID, UUID]]) -> None:
-    """Record messages (organization, id) that are about to be accepted and whose people were challenged: under the
+    """Record messages (organization, id) that are about to be accepted and whose recipients were challenged: under the
     policy `ask` they are not held."""
     await conn.execute(CHALLENGED, *(list(column) for column in zip(*passed, strict=True)))
 
 
-# Some become visible after later ones: a few seconds are read again, which is harmless.
+# Some rows become visible after later ones: a few seconds are read again, which is harmless.
 CONVERTED = """
 SELECT organization_id, recipient, converted_at FROM guard_conversions
  WHERE converted_at > coalesce($1, now() - interval '1 hour') - interval '5 seconds' AND mode = 'live'
@@ -224,7 +224,7 @@ SELECT item.n, count(*) AS known
 
 async def acquainted(conn: Connection, suspected: Sequence[tuple[UUID, Sequence[str]]]) -> list[bool]:
     """For each list of suspected numbers (organization, E.164), whether at least half of them are contacts of the
-    organization: then it is writing to its own people."""
+    organization: then it is writing to its own customers."""
     rows = await conn.fetch(
         ACQUAINTED,
         [n for n, (_, numbers) in enumerate(suspected) for _ in numbers],
@@ -297,7 +297,7 @@ async def list_all(
     return [Hold(**row) for row in await conn.fetch(LIST, organization_id, GUARDED, limit, id)]
 
 
-# Counted only as far as anybody reads.
+# Counted only up to the largest number that is shown.
 HELD = f"""
 SELECT count(*)::int FROM (
        SELECT FROM guard_held d

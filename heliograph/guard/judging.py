@@ -1,5 +1,5 @@
-"""The detection rules, applied by a worker to messages about to be sent: here money is spent, and here the messages
-from every interface pass.
+"""The detection rules, applied by a worker to messages about to be sent: this is where money is spent, and where
+messages from every interface pass.
 
 A message that raises no suspicion costs its place in the windows (3 to 5 µs) and no statement. The windows are in each
 worker's memory; it shares what it saw with the others once a second (`sharing`), so a range is noticed as if one worker
@@ -31,7 +31,7 @@ from heliograph.guard.windows import Suspicion, Windows
 FRESH = 1.0
 #: Seconds for which the usual numbers for this hour are used.
 USUAL_FOR = 300.0
-#: Seconds for which a block is left alone because its people are the organization's contacts.
+#: Seconds for which a block is not suspected because its numbers are the organization's contacts.
 VOUCHED = 600.0
 #: Maximum number of such blocks remembered.
 MOST_VOUCHED = 10_000
@@ -129,8 +129,8 @@ class Judge:
         if wanted := self._windows.unusual():
             for organization_id, country, messages in await holds.usual(conn, wanted):
                 self._windows.usual(organization_id, country, messages)
-        # First the organizations whose conversions are known: sent messages count only for those. Then what others
-        # sent, and which of that converted.
+        # First the organizations whose conversions are known: sent messages count only for those. Then the messages
+        # that other workers sent, and which of them converted.
         converted = await holds.converted(conn, since=self._converted_until)
         self._convert(converted)
         told = await self._shared.hear(conn)
@@ -148,8 +148,8 @@ class Judge:
             self._converted_until = at
 
     async def _begin(self, conn: Connection, found: dict[tuple[UUID, str], Suspicion], moment: float) -> None:
-        """Hold suspicious ranges, unless the organization knows those people, or has long been sending to that
-        country."""
+        """Hold suspicious ranges, unless their numbers are the organization's contacts, or it has sent to that country
+        before."""
         begun: list[Found] = []
         acquainted = await self._acquainted(conn, [key for key, one in found.items() if one.kind == "block"])
         for (organization_id, range), suspicion in found.items():
@@ -172,7 +172,7 @@ class Judge:
                 self._standing.setdefault(one.organization_id, {})[one.range] = id
 
     async def _acquainted(self, conn: Connection, blocks: Sequence[tuple[UUID, str]]) -> set[tuple[UUID, str]]:
-        """Those of these blocks whose people the organization knows."""
+        """Those of these blocks that consist largely of the organization's contacts (`holds.acquainted`)."""
         if not blocks:
             return set()
         known = await holds.acquainted(conn, [(one[0], self._windows.members(*one)) for one in blocks])

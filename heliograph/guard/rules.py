@@ -117,8 +117,8 @@ async def configure(
     by: Principal = SYSTEM,
 ) -> Rules:
     """Set how findings are handled (None: the default), which ranges are never held, until when an event is announced,
-    at most EVENT ahead, and how many messages of a class may be sent in ten minutes before the rest of it is suspicious
-    (None: no limit). Whatever is left out stays unchanged, as do classes. Raises Invalid, NotFound."""
+    at most EVENT ahead, and how many messages of a class may be sent in ten minutes before further ones are suspicious
+    (None: no limit). Arguments and classes that are left out stay unchanged. Raises Invalid, NotFound."""
     if isinstance(policy, str) and policy not in POLICIES:
         raise Invalid(("policy", "enum", f"`policy` must be one of {', '.join(POLICIES)}"))
     listed = None if isinstance(safe, msgspec.UnsetType) else _checked(safe)

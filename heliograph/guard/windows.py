@@ -146,7 +146,7 @@ class Windows:
         self._unusual.discard((organization_id, country))
 
     def unusual(self) -> list[tuple[UUID, str]]:
-        """Those whose usual number of messages is unknown but would make a difference: (organization, country)."""
+        """The (organization, country) pairs whose usual number of messages is unknown but would make a difference."""
         return list(self._unusual)
 
     def forget_usual(self) -> None:
@@ -192,7 +192,7 @@ class Windows:
     def told(
         self, organization_id: UUID, number: str, country: str, traffic_class: str, *, at: float, place: float
     ) -> None:
-        """Add a message seen by another worker. Being told again, or seeing it, changes nothing."""
+        """Add a message seen by another worker. Adding it again, or seeing it here too, changes nothing."""
         self._add(organization_id, number, country, traffic_class, at, place)
 
     def _add(
@@ -228,7 +228,7 @@ class Windows:
         prefix.
 
         All possible numbers are looked up, in those thousands that have any: scanning the window took 13 ms per block
-        with 40,000 numbers in it, during which nothing else ran.
+        with 40,000 numbers in it, which blocked the event loop.
         """
         window = self._of.get(organization_id)
         if window is None:

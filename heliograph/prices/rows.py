@@ -75,7 +75,7 @@ def _read(lines: Iterable[str], decimal_comma: bool) -> list[tuple[int, Rate]]:
         known = f"columns are {', '.join(COLUMNS)}"
         raise TariffInvalid(errors=[{"line": at, "message": f"the column {foreign[0]!r} is not known; {known}"}])
     if twice := [name for name in COLUMNS if names.count(name) > 1]:
-        raise TariffInvalid(errors=[{"line": at, "message": f"the column {twice[0]!r} is there twice"}])
+        raise TariffInvalid(errors=[{"line": at, "message": f"the column {twice[0]!r} appears twice"}])
     found: list[tuple[int, Rate]] = []
     errors: list[dict[str, object]] = []
     rows = csv.reader((line for _, line in numbered), delimiter=delimiter, strict=True)
@@ -96,7 +96,7 @@ def _read(lines: Iterable[str], decimal_comma: bool) -> list[tuple[int, Rate]]:
         else:
             found.append((number, rate))
     if not errors and not found:
-        errors.append({"line": at, "message": "there is no rate in it"})
+        errors.append({"line": at, "message": "there are no rates"})
     if errors:
         raise TariffInvalid(errors=errors)
     return found
@@ -176,7 +176,10 @@ def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | str:
     if prefix and (not _prefix(prefix) or not _is_dialable(prefix[:3])):
         return f"prefix {cells['prefix']!r} is not the first digits of numbers with their country code, such as 25887"
     if country and not mnc and not prefix and not phones.is_told_apart(country):
-        return f"no number counts as one of country {cells['country']!r}: name that of its calling code, or a prefix"
+        return (
+            f"no number can be recognized as one of country {cells['country']!r}: name the country of its calling code, "
+            "or a prefix"
+        )
     if mcc and not mnc and not country and not prefix:
         return "mcc is given without mnc: name the country, too"
     return country, mcc, mnc, prefix
@@ -196,11 +199,11 @@ def _word(cells: Mapping[str, str], name: str) -> str:
 def _price(text: str, decimal_comma: bool) -> int | str:
     """The price in millionths, or what is wrong with it."""
     if text == "":
-        return "price is empty; what is free has the price 0"
+        return "price is empty; a free message has the price 0"
     written = text
     if decimal_comma:
         if "." in text:
-            return f"price {text!r} has a point, and the file is said to have decimal commas"
+            return f"price {text!r} has a point, but the file was declared to have decimal commas"
         written = text.replace(",", ".")
     elif "," in text:
         return f"price {text!r} has a comma; decimal commas are read only if that is declared"

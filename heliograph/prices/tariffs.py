@@ -111,7 +111,7 @@ async def import_rates(
     a currency other than the tariff's, the same rate twice, or overlapping rates.
     """
     if not given:
-        raise _invalid([(1, "there is no rate in it")])
+        raise _invalid([(1, "there are no rates")])
     async with conn.transaction():
         known = await conn.fetchrow(LOCK, kind, supplier_id, name)
         currency = _currency(given, None if known is None else known["currency"])
@@ -243,7 +243,7 @@ def _compare(
     for line, rate in given:
         key = (rate.destination, rate.begins)
         if key in lines:
-            errors.append((line, f"line {lines[key]} is for the same from the same time"))
+            errors.append((line, f"line {lines[key]} is for the same destination from the same time"))
         lines[key], new[key] = line, rate
     kept = {} if whole else {key: one for key, one in known.items() if key not in new}
     after = kept | new
@@ -295,7 +295,7 @@ def _overlaps(
         for one, other in pairwise(some):
             if one.ends > other.begins:
                 first, second = lines.get((destination, one.begins)), lines.get((destination, other.begins))
-                where = f"line {first}" if first and second else "a rate that is stored"
+                where = f"line {first}" if first and second else "a stored rate"
                 text = f"overlaps {where}: until {one.effective_to or 'further notice'}, from {other.effective_from}"
                 errors.append((second or first or 1, text))
     return errors

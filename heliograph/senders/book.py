@@ -23,7 +23,7 @@ ACTIONS: tuple[Action, ...] = ("allow", "replace", "refuse", "register")
 Kind = Literal["alphanumeric", "numeric"]
 #: States of a sender's registration.
 STATES = ("asked", "pending", "registered", "refused")
-#: Placeholder senders that nobody has, one of each kind.
+#: Placeholders, one of each kind, that no organization can have as a sender.
 STAND_INS: Mapping[Kind, str] = {"alphanumeric": "(a name)", "numeric": "0" * 24}
 #: How many answers are memoized per supplier.
 MEMO = 5_000
@@ -90,7 +90,8 @@ class _Own:
         self.prefixes: dict[str, NumberRule] = {}
         #: Lengths of prefixes, including the `+`, longest first.
         self.ends: list[int] = []
-        #: Keyed by the digits that identify the country, the sender, and what else its registration depends on.
+        #: Keyed by the digits that identify the country, the sender, and the organization and network that its
+        #: registration depends on.
         self.memo: dict[tuple[str, str] | tuple[str, str, UUID, str], str | None] = {}
 
 
@@ -185,9 +186,9 @@ class Book:
     def registration(
         self, supplier_id: UUID, country: str, organization_id: UUID, sender: str, network: str
     ) -> str | None:
-        """The state of a sender's registration: one of STATES, or None if nobody asked for it. An entry for a supplier
+        """The state of a sender's registration: one of STATES, or None if none was requested. An entry for a supplier
         precedes one for all, and one for a network precedes one for its country. If the network is not known and there
-        is no entry for the country, the sender is registered if it is in all networks that are listed."""
+        is no entry for the country, the sender is registered if it is registered in all networks that have entries."""
         found = [
             one
             for one in self._registrations.get((organization_id, sender.casefold()), ())

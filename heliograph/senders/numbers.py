@@ -82,7 +82,7 @@ async def remove(conn: Connection, id: UUID, *, by: Principal = SYSTEM) -> None:
 
 
 def check(rule: NumberRule) -> None:
-    """Check a rule. Raises Invalid with everything that is wrong."""
+    """Check a rule. Raises Invalid with all errors."""
     wrong: list[tuple[str, str, str]] = []
     for field, value in (("prefix", rule.prefix), ("strip", rule.strip)):
         if not _is_prefix(value):

@@ -63,7 +63,7 @@ SELECT r.organization_id, s.value AS sender, r.country, r.network, nullif(r.supp
 
 
 async def load(conn: Connection) -> list[Registration]:
-    """All of them."""
+    """All registrations."""
     return [Registration(*row.values()) for row in await conn.fetch(LOAD, ANY)]
 
 

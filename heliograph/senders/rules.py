@@ -73,7 +73,7 @@ async def remove(conn: Connection, id: UUID, *, by: Principal = SYSTEM) -> None:
 
 
 def check(rule: SenderRule) -> None:
-    """Check a rule. Raises Invalid with everything that is wrong."""
+    """Check a rule. Raises Invalid with all errors."""
     wrong: list[tuple[str, str, str]] = []
     if rule.country is not None and (said := phones.no_country(rule.country)):
         wrong.append(("country", "unknown", said))

@@ -107,7 +107,7 @@ async def change_policy(conn: Connection, changes: Mapping[str, bool], *, by: Pr
     class."""
     for name, is_refunded in changes.items():
         if name == UNSENT and not is_refunded:
-            raise Invalid((name, "enum", "what never left us is always refunded"))
+            raise Invalid((name, "enum", "messages that were never sent are always refunded"))
         if name not in REASONS:
             raise Invalid((name, "enum", f"must be one of {', '.join(REASONS)}"))
     async with conn.transaction():

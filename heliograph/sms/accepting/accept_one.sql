@@ -1,8 +1,8 @@
 -- sms_accept_one: what `sms_accept` does with a batch of one, for a third of the cost: no arrays, no windows, no sorts.
 --
 -- It stores the usual case: allowed, with a new key or none, within quota and rate. Everything else is passed to
--- `sms_accept`, so that the rules are only there; locks and their order are the same. What is counted in the rate
--- window is counted here, and requests over the limit are refused here.
+-- `sms_accept`, so that the rules exist only there; locks and their order are the same. Only the rate window is counted
+-- here, and requests over its limit are refused here.
 CREATE OR REPLACE FUNCTION sms_accept_one(
     p_at timestamptz, p_kept interval,
     p_organization uuid, p_id uuid, p_eligible boolean, p_billed boolean, p_key uuid, p_request bytea,
@@ -34,7 +34,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- 2. The organization's turn.
+    -- 2. Lock the organization's balance.
     SELECT quotas.total - quotas.used INTO remaining FROM quotas WHERE organization_id = p_organization FOR UPDATE;
 
     IF used > p_limit THEN

@@ -217,7 +217,7 @@ async def say_state(
         setting = state_setting(before)
         if setting is None:
             raise Invalid(
-                ("word", "not_supported", "what its states mean is defined by the module of this kind of supplier")
+                ("word", "not_supported", "the meaning of its states is defined by the module of this kind of supplier")
             )
         written = word.upper() if setting == "final_states" else word
         settings = {**before.settings, setting: {**before.settings.get(setting, {}), written: meaning}}
