@@ -34,7 +34,7 @@ class Daytime:
         return self._hours.until(message.quiet_hours, message.recipient, message.at)
 
 
-# A message without a validity of its own gets what is left of the retry schedule's.
+# A message without a validity of its own gets the remainder of the retry schedule's.
 NOTE = """
 UPDATE messages m
    SET quiet_since = coalesce(m.quiet_since, now()), quiet_until = item.opens,

@@ -269,7 +269,7 @@ SELECT {_COLUMNS.format(status=shown_status("m", SENDING))} FROM messages m
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Message]:
-    """Those of these messages that exist."""
+    """The messages with these ids, as far as they exist."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids), list(actor.modes)) if ids else []
     return [_message(row) for row in rows]
 
@@ -296,8 +296,8 @@ SELECT id, status, segments FROM messages
 
 
 async def cancel_many(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict[UUID, bool]:
-    """Cancel those of these messages that no supplier has yet, and refund them; returns for each existing one whether
-    it is now canceled. Idempotent.
+    """Of these messages, cancel and refund those that no supplier has yet; returns for each existing one whether it is
+    now canceled. Idempotent.
 
     Their queue rows are deleted first, after waiting for any claim that is being committed: from then on no worker can
     claim them.

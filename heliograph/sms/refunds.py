@@ -61,7 +61,7 @@ class MovedMessage(Protocol):
 
 
 async def due(conn: Connection, moved: Iterable[MovedMessage]) -> dict[UUID, tuple[MovedMessage, str]]:
-    """Those of these messages that have just failed and are to be refunded, by id, with their class."""
+    """The messages among these that have just failed and are to be refunded, by id, with their class."""
     failed = [(one, name) for one in moved if (name := class_of(one)) is not None]
     if not failed:
         return {}

@@ -90,7 +90,7 @@ SELECT o.name AS organization, s.*
   JOIN organizations o ON o.id = s.organization_id
  ORDER BY s.id DESC
 """
-# Each uses an index of its own and stops at the limit. Sender IDs are ASCII: `~` sorts after whatever may follow.
+# Each uses an index of its own and stops at the limit. Sender IDs are ASCII: `~` sorts after all their characters.
 _ANY, _OF_STATUS = "$2::text IS NULL", "status = $2"
 _NEWEST = "$1::uuid IS NULL AND $4::text IS NULL"
 _BEGIN = """$1::uuid IS NULL AND (lower(value) COLLATE "C") >= lower($4::text)

@@ -32,7 +32,7 @@ class NothingToAnswer(Refusal):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A question; `answer` is None until somebody has answered."""
+    """A question; `answer` is None until it is answered."""
 
     question: str
     answer: str | None
@@ -84,7 +84,7 @@ SELECT id, question, answer FROM sender_ids
 
 
 async def asked(conn: Connection, actor: Actor, *, ids: Sequence[UUID]) -> dict[UUID, Question]:
-    """The questions about those of these sender IDs that are pending."""
+    """The questions about the pending ones among these sender IDs."""
     rows = await conn.fetch(OPEN, actor.organization_id, ids)
     return {row["id"]: Question(row["question"], row["answer"]) for row in rows}
 

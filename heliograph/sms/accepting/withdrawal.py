@@ -42,7 +42,7 @@ SELECT item.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
 
 
 async def not_taken(conn: Connection, ids: Sequence[tuple[UUID, UUID]]) -> list[UUID]:
-    """Those of these messages, (organization, message) each, of which no supplier can have even a part."""
+    """The ids of those messages, given as (organization, message), of which no supplier can have even a part."""
     rows = await conn.fetch(NOT_TAKEN, [organization_id for organization_id, _ in ids], [id for _, id in ids])
     return [row["id"] for row in rows]
 
@@ -64,8 +64,8 @@ async def cancelable(conn: Connection, organization_id: UUID, ids: Collection[UU
 
 
 async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, reason: str) -> set[UUID]:
-    """Cancel those of these messages that no worker has claimed, and refund them: those that were never tried, and
-    those that wait to be tried again because every supplier tried has deferred them or refused them as a whole.
+    """Of these messages, cancel and refund those that no worker has claimed: those that were never tried, and those
+    that wait to be tried again because every supplier tried has deferred them or refused them as a whole.
 
     `reason` is recorded in the ledger. Runs in the caller's transaction. Returns the ids of those canceled. Raises
     AlreadyAttempted.
@@ -83,8 +83,8 @@ async def withdraw(conn: Connection, unsent: Sequence[Unsent], *, at: datetime, 
 
 
 async def take_unsent(conn: Connection, owners: Mapping[UUID, UUID]) -> set[UUID]:
-    """Delete the queue rows of those of these messages, by id with their organization, that no worker has claimed and
-    that no supplier can have; returns their ids. Runs in the transaction that ends them."""
+    """Delete the queue rows of those messages that no worker has claimed and no supplier can have; returns their ids.
+    `owners`: organizations by message. Runs in the transaction that ends them."""
     taken = set(await leases.withdraw(conn, "sms", list(owners), only="untried"))
     if held := await leases.hold_ended(conn, "sms", [id for id in owners if id not in taken]):
         # Queried under the lock: recording the end of an attempt locks the queue row first.

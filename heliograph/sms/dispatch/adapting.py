@@ -96,7 +96,7 @@ class Facts:
 
     The price is that of a segment, or of a message, to the route's destination in the supplier's rate card; the
     quality is the share of messages to the route's country that were delivered in SAID_OF, and the time within which
-    95 % of the receipts arrived. Prices that nobody entered, and quality measured on fewer than `adaptive.PROVEN`
+    95 % of the receipts arrived. Prices that are not known, and quality measured on fewer than `adaptive.PROVEN`
     messages, are left out.
     """
 

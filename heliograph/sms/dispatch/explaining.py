@@ -306,7 +306,7 @@ def place(route: Route) -> tuple[int, str, int, int, str]:
 
 
 async def find_obstacles(conn: Connection, known: Sequence[Supplier]) -> dict[UUID, Obstacle]:
-    """Those of these suppliers that are currently not used, and why."""
+    """The suppliers among these that are currently not used, and why."""
     return _obstacles(known, await suppliers.sessions(conn), await sharing.avoided(conn))
 
 

@@ -185,7 +185,7 @@ async def _complete(conn: Connection, answered: Sequence[AnsweredAttempt]) -> No
 async def _in_addition(
     conn: Connection, late: Sequence[AnsweredAttempt]
 ) -> list[tuple[AnsweredAttempt, asyncpg.Record]]:
-    """Those of these accepted attempts whose live message another attempt carries, or none; with rows of BESIDES."""
+    """Of these accepted attempts, those whose live message another attempt carries, or none; with rows of BESIDES."""
     rows = await conn.fetch(
         BESIDES,
         [one.attempt.lease.organization_id for one in late],

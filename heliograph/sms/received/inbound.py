@@ -186,7 +186,7 @@ SELECT {", ".join(Received.__struct_fields__)} FROM received_messages WHERE orga
 
 
 async def by_ids(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> list[Received]:
-    """Those of these messages that exist."""
+    """The messages with these ids, as far as they exist."""
     rows = await conn.fetch(BY_IDS, actor.organization_id, list(ids))
     return await _opened(conn, actor, [Received(*row.values()) for row in rows])
 

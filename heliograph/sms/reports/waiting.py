@@ -145,8 +145,7 @@ async def sweep(conn: Connection, *, policies: Mapping[UUID, str], limit: int = 
 
 
 async def no_orphans(conn: Connection, rows: Sequence[asyncpg.Record]) -> None:
-    """Subtract those of these receipts (supplier_id, recipient, received_at, next_try_at) that were counted as
-    orphans."""
+    """Uncount the orphans among these receipts (supplier_id, recipient, received_at, next_try_at)."""
     await _count_orphans(conn, [row for row in rows if row["next_try_at"] is None], -1)
 
 
