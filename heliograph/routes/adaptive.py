@@ -112,7 +112,7 @@ class Outcome(msgspec.Struct, Generic[Id], frozen=True):
     degraded: bool = False
     #: Suppliers not found to be within bounds: outside, unproven, or without a rate. Empty: none was judged.
     outside: frozenset[Id] = frozenset()
-    #: The order in which they stand in for a supplier that cannot be asked: those within bounds by expected cost, then
+    #: The order in which they stand in for a supplier that cannot be used: those within bounds by expected cost, then
     #: proven ones by delivery rate, then the rest. Empty: none was judged.
     stand_ins: tuple[Id, ...] = ()
 

@@ -41,7 +41,7 @@ class Decisions:
         self._storing: dict[int, date] = {}
 
     def number(self, found: Candidates, skipped: tuple[tuple[UUID, str], ...] = ()) -> int:
-        """The number of this decision. `skipped`: the candidates that were not asked, each with the reason."""
+        """The number of this decision. `skipped`: the candidates that were not tried, each with the reason."""
         known = self._made.get((id(found), skipped))
         if known is not None:
             return known[1]

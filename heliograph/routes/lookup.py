@@ -45,7 +45,7 @@ class Carrier(Protocol):
 
     @property
     def priority(self) -> int:
-        """Used without a route: the lowest number is asked first."""
+        """Used without a route: the lowest number is tried first."""
 
     @property
     def weight(self) -> int:
@@ -78,13 +78,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 10
     #: Its suppliers' weights are derived from measured quality and prices before the table is compiled.
     adaptive: bool = False
-    #: Only suppliers whose rate card has a price for the number are asked.
+    #: Only suppliers whose rate card has a price for the number are tried.
     rated: bool = False
     #: Adaptive only, as last evaluated: none of its suppliers is within the bounds of its class.
     degraded: bool = False
     #: Adaptive only, as last evaluated: suppliers not found to be within the bounds.
     outside: tuple[UUID, ...] = ()
-    #: Its suppliers in the order in which they stand in for one that cannot be asked; empty: by weight.
+    #: Its suppliers in the order in which they stand in for one that cannot be used; empty: by weight.
     stand_ins: tuple[UUID, ...] = ()
     choices: tuple[Choice, ...] = ()
     #: Adaptive routes for a country only: variants for networks in which its suppliers have different shares.
@@ -109,7 +109,7 @@ class Candidates(msgspec.Struct, frozen=True):
     suppliers: tuple[UUID, ...]
 
     def order(self, message_id: UUID) -> Iterable[UUID]:
-        """The suppliers in the order in which they are asked for this message.
+        """The suppliers in the order in which they are tried for this message.
 
         Among those of equal priority, each comes first in proportion to its weight. The messages of a supplier that
         cannot be used are divided among the rest, which keep their own; in an adaptive route, they go to the one judged

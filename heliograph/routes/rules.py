@@ -45,7 +45,7 @@ class Share(msgspec.Struct, frozen=True):
     degraded: bool = False
     #: At the last evaluation it was not found to be within the bounds.
     is_outside: bool = False
-    #: Its position among the stand-ins for a supplier that cannot be asked; all 0: none was judged.
+    #: Its position among the stand-ins for a supplier that cannot be used; all 0: none was judged.
     place: int = 0
     #: In a route for a country: its share by network, where that differs from the country's.
     networks: Mapping[str, Share] = {}

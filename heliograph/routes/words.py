@@ -19,7 +19,7 @@ UNBOUND = said("no session")
 
 
 def circuit_open(since: datetime) -> Sentence:
-    """The supplier failed too often and is not asked: "circuit open since 10:02 UTC"."""
+    """The supplier failed too often and is not used: "circuit open since 10:02 UTC"."""
     return said("circuit open since %(time)s UTC", time=f"{since:%H:%M}")
 
 
@@ -60,7 +60,7 @@ def explained(
     """One sentence: "prefix 258, class otp (route codes): main before backup; cheap skipped: paused".
 
     `names`: suppliers' names. `facts`: what to add in brackets, such as price and quality. `skipped`: why some are not
-    asked now.
+    tried now.
     """
     skipped = skipped or {}
 

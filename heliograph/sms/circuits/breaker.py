@@ -155,7 +155,7 @@ class Senders:
             self._breakers.pop(sender, None)
 
     def avoided(self, sender: str) -> bool:
-        """True while other suppliers should be asked first; one message every Breaker.PROBE seconds may still probe."""
+        """True while other suppliers should be tried first; one message every Breaker.PROBE seconds may still probe."""
         breaker = self._breakers.get(sender) if self._breakers else None
         if breaker is None or not breaker.open:
             return False
