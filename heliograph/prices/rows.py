@@ -177,8 +177,8 @@ def _place(cells: Mapping[str, str]) -> tuple[str, str, str, str] | str:
         return f"prefix {cells['prefix']!r} is not the first digits of numbers with their country code, such as 25887"
     if country and not mnc and not prefix and not phones.is_told_apart(country):
         return (
-            f"no number can be recognized as one of country {cells['country']!r}: name the country of its calling code, "
-            "or a prefix"
+            f"no number can be recognized as one of country {cells['country']!r}: name the country of its calling "
+            "code, or a prefix"
         )
     if mcc and not mnc and not country and not prefix:
         return "mcc is given without mnc: name the country, too"

@@ -44,8 +44,8 @@ CREATE OR REPLACE FUNCTION sms_accept(
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_oldest timestamptz := now() - p_kept;
-    -- UTC days on which keys that are still valid were created. The transaction that held the lock before may have begun
-    -- later, after midnight.
+    -- UTC days on which keys that are still valid were created. The transaction that held the lock before may have
+    -- begun later, after midnight.
     v_first date := (v_oldest AT TIME ZONE 'UTC')::date;
     v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_taken int[];
@@ -75,8 +75,8 @@ BEGIN
       ORDER BY organization_id FOR UPDATE;
 
     -- Daily limits, which few have; the transaction that held the lock before may have begun on the next day. A day
-    -- further ahead is from before the clock was set back. Segments are counted in the order of the items, as if all were
-    -- stored.
+    -- further ahead is from before the clock was set back. Segments are counted in the order of the items, as if all
+    -- were stored.
     IF EXISTS (SELECT FROM spend_limits WHERE organization_id = ANY (p_organization)) THEN
         SELECT array_agg(CASE WHEN by_all > whole.available THEN 'spend_organization'
                               WHEN by_key > own.available THEN 'spend_key' END ORDER BY counted.n)
