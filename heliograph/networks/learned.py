@@ -124,6 +124,7 @@ WITH gone AS (DELETE FROM number_networks WHERE number = ANY ($1) RETURNING numb
 
 
 async def forget(conn: Connection, numbers: Sequence[str]) -> int:
-    """Delete numbers (E.164); returns how many were known. Processes that hold them drop them within the hour."""
+    """Delete numbers (E.164); returns how many were known. Processes that hold them in memory drop them within an
+    hour."""
     count: int = await conn.fetchval(FORGET, [int(one[1:]) for one in numbers])
     return count

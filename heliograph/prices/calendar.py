@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 T = TypeVar("T")
-#: Begin (inclusive) and end (exclusive).
+#: Start (inclusive) and end (exclusive).
 Time = tuple[datetime, datetime]
 
 
@@ -36,7 +36,7 @@ class Row(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Cell(msgspec.Struct, Generic[T], frozen=True):
-    """One month. `holding`: the values that hold in it, in chronological order, each with its begin (None: earlier)."""
+    """One month. `holding`: the values that hold in it, in chronological order, each with its start (None: earlier)."""
 
     holding: list[tuple[T, datetime | None]]
     #: When nothing holds, neither its own rate nor a fallback; and when only a fallback does.

@@ -125,7 +125,7 @@ class Line(msgspec.Struct, frozen=True):
     supplier: str | None
     country: str | None
     network: str | None
-    #: Empty: no route chose, or it is not known.
+    #: Empty: no route chose the supplier, or it is not known.
     route: str | None
     messages: int
     segments: int
@@ -152,8 +152,8 @@ _PLACE, _ORGANIZATION = ("supplier_id", "country", "network", "route"), ("organi
 
 
 def _read(table: str, kept: Sequence[str]) -> str:
-    """The query over one table that keeps only `kept` of the grouping columns; deltas not folded yet count, too. For
-    operators: over all organizations, or one ($3)."""
+    """The query over one table that keeps only `kept` of the grouping columns, including deltas that are not folded
+    yet. For operators: over all organizations, or one ($3)."""
     # Grouped by position: a name would refer to the table's column instead of the result of the CASE. 10 and 12 are the
     # currencies.
     unknown = {"organization_id": "NULL::uuid", "supplier_id": "NULL::uuid"}

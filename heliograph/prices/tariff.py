@@ -1,7 +1,7 @@
 """A tariff compiled for look-ups: which rate applies to a destination at a given time.
 
 The most specific rate wins (decision 122): the exact network, if known for this number; the longest prefix; the network
-according to the numbering plan; the country; the default. At each level, a rate for the class or the kind of sender
+according to the numbering plan; the country; the default. At each level, a rate for the class or the type of sender
 precedes one for all. The rule nobody may break: of two rates for the same destination, only one holds at a time, so a
 look-up has one answer.
 """
@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-#: What a rate may be limited to: a message class, a kind of sender; empty: all.
+#: What a rate may be limited to: a message class, a type of sender; empty: all.
 CLASSES = ("otp", "transactional", "marketing")
 SENDER_TYPES = ("alphanumeric", "numeric", "short")
 UNITS = ("segment", "message")
@@ -104,7 +104,7 @@ class Found(msgspec.Struct, frozen=True, gc=False):
 
 
 def sender_type(sender: str) -> str:
-    """The kind of a sender ID: one of SENDER_TYPES."""
+    """The type of a sender ID: one of SENDER_TYPES."""
     if not sender.isdigit():
         return "alphanumeric"
     return "short" if len(sender) <= SHORT else "numeric"
@@ -199,7 +199,7 @@ def _of_country(
     of_all = [one for one in holding if not one.mcc]
     if found := of_mcc or of_all:
         return found[0]
-    # Of each MCC, the first is the one that applies to the class and the kind of sender.
+    # Of each MCC, the first is the one that applies to the class and the type of sender.
     each = {one.mcc: one for one in reversed(holding)}
     return max(
         each.values(),

@@ -1,5 +1,5 @@
 """Conversions: messages that had their effect, such as a code that was entered or a link that was followed.
-Organizations report them, and the guard compares (`guard/conversion.py`).
+Organizations report them, and the guard compares their rates (`guard/conversion.py`).
 
 The rule nobody may break: a message converts once; a repeated report gets the first answer.
 """

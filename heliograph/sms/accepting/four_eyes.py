@@ -26,5 +26,5 @@ async def holds(conn: Connection, actor: Actor, *, id: UUID, known: Any) -> bool
 
 
 def identity(who: Principal) -> str:
-    """What distinguishes operators: an operator's id, or the shell user."""
+    """What identifies an operator: the id, or the shell user."""
     return str(who.id) if who.id else f"{who.kind} {who.name}"

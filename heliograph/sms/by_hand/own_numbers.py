@@ -1,7 +1,7 @@
 """A person's own phone number, for trying out a message before it goes to others.
 
-It is verified by a code sent there as an SMS of the organization they are working in, at its cost. The rule nobody may
-break: a code is valid once, for 15 minutes and five tries, and is stored as a hash.
+It is verified by a code that is sent to it by SMS, on behalf and at the cost of the organization that the person works
+in. The rule nobody may break: a code is valid once, for 15 minutes and five tries, and is stored as a hash.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ SELECT h.supplier_id, CASE WHEN h.opened_at >= s.changed_at THEN h.opened_at END
        extract(epoch FROM h.paused_until - now())::float8 AS pause
   FROM supplier_health h JOIN suppliers s ON s.id = h.supplier_id WHERE s.state <> 'removed'
 """
-# The times when it was open are kept, for charts.
+# The periods in which it was open are kept for charts.
 OPEN = f"""
 WITH opened AS (
     INSERT INTO supplier_health AS known (supplier_id, opened_at, opened_by, probe_at)

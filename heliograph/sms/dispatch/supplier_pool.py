@@ -163,7 +163,7 @@ class SupplierPool:
         backlog: Backlog | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`factories`: by the kind of supplier. `account`: builds what a connector gets, with its secret opened.
+        """`factories`: by the kind of supplier. `account`: builds a connector's account, with its secret opened.
         `backlog`: the worker's; None: a separate one."""
         self._pool = pool
         self._worker_id = worker_id

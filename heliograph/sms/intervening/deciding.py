@@ -47,9 +47,9 @@ SELECT supplier_id IS NOT NULL OR EXISTS (
 async def decide(conn: Connection, by: Principal, *, id: UUID, status: str, reason: str) -> str:
     """End a message that a supplier has, or may have, with `status`, one of ENDS. Idempotent.
 
-    One that was tried and still waits is removed from the queue. A late receipt has the same effect as after a receipt
-    of this status. `reason`: as for `giving_up.give_up`. Returns the status. Raises NotFound, Invalid (fields `reason`
-    and `status`), StatusNotDecided.
+    A message that was tried and still waits is removed from the queue. A late receipt has the same effect as after a
+    receipt of this status. `reason`: as for `giving_up.give_up`. Returns the status. Raises NotFound, Invalid (fields
+    `reason` and `status`), StatusNotDecided.
     """
     reason = reasons.for_organization(reason)
     found = await whose.find(conn, by, id=id)

@@ -74,7 +74,7 @@ async def entry_of(conn: Connection, *, entry_id: UUID, route_id: UUID | None = 
 
 
 async def take_back(conn: Connection, entry: AuditEntry, *, seen: str | None = None, by: Principal = SYSTEM) -> UUID:
-    """Restore a route to its state before an entry of the audit log; a removed one is added again. Returns its id.
+    """Restore a route to its state before an entry of the audit log; a removed route is added again. Returns its id.
     `seen`: its mark when the difference was reviewed; None: not checked.
 
     Raises NotFound (it has since been removed) and Invalid.

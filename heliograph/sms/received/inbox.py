@@ -2,8 +2,8 @@
 
 One transaction per batch, and one worker at a time, because order matters: STOP followed by START is not START followed
 by STOP, and parts held by two workers would never meet. In that transaction a message gets its text, its organization,
-its event, and the effect of its keyword: an opt-out or its end, and a reply. Work that is killed half way leaves no
-trace.
+its event, and the effect of its keyword: an opt-out or its end, and a reply. A worker that is killed halfway leaves
+nothing of a batch behind.
 
 The rule nobody may break: a message stops being due only in the commit that contains its consequences.
 
@@ -290,7 +290,7 @@ async def _process(conn: Connection, due: list[Row], at: datetime) -> BatchResul
 
 
 async def _repeated(conn: Connection, rows: Sequence[Row]) -> set[UUID]:
-    """Those that a supplier repeated because our answer got lost."""
+    """The messages that a supplier repeated because our answer was lost."""
     if not rows:
         return set()
     found = await conn.fetch(

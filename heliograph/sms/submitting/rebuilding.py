@@ -1,5 +1,5 @@
-"""Rebuilds what suppliers were sent for a message, octet by octet, for operators: by the code that built it then, from
-the message, its attempts, and the suppliers' settings.
+"""Rebuilds what suppliers were sent for a message, octet by octet, for operators: with the code that built it for
+sending, from the message, its attempts, and the suppliers' settings.
 
 The rule nobody may break: possible differences are pointed out, and texts and complete numbers are shown only to those
 who may see them.
