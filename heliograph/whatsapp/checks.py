@@ -75,7 +75,7 @@ def _account(one: dict[str, Any], key: Key | None) -> Check:
         return Check(name, "warning", said("its token expires at %(at)s", at=one["credential_expires_at"]), new_token)
     if one["subscribed"] is False:
         remedy = said("Run `%(command)s --subscribe`.", command=update)
-        return Check(name, "warning", said("Meta is not subscribed to send its callbacks"), remedy)
+        return Check(name, "warning", said("the app is not subscribed to its callbacks"), remedy)
     if one["unsigned_at"] is not None:
         detail = said(
             "callbacks arrive that are not signed with the app's secret, the last at %(at)s", at=one["unsigned_at"]
