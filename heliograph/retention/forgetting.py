@@ -1,4 +1,4 @@
-"""Applying the retention rules without blocking anybody.
+"""Applies the retention rules without blocking anybody.
 
 All times here are the database's. Each step is independent: one that fails or takes too long is logged, and the next
 one runs; the next round continues where a round left off.
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 
 #: Rows deleted by one statement: some 50 ms of work.
 STEP = 5000
-#: A statement is given up after this many milliseconds; a step that takes longer than this many seconds, or has deleted
+#: A statement is canceled after this many milliseconds; a step that takes longer than this many seconds, or has deleted
 #: this many rows, continues in the next round.
 STATEMENT_MS, SECONDS, ROWS = 10_000, 60.0, 1_000_000
 #: A sweep through time begins this long before the end of the last one: ids are created before their rows are
@@ -44,7 +44,7 @@ LONGEST, SHORTEST = timedelta(days=1), timedelta(seconds=1)
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One thing to forget. `run` returns False if it is to continue in the next round."""
+    """One step of a round. `run` returns False if it is to continue in the next round."""
 
     name: str
     run: Callable[[Connection], Awaitable[bool]]
@@ -98,8 +98,8 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
     not, however often it runs.
 
     Does nothing while this machine's clock and the database's differ: nobody can tell which one is wrong, and deletions
-    cannot be undone. Only creates partitions while what was restored from a backup is held: nothing of it expires then,
-    and in an old backup all of it would have.
+    cannot be undone. Only creates partitions while data restored from a backup is held: none of it expires then, and
+    from an old backup all of it would.
     """
     if clock.differs():
         log.warning("retention suspended while the clocks differ", ahead_seconds=round(clock.ahead(), 1))
@@ -108,7 +108,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
     steps = [*_steps(bounds(settings, present.astimezone(UTC)), RULES), *also]
     is_held: bool = await conn.fetchval(RESTORED)
     if is_held:
-        log.warning("retention suspended while what was restored is held")
+        log.warning("retention suspended while restored data is held")
         steps = steps[:1]
     finished = succeeded = True
     for step in steps:
@@ -134,7 +134,7 @@ async def forget(conn: Connection, settings: Settings, *, also: Sequence[Step] =
 
 
 def bounds(settings: Settings, now: datetime) -> Bounds:
-    """The times before which things have expired at `now`, according to the settings."""
+    """The times before which rows have expired at `now`, according to the settings."""
     kept = timedelta(days=31 * settings.metadata_retention_months)
     return Bounds(
         now=now,
@@ -208,14 +208,14 @@ ON CONFLICT (name) DO UPDATE SET done_until = excluded.done_until, mark = exclud
 
 async def _sweep(conn: Connection, *, table: Table, place: str, until: datetime) -> bool:
     """Erase texts up to `until`, from where the last sweep ended, so that no round scans what has been swept. `place`:
-    the name under which the position is stored. One that lies after `until` was stored before the clock was set back:
-    everything up to then was swept, and what has come since is yet to be.
+    the name under which the position is stored. A position after `until` was stored before the clock was set back, and
+    counts as `until`: what has come since has not been swept.
 
     The time range of a statement grows while it finds little, and halves when it finds too much.
     """
     budget = _Budget()
     last = await conn.fetchrow(PLACE, place)
-    if last is None:  # the first time, start from whatever there is
+    if last is None:  # the first time, sweep everything
         if not await _delete(conn, sql=_swept(table), arguments=(BEGINNING, until)):
             return False
         await conn.execute(MOVE, place, until, None)
@@ -257,7 +257,7 @@ async def _drop_days(conn: Connection, *, table: str, bound: datetime) -> bool:
 
 async def _drop_before(conn: Connection, *, table: Table, bound: datetime) -> bool:
     """Drop monthly partitions that end before `bound`, unless one contains a row that is newer by its own time: its id
-    was created with a wrong clock. Of one that contains rows for later, such as a message that is still to be sent, all
+    was created with a wrong clock. If one contains rows for later, such as a message that is still to be sent, only the
     others are deleted. Only names of our own form are put into the SQL."""
     for row in await conn.fetch(PARTITIONS, table.name):
         named = re.fullmatch(rf"{table.name}_((\d{{4}})_(\d{{2}}))", row["relname"])

@@ -1,9 +1,9 @@
-"""Removing messages of organizations with a shorter retention than the installation's: their rows, and everything that
+"""Removes messages of organizations with a shorter retention than the installation's: their rows, and everything that
 contains their numbers.
 
 The rule nobody may break: sums are correct at every commit. A message's row is its entry in the usage list, so it is
-replaced by the sum of its month in the commit that removes it. A message that may still be sent, or may still cost
-money, stays; so do entries for money that it moved.
+replaced by the sum of its month in the commit that removes it. A message that may still be sent, or may still be
+charged for, stays; so do the wallet entries of removed messages.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ FIRST = {
 }
 
 # $1: organization; $2, $3: range of ids; $4: maximum number; $5: what happened since then has not expired. A row locked
-# by somebody else is skipped, and found when everything is scanned again. Only rows whose text is erased: whatever
-# repeats it has been erased before.
+# by another transaction is skipped, and found when everything is scanned again. Only rows whose text is erased, which
+# happens after everything that repeats it is erased.
 PAST_SMS = """
 SELECT id FROM messages
  WHERE organization_id = $1 AND id >= $2 AND id < $3 AND status <> 'accepted' AND body IS NULL
@@ -110,7 +110,7 @@ DELETE FROM campaign_skipped WHERE (organization_id, campaign_id, reason, id) IN
 """,
 )
 
-#: Removes up to STEP rows of an organization between two times that had expired at a third.
+#: Removes up to STEP rows of an organization from between two times, of those that expired before a third.
 Remove = Callable[[Connection, UUID, datetime, datetime, datetime], Awaitable[int]]
 
 

@@ -1,5 +1,5 @@
-"""The retention rules: those of each channel (`sms/retention.py`, `whatsapp/retention.py`), and here those for what no
-channel owns.
+"""The retention rules: those of each channel (`sms/retention.py`, `whatsapp/retention.py`), and here those for tables
+that no channel owns.
 
 The rule nobody may break: a statement deletes a bounded number of rows, found by an index or by blocks.
 """
@@ -43,7 +43,7 @@ DELETE_IMAGES = """
 DELETE FROM contact_import_images WHERE (organization_id, import_id, batch, contact_id) IN (
     SELECT organization_id, import_id, batch, contact_id FROM contact_import_images WHERE import_id < $1 LIMIT $2)
 """
-# Except lists of people whom a scheduled campaign has yet to gather: it would be sent to nobody.
+# Except lists from which a scheduled campaign is yet to gather its audience: it would be sent to nobody.
 DELETE_BATCHES = """
 DELETE FROM contact_import_batches WHERE (organization_id, import_id, batch) IN (
     SELECT organization_id, import_id, batch FROM contact_import_batches b
@@ -72,7 +72,7 @@ DELETE FROM contact_imports WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM contact_imports
      WHERE id < $1 AND state IN ('uploading', 'reading', 'checking', 'checked') LIMIT $2)
 """
-# They contain people who were deleted.
+# They contain contacts that were deleted.
 DELETE_CHANGES = """
 DELETE FROM contact_changes WHERE (organization_id, mode, change_id, contact_id) IN (
     SELECT organization_id, mode, change_id, contact_id FROM contact_changes WHERE changed_at < $1 LIMIT $2)
@@ -81,7 +81,7 @@ DELETE_TAG_CHANGES = """
 DELETE FROM tag_changes WHERE (organization_id, mode, id) IN (
     SELECT organization_id, mode, id FROM tag_changes WHERE finished_at < $1 LIMIT $2)
 """
-# A conversation is forgotten with its last message, as are the names by which Meta knows the user.
+# A conversation is deleted with its last message.
 DELETE_THREADS = """
 DELETE FROM inbox_threads WHERE (organization_id, id) IN (
     SELECT organization_id, id FROM inbox_threads WHERE heard_at < $1 LIMIT $2)
@@ -94,7 +94,7 @@ DELETE FROM webhook_replays WHERE ctid IN (
 DELETE_WEBHOOK_TRAFFIC = """
 DELETE FROM webhook_traffic WHERE ctid IN (SELECT ctid FROM webhook_traffic WHERE hour < $1 LIMIT $2)
 """
-# A catcher that ends deletes what it has caught; this is for what a worker stored at that very moment.
+# A catcher that ends deletes what it has caught; these were stored by a worker at that very moment.
 DELETE_CAUGHT = """
 DELETE FROM webhook_caught WHERE ctid IN (SELECT ctid FROM webhook_caught WHERE caught_at < $1 LIMIT $2)
 """
@@ -136,7 +136,7 @@ DELETE FROM request_counts WHERE ctid IN (SELECT ctid FROM request_counts WHERE 
 """
 DELETE_WORKERS = "DELETE FROM workers WHERE id IN (SELECT id FROM workers WHERE seen_at < $1 LIMIT $2)"
 
-#: What no channel owns.
+#: Rules for tables that no channel owns.
 SHARED = Rules(
     tables=(
         Table(name="attempts", time="ended_at", bound=lambda at: at.metadata),
@@ -156,7 +156,7 @@ SHARED = Rules(
         Deletion("batches of imports", DELETE_BATCHES, lambda at: at.text, "id"),
         Deletion("uploaded files", DELETE_CHUNKS, lambda at: at.now - IMPORTS_KEPT, "id"),
         Deletion("rejected rows", DELETE_IMPORT_REJECTS, lambda at: at.now - IMPORTS_KEPT, "id"),
-        Deletion("imports that nobody went on with", DELETE_DRAFTS, lambda at: at.now - IMPORTS_KEPT, "id"),
+        Deletion("abandoned imports", DELETE_DRAFTS, lambda at: at.now - IMPORTS_KEPT, "id"),
         Deletion("changes of contacts", DELETE_CHANGES, lambda at: at.now - UNDONE_FOR),
         Deletion("changes of tags", DELETE_TAG_CHANGES, lambda at: at.now - timedelta(days=7)),
         Deletion("text in events", BLANK_EVENTS, lambda at: at.text, "id"),
@@ -164,10 +164,10 @@ SHARED = Rules(
         Deletion("replays", DELETE_REPLAYS, lambda at: at.now - WEBHOOKS),
         Deletion("roll-ups of webhook attempts", DELETE_WEBHOOK_TRAFFIC, lambda at: at.now - WEBHOOKS),
         Deletion("caught events", DELETE_CAUGHT, lambda at: at.now - OPEN_FOR),
-        Deletion("messages that the guard met", DELETE_GUARD_HELD, lambda at: at.now - WEBHOOKS),
+        Deletion("messages held by the guard", DELETE_GUARD_HELD, lambda at: at.now - WEBHOOKS),
         Deletion("conversions", DELETE_GUARD_CONVERSIONS, lambda at: at.now - WEBHOOKS),
-        Deletion("challenges that were passed", DELETE_GUARD_CHALLENGES, lambda at: at.metadata),
-        Deletion("what workers told each other", DELETE_GUARD_SEEN, lambda at: at.now - timedelta(seconds=SPAN)),
+        Deletion("passed challenges", DELETE_GUARD_CHALLENGES, lambda at: at.metadata),
+        Deletion("numbers seen by the guard", DELETE_GUARD_SEEN, lambda at: at.now - timedelta(seconds=SPAN)),
         Deletion("holds of the guard", DELETE_GUARD_HOLDS, lambda at: at.now - WEBHOOKS),
         Deletion("minutes of campaigns", DELETE_CAMPAIGN_MINUTES, lambda at: at.now - MINUTES),
         Deletion("skipped recipients of campaigns", DELETE_SKIPPED, lambda at: at.metadata, "id"),
@@ -176,16 +176,16 @@ SHARED = Rules(
         Deletion("notices", notices.FORGET, lambda at: at.now - timedelta(days=notices.DAYS)),
         Deletion("sessions", sessions.FORGET, lambda at: at.now),
         Deletion("sessions of the console", operator_sessions.FORGET, lambda at: at.now),
-        Deletion("links to sign in", links.FORGET, lambda at: at.now),
-        Deletion("invitations that nobody accepted", invitations.FORGET, lambda at: at.now - invitations.KEPT),
-        Deletion("e-mail addresses that nobody confirmed", email_change.FORGET, lambda at: at.now),
+        Deletion("sign-in links", links.FORGET, lambda at: at.now),
+        Deletion("expired invitations", invitations.FORGET, lambda at: at.now - invitations.KEPT),
+        Deletion("unconfirmed e-mail addresses", email_change.FORGET, lambda at: at.now),
         Deletion("mails", outbox.FORGET, lambda at: at.now - outbox.KEPT),
         Deletion("used challenges", keeping.FORGET, lambda at: at.now - keeping.REMEMBERED),
-        Deletion("failures to sign in", tries.FORGET, lambda at: at.now - tries.FORGOTTEN),
+        Deletion("failed sign-ins", tries.FORGET, lambda at: at.now - tries.FORGOTTEN),
         Deletion("workers", DELETE_WORKERS, lambda at: at.now - timedelta(days=1)),
         Deletion("web processes", webs.FORGET, lambda at: at.now - timedelta(days=1)),
         Deletion("findings of checks", findings.FORGET, lambda at: at.now - findings.KEPT),
-        Deletion("what operators were told", noticing.FORGET, lambda at: at.now - noticing.KEPT),
+        Deletion("notices to operators", noticing.FORGET, lambda at: at.now - noticing.KEPT),
         Deletion("sizes of the database", sizes.FORGET, lambda at: at.now - sizes.KEPT),
     ),
 )

@@ -1,4 +1,4 @@
-"""Shortening an organization's retention: what that will delete is shown first.
+"""Shortening an organization's retention: what the change will delete is shown first.
 
 The rule nobody may break: no message is counted. The figures are those of the roll-ups, so they take the same time
 whether an organization has a hundred messages or a hundred million; they cover live messages that were sent, by whole
@@ -57,7 +57,7 @@ async def change(
     is_agreed: Callable[[SendDefaults], bool],
 ) -> tuple[SendDefaults, Shortened]:
     """Run `apply`, which changes the organization's defaults on this connection, and return the new ones with what that
-    deletes. `is_agreed`: whether somebody knows what these delete, and wants it.
+    deletes. `is_agreed`: whether somebody was shown what these delete, and has agreed.
 
     Raises what `apply` raises, and NotAgreed; the transaction must then be rolled back.
     """
@@ -70,7 +70,7 @@ async def change(
 
 
 TIMES = "SELECT now() AS now, created_at FROM organizations WHERE id = $1"
-# Those that wait to be sent stay.
+# Messages that wait to be sent stay.
 SENT = """
 SELECT coalesce(sum(count), 0)::bigint FROM traffic_organizations
  WHERE organization_id = $1 AND day >= $2 AND day < $3 AND status <> 'accepted'
@@ -86,8 +86,8 @@ async def _shortened(
     at = bounds(settings, now)
 
     async def deleted(*ends: datetime) -> Deleted | None:
-        """What the move of the end from the first to the second time deletes; what an organization that did not exist
-        by then has is younger."""
+        """What moving the end from the first time to the second deletes; nothing if the organization was created later,
+        since its messages are younger."""
         since, until = ends
         if until <= max(since, created_at):
             return None
@@ -103,5 +103,5 @@ async def _shortened(
 
 
 def _end(now: datetime, of_installation: datetime, *days: int | None) -> datetime:
-    """What is older has expired."""
+    """The time before which messages have expired."""
     return max([of_installation, *(now - timedelta(days=one) for one in days if one is not None)])

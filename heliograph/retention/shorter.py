@@ -1,7 +1,7 @@
-"""Erasing texts of organizations with a shorter retention than the installation's, and whatever repeats them.
+"""Erases texts of organizations with a shorter retention than the installation's, and everything that repeats them.
 
-Whatever repeats a text is erased before the text itself, so that a round interrupted in between is repeated. The rule
-nobody may break: the text of a message that may still be sent stays.
+Copies of a text are erased before the text itself, so that a round interrupted in between is repeated. The rule nobody
+may break: the text of a message that may still be sent stays.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Taking turns: the budget of one round for organizations with a retention of their own.
 
-Partitions are dropped for everybody, so what one organization forgets sooner is processed row by row, along its own
-ids, which are in chronological order, from where the last round ended. The rule nobody may break: a round reads and
-writes a bounded number of rows, and every organization gets its turn, however many there are and however much one of
-them has.
+Partitions are dropped for everybody, so rows that one organization deletes sooner are processed one by one, in the
+order of their ids, which is chronological, from where the last round ended. The rule nobody may break: a round reads
+and writes a bounded number of rows, and every organization gets its turn, however many there are and however much data
+one of them has.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ async def test_nothing_that_was_restored_is_forgotten_before_it_is_released(
         await holds.hold(conn, Selection(kinds=("sms",)), reason="a backup", restored=True)
         with capture_logs() as logs:
             assert await forgetting.forget(conn, SETTINGS)
-        assert [line["event"] for line in logs] == ["retention suspended while what was restored is held"]
+        assert [line["event"] for line in logs] == ["retention suspended while restored data is held"]
         assert coming in await partitions(pool), "what is written from now on has its place"
         assert await conn.fetchval("SELECT count(body) FROM messages") == 1
         await holds.release(conn, Selection())
