@@ -1,1 +1,1 @@
-"""WhatsApp: accepted, dispatched to Meta, moved by callbacks, paid from a wallet, and mirrored from Meta's tables."""
+"""WhatsApp: accepting messages, sending them through Meta, applying its callbacks, charging, and mirroring accounts."""

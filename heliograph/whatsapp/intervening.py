@@ -1,7 +1,7 @@
-"""Operator interventions on one WhatsApp message of any organization: give it up, or state how it ended.
+"""Operator interventions on one WhatsApp message of any organization: give it up, or record how it ended.
 
-The rule nobody may break: each needs a reason, which the organization sees in its audit log, and money follows from the
-move itself, as after a report from Meta.
+The rule nobody may break: each needs a reason, which the organization sees in its audit log, and the charge follows
+from the move itself, as after a report from Meta.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from heliograph.queue.holds import AlreadyAttempted
 from heliograph.whatsapp.accepting import withdrawal
 from heliograph.whatsapp.status import Move, move_many
 
-#: The final states that may be stated.
+#: The final statuses that an operator may record.
 ENDS = ("delivered", "read", "failed")
 
 

@@ -1,4 +1,4 @@
-"""Templates for their pages: how each is filled, its state, and how often it was sent."""
+"""Templates as pages show them: how each is filled, its state, and how often it was sent."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """An organization's WhatsApp messages, in either direction: listed and read.
 
 The rule nobody may break: everything returned here is for customers. It contains no id, code, text or price of Meta's.
-A key sees only messages of its own mode: the holder of a test key can read nothing that goes to people.
+A key sees only messages of its own mode: the holder of a test key cannot read messages of real people.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from heliograph.whatsapp.status import RANK
 
 
 class Context(msgspec.Struct, frozen=True, rename="camel"):
-    """What a user's message belongs to."""
+    """The context of a user's message."""
 
     #: The message that it answers, reacts to, edits or deletes; None: none, or an older one.
     message_id: UUID | None

@@ -1,4 +1,4 @@
-"""The state of an organization's numbers beyond the API: their holds, and how many people they reached."""
+"""What the API does not show of an organization's numbers: their holds, and how many people they reached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NumberState(msgspec.Struct, frozen=True):
     is_credential: bool
     #: People written to within 24 hours outside their windows (an upper bound); None: not counted.
     reached: int | None
-    #: Whether a simulator is behind it, so that no phone rings.
+    #: Whether it is connected to a simulator, so that messages reach no phone.
     is_simulated: bool
 
 

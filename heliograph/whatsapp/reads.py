@@ -1,7 +1,7 @@
 """An organization's view of its templates, conversations and numbers.
 
-The rule nobody may break: customers see values from closed sets, and what they wrote themselves. Everything else from
-Meta (ids, reasons, uploaded examples, new values) stops here, in `parts`, `reason` and `tier`.
+The rule nobody may break: customers see values from closed sets, and their own texts. Everything else from Meta (ids,
+reasons, uploaded examples, new values) stops here, in `parts`, `reason` and `tier`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Template(msgspec.Struct, frozen=True):
     language: str
     category: str
     status: str
-    #: Whether the template itself would not cause a send to be refused.
+    #: Whether nothing about the template itself would cause a send to be refused.
     sendable: bool
     #: One of QUALITIES, or "unknown".
     quality: str
@@ -264,7 +264,7 @@ def _text(value: object) -> str | None:
 
 # -- conversations -----------------------------------------------------------------------------------------------------
 
-# Nobody writes to a test key, so it can send text at any time.
+# No user writes to a test key, so it may send text at any time.
 _CONVERSATION = (
     "id, recipient, number_id, opened_at, expires_at, last_inbound_at, last_outbound_at, created_at,"
     " mode, (coalesce(expires_at > now(), false) OR mode = 'test') AS is_open"
@@ -335,7 +335,7 @@ async def conversations_of(conn: Connection, actor: Actor, *, ids: Collection[UU
     return {row["thread"]: Conversation(**{name: row[name] for name in Conversation.__struct_fields__}) for row in rows}
 
 
-# Each by a key of its own: with OR, an organization's conversations are all looked at.
+# Each part uses an index: with OR, all of an organization's conversations would be scanned.
 MERGED_WITH = """
 SELECT other.id
   FROM (SELECT coalesce(merged_into, id) AS id FROM whatsapp_conversations WHERE organization_id = $1 AND id = $2) kept

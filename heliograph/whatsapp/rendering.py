@@ -1,4 +1,4 @@
-"""The text of WhatsApp messages as the user sees or wrote it: filled templates, and words for other types."""
+"""The text of WhatsApp messages as the user sees or wrote it: filled templates, and text for other types."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from heliograph.suppliers.whatsapp_cloud.tolerant_json import UNREADABLE, decode
 from heliograph.whatsapp import library
 from heliograph.whatsapp.messages import Message
 
-#: Keys of a content that may contain text; the first one present counts.
+#: Keys of a content that may contain text; the first one present is used.
 _SAYING = ("body", "title", "text", "caption", "emoji", "name", "filename")
-#: Echoed along with the answers in a form: whoever sent the form chose it, not the user.
+#: Echoed along with the answers in a form: its sender chose it, not the user.
 _ECHO = "flow_token"
-#: Parts of a template, as `library.slots` names them, whose values its text lacks.
+#: Parts of a template, as named by `library.slots`, whose values are not in its text.
 _OUTSIDE = frozenset({"header", "button"})
 
 # Another account may have a different template of this name.
@@ -58,7 +58,7 @@ async def rendered(conn: Connection, actor: Actor, *, messages: Sequence[Message
 def _rendered(message: Message, known: TemplateLayout | None, edited_at: datetime | None) -> Rendered:
     values = _values((message.content or {}).get("parameters"))
     outside = [] if known is None or not _fits(known, values) else list(zip(library.slots(known), values, strict=True))
-    # Meta may leave out the statuses before the last one. Of a message that never left, nobody has read another text.
+    # Meta may leave out the statuses before the last one. A message that was never sent was not read with another text.
     sent_at = message.sent_at or message.delivered_at or message.read_at
     return Rendered(
         _text(message, known),
@@ -70,7 +70,7 @@ def _rendered(message: Message, known: TemplateLayout | None, edited_at: datetim
 async def _layouts(
     conn: Connection, actor: Actor, messages: Sequence[Message]
 ) -> dict[Named, tuple[TemplateLayout, datetime | None]]:
-    """Those of the templates among the messages, and when each was last edited."""
+    """The layouts of the messages' templates, and when each was last edited."""
     wanted = {
         (one.number_id, one.template_name, one.template_language)
         for one in messages
@@ -110,8 +110,8 @@ def _fits(known: TemplateLayout, values: Sequence[str]) -> bool:
 
 
 def plain_text(content: dict[str, Any]) -> str:
-    """The text in a user's message, and what else it consists of, a line each: address and coordinates of a place,
-    contact cards, items of an order, answers in a form. "" if there is none."""
+    """The text of a user's message, and its other contents, one line each: address and coordinates of a place, contact
+    cards, items of an order, answers in a form. "" if there is none."""
     lines = [next((str(content[name]) for name in _SAYING if content.get(name)), "")]
     lines.append(str(content.get("address") or ""))
     if "latitude" in content and "longitude" in content:
@@ -134,7 +134,7 @@ def _item(item: dict[str, Any]) -> str:
 def _answers(response: Any) -> list[str]:
     """The answers in a form, by the names of its fields; `response`: JSON, as the form's author shaped it."""
     try:
-        # JSON within JSON: the callback's reader saw its escapes as text.
+        # JSON within JSON: the callback's parser took its escapes for text.
         answers = decoded(response.encode(), msgspec.json.decode) if isinstance(response, str) else None
     except UNREADABLE:
         return []

@@ -74,7 +74,7 @@ RULES = Rules(
     ),
     deletions=(
         Deletion("qualities of numbers and templates", qualities.FORGET, lambda at: at.metadata),
-        Deletion("words for STOP", DELETE_WORDS, lambda at: at.now - WORDS),
+        Deletion("STOP and START words", DELETE_WORDS, lambda at: at.now - WORDS),
         Deletion("early statuses", DELETE_EARLY, lambda at: at.now - CALLBACKS),
         Deletion("dead letters", DELETE_DEAD_LETTERS, lambda at: at.now - CALLBACKS, "id"),
         Deletion("callbacks", DELETE_CALLBACKS, lambda at: at.text, "id"),

@@ -1,4 +1,4 @@
-"""The states of a WhatsApp message, and their effects on money and events.
+"""The states of a WhatsApp message, and their effects on charges and events.
 
     accepted (→ queued) → sent → delivered → read
     accepted → canceled      accepted, sent → failed
@@ -9,9 +9,9 @@ device and reach another. Times are the earliest reported, and a later state imp
 different orders of the same statuses produce the same row.
 
 The rule nobody may break: a message raises `message.failed` and `message.delivered` at most once each, the first only
-if nothing was raised before, and its money moves with its state, in one transaction.
+if nothing was raised before, and its charge changes with its state, in one transaction.
 
-It has over 400 lines because the ranks of statuses and the money that follows from them are one rule.
+It has over 400 lines because the ranks of statuses and the charges that follow from them are one rule.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pricing(msgspec.Struct, frozen=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
-    """A message that may reach a state."""
+    """A message, and a status that it may move to."""
 
     organization_id: UUID
     message_id: UUID
@@ -154,9 +154,9 @@ async def move_many(
     announce: Mapping[str, events.Wanting] | None = None,
     handover: events.Leasing | None = None,
 ) -> tuple[set[UUID], int]:
-    """Move messages as far as their ranks allow, with their money and events, in the caller's transaction.
+    """Move messages as far as their ranks allow, with their charges and events, in the caller's transaction.
 
-    `rates`: None if no move carries a price; they are then read if Meta named one before. `announce`: by kind
+    `rates`: None if no move carries a price; rates are then loaded if Meta reported one before. `announce`: by kind
     (`message.sent`, `message.read`), the organizations that want it for every message. `handover`: from a worker that
     delivers its own events. Returns the ids of messages whose status changed, and the number of webhook deliveries that
     are due.

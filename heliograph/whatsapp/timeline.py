@@ -1,4 +1,4 @@
-"""The WhatsApp part of the operators' timeline (`sending/timeline.py`): Meta's ids, and money."""
+"""The WhatsApp part of the operators' timeline (`sending/timeline.py`): Meta's ids, and wallet movements."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def _evidence(conn: Connection, row: asyncpg.Record, tried: Sequence[async
 
 
 def _doubled(wamids: Iterable[asyncpg.Record]) -> Iterable[Entry]:
-    """A message with two of Meta's ids was sent twice: a worker stood still for longer than its lease."""
+    """A message with two of Meta's ids was sent twice: a worker was suspended for longer than its lease."""
     in_order = sorted(wamids, key=lambda one: one["created_at"])
     for one in in_order[1:]:
         yield Entry(one["created_at"], "sent twice", {"wamids": [in_order[0]["wamid"], one["wamid"]]})

@@ -136,7 +136,7 @@ class WhatsAppWork(Work):
             self._wake_tests.set()
 
     async def _early(self, message_id: UUID) -> None:
-        """The statuses of a test message, before its answer."""
+        """Report the statuses of a test message before its answer."""
         for attempt in self._dispatcher.flights.of(message_id):
             lease = attempt.lease
             await self._results.report(test_mode.statuses(lease.organization_id, lease.id, attempt.message.recipient))

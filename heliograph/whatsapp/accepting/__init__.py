@@ -1,1 +1,1 @@
-"""From a request, or a step of a campaign, to a committed message; and its withdrawal while Meta does not have it."""
+"""From a request, or a step of a campaign, to a committed message; and withdrawing it before Meta has it."""

@@ -1,11 +1,11 @@
 """Accepting WhatsApp messages: the promise behind a 202.
 
 Messages that arrive while a batch is being committed go into the next one (`sending/intake.py`). One call of
-`whatsapp_accept` (accept.sql), or of `whatsapp_accept_one` for a batch of one, stores message, conversation, queue row,
-reservation and idempotency record of a whole batch in one commit, and only then does anybody get an answer.
+`whatsapp_accept` (accept.sql), or of `whatsapp_accept_one` for a batch of one, stores the messages, conversations,
+queue rows, reservations and idempotency records of a whole batch in one commit; only then are the senders answered.
 
-The rule nobody may break: nothing is answered before it is committed, a bad message never fails its batch, and what is
-accepted was covered by the wallet. Template, window and opt-out are checked again when the message is sent.
+The rule nobody may break: no message is answered before it is committed, a bad message never fails its batch, and every
+accepted message was covered by the wallet. Template, window and opt-out are checked again when the message is sent.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from heliograph.whatsapp.mirror.templates import (
 from heliograph.whatsapp.money.rates import RateBook
 from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 
-#: Where contents are stored, to which sealed ones are bound.
+#: The table that contents are stored in; sealed contents are bound to its name.
 TABLE = "whatsapp_messages"
 #: The rate bucket of sends.
 BUCKET = "mutations"
@@ -78,7 +78,7 @@ class TextReply(msgspec.Struct, frozen=True, gc=False):
 
 
 class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message to accept. The API has checked its form; state is checked here."""
+    """A message to accept. The API has checked its format; state is checked here."""
 
     actor: Actor
     #: E.164 with `+`.
@@ -87,14 +87,14 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     content: TemplateSend | TextReply
     client_reference: str | None = None
     request_id: str = ""
-    #: First 16 bytes of SHA-256 over method, path and idempotency key; None: none was sent.
+    #: First 16 bytes of SHA-256 over method, path and idempotency key; None: no key was sent.
     key_hash: UUID | None = None
     #: SHA-256 of the canonical validated body.
     request_hash: bytes | None = None
     rate_unit: RateUnit | None = None
     campaign_id: UUID | None = None
     lane: int = SINGLE
-    #: The id that the message will have; None: a new one.
+    #: The message's id; None: a new one.
     id: UUID | None = None
     #: The request that sends it, if that is traced.
     trace: Context | None = None
@@ -135,7 +135,7 @@ SELECT used, window_start, at, verdict, price, available, since, expires, messag
     $14, $15, $16, $17, $18, $19, coalesce($21, date_trunc('milliseconds', now())) + $20,
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)
 """
-#: Columns with the decision about an item of a batch; the first is NULL if the item was simply stored.
+#: Columns with the decision about an item of a batch; the first is NULL if the whole batch was stored.
 DECIDED = ("verdict", "price", "available", "since", "expires", "message", "reference")
 
 

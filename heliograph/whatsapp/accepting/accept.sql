@@ -1,12 +1,12 @@
 -- whatsapp_accept: accept a batch of WhatsApp messages in one transaction and one round trip.
 --
 -- First the wallets of the batch's organizations are locked, in a fixed order, so that two processes cannot deadlock.
--- From then on nobody else accepts for these organizations, and the later statements' snapshots see everything
--- committed before: that is what makes idempotency keys and wallets exact across processes. If somebody else holds a
--- lock for over 2 s (as long as a duplicate waits for the first), the whole call fails.
+-- From then on no other transaction accepts for these organizations, and the later statements' snapshots see everything
+-- committed before: that is what makes idempotency keys and wallets exact across processes. If another transaction
+-- holds a lock for over 2 s (as long as a duplicate waits for the first), the whole call fails.
 --
--- A request's unit of its key's rate window is also charged here (p_rate_*, p_slot, p_place, p_limit), after the
--- wallets: other requests of the key count in the same row, and must not wait for a wallet. An item over its limit is
+-- Requests are also counted in their keys' rate windows here (p_rate_*, p_slot, p_place, p_limit), after the wallets:
+-- a key's other requests are counted in the same row, and must not wait for a wallet. An item over its limit is
 -- 'limited', whatever else applies to it.
 --
 -- An item already found not to be acceptable (p_eligible is false) is included nevertheless: if its idempotency key
@@ -16,7 +16,7 @@
 -- For a batch that is stored as a whole, only the state of the rate windows is returned; verdict and related columns
 -- are NULL. For a replay, the values that its answer is rebuilt from are returned: message and reference.
 --
--- p_person: who sent each item on the dashboard; the whole array is NULL if nobody did.
+-- p_person: who sent each item on the dashboard; the whole array is NULL if none was sent there.
 --
 -- Items are read by their position, p_id[n]: PL/pgSQL keeps its arrays unpacked, so this costs less than the row that
 -- unnest() builds for each element (decision 0114).
@@ -39,8 +39,8 @@ CREATE OR REPLACE FUNCTION whatsapp_accept(
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     v_oldest timestamptz := now() - p_kept;
-    -- UTC days on which keys that are still valid were created. Whoever had the turn before may have begun later, after
-    -- midnight.
+    -- UTC days on which keys that are still valid were created. The transaction that held the lock before may have
+    -- begun later, after midnight.
     v_first date := (v_oldest AT TIME ZONE 'UTC')::date;
     v_today date := (now() AT TIME ZONE 'UTC')::date;
     v_organization uuid[] := ARRAY(SELECT DISTINCT unnest(p_organization) ORDER BY 1);
@@ -62,8 +62,7 @@ DECLARE
     v_left bigint;
     v_whose text := '';
 BEGIN
-    -- 1. The organizations' turn. Organizations without a wallet get an empty one, because a missing row cannot be
-    -- locked.
+    -- 1. Lock the organizations. One without a wallet gets an empty one, because a missing row cannot be locked.
     PERFORM 1 FROM wallets WHERE organization_id = ANY (v_organization) ORDER BY organization_id FOR UPDATE;
     GET DIAGNOSTICS v_locked = ROW_COUNT;
     IF v_locked < cardinality(v_organization) THEN
@@ -82,7 +81,7 @@ BEGIN
       FROM count_requests(p_rate_organization, p_rate_key,
                           array_fill(p_bucket, ARRAY[cardinality(p_rate_units)]), p_rate_units) AS counted;
 
-    -- 3. Decide, as if every wallet covered its items; v_short: one does not.
+    -- 3. Decide, as if every wallet covered its items; v_short: some wallet does not.
     SELECT array_agg(decided.verdict ORDER BY n), array_agg(decided.cost ORDER BY n),
            array_agg(decided.available ORDER BY n), array_agg(silent_since ORDER BY n),
            array_agg(expires_at ORDER BY n), array_agg(known_message ORDER BY n),
@@ -117,7 +116,8 @@ BEGIN
                                p_number[n] AS number, p_type[n] AS type, p_currency[n] AS currency,
                                p_price[n] AS price, p_slot[n] AS slot, p_place[n] AS place, p_limit[n] AS most
                           FROM generate_series(1, cardinality(p_id)) AS n) item
-                  -- LIMIT keeps each look-up a look-up, even in a plan made while a table was empty.
+                  -- LIMIT keeps the planner from turning these look-ups into other joins, even in a plan made while a
+                  -- table was empty.
                   LEFT JOIN LATERAL (
                        SELECT wallets.available FROM wallets
                         WHERE organization_id = item.organization AND wallets.currency = item.currency LIMIT 1
@@ -142,7 +142,7 @@ BEGIN
           ) judged
       ) decided;
 
-    -- In the order of the items; one that costs too much leaves the balance to those that cost less.
+    -- In the order of the items; one that costs more than is left does not stop cheaper ones after it.
     IF v_short THEN
         FOR v_item IN
             SELECT n, organization || currency AS whose FROM unnest(p_organization, p_currency) WITH ORDINALITY
@@ -242,7 +242,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- 5. The answers to replays. A message outlives its key by far.
+    -- 5. The answers to replays. Messages are kept far longer than keys.
     IF 'replayed' = ANY (v_verdict) THEN
         SELECT array_agg(earlier.client_reference ORDER BY n) INTO v_reference
           FROM unnest(v_verdict, p_organization, v_message) WITH ORDINALITY AS item(verdict, organization, message, n)

@@ -1,7 +1,7 @@
--- whatsapp_accept_one: what `whatsapp_accept` does with a batch of one: no arrays, no windows, no sorts.
+-- whatsapp_accept_one: `whatsapp_accept` for a batch of one, without arrays, window functions and sorts.
 --
 -- It stores the usual case: allowed, with a new key or none, within rate, window and wallet. Everything else is passed
--- to `whatsapp_accept` before anything is counted, so that the rules are only there; locks and their order are the
+-- to `whatsapp_accept` before anything is counted, so that the rules exist only there; locks and their order are the
 -- same: wallet, then rate window. Only requests over their limit are refused here as well.
 CREATE OR REPLACE FUNCTION whatsapp_accept_one(
     p_at timestamptz, p_kept interval, p_margin float8,
@@ -26,7 +26,7 @@ DECLARE
     v_cost bigint;
     v_rated boolean := p_rate_key IS NOT NULL;
 BEGIN
-    -- 1. The organization's turn.
+    -- 1. Lock the organization.
     SELECT wallets.available, wallets.currency INTO v_wallet FROM wallets WHERE organization_id = p_organization
        FOR UPDATE;
 

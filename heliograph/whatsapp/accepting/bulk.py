@@ -1,7 +1,7 @@
 """Accepting messages of one campaign by the thousand, in the caller's transaction.
 
-One call of `whatsapp_accept_bulk` (bulk.sql) stores what `Acceptor` would store of each of them. The caller moves its
-cursor in the same transaction, so that a message exists exactly if the cursor has passed its recipient.
+One call of `whatsapp_accept_bulk` (bulk.sql) stores what `Acceptor` would store for each of them. The caller advances
+its cursor in the same transaction, so that a message exists exactly if the cursor has passed its recipient.
 
 The rule nobody may break: every recipient was checked first (number, template and its values, country, rate, opt-out,
 organization), and the wallet covers all of them or none is stored.
@@ -58,11 +58,11 @@ SELECT whatsapp_accept_bulk($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $
 
 
 async def accept_bulk(conn: Connection, bulk: Bulk, *, at: datetime, sealing: Sealing) -> int | None:
-    """Store them; returns what is then available in the wallet, in millionths, or None if it does not cover all of them
-    (nothing is stored then).
+    """Store them; returns the wallet's available balance afterwards, in millionths, or None if it does not cover all of
+    them (nothing is stored then).
 
-    `at`: when they are accepted, by the database's clock. A lock held by somebody for over 2 s fails the call. Raises
-    Unavailable if they must be sealed and cannot be.
+    `at`: when they are accepted, by the database's clock. The call fails if another transaction holds a lock for over
+    2 s. Raises Unavailable if they must be sealed and cannot be.
     """
     name, language, category = bulk.template_name, bulk.template_language, bulk.category
     left: int | None = await conn.fetchval(

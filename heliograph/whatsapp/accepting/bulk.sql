@@ -5,7 +5,7 @@
 -- locked last; but it is locked first if any user has no conversation yet, because conversations are created under the
 -- lock.
 --
--- p_life: from when a message is due until it expires. p_price: list prices in millionths; a conversation that is
+-- p_life: time from when a message is due to its expiry. p_price: list prices in millionths; a conversation that is
 -- currently free costs nothing. p_conversation: ids for new conversations. Returns the wallet's available balance
 -- afterwards, or NULL if it does not cover all messages; then nothing is stored. Test messages cost nothing and return
 -- the current balance.
@@ -32,7 +32,8 @@ BEGIN
         v_thread := whatsapp_ensure_conversations(p_at, v_organization, v_number, v_address, p_conversation);
     END IF;
 
-    -- LIMIT keeps each look-up a look-up, even in a plan made while the table was empty.
+    -- LIMIT keeps the planner from turning this look-up into another join, even in a plan made while the table was
+    -- empty.
     SELECT array_agg(CASE WHEN NOT p_billed OR thread.free_until > now() THEN 0 ELSE item.price END ORDER BY n)
       INTO v_price
       FROM unnest(v_thread, p_price) WITH ORDINALITY AS item (thread, price, n)

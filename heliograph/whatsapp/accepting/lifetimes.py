@@ -1,4 +1,4 @@
-"""How long a message lives: from when it is due until it has expired without news from Meta."""
+"""Lifetimes of messages: the time from when a message is due until it has expired without news from Meta."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUFFER = timedelta(hours=24)
 
 
 def lifetime(category: str, ttl_seconds: int | None) -> timedelta:
-    """Time from when a message is due until it has expired without news from Meta. `ttl_seconds`: its template's
-    own."""
+    """Time from when a message is due until it has expired without news from Meta. `ttl_seconds`: its template's own
+    lifetime, if any."""
     own = LIFETIMES.get(category, LIFETIME) if ttl_seconds is None else timedelta(seconds=ttl_seconds)
     return own + BUFFERS.get(category, BUFFER)

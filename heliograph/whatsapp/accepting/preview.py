@@ -1,4 +1,4 @@
-"""What a send would do, without doing it: its cost, and the refusal it would get, in the order of accepting.
+"""Previews of sends: the cost, or the refusal that accepting would raise, checked in the same order.
 
 The rule nobody may break: nothing is stored.
 """
@@ -16,10 +16,10 @@ from heliograph.whatsapp.money.wallet import WalletInsufficientFunds
 
 
 class Preview(msgspec.Struct, frozen=True):
-    """The result of a send that was not made. Amounts are millionths."""
+    """The result that a send would have. Amounts are in millionths."""
 
     currency: str
-    #: What is reserved, and charged if it is delivered; 0: free, or a test.
+    #: Amount that would be reserved, and charged on delivery; 0: free, or a test.
     price: int
     available: int
 
@@ -37,7 +37,7 @@ SELECT (SELECT since FROM opted_out_since($1, $2) LIMIT 1) AS since,
 
 
 async def preview(conn: Connection, acceptor: Acceptor, send: Send, *, margin: float) -> Preview:
-    """Raises what `Acceptor.accept` would raise for this send. `margin`: seconds before its end from which on a window
+    """Raises what `Acceptor.accept` would raise for this send. `margin`: how long before its end, in seconds, a window
     counts as closed."""
     item = await acceptor.prepare(send)
     if item.refusal is not None and item.refusal.status != 409:

@@ -1,4 +1,4 @@
-"""Withdrawing WhatsApp messages before Meta has them, by an operator or with their campaign.
+"""Withdrawing WhatsApp messages that Meta does not have yet, by an operator or with their campaign.
 
 The rule nobody may break: a message is canceled only together with its queue row, so that it can never be sent
 afterwards, and only if Meta cannot have it. Its reservation is released by the move itself.
@@ -28,8 +28,9 @@ SELECT item.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
 
 
 async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at: datetime) -> set[UUID]:
-    """Cancel those of these messages, (organization, message) each and believed to be `accepted`, that no worker has
-    claimed and that Meta cannot have. Runs in the caller's transaction. Returns their ids. Raises AlreadyAttempted."""
+    """Cancel those of these messages, given as (organization, message) and believed to be `accepted`, that no worker
+    has claimed and that Meta cannot have. Runs in the caller's transaction. Returns their ids. Raises
+    AlreadyAttempted."""
     owners = {message_id: organization_id for organization_id, message_id in unsent}
     taken = await take_unsent(conn, owners)
     moved, _ = await move_many(conn, [Move(owners[id], id, "canceled", at) for id in taken], rates=None)
@@ -41,7 +42,7 @@ async def withdraw(conn: Connection, unsent: Sequence[tuple[UUID, UUID]], *, at:
 async def take_unsent(conn: Connection, owners: Mapping[UUID, UUID]) -> set[UUID]:
     """Delete the queue rows of those of these messages, by id with their organization, that no worker has claimed and
     that Meta cannot have; returns their ids. Runs in the transaction that ends them."""
-    # Asked under the lock: whoever records the end of an attempt locks the queue row first.
+    # Queried under the lock: a transaction that records the end of an attempt locks the queue row first.
     held = await leases.hold_ended(conn, "whatsapp", list(owners))
     free = [row["id"] for row in await conn.fetch(NOT_TAKEN, [owners[id] for id in held], held)]
     return set(await leases.withdraw(conn, "whatsapp", free, only="ended"))

@@ -1,6 +1,6 @@
-"""Calls of users to an organization's numbers: a call opens the service window as a message does, answered or not.
+"""Calls from users to an organization's numbers: a call opens the service window as a message does, answered or not.
 
-Nothing else is kept of it: calls are taken by another program, which subscribed the number to them.
+Nothing else about a call is kept: another program takes the calls, and subscribed the number to them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 async def note(conn: Connection, calls: Sequence[Call]) -> None:
-    """Open the windows of those who called, in the caller's transaction."""
+    """Open the service windows of the users who called. Runs in the caller's transaction."""
     if not calls:
         return
     made = [

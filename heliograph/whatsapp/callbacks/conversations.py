@@ -1,4 +1,4 @@
-"""How callbacks change conversations: the owner of a message, and the service window that it opens.
+"""How callbacks change conversations: the conversation of a user's message, and the service window that it opens.
 
 A user's message or call opens the 24-hour window in which a text may be sent; Meta's refusal closes it. Callbacks
 arrive late and in any order, so a window depends on two times only: the newest message or call that opens one, and the
@@ -38,7 +38,7 @@ class User(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def links(self) -> list[Link]:
-        """The links between the names of a user with several."""
+        """The links between the user's names, if there are several."""
         if self.digits and self.user_id:
             return [(self.organization_id, self.recipient, self.user_id)]
         return []
@@ -53,7 +53,7 @@ class UserActivity(msgspec.Struct, frozen=True, gc=False):
     at: datetime
     opens: bool
     referred: bool
-    #: It is no message.
+    #: Whether it is a call, not a message.
     is_call: bool = False
 
 
@@ -96,7 +96,7 @@ async def link(conn: Connection, links: Collection[Link]) -> None:
         await conn.execute(MERGE, [one.organization_id for one in new], [one.one for one in new])
 
 
-# A call opens a window, but is no message.
+# A call opens a window, but does not count as a message.
 USED = """
 SELECT EXISTS (
     SELECT FROM whatsapp_aliases known
@@ -117,7 +117,7 @@ HAND_ON = "SELECT whatsapp_hand_on_conversations($1, $2, $3)"
 
 
 async def hand_on(conn: Connection, organization_id: UUID, number: str, *, to: str) -> None:
-    """Leave the conversations found by `number` to whoever moved to another one, for the number is somebody else's."""
+    """Leave the conversations found by `number` with the user who moved to `to`: the number is another person's now."""
     await conn.execute(HAND_ON, organization_id, number, to)
 
 
@@ -125,7 +125,7 @@ class Renamed(msgspec.Struct, frozen=True, gc=False):
     """A notice that the user of a conversation has another number, user id or both."""
 
     conversation_id: UUID
-    #: The new names; those that are None stay.
+    #: The new names; None: unchanged.
     user: User
     at: datetime
 
@@ -141,8 +141,8 @@ UPDATE whatsapp_conversations c
 
 
 async def rename(conn: Connection, renamed: Sequence[Renamed]) -> None:
-    """Update the names of conversations' users, after their messages were recorded. Of several notices in one
-    conversation the last one counts."""
+    """Update the names of conversations' users, after their messages were recorded. If a conversation has several
+    notices, the last one counts."""
     last = {one.conversation_id: one for one in renamed}
     rows = [
         (one.user.organization_id, id, one.user.recipient if one.user.digits else None, one.user.user_id, one.at)
@@ -160,14 +160,15 @@ SELECT c.id, c.merged_into
 
 
 async def merged(conn: Connection, organization_ids: Sequence[UUID], ids: Sequence[UUID]) -> list[tuple[UUID, UUID]]:
-    """Conversations that were merged into these: (its id, the one that it was merged into)."""
+    """Conversations that were merged into these: (its id, the id that it was merged into)."""
     return [(row["id"], row["merged_into"]) for row in await conn.fetch(MERGED, organization_ids, ids)]
 
 
 #: A window, from the newest message that opens one ({0}) and Meta's newest refusal ({1}).
 _EXPIRES = "CASE WHEN {1} >= {0} THEN least({1}, {0} + interval '1 day') ELSE {0} + interval '1 day' END"
 
-# In the order of the arrays, sorted by id: these connections plan nested loops with the arrays outside.
+# Updates rows in the order of the arrays, which are sorted by id: these connections plan nested loops, with the arrays
+# as the outer side.
 HEAR = f"""
 UPDATE whatsapp_conversations c
    SET last_inbound_at = greatest(c.last_inbound_at, v.heard_at),
@@ -215,7 +216,7 @@ UPDATE whatsapp_conversations c
 
 
 async def close_windows(conn: Connection, refused: Mapping[tuple[UUID, UUID], datetime]) -> None:
-    """Meta refused a text because the window is closed: (organization, conversation) → time of the refusal."""
+    """Record that Meta refused texts because the window is closed: (organization, conversation) → time of refusal."""
     rows = [(*key, refused[key]) for key in sorted(refused, key=lambda key: key[1].int)]
     if rows:
         await conn.execute(CLOSE, *_columns(rows, 3))

@@ -127,7 +127,7 @@ BEGIN
 END $$;
 
 -- whatsapp_hand_on_conversations: a number is another person's from now on; the conversations that are found by it stay
--- with whoever moved to p_to. Runs after the names were separated.
+-- with the user who moved to p_to. Runs after the names were separated.
 CREATE OR REPLACE FUNCTION whatsapp_hand_on_conversations(p_organization uuid, p_number text, p_to text)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

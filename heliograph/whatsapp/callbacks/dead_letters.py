@@ -1,8 +1,8 @@
 """Dead letters: items of callbacks that could not be parsed or applied, kept encrypted for an operator to inspect and
 retry.
 
-Those of an organization that seals its texts are first encrypted under its key, so that they go with it. The rule
-nobody may break: what users wrote stays sealed, and a reason never quotes it.
+Those of an organization that seals its texts are first encrypted under its key, so that discarding the key erases them
+too. The rule nobody may break: users' texts stay sealed, and a reason never quotes them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ READABLE: dict[str, type[Readable]] = {
 
 #: Name of the timer that retries, and seconds between its steps.
 TIMER, EVERY = "whatsapp dead letters", 10.0
-#: Where a retry of what is awaited begins: above all ids.
+#: Where a retry of messages to unknown numbers begins: above all ids.
 NEWEST = UUID(int=2**128 - 1)
 #: Why a user's message waits: its account has no such number, or not yet.
 UNKNOWN_NUMBER = said("unknown number")
@@ -108,7 +108,7 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bytea[], $4::text[], $5::timest
 
 
 async def store(conn: Connection, key: Key, letters: Sequence[DeadLetter]) -> None:
-    """Store them. `key`: of `apps.seal_key`."""
+    """Store them. `key`: from `apps.seal_key`."""
     if not letters:
         return
     ids = [uuid7() for _ in letters]
@@ -137,7 +137,7 @@ GET = "SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters WHER
 
 
 async def get(conn: Connection, key: Key, *, id: UUID) -> StoredDeadLetter:
-    """One of them. Raises NotFound, Unsealable."""
+    """A dead letter by its id. Raises NotFound, Unsealable."""
     row = await conn.fetchrow(GET, id)
     if row is None:
         raise NotFound("There is no such item.", id=str(id))
@@ -149,8 +149,8 @@ TAKE = """
 SELECT id, app, received_at, reason, body FROM whatsapp_dead_letters
  WHERE $2::uuid IS NULL OR id = $2 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
 """
-# Which number it is for is sealed, and every reading of an account writes its numbers: so all of the app's are retried
-# for a minute after each reading, until they expire.
+# The number that a message is for is sealed, and every sync of an account writes its numbers: so all of the app's are
+# retried for a minute after each sync, until they expire.
 _AWAITED = f"""
 reason = '{UNKNOWN_NUMBER}' AND EXISTS (
     SELECT FROM whatsapp_accounts a
@@ -170,7 +170,7 @@ DROP = "DELETE FROM whatsapp_dead_letters WHERE id = $1 RETURNING reason, receiv
 
 
 async def drop(conn: Connection, *, id: UUID, by: Principal = SYSTEM) -> None:
-    """Discard one that nobody needs. Raises NotFound."""
+    """Discard a dead letter, for an operator. Raises NotFound."""
     async with conn.transaction():
         row = await conn.fetchrow(DROP, id)
         if row is None:
@@ -184,14 +184,14 @@ async def take(conn: Connection, key: Key, *, limit: int, id: UUID | None = None
 
 
 async def take_awaited(conn: Connection, key: Key, *, below: UUID, limit: int) -> list[StoredDeadLetter]:
-    """The newest below an id that ANY_AWAITED means, oldest of them first, locked like those of `take`. Raises
+    """The newest ones below an id that meet ANY_AWAITED, in ascending order of ids, locked like those of `take`. Raises
     Unsealable."""
     rows = await conn.fetch(TAKE_AWAITED, limit, below)
     return await _opened(conn, key, rows[::-1])
 
 
 async def delete(conn: Connection, ids: Sequence[UUID]) -> None:
-    """Delete dead letters that have been dealt with."""
+    """Delete dead letters that are settled."""
     await conn.execute(DELETE, ids)
 
 
@@ -209,7 +209,7 @@ def context(id: UUID) -> str:
 def _wrapped(sealing: Sealing, id: UUID, one: DeadLetter) -> bytes:
     whose = one.organization_id
     if whose is None or not sealing.seals(whose) or sealing.is_locked(whose):
-        # Whoever signs callbacks can imitate our sealed form; a leading space makes it ordinary JSON.
+        # The signer of a callback can imitate our sealed form; a leading space makes it ordinary JSON.
         return b" " + one.raw if one.raw.startswith(_HEAD) else one.raw
     text = sealing.sealed(whose, "whatsapp_dead_letters", id, one.raw.decode())
     return msgspec.json.encode(_Sealed(whose, text))

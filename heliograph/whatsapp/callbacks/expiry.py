@@ -1,5 +1,5 @@
 """Messages that Meta has dropped: it reports nothing when a message's lifetime ends, and documents that clients should
-assume so.
+assume that it was dropped.
 
 A message without a delivery or failure by its deadline (its lifetime plus a buffer) has failed as `expired`, and its
 reservation is released. The rule nobody may break: a later delivery still counts, for state and for money.
@@ -27,8 +27,8 @@ ANY_DUE = """
 EXISTS (SELECT FROM whatsapp_messages WHERE event_id IS NULL AND deadline_at <= now())
 OR EXISTS (SELECT FROM whatsapp_early_statuses)
 """
-# Open messages have raised no event yet, and canceled ones have no deadline: see the index. What is held since a
-# restore may have been sent, and Meta does not repeat the statuses that were reported after the backup.
+# Open messages have raised no event yet, and canceled ones have no deadline: see the index. Messages held since a
+# restore may have been sent, and Meta does not repeat the statuses that it reported after the backup.
 DUE = f"""
 SELECT organization_id, id FROM whatsapp_messages m
  WHERE event_id IS NULL AND deadline_at <= now()
@@ -41,8 +41,8 @@ SELECT organization_id, id FROM whatsapp_messages m
 async def sweep(conn: Connection, rates: RateBook) -> tuple[int, int]:
     """Expire messages past their deadline, and apply early statuses that were missed. Runs in the caller's transaction.
 
-    Also deletes the queue rows of expired messages: their number may never send again. Returns how many expired and the
-    webhook deliveries queued.
+    Also deletes the queue rows of expired messages: their number may never send again. Returns how many expired, and
+    the number of webhook deliveries queued.
     """
     rows = await conn.fetch(DUE, BATCH)
     if rows:

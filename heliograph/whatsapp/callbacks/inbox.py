@@ -1,14 +1,14 @@
-"""A worker's part in callbacks: taking stored ones, and applying each of their items once.
+"""How a worker processes callbacks: it takes stored ones, and applies each of their items once.
 
 A batch is callbacks of one app, about five hundred items, in one transaction: their rows are locked while it runs and
-deleted by its commit. A worker that is killed leaves them unchanged, and another one takes them at once; repetitions,
-other orders and other groupings change nothing, since each kind of item knows what it has already seen.
+deleted by its commit. If a worker is killed, they are unchanged, and another one takes them at once. Repeating,
+reordering or regrouping items changes nothing, since each kind recognizes items that have already been applied.
 
     statuses                        match_statuses, move_many: state, money, events of messages
     messages                        received.receive
     calls                           calls.note
     templates, numbers, accounts    apply_item of each
-    unreadable, or failing alone    whatsapp_dead_letters, sealed
+    unparsable, or failing alone    whatsapp_dead_letters, sealed
 
 The rule nobody may break: an item is applied only to the account that its callback names, if that account belongs to
 the callback's app, and to a number of that account. And whatever happens to one item, the others of its batch are
@@ -86,11 +86,11 @@ _OURS = (asyncpg.SyntaxOrAccessError,)
 AGAIN, LATER_SECONDS = 0.05, 60.0
 #: For how long one step of a timer retries dead letters, seconds: it holds their locks.
 RETRY_SECONDS = 3.0
-#: Seconds between two log lines about dropped items; between two updates that a number was heard from; and between two
-#: updates that one of its messages was sent.
+#: Minimum seconds between log lines about dropped items, and between updates of when a number was last heard from; and
+#: between updates of when one of its messages was last sent.
 SAY_EVERY = MARK_EVERY = 60.0
 SENT_EVERY = 15.0
-#: A status that arrived later than this after it was written proves nothing about the present, seconds.
+#: A status that arrived later than this after it was written proves nothing about the present.
 NEWS = timedelta(seconds=60)
 #: Why a message waits as a dead letter: it must be stored sealed, or not at all.
 LOCKED = said("the key of its organization's texts cannot be opened")
@@ -132,7 +132,7 @@ class Inbox:
         handover: Callable[[], Handover | None] = lambda: None,
         backlog: Backlog | None = None,
     ) -> None:
-        """`key`: of `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`:
+        """`key`: from `apps.seal_key`. `on_deliveries`: called after webhook deliveries were queued; `on_standing`:
         called when a number or account may have been stopped or resumed. `handover`: from this worker's Deliverer, for
         events committed together. `backlog`: the worker's; None: its own."""
         self._handover = handover
@@ -151,7 +151,7 @@ class Inbox:
         self.wake = asyncio.Event()
 
     async def round(self) -> int:
-        """Process one batch of each app with callbacks; returns their number."""
+        """Process one batch of each app with callbacks; returns the number of callbacks taken."""
         async with self._pool.acquire() as conn:
             await self._backlog.look(conn, intake.KIND)
             done = 0
@@ -205,7 +205,7 @@ class Inbox:
         return len(taken)
 
     async def _wake_mirror(self, conn: Connection, growing: Collection[tuple[UUID, UUID]]) -> None:
-        """Have numbers read that are not known yet; without it, they are read ten minutes later at most.
+        """Start a sync of accounts with numbers that are not known yet; without it, one follows within ten minutes.
 
         An account's row is locked before those of its numbers, so this runs after the batch's commit.
         """
@@ -216,8 +216,8 @@ class Inbox:
             log.info("sync of unknown numbers not started", error=type(error).__name__)
 
     def _opened(self, rows: Sequence[asyncpg.Record]) -> list[tuple[UUID, datetime, bytes]]:
-        """Id, time and bytes of each callback that can be decrypted. Others were sealed under another secret key than
-        this worker's, and are left to a worker that has it."""
+        """Id, time and bytes of each callback that can be decrypted. The others were sealed under another secret key,
+        and are left to a worker that has it."""
         opened = []
         for id, body, received_at in rows:
             try:
@@ -257,7 +257,7 @@ class Inbox:
                 is_locked = isinstance(item, MessageItem) and self._sealing.is_locked(work.organization_id)
                 (locked if is_locked else works).append(work)
             elif work == UNKNOWN_NUMBER and isinstance(item, MessageItem):
-                # Its number may be too new for the mirror: it is retried once that knows more (`retry_awaited`).
+                # Its number may be too new for the mirror: it is retried after the next sync (`retry_awaited`).
                 found_in = routes[item.waba_id]
                 growing.add((found_in.organization_id, found_in.account_id))
                 rejected.append(DeadLetter(app, at, work, raw_of(item), found_in.organization_id))
@@ -266,8 +266,8 @@ class Inbox:
         return works + await self._bare(conn, locked, rejected)
 
     async def _bare(self, conn: Connection, locked: Sequence[Work], rejected: list[DeadLetter]) -> list[Work]:
-        """Of messages that cannot be sealed now, those that must take effect at once; the others wait for an
-        operator."""
+        """Of messages that cannot be sealed now, those that must take effect at once. The others become dead letters,
+        for an operator to retry."""
         heard = [
             ReceivedItem(one.organization_id, one.number_id, one.item, one.at)
             for one in locked
@@ -353,7 +353,7 @@ class Inbox:
 
 
 def _proves(work: Work) -> bool:
-    """Whether it shows that a message was just sent, so that the number and its account work."""
+    """Whether it shows that a message was just sent, which proves that the number and its account work."""
     item = work.item
     return (
         isinstance(item, StatusItem)
@@ -405,9 +405,9 @@ async def retry_awaited(
     limit: int = 1000,
     seconds: float = RETRY_SECONDS,
 ) -> tuple[int, UUID]:
-    """Retry users' messages to numbers that may be known by now, newest first, `limit` at a time for some `seconds`, in
-    the caller's transaction; returns the webhook deliveries queued, and the id below which to continue. Raises
-    Unsealable."""
+    """Retry users' messages to numbers that may be known by now, newest first, `limit` at a time for about `seconds`,
+    in the caller's transaction; returns the number of webhook deliveries queued, and the id below which to continue.
+    Raises Unsealable."""
     deadline = monotonic() + seconds
     deliveries = 0
     while found := await dead_letters.take_awaited(conn, key, below=below, limit=limit):
@@ -512,7 +512,7 @@ async def _statuses(
 
 
 async def _tried(conn: Connection, works: Sequence[Work], moves: Sequence[Move]) -> None:
-    """The outcomes of messages that probe after a hold. A fault that causes another hold is handled by
+    """Apply the outcomes of messages that probe after a hold. A fault that causes another hold is handled by
     `outcomes.apply_wider_failures`, after this."""
     trying = frozenset().union(*{one.trying for one in works})
     if not trying:

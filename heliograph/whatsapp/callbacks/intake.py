@@ -32,9 +32,9 @@ from heliograph.whatsapp.mirror.apps import App, AppBook
 KIND = "whatsapp_in"
 #: A callback belongs to no organization before it is parsed.
 NOBODY = UUID(int=0)
-#: Time between two updates of when an app was last heard from, on which sends with lost answers rely.
+#: Minimum time between updates of when an app was last heard from; decisions about lost answers depend on them.
 MARK_EVERY = timedelta(seconds=1)
-#: Seconds between two records that an app's callbacks are not signed: strangers decide how many arrive.
+#: Minimum seconds between records that an app's callbacks are not signed: strangers decide how many arrive.
 UNSIGNED_EVERY = 2.0
 #: Bytes of bodies sent to the server in one statement.
 PIECE = 4_000_000
@@ -61,10 +61,10 @@ def context(id: UUID) -> str:
 
 
 class CallbackIntake:
-    """Takes callbacks; one per process. All methods raise what asyncpg does while the database is away."""
+    """Takes callbacks; one per process. All methods raise asyncpg's errors while the database is unavailable."""
 
     def __init__(self, pool: Pool, apps: AppBook, key: Key) -> None:
-        """`key`: of `apps.seal_key`."""
+        """`key`: from `apps.seal_key`."""
         self._pool = pool
         self._kept = HeldConnection(pool)
         self._apps = apps
@@ -76,8 +76,8 @@ class CallbackIntake:
         self.stored = asyncio.Event()
 
     async def greet(self, app_id: UUID, query: Mapping[str, str], *, is_guess: bool = False) -> str:
-        """The handshake; returns the text to answer with. Raises NotFound and NotGenuine. `is_guess`: see
-        `AppBook.get`."""
+        """Meta's verification of the callback URL; returns the text to answer with. Raises NotFound and NotGenuine.
+        `is_guess`: see `AppBook.get`."""
         app = await self.app(app_id, is_guess=is_guess)
         answer = challenge(query, app.verify_token)
         if answer is None:

@@ -1,12 +1,13 @@
 """Matches the statuses that Meta reports to our messages.
 
-A status names its message twice: by Meta's id (the wamid) and by ours, which every send carries and every status
+A status identifies its message twice: by Meta's id (the wamid) and by ours, which every send carries and every status
 echoes. So a message whose answer was lost is found by its first status, which then replaces the answer.
 
     before the answer     our id binds it; without our id it waits in whatsapp_early_statuses for the answer
-    a message of another number or organization counts as no match; a number that moved to another account of its
-    organization is a row of its own there, but the same number
-    no match              kept as early for a week, then dropped: somebody else may send from this number too
+    no match              kept as early for a week, then dropped: another program may send from this number too
+
+A message of another number or organization is not a match. A number that moved to another account of its organization
+has a second row there, but counts as the same number.
 
 The rule nobody may break: a status moves only a message of the organization and number that it was sent to.
 """
@@ -35,7 +36,7 @@ from heliograph.whatsapp.status import Move, Pricing, pricing_of
 KIND = "whatsapp"
 #: A message waits for up to 30 days to be sent, and Meta reports on it for up to 30 more.
 LIFE = timedelta(days=60)
-#: Meta's statuses → ours. A status that is missing here moves nothing.
+#: Meta's statuses → ours. Any other status is ignored.
 STATUSES = {"sent": "sent", "delivered": "delivered", "read": "read", "played": "read", "failed": "failed"}
 
 
@@ -62,7 +63,7 @@ class Found(msgspec.Struct, frozen=True, gc=False):
     """The effects of statuses."""
 
     moves: list[Move]
-    #: Meta's names of users, in addition to those that we wrote to.
+    #: Meta's names for users, in addition to those that we wrote to.
     names: set[Link]
     #: Failures that concern a window, a template, a number or an account.
     wider_failures: list[WiderFailure]
@@ -134,7 +135,7 @@ async def match_statuses(conn: Connection, items: Sequence[Matched]) -> Found:
         pricing = _pricing(item)
         if found is None:
             text = pricing.text if pricing else None
-            # The answer looks under the row that sent it, whichever that was.
+            # The answer is matched under the row of the number that sent it, whichever that was.
             known = (one.number_id, *others.get(one.number_id, ()))
             early += [(id, item.wamid, status, when, failure, evidence, text) for id in known]
             continue
@@ -199,7 +200,7 @@ async def _other_rows(conn: Connection, keys: Sequence[_Key]) -> dict[UUID, list
 async def _look_elsewhere(
     conn: Connection, keys: Sequence[_Key], others: Mapping[UUID, Sequence[UUID]], at: datetime
 ) -> dict[_Key, _Message]:
-    """The same as `_look_up`, of messages that the number sent while it was in another account."""
+    """The same as `_look_up`, for messages that the number sent while it was in another account."""
     asked = {key._replace(number_id=other): key for key in keys for other in others.get(key.number_id, ())}
     if not asked:
         return {}
@@ -220,7 +221,7 @@ async def name_users(conn: Connection, names: Collection[Link]) -> None:
 
 
 async def bind(conn: Connection, bound: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> None:
-    """Meta has accepted these: (number, wamid) → (organization, message). Ends their open attempts."""
+    """Record that Meta accepted these: (number, wamid) → (organization, message). Ends their open attempts."""
     if not bound:
         return
     ordered = sorted(bound.items(), key=lambda one: one[1][1].int)
@@ -246,7 +247,7 @@ def _stops(fault: Fault) -> bool:
 
 
 def _concerns_more(fault: Fault) -> bool:
-    """Whether a failure concerns more than its message: what `stops` tells, or the window."""
+    """Whether a failure concerns more than its message: those of `stops`, and a closed window."""
     return fault.kind is Kind.WINDOW or _stops(fault)
 
 
@@ -256,7 +257,7 @@ DELETE FROM whatsapp_early_statuses e
  WHERE e.number_id = answer.number_id AND e.wamid = answer.wamid
 RETURNING e.number_id, e.wamid, e.status, e.at, e.failure_code, e.failure_evidence, e.pricing
 """
-# What was kept under the number's rows in other accounts.
+# The copies that were kept under the number's rows in other accounts.
 COPIES = """
 DELETE FROM whatsapp_early_statuses e
  USING unnest($1::uuid[], $2::uuid[], $3::text[]) AS answer (organization_id, number_id, wamid)
@@ -270,7 +271,7 @@ ANY_EARLY = "SELECT EXISTS (SELECT FROM whatsapp_early_statuses)"
 
 async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID, UUID]]) -> Found:
     """The effects of statuses that arrived before their wamids were known: (number, wamid) → (organization, message).
-    The caller makes the moves, and the rest after them."""
+    The caller makes the moves, and then applies the rest."""
     if not known or not await conn.fetchval(ANY_EARLY):
         return Found([], set(), [])
     rows = await conn.fetch(FOUND, [number for number, _ in known], [wamid for _, wamid in known])
@@ -290,8 +291,8 @@ async def adopt_early(conn: Connection, known: dict[tuple[UUID, str], tuple[UUID
     return Found(moves, set(), wider_failures)
 
 
-# A status may be stored as early just when another transaction stores its wamid: neither sees the other. So those of
-# the last minute, longer than any transaction lasts, are checked again.
+# If a status is stored as early while another transaction stores its wamid, neither sees the other. So those of the
+# last minute, longer than any transaction lasts, are checked again.
 MISSED = """
 SELECT e.number_id, e.wamid, w.organization_id, w.message_id
   FROM whatsapp_early_statuses e CROSS JOIN LATERAL (
@@ -342,7 +343,7 @@ def _id(text: str | None) -> UUID | None:
 
 
 def accepted_on(message_id: UUID) -> date:
-    """The day on which a message was accepted, as its id says: Meta's ids of it are stored under that day."""
+    """The day on which a message was accepted, according to its id: Meta's ids for it are stored under that day."""
     return time_of(message_id).date()
 
 

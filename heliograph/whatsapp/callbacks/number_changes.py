@@ -1,10 +1,10 @@
-"""Users who change to another number, and whoever gets the number that they left.
+"""Users who change their number, and the next owners of the numbers that they left. A message from the old number:
 
-    written by the time of the change   the user's who moved, however late it arrives
-    written after it                    another person's: a conversation, a window and a user id of their own
-    under a user id that is known       the user's who moved, and uses the old number again
+    written before the change           is the previous owner's, however late it arrives
+    written after it                    is another person's, with a conversation, a window and a user id of their own
+    after it, with a known user id      is the previous owner's, who uses the old number again
 
-The rule nobody may break: nobody sees, answers or opens the conversation of somebody else who once had their number.
+The rule nobody may break: nobody sees, answers or opens the conversation of another person who once had their number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from heliograph.consent.people import DepartedNumber
 from heliograph.whatsapp.callbacks import conversations
 from heliograph.whatsapp.callbacks.conversations import User
 
-#: Changes of one person that are followed from an old message to the number of today.
+#: Maximum changes of one person that are followed from an old message to the current number.
 _FOLLOWED = 10
 
 
@@ -33,22 +33,22 @@ class UserEvent(msgspec.Struct, frozen=True, gc=False):
     user: User
     #: When it was written; not in the future.
     at: datetime
-    #: The user's new number, in E.164; None: it is no such notice.
+    #: The user's new number, in E.164; None: it is not such a notice.
     moved_to: str | None = None
 
 
 class Author(msgspec.Struct, frozen=True, gc=False):
-    """Who wrote a message."""
+    """The author of a message."""
 
-    #: As the message says it, or under the number of today.
+    #: As named in the message, or with their current number.
     user: User
-    #: Of a notice: the user's new number, or the one of today if they have left that since.
+    #: Of a notice: the user's new number, or their current one if they have left that since.
     moved_to: str | None = None
 
 
 async def authors(conn: Connection, written: Sequence[UserEvent]) -> tuple[list[Author], list[Handover]]:
-    """Who wrote each of these, given in order of time; and what `handing_on` has to do before any word of theirs takes
-    effect.
+    """The author of each of these, given in chronological order; and what `handing_on` has to do before any keyword in
+    them takes effect.
 
     Runs in the caller's transaction, and before anything is linked or looked up by these names: it records changes, and
     separates numbers from people who have left them.
@@ -81,13 +81,13 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
     if known is not None:
         mover = await _today(conn, organization_id, known.moved_to, known.left_at)
         if phones.person(to) in await people.names(conn, organization_id, mover):
-            return []  # Meta tells each of our numbers
-        # Whoever left it later is somebody else, who had it in between.
+            return []  # Meta notifies each of our numbers
+        # The person who left it later is somebody else, who had it in between.
         return await _separate(conn, user, to, at)
     taken = await _take(conn, user, departures[-1], at) if departures and not departures[-1].is_taken else []
     if phones.person(to) not in await people.names(conn, organization_id, number):
         if await conversations.used_since(conn, organization_id, number, at):
-            # The notice is late, and the number is somebody else's already.
+            # The notice is late, and the number already belongs to somebody else.
             return taken + await _separate(conn, user, to, at)
         taken += await _take_over(conn, _under(to, user), at)
     await conversations.link(conn, [(organization_id, number, to)])
@@ -96,14 +96,14 @@ async def _change(conn: Connection, user: User, to: str, at: datetime) -> list[H
 
 
 async def _separate(conn: Connection, user: User, to: str, at: datetime) -> list[Handover]:
-    """A user changed from a number that was somebody else's before we learnt of it."""
+    """A user left a number that belonged to somebody else by the time we learned of it."""
     taken = await _take_over(conn, _under(to, user), at)
     await people.had(conn, user.organization_id, user.recipient, until=at, moved_to=to)
     return [*taken, Handover(user.organization_id, user.recipient, to, at, is_separate=True)]
 
 
 async def _take_over(conn: Connection, user: User, at: datetime) -> list[Handover]:
-    """A user changed to this number, which somebody else may have left without anybody having written from it since."""
+    """A user changed to this number, which somebody else may have left, and nobody has written from since."""
     departures = await _departures(conn, user.organization_id, user.recipient)
     if not departures or departures[-1].is_taken or at <= departures[-1].left_at:
         return []
@@ -115,12 +115,12 @@ async def _departures(conn: Connection, organization_id: UUID, number: str) -> l
 
 
 def _first_since(departures: Sequence[DepartedNumber], at: datetime) -> DepartedNumber | None:
-    """How whoever had a number at a point in time left it; None: whoever has it now had it then, or nobody did."""
+    """How the owner of a number at a point in time left it; None: its current owner had it then, or nobody did."""
     return next((one for one in departures if one.left_at >= at), None)
 
 
 async def _today(conn: Connection, organization_id: UUID, number: str, at: datetime) -> str:
-    """The number of today of whoever had `number` at a point in time."""
+    """The current number of the person who had `number` at a point in time."""
     for _ in range(_FOLLOWED):
         known = _first_since(await _departures(conn, organization_id, number), at)
         if known is None:
@@ -153,7 +153,7 @@ def _under(number: str, user: User) -> User:
 
 
 async def _take(conn: Connection, user: User, known: DepartedNumber, at: datetime) -> list[Handover]:
-    """Somebody writes from, or changed to, a number that its person had left."""
+    """Somebody writes from, or changed to, a number that its owner had left."""
     organization_id, number = user.organization_id, user.recipient
     if user.user_id is not None and user.user_id in await people.names(conn, organization_id, number):
         await people.come_back(conn, organization_id, number, at=at)

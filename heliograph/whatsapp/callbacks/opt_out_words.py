@@ -1,7 +1,7 @@
 """STOP and START keywords that users send by WhatsApp. They get no reply: the effect is visible.
 
 Callbacks arrive in any order, and an older word that arrives late must not undo a newer one. So the newest word of each
-user is kept. The rule nobody may break: of two words in the same second, STOP counts.
+user is kept. The rule nobody may break: of two words in the same second, STOP wins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heliograph.consent import keywords, optouts
 from heliograph.consent.history import Statement
 from heliograph.consent.optouts import OptOut, Pair
 
-#: Types of messages whose text is the user's own words. Whoever corrects a message means what it says now.
+#: Types of messages whose text is the user's own words. An edited message counts as it reads now.
 SPOKEN = frozenset({"text", "button", "interactive", "edit"})
 
 
@@ -74,7 +74,7 @@ async def after_campaign(conn: Connection, pairs: Sequence[Pair]) -> set[Pair]:
     return {(row["organization_id"], row["recipient"]) for row in rows}
 
 
-# A later keyword from the same person under another name counts as well.
+# A later keyword from the same person under another name takes precedence as well.
 NEWEST = """
 WITH newest AS (
     INSERT INTO whatsapp_words AS known (organization_id, recipient, word, said_at)

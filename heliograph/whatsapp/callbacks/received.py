@@ -1,7 +1,7 @@
 """Messages from users to an organization's numbers: stored once, recorded in the conversation, reported, and acted on.
 
-The rule nobody may break: a message is identified by number and wamid, and its effects are in the commit that stores
-it; so it may arrive any number of times, and late.
+The rule nobody may break: a message is identified by number and wamid, and takes effect in the commit that stores it;
+so it may arrive any number of times, and late.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Message(msgspec.Struct, gc=False):
     word: str = ""
 
 
-# Waits for an id that another transaction is storing.
+# Waits if another transaction is storing the same wamid.
 NEW = """
 INSERT INTO whatsapp_wamids (number_id, wamid, organization_id, message_id, born_on, created_at)
 SELECT item.*, now() FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::date[])
@@ -84,7 +84,7 @@ SELECT organization_id, id, 'inbound', type, 'live', 'delivered', number_id, con
        AS item (organization_id, id, type, number_id, conversation_id, recipient, accepted_at, delivered_at, content)
 """
 
-# Ids are kept for two months; an answer to an older message does not name it.
+# Wamids are kept for two months; a reply to an older message is stored without a reference to it.
 QUOTED = """
 SELECT item.id, w.message_id
   FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[]) AS item (id, organization_id, number_id, wamid)
@@ -195,7 +195,7 @@ async def _store(conn: Connection, messages: Sequence[_Message], sealing: Sealin
 
 
 async def stops(conn: Connection, received: Sequence[ReceivedItem]) -> list[bool]:
-    """Which of these are a word for STOP, whatever preceded them."""
+    """Whether each of these is a word for STOP, whatever preceded it."""
     whose = [User(one.organization_id, one.number_id, one.item.sender, one.item.user_id) for one in received]
     found = await _words(
         conn, [(one.organization_id, one.item, who.recipient) for one, who in zip(received, whose, strict=True)]
@@ -206,7 +206,7 @@ async def stops(conn: Connection, received: Sequence[ReceivedItem]) -> list[bool
 async def _words(
     conn: Connection, said: Sequence[tuple[UUID, MessageItem, str]]
 ) -> list[tuple[keywords.Keyword, str] | None]:
-    """What each message asks for, as from `keywords.find`. Of each: the organization, and the user's address."""
+    """The keyword in each message, as `keywords.find` returns it. `said`: organization, message and user's address."""
     own = await opt_out_words.additions(conn, {organization_id for organization_id, _, _ in said})
     known = await names.of(conn, [(organization_id, item.text or "") for organization_id, item, _ in said])
     found: list[tuple[keywords.Keyword, str] | None] = []
@@ -221,8 +221,7 @@ async def _words(
 
 
 async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
-    """Add them to the inbox. Types that are not the user's own words, such as `system`, need no answer and are left
-    out."""
+    """Add them to the inbox. Messages of type `system` or in a group need no answer and are left out."""
     await threads.note(
         conn,
         [
@@ -242,7 +241,7 @@ async def _note(conn: Connection, messages: Sequence[_Message]) -> None:
 
 
 def _renamed(messages: Sequence[_Message]) -> list[Renamed]:
-    """The notices among them that a user has other names, in order."""
+    """The notices among them that a user's names have changed, in order."""
     found = []
     for one in messages:
         new_user_id, user = one.received.item.new_user_id, one.user
@@ -254,7 +253,7 @@ def _renamed(messages: Sequence[_Message]) -> list[Renamed]:
 
 
 async def _move(conn: Connection, renamed: Sequence[Renamed]) -> None:
-    """What is answered in the inbox goes to the user's new name, in the threads of merged conversations as well."""
+    """Address replies from the inbox to the user's new name, in the threads of merged conversations as well."""
     if not renamed:
         return
     last = {one.conversation_id: one for one in renamed}
@@ -266,7 +265,7 @@ async def _move(conn: Connection, renamed: Sequence[Renamed]) -> None:
 
 
 async def _quoted(conn: Connection, messages: Sequence[_Message]) -> dict[UUID, UUID]:
-    """Our ids of the messages that some of these answer, by the ids of the answers."""
+    """Our ids of the messages that some of these reply to, by the ids of the replies."""
     answers = [one for one in messages if one.received.item.quoted]
     if not answers:
         return {}
@@ -312,7 +311,7 @@ async def _obey(conn: Connection, messages: Sequence[_Message]) -> int:
 
 
 def _content(item: MessageItem, quoted: UUID | None) -> str:
-    """The content stored in the row, sealed or not, as read by `messages.read_content`; it is erased as a whole."""
+    """The content to store in the row, sealed or not, as read by `messages.read_content`; it is erased as a whole."""
     kept: dict[str, Any] = {"type": item.type, **item.content}
     if quoted is not None or item.is_forwarded:
         kept["context"] = {"messageId": quoted, "forwarded": item.is_forwarded}

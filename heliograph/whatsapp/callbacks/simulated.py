@@ -1,7 +1,7 @@
 """Simulated callbacks, as Meta would send them, for testing an integration: users' messages, and statuses.
 
-They are signed with the app's own secret and delivered through the door for Meta's callbacks, so everything behind it
-works as in production. The rule nobody may break: the organization's audit log records that one was simulated.
+They are signed with the app's own secret and delivered through the intake for Meta's callbacks, so everything after it
+works as in production. The rule nobody may break: the organization's audit log records each simulated callback.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Number(msgspec.Struct, frozen=True):
     graph_id: str
     digits: str
     waba_id: str
-    #: Address of its account's Graph API.
+    #: Base URL of its account's Graph API.
     base_url: str
     app: App
 
@@ -53,7 +53,7 @@ class Callback(msgspec.Struct, frozen=True):
     number: Number
     body: bytes
     signature: bytes
-    #: Meta's id of the message it is about.
+    #: Meta's id of the message that it is about.
     wamid: str
 
 
@@ -66,7 +66,7 @@ SELECT n.organization_id, n.id, n.graph_id, n.digits, a.waba_id, a.base_url, a.a
 
 
 async def find_number(conn: Connection, key: Key, organization_id: UUID, reference: str | None) -> Number:
-    """An organization's number by id or digits; None: its only one. `key`: of `apps.seal_key`. Raises NotFound,
+    """An organization's number by id or digits; None: its only one. `key`: from `apps.seal_key`. Raises NotFound,
     Invalid."""
     wanted = None if reference is None else reference.strip().removeprefix("+").lower()
     rows = await conn.fetch(FIND, organization_id, wanted)
@@ -149,7 +149,7 @@ async def status(
 
 
 async def deliver(pool: Pool, key: Key, callback: Callback) -> None:
-    """Process one like the door for Meta's callbacks; returns once it is committed. `key`: of `apps.seal_key`."""
+    """Store one as if Meta had posted it; returns once it is committed. `key`: from `apps.seal_key`."""
     intake = CallbackIntake(pool, AppBook(pool, key), key)
     try:
         await intake.take(callback.number.app, callback.body, callback.signature)

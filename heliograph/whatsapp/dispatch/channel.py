@@ -1,4 +1,4 @@
-"""WhatsApp as a channel of the engine: which messages are picked, what decides about them, and the effects of answers.
+"""WhatsApp as a channel of the engine: which messages are picked, what is decided about them, and what answers do.
 
 Each number is a line of the queue, so one in trouble delays no other. A round asks the lines with due work how much
 they can take and claims that much, single sends before campaigns. Everything checked when a message was accepted is
@@ -59,10 +59,10 @@ PACE = 0.05
 #: How many rows of lines without a connector are examined, and how often, in seconds: their numbers may be gone for
 #: good.
 ORPHANS, LOOK = 100, 1.0
-# Callbacks of the app have arrived since the attempt began, or none has for long ($4), and none is waiting to be
-# processed: so whatever Meta had to report about a lost answer has been processed. An outage of our own looks like
-# silence until callbacks arrive again, and Meta repeats those it could not deliver. (Callbacks of the last second are
-# being processed, and under traffic there are always some.)
+# Callbacks of the app have arrived since the attempt began, or none has for a long time ($4), and none is waiting to be
+# processed: so any report from Meta about a message whose answer was lost has been processed. An outage of our own
+# looks like silence until callbacks arrive again, and Meta repeats those it could not deliver. (Callbacks of the last
+# second are being processed, and under traffic there are always some.)
 HEARD = """
 SELECT asked.message_id FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::boolean[], $5::uuid[])
        AS asked (organization_id, id, started_at, is_long, message_id)
@@ -268,13 +268,13 @@ class WhatsAppChannel:
         return self.is_full or any(lease.line not in self._paced for lease in rows)
 
     async def _orphans(self, conn: Connection, dues: list[ClaimedMessage]) -> dict[UUID, Step]:
-        """Messages of numbers that this worker does not have: gone permanently, or paused."""
+        """Decide about messages of numbers that this worker does not have: gone permanently, or paused."""
         if not dues:
             return {}
         rows = await conn.fetch(GONE, [due.lease.organization_id for due in dues], [due.number_id for due in dues])
         gone = {row["id"] for row in rows}
         return {
-            # Of one whose answer was lost, that is all that is known.
+            # If its answer was lost, nothing more is known.
             due.lease.id: _failed(due, "unknown" if due.attempt_state == "unknown" else "phone_number_unavailable")
             if due.number_id in gone
             else _failed(due, "expired")
@@ -359,7 +359,7 @@ class WhatsAppChannel:
             opaque=str(due.lease.id),
         )
 
-    # -- what comes back -----------------------------------------------------------------------------------------------
+    # -- answers -------------------------------------------------------------------------------------------------------
 
     def heard(self, attempt: Attempt[ClaimedMessage], outcome: CloudOutcome) -> None:
         """Nothing to do: its connector has already processed the outcome."""

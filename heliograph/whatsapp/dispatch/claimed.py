@@ -1,4 +1,4 @@
-"""Reads everything that decides about claimed WhatsApp messages, for a whole batch at once.
+"""Reads everything that decisions about claimed WhatsApp messages depend on, for a whole batch at once.
 
 The rule nobody may break: it is read on the connection that decides, so that a decision is as valid as its commit.
 """
@@ -44,7 +44,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A claimed message with everything that decides about it."""
+    """A claimed message with everything that decisions about it depend on."""
 
     lease: Lease
     status: str | None
@@ -96,7 +96,7 @@ EXPIRED = f"""
         <= now()
    FROM whatsapp_messages m WHERE m.organization_id = queue.organization_id AND m.id = queue.id LIMIT 1)
 """
-# Attempts are looked up only for rows that have one; LIMIT keeps each look-up a look-up.
+# Attempts are looked up only for rows that have one; LIMIT keeps the planner from turning look-ups into other joins.
 DUE = """
 SELECT m.status, m.mode, m.recipient, m.number_id, coalesce(c.merged_into, m.conversation_id) AS conversation_id,
        m.template_id, m.billing_category, m.deadline_at, m.content, o.state AS organization_state,

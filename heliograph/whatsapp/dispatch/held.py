@@ -1,7 +1,6 @@
-"""Messages that an operator holds, or whose campaign is paused, past their lifetime: no worker takes them, so they
-expire here.
+"""Expires messages past their lifetime that an operator holds, or whose campaign is paused, as no worker takes them.
 
-The rule nobody may break: what Meta may have is left to the worker that finds out.
+The rule nobody may break: a message that Meta may have is left to the worker, which finds out.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ async def expire(conn: Connection) -> int:
 
 
 async def expire_one(conn: Connection, lease: Lease) -> int | None:
-    """Expire a picked message that no decision is possible about, if it is past its lifetime and Meta cannot have it.
+    """Expire a picked message about which nothing can be decided, if it is past its lifetime and Meta cannot have it.
     Returns the webhook deliveries queued; None: it was left alone. Runs in the caller's transaction."""
     one = (lease.organization_id, lease.id)
     ended, deliveries = await _end(conn, [one] if await stalled.is_expired(conn, *one, condition=EXPIRED) else [])
@@ -39,7 +38,7 @@ async def expire_one(conn: Connection, lease: Lease) -> int | None:
 
 async def _end(conn: Connection, past: Sequence[tuple[UUID, UUID]]) -> tuple[int, int]:
     """(messages ended, webhook deliveries queued)"""
-    # As in dispatch, what cannot be opened here waits until it can.
+    # As in dispatch, messages that cannot be decrypted here wait until they can be.
     owners = await text_keys.openable(conn, past)
     gone = await withdrawal.take_unsent(conn, owners) if owners else set()
     at = clock.now()

@@ -69,8 +69,8 @@ async def hold_number(
     await conn.execute(HOLD_NUMBER, organization_id, number_id, seconds, reason, by_status)
 
 
-# Locked rows are skipped: the holder of the lock decides about the same hold, and there is a next time. $3 and $4:
-# UNUSED and UNHEARD.
+# Locked rows are skipped: the transaction with the lock decides about the same hold, and this is tried again. $3 and
+# $4: UNUSED and UNHEARD.
 _FREE = """
 ({0}.held_until IS NULL
   OR {0}.held_until <= now()

@@ -1,6 +1,6 @@
 """Messages whose answer was lost, of campaigns that were stopped in the meantime.
 
-The rule nobody may break: what a campaign no longer sends is not sent again either.
+The rule nobody may break: a stopped campaign's messages are not sent again either.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from uuid import UUID
 from heliograph.base.database.pool import Connection
 from heliograph.whatsapp.dispatch.claimed import ClaimedMessage
 
-# LIMIT keeps each look-up a look-up.
+# LIMIT keeps the planner from turning these look-ups into other joins.
 STOPPED = """
 SELECT asked.id, c.status <> 'paused' AS ended
   FROM unnest($1::uuid[], $2::uuid[]) AS asked (organization_id, id) CROSS JOIN LATERAL (
@@ -25,6 +25,6 @@ SELECT asked.id, c.status <> 'paused' AS ended
 
 
 async def stopped(conn: Connection, lost: Sequence[ClaimedMessage]) -> dict[UUID, bool]:
-    """Those of these messages whose campaign was canceled or has failed (true), or was paused by somebody (false)."""
+    """Those of these messages whose campaign was canceled or has failed (True), or was paused by request (False)."""
     rows = await conn.fetch(STOPPED, [one.lease.organization_id for one in lost], [one.lease.id for one in lost])
     return {row["id"]: row["ended"] for row in rows}

@@ -2,9 +2,9 @@
 service windows, in any 24 hours.
 
 Meta enforces it without a specific error code, or by dropping messages, so it is enforced here, in the database: one
-row per portfolio has the count, and only the transaction that locked it admits users who are new today. Nobody waits
-for the lock: a worker that finds it taken postpones the messages that need it for a moment, so there are no deadlocks,
-and a portfolio without a limit, a known user or an open window costs nothing.
+row per portfolio has the count, and only the transaction that locked it admits users who are not counted yet. No worker
+waits for the lock: one that finds it taken postpones the messages that need it for a moment, so there are no deadlocks.
+A portfolio without a limit, a known user or an open window costs nothing.
 
 The rules nobody may break: no number of workers reaches more users than the limit; a user who is counted already, or
 whose window is open, is never held back.
@@ -80,7 +80,7 @@ class MessagingLimits:
 
     async def admit(self, conn: Connection, leaving: Sequence[Leaving]) -> list[float]:
         """For each message 0 if it may leave now, or the seconds that it waits. Users of messages that may leave are
-        counted in the caller's transaction, and nobody else counts for their portfolios until it ends."""
+        counted in the caller's transaction, and no other one counts for their portfolios until it ends."""
         waits = [0.0] * len(leaving)
         asked = [
             (n, line.portfolio, line.messaging_limit, recipient)
@@ -120,7 +120,8 @@ class MessagingLimits:
         return waits
 
     async def _lock(self, conn: Connection, portfolios: set[str]) -> tuple[dict[str, int], set[str]]:
-        """Users by portfolio, for those that nobody else has locked; and the portfolios with possibly fewer by now."""
+        """The number of users by portfolio, except for those locked by others; and the portfolios where it may have
+        fallen since."""
         rows = await conn.fetch(LOCK, list(portfolios))
         found = {row["portfolio"] for row in rows}
         self._opened |= found

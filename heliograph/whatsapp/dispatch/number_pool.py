@@ -1,9 +1,9 @@
 """The numbers as this worker uses them: a connector for each, kept in sync with the table.
 
 The state that may stop a number is in the table (a hold of it or of its account), where all workers and operators see
-it, and in its connector, which is the first to know. After a hold one message probes, and its outcome decides
-(`holds`). A number that was silent recently begins with a few messages (`probing`). A number's rate is shared evenly
-among the workers that are alive.
+it, and in its connector, which learns of it first. After a hold one message probes, and its outcome decides (`holds`).
+A number that was silent recently begins with a few messages (`probing`). A number's rate is shared evenly among the
+workers that are alive.
 
 The rule nobody may break: a number in trouble stops only itself, and its messages stay in the queue.
 """

@@ -1,10 +1,10 @@
-"""The effect of Meta's answer on an attempt, its message, its queue row, and whatever else it concerns.
+"""The effect of Meta's answer on an attempt, its message, its queue row, and everything else that it concerns.
 
     accepted      its wamid is bound, and earlier statuses are applied; the work is done
     refused       the message has failed
-    busy          later: the message's own trouble counts as a try; a number's, an account's or a user's does not
-    unreachable   nothing left this machine: try again
-    unknown       waits for a status first; `dispatch` decides when the wait is over
+    busy          later: trouble with the message itself counts as a try, with a number, account or user it does not
+    unreachable   nothing was sent: try again
+    unknown       waits for a status first; the channel decides when the wait is over
 
 A fault of a credential, an account, a number or a template is recorded where all workers see it (`follow`), and the
 messages that encountered it return to the queue unchanged.
@@ -48,7 +48,7 @@ DISABLED, UNKNOWN = 132016, 132001
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
-    """What decides about an answer, besides its message."""
+    """What the effects of an answer depend on, besides its message."""
 
     #: None: a message of a test key.
     account_id: UUID | None
@@ -222,13 +222,13 @@ async def apply_wider_failures(conn: Connection, wider: Sequence[WiderFailure], 
 
 async def follow_early(conn: Connection, found: Found, moved: Collection[UUID]) -> int:
     """The effects, beyond their messages, of statuses that arrived before the answers. Runs after the moves and after
-    `follow`, since Meta said this of messages that it had accepted; returns the number of deliveries queued.
+    `follow`, since Meta reports these after it accepts a message; returns the number of deliveries queued.
 
     `moved`: as for `apply_wider_failures`.
     """
     ended: dict[tuple[UUID, bool], list[UUID]] = {}
     for move in found.moves:
-        if not move.unsent:  # of a status
+        if not move.unsent:  # from a status
             ended.setdefault((move.organization_id, move.status != "failed"), []).append(move.message_id)
     for (organization_id, arrived), messages in sorted(ended.items(), key=lambda one: not one[0][1]):
         await (holds.sent if arrived else holds.undecided)(conn, organization_id, messages)

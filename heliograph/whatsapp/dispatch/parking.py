@@ -1,8 +1,8 @@
 """Parking: messages that wait for their template are in a queue line of that template.
 
-There they cost nothing while it is paused, under review, or missing from a listing, and delay nobody; once its state is
-decided, whatever it is, all of them return to their numbers' lines within a second. Those of campaigns also wait there
-while Meta counts the template as marketing, which is not sent here.
+There they cost nothing while it is paused, under review, or missing from a listing, and delay no others; once its state
+is decided, whatever it is, all of them return to their numbers' lines within a second. Those of campaigns also wait
+there while Meta counts the template as marketing, which is not sent here.
 
 The rule nobody may break: a message in a template's line is not sent from there.
 """
@@ -16,7 +16,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.queue import leases
 from heliograph.whatsapp.dispatch import test_mode
 
-#: Statuses of a template that end by themselves or at Meta.
+#: Statuses of a template that end by themselves or by a decision of Meta's.
 WAITS = ("paused", "pending", "in_appeal")
 #: Categories that are sent.
 CATEGORIES = ("utility", "authentication")
@@ -28,8 +28,8 @@ _SOON = "1 hour"
 
 #: An SQL condition: messages are waiting, possibly for their template.
 ANY = "EXISTS (SELECT FROM queue WHERE kind = 'whatsapp')"
-# A template in any other status decides about its messages, even if they fail; in another category, only about single
-# ones. A line's organization is that of one of its rows.
+# A template in any other status releases its messages, even if they then fail; in a category that is not sent, only
+# single ones. A line's organization is that of one of its rows.
 READY = """
 SELECT found.id, found.is_for_all FROM unnest($1::uuid[]) AS item (line)
  CROSS JOIN LATERAL (SELECT organization_id FROM queue WHERE kind = $3 AND line = item.line LIMIT 1) waiting
@@ -56,7 +56,7 @@ UPDATE queue SET line = home.line, due_at = CASE WHEN due_at <= now() + interval
 
 
 async def leave(conn: Connection, kind: str, *, without: Collection[UUID], after: UUID) -> UUID:
-    """Return messages whose template is decided to their numbers' lines. `without`: lines of numbers.
+    """Return messages to their numbers' lines once their template's state is decided. `without`: the lines of numbers.
 
     A thousand lines are checked, from `after` on; returns where to continue.
     """

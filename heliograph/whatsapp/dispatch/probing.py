@@ -1,6 +1,6 @@
 """How much an account may send after being silent: a few messages at first, then more and more.
 
-Some faults are visible in no answer. Meta accepts every message of an account that cannot pay, and fails each a second
+Some faults do not show in answers. Meta accepts every message of an account that cannot pay, and fails each a second
 later; whatever was sent in that second has failed, at 80 a second. So an account without a recent `sent` status begins
 with FEW. A `sent` status lifts the limit; without any (callbacks may not be set up), the allowance doubles every two
 seconds, and after a quarter of a minute there is no limit.
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: Messages sent at first, by all numbers of an account and all workers together, but at least one per
-#: worker.
+#: Messages sent at first, by all numbers of an account and all workers together, but at least one per worker.
 FEW = 5
 #: Seconds in which the allowance doubles, and how often it does before the limit is lifted.
 DOUBLES, DOUBLINGS = 2.0, 7

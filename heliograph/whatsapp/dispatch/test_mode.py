@@ -1,4 +1,4 @@
-"""Test keys: the whole process without Meta and without money. The recipient's last four digits choose the outcome.
+"""Test keys: the whole process without Meta and free of charge. The recipient's last four digits choose the outcome.
 
     0000 sent, delivered, read      0004 sent, and then nothing
     0001 failed: unreachable        0005 read after 60 s
@@ -6,7 +6,7 @@
     0003 failed: expired            0007 the statuses before the answer of the send
     anything else: sent, delivered, read
 
-The connector replaces that of a number. Its statuses are rows in the queue (kind "whatsapp_test"), so they arrive
+The connector takes the place of a number's. Its statuses are rows in the queue (kind "whatsapp_test"), so they arrive
 even if the worker that sent the message dies.
 """
 
@@ -83,7 +83,7 @@ class Connector:
             try:
                 await self._on_early(submission.message_id)
             except Exception:
-                # The database is away. Every submission must get an outcome, or its message would wait forever.
+                # The database is unavailable. Every submission must get an outcome, or its message would wait forever.
                 self._on_outcome(submission, CloudOutcome(Verdict.UNREACHABLE))
                 return
         wamid = f"test-{submission.message_id.hex}-{submission.attempt}"

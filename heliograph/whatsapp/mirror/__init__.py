@@ -1,1 +1,1 @@
-"""The mirror of our data at Meta as of the last sync: accounts, numbers, templates; and their setup."""
+"""The mirror of Meta's data about our accounts, numbers and templates, as of the last sync; and their setup."""

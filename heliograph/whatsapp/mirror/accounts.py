@@ -1,7 +1,7 @@
 """WhatsApp Business Accounts: their credentials, the numbers that use them, and the routing of callbacks.
 
 The rule nobody may break: secrets are sealed in their row and leave it only for Meta; an account belongs to one
-organization and one app, and nothing of another app's callback ever reaches it.
+organization and one app, and no callback of another app ever changes it.
 
 It has over 400 lines because sending, routing and administration read the same rows.
 """
@@ -29,7 +29,7 @@ from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, c
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, credential
 from heliograph.whatsapp.mirror import apps, numbers
 
-#: Characters of a name.
+#: Maximum characters of a name.
 LONGEST_NAME = 200
 
 
@@ -115,7 +115,7 @@ class SendingNumber(msgspec.Struct, frozen=True):
     state: str
 
 
-#: Codes by which Meta says that the credential itself is invalid; for others, only a permission is missing.
+#: Meta's codes for an invalid credential; with others, only a permission is missing.
 INVALID = frozenset({0, 102, 190})
 _ID = re.compile(r"[0-9]{1,40}", re.ASCII)
 

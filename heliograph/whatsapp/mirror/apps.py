@@ -176,7 +176,7 @@ class AppBook:
     """A cache of apps, at most half a second old."""
 
     def __init__(self, pool: Pool, key: Key) -> None:
-        """`key`: of `seal_key`."""
+        """`key`: from `seal_key`."""
         self._pool = pool
         self._key = key
         self._fresh: LoadingCache[UUID, App] = LoadingCache(self._load, indivisible=is_down)
@@ -236,15 +236,15 @@ UNSIGNED = "UPDATE whatsapp_apps SET unsigned_at = now() WHERE id = $1"
 
 
 async def record_verified(conn: Connection, app: UUID) -> None:
-    """The app's callback URL answered the handshake."""
+    """Record that the app's callback URL answered the handshake."""
     await conn.execute(HANDSHAKE, app)
 
 
 async def record_unsigned(conn: Connection, app: UUID) -> None:
-    """A callback of this app arrived that was not signed with its secret."""
+    """Record that a callback of this app arrived that was not signed with its secret."""
     await conn.execute(UNSIGNED, app)
 
 
 async def record_callbacks(conn: Connection, apps: Sequence[UUID]) -> None:
-    """Callbacks of these apps arrived with a valid signature."""
+    """Record that callbacks of these apps arrived with a valid signature."""
     await conn.execute(RECORD_CALLBACKS, sorted(apps))

@@ -1,6 +1,6 @@
 """Merges reports about one facet of a number or template (its name, its quality …), by time.
 
-Meta reports facets in full readings and events, in any order. The rule nobody may break: the latest knowledge stays.
+Meta reports facets in full readings and events, in any order. The rule nobody may break: the latest report wins.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ async def announce(
     *,
     at: datetime | None = None,
 ) -> int:
-    """Record an event for each number of the account that differs from `before` (of `of_account`, in the same
+    """Record an event for each number of the account that differs from `before` (from `of_account`, in the same
     transaction); returns the number of deliveries queued."""
     at = at or clock.now()
     now = await of_account(conn, organization_id, account_id)
@@ -281,7 +281,7 @@ async def apply_item(
     """Apply an event; returns the number of deliveries queued. `at`: its arrival, the latest possible time of the
     event.
 
-    An event older than the known state changes nothing; either way, Meta is read again a little later.
+    An event older than the known state changes nothing; either way, the numbers are read from Meta a little later.
     """
     when = min(item.at or at, at)
     facets = _said(item)
@@ -312,7 +312,7 @@ async def store_numbers(
     """Update an account's numbers from a full listing.
 
     A missing number is removed if an individual look-up said that it is gone (`asked`, by Graph id); if Meta still
-    has it, it is removed once it has been missing for LACKED seconds, since it then belongs to another account.
+    has it, it is removed once it has been missing for as long as LACKED, since it then belongs to another account.
     Otherwise it stays: a listing may be incomplete. The caller has locked the account, and announces. `at`: the time
     that the listing reflects. Returns the Graph ids of numbers that another account still has.
     """
@@ -401,7 +401,7 @@ def _read(found: asyncpg.Record, one: CloudNumber, at: datetime, now: datetime) 
     }
     connection = connection_of(one)
     if connection == "restricted" and one.can_send == "BLOCKED" and found["connection_status"] == "banned":
-        # A number does not show that its account is banned, only that nothing can be sent; the event said more.
+        # A number does not show that its account is banned, only that nothing can be sent; the event was more specific.
         connection = "banned"
     merge(row, "connection", at, None, {"connection_status": connection}, alone=False)
     merge(row, "quality", at, None, {"quality_rating": quality(one.quality)}, alone=False)

@@ -1,7 +1,7 @@
-"""Adding an account and changing its credential, checked with Meta first; and what operators see.
+"""Adding an account and changing its credential, checked with Meta first; and the listings that operators see.
 
 The rule nobody may break: a credential that Meta does not accept is not stored, and nothing here shows a secret. The
-verify token is not one: it is entered on Meta's page.
+verify token is not a secret: it is entered on Meta's page.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def connect(
     subscribe: bool = False,
     by: Principal = SYSTEM,
 ) -> Connected:
-    """Read an account at Meta, then add it with its numbers and templates.
+    """Read an account from Meta, then add it with its numbers and templates.
 
     `app_secret` and `verify_token` may be None for a known app; a new app then gets a random verify token. `currency`:
     None: the one reported by Meta. `subscribe`: subscribe the app to the account's callbacks. Raises Invalid, also if
@@ -207,7 +207,7 @@ async def attempt(
     conn: Connection, key: Key, client: CloudClient, *, app_id: str, app_secret: str | None, waba_id: str, token: str
 ) -> Reading:
     """Meta's answers to these values, without storing any: the credential, the account, its numbers and templates.
-    Meta's answers never raise. `app_secret`: None for a known app. Raises Invalid if it is required."""
+    Errors from Meta do not raise. `app_secret`: None for a known app. Raises Invalid if it is required."""
     known = await apps.find_app(conn, key, app_id)
     if known is None and not app_secret:
         raise Invalid(("app_secret", "required", "`app_secret` is required for a new app"))

@@ -28,7 +28,7 @@ class QualityNote(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The state since a time."""
+    """A state, and when it began."""
 
     at: datetime
     quality: str

@@ -35,13 +35,13 @@ AT_ONCE = 4
 LEASE, LONGEST = 300.0, 240.0
 #: Maximum templates read individually at a time; beyond it, reading all is cheaper.
 MOST_SINGLE = 20
-#: A longer pause advised by Meta is waited for outside a reading, seconds.
+#: If Meta advises a longer pause, the reading is postponed, seconds.
 PATIENCE = 60.0
 
 #: An SQL condition: an account is due.
 ANY_DUE = "EXISTS (SELECT FROM whatsapp_accounts WHERE mirror_at <= now() AND state <> 'removed')"
-# The due times are set to the lease, which is before a next reading and after requests by events: so it shows whether
-# an event requested a reading meanwhile.
+# The due times are set to the end of the lease, earlier than the next regular reading and later than one requested by
+# an event: so they show whether an event requested one meanwhile.
 CLAIM = """
 WITH due AS MATERIALIZED (
     SELECT organization_id, id, numbers_at <= now() AS numbers, templates_at <= now() AS templates
@@ -99,7 +99,7 @@ class _Due(msgspec.Struct, frozen=True):
 
 
 class Mirror:
-    """The readings of one process. Created and used inside one running loop; `close` it."""
+    """The readings of one process. Created and used inside one running event loop; `close` it."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Mirror:
         connect: Callable[[str, str], CloudClient] = CloudClient,
         chance: random.Random | None = None,
     ) -> None:
-        """`key`: of `apps.seal_key`. `connect`: (base URL, version) → client."""
+        """`key`: from `apps.seal_key`. `connect`: (base URL, version) → client."""
         self._pool = pool
         self._key = key
         self._on_deliveries = on_deliveries
@@ -120,7 +120,7 @@ class Mirror:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def step(self) -> int:
-        """Begin to read due accounts, as far as there is capacity; returns how many. The readings continue in the
+        """Begin to read due accounts, as many as there is capacity for; returns how many. The readings continue in the
         background."""
         room = AT_ONCE - len(self._tasks)
         due = await self._claim(room) if room > 0 else []
@@ -171,13 +171,13 @@ class Mirror:
     async def _attempt(self, due: _Due) -> None:
         wait = self._client(due).pause()
         if wait > PATIENCE:
-            await self._put_off(due, wait, f"Meta's budget of calls is used up: again in {wait:.0f} s", failed=0)
+            await self._put_off(due, wait, f"Meta's rate limit is exhausted: next attempt in {wait:.0f} s", failed=0)
             return
         try:
             async with asyncio.timeout(LONGEST):
                 found, changed = await self._read(due)
         except TimeoutError:
-            await self._put_off(due, retry.META_SYNC.first, "it took too long", failed=1)
+            await self._put_off(due, retry.META_SYNC.first, "it timed out", failed=1)
             return
         except Unsealable as error:
             await self._put_off(due, retry.META_SYNC.longest, str(error), failed=1)

@@ -100,7 +100,7 @@ async def read(
     single: Mapping[UUID, str] | None = None,
     known: Known = NOTHING,
 ) -> Reading:
-    """Read from Meta. Meta's answers never raise. `single`: templates to read individually, our id → Meta's."""
+    """Read from Meta. Errors from Meta do not raise. `single`: templates to read individually, our id → Meta's."""
     shown = credential(token, app.secret)
     found = Reading(asked_at=clock.now(), problems=[], single={}, single_numbers={})
     if numbers:
@@ -120,7 +120,7 @@ async def read(
         listed = {(one.name, one.language) for one in found.templates}
         missing = {id: graph for id, (graph, *named) in known.templates.items() if tuple(named) not in listed}
         if len(missing) > MOST_MISSING:
-            found.problems.append(f"templates: the list lacks {len(missing)} that are known; asked for, some at a time")
+            found.problems.append(f"templates: {len(missing)} known ones are not listed; looking up some at a time")
         asked = dict(list(missing.items())[:MOST_MISSING])
     for id, graph_id in asked.items():
         try:
@@ -300,7 +300,7 @@ async def _store_credential(conn: Connection, ids: tuple[UUID, UUID], account: a
     if found.credential is None or (checked_at is not None and checked_at > found.asked_at):
         return
     if account["credential_status"] == "invalid" and found.credential != "invalid" and found.numbers is None:
-        return  # a refused call outweighs a check; only a successful check outweighs the refusal
+        return  # a refused call outweighs a check of the token; only a successful reading outweighs the refusal
     await conn.execute(
         CREDENTIAL, *ids, found.credential, found.credential_detail[:_DETAIL], found.expires_at, found.refused, HELD
     )

@@ -100,8 +100,8 @@ async def apply_item(
     """Apply an event; returns the number of deliveries queued. `at`: its arrival, the latest possible time of the
     event.
 
-    An event about an unknown template, or older than the known state, changes nothing; either way, Meta is read again a
-    little later.
+    An event about an unknown template, or older than the known state, changes nothing; either way, the template is read
+    from Meta a little later.
     """
     when = min(item.at or at, at)
     async with conn.transaction():
@@ -163,7 +163,7 @@ UPDATE whatsapp_templates SET missing_at = now(), reread_at = least(reread_at, n
 
 
 async def doubt(conn: Connection, organization_id: UUID, template_id: UUID) -> None:
-    """Meta refused a send as if there were no such template: as if a listing lacked it, its messages wait until Meta
+    """Meta refused a send because it knows no such template. As if a listing lacked it, its messages wait until Meta
     has been asked for it, after LAG."""
     account_id = await conn.fetchval(ACCOUNT, organization_id, template_id)
     if account_id is None:
@@ -466,7 +466,7 @@ async def _write(conn: Connection, organization_id: UUID, pairs: Sequence[_Pair]
                 raised.append(_event(organization_id, row, at))
                 if row["status"] != old["status"] and row["status"] in TOLD:
                     told.append(Notice(organization_id, f"template.{row['status']}", str(row["id"]), row["name"]))
-                # What campaigns have staged waits, and single messages fail.
+                # Staged messages of campaigns wait, and single messages fail.
                 if row["category"] != old["category"] and row["category"] == "marketing":
                     told.append(Notice(organization_id, "template.marketing", str(row["id"]), row["name"]))
         if row["quality"] != old["quality"]:

@@ -312,7 +312,7 @@ def _read(rows: Iterable[list[str]]) -> list[Rate]:
             continue
         known = found.setdefault((rate.currency, rate.category, rate.country, rate.valid_from), rate)
         if known.price != rate.price:
-            errors.append({"line": line, "message": "an earlier line has a different price for the same"})
+            errors.append({"line": line, "message": "an earlier line has a different price for the same rate"})
     if not places:
         errors.append({"line": 1, "message": f"the header row must contain the columns {', '.join(COLUMNS)}"})
     if errors:

@@ -4,9 +4,10 @@
         ▲                     │                     │
         └───release, lower────┘◀──────reprice───────┘   (a reprice may also take more)
 
-A message reserves its price when it is accepted (`accept.sql`), and its outcome moves the rest (`judge`, `book`). The
-balance is a maintained row. Each change of it is a row in the same transaction: in `wallet_movements` if caused by a
-message, otherwise in `wallet_ledger`. Once a month's messages are gone, its sum replaces its movements (`closing.py`).
+A message reserves its price when it is accepted (`accept.sql`), and its outcome causes the other movements (`judge`,
+`book`). The balance is a maintained row. Each change of it is a row in the same transaction: in `wallet_movements` if
+caused by a message, otherwise in `wallet_ledger`. Once a month's messages are gone, its sum replaces its movements
+(`closing.py`).
 
 The rules nobody may break: total = available + reserved + consumed at every commit; entries are append-only, and their
 sums are the wallet's; a message is charged once, whatever arrives, in whatever order and however often. Only a delivery
@@ -144,7 +145,7 @@ SELECT v.*, $9 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::uuid[], $5::t
 
 # A separate statement, and the last one: accepting for these organizations waits from here until the commit. Rows are
 # locked in the order of the arrays, given how these connections plan joins, which is the order in which accepting locks
-# wallets. The days are written while the wallets are locked, so nobody else writes them.
+# wallets. The days are written while the wallets are locked, so no other transaction writes them.
 BALANCE = """
 WITH days AS (
     INSERT INTO wallet_days AS known (organization_id, day, category, messages, consumed)
@@ -254,11 +255,11 @@ async def book(conn: Connection, made: Settlement) -> None:
     )
 
 
-# ── What operators do ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── Changes by operators ──────────────────────────────────────────────────────────────────────────────────────────
 
 COLUMNS = "currency, available, reserved, consumed, total, updated_at, alert_below"
 
-# It gets the currency of the organization's first account, unless one is given.
+# A new wallet gets the currency of the organization's first account, unless one is given.
 ENSURE = """
 INSERT INTO wallets (organization_id, currency, updated_at)
 SELECT $1, coalesce($2, (SELECT currency FROM whatsapp_accounts WHERE organization_id = $1 AND state <> 'removed'
@@ -277,7 +278,7 @@ RETURNING {COLUMNS}
 RECORD = """
 INSERT INTO wallet_ledger (organization_id, id, movement, available, reason, created_at) VALUES ($1, $2, $3, $4, $5, $6)
 """
-# What is free moved no money.
+# Entries of free messages moved no money.
 USED = """
 SELECT EXISTS (SELECT FROM wallet_entries WHERE organization_id = $1 AND (available, reserved, consumed) <> (0, 0, 0))
 """
@@ -292,7 +293,7 @@ async def top_up(
     reason: str = "top-up",
     by: Principal = SYSTEM,
 ) -> Wallet:
-    """Add `amount` millionths. `currency`: sets that of a wallet never used, by default that of the organization's
+    """Add `amount` millionths. `currency`: a wallet that was never used takes it, by default that of the organization's
     first account; otherwise it must be the wallet's.
 
     Raises Invalid, NotFound.
@@ -340,7 +341,7 @@ async def _change(
         held = await conn.fetchrow(HELD, organization_id)
         assert held is not None
         known = Wallet(*held)
-        # An alert may have made the wallet before there was an account.
+        # Setting an alert may have created the wallet before there was an account.
         wanted = currency or await conn.fetchval(ACCOUNT, organization_id) or known.currency
         if wanted != known.currency and await conn.fetchval(USED, organization_id):
             if currency is not None:
