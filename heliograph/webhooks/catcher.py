@@ -123,7 +123,7 @@ SELECT event_id, caught_at, headers, body FROM webhook_caught
 async def caught(
     conn: Connection, actor: Actor, *, catcher: Catcher, rules: EndpointRules, limit: int
 ) -> list[CaughtAttempt]:
-    """What it caught, newest first, with each signature checked as by a receiver."""
+    """The attempts that it caught, newest first, with each signature checked as by a receiver."""
     secrets = await endpoints.secrets(conn, actor, id=catcher.id, rules=rules)
     rows = await conn.fetch(CAUGHT, actor.organization_id, catcher.id, limit)
     bodies = await at_rest.opened_bodies(conn, actor.organization_id, [(row["event_id"], row["body"]) for row in rows])
@@ -145,7 +145,7 @@ async def caught(
 
 ANY_PAST = """EXISTS (SELECT FROM webhook_endpoints
  WHERE status = 'active' AND catches_until IS NOT NULL AND catches_until <= now())"""
-# In the order of their ids, in which recording results locks them too.
+# In the order of ids, in which `recording/results.py` locks them too.
 PAST = """
 SELECT organization_id, id FROM webhook_endpoints
  WHERE status = 'active' AND catches_until IS NOT NULL AND catches_until <= now()
@@ -158,7 +158,8 @@ UPDATE webhook_endpoints SET status = 'disabled', disabled_at = now(), disabled_
 
 
 async def end_past(conn: Connection) -> int:
-    """End the catchers whose hour is over, with what they caught and what is queued for them; returns how many."""
+    """End the catchers whose hour is over, and delete what they caught and what is queued for them; returns how many
+    were ended."""
     async with conn.transaction():
         past = await conn.fetch(PAST, STEP)
         for organization_id, id in past:

@@ -1,8 +1,8 @@
 """Changing an endpoint: its address and events, pausing and resuming it, disabling and enabling it.
 
-    active ◄──► paused       events meanwhile wait, and are recovered on return
+    active ◄──► paused       events wait meanwhile, and are recovered when it is resumed
        ▲          │
-       └─► disabled ◄┘       events meanwhile are recovered only on request
+       └─► disabled ◄┘       events are recovered only on request
 
 The rule nobody may break: an endpoint that stops loses no event. Its queued events leave the queue
 (`recording/stopping.py`), and a replay of everything that it never received brings them back.
@@ -65,8 +65,8 @@ async def disable(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
     return after
 
 
-# A pause is not a failure: the period after which a failing endpoint is disabled pauses too. $9: it is enabled without
-# what it missed.
+# A pause is not a failure: the period after which a failing endpoint is disabled is paused too. $9: it is enabled
+# without the events that it missed.
 CHANGE = f"""
 UPDATE webhook_endpoints
    SET url = $4, subscribed_events = $5, description = $6, status = $7::text,
@@ -104,7 +104,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes, 
 
     Nothing is attempted while an endpoint is paused; events recorded meanwhile or already waiting are sent once it is
     resumed, up to REPLAY_DAYS back. Disabling drops what is queued, as `disable` does; an enabled endpoint starts
-    without failures and gets new events only, whatever happens to it later; with `recover` also those it missed.
+    without failures, and never gets the events that it missed; with `recover`, it gets those too.
     """
     problem = None if changes.url is None else endpoints.problem_of(changes.url, rules)
     if changes.recover is not None and changes.disabled is not False:

@@ -1,6 +1,6 @@
 """Detects organizations that no event reaches, because all of their endpoints fail.
 
-The rule nobody may break: no event, attempt or delivery is counted, and endpoints that are well are not read.
+The rule nobody may break: no event, attempt or delivery is counted, and healthy endpoints are not read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ FOR = timedelta(minutes=15)
 #: Maximum number of failing endpoints examined, and of organizations named.
 MOST, NAMED = 1_000, 3
 
-# What waits shows that there are events to deliver: an endpoint without any keeps the outcome of its last attempt. As
-# EXISTS, all deliveries that wait would be read at once, into a hash table.
+# Waiting deliveries show that there are events to deliver: an endpoint without any keeps the outcome of its last
+# attempt. With EXISTS, all waiting deliveries would be read into a hash table.
 UNREACHED = """
 WITH failing AS (
     SELECT DISTINCT organization_id FROM (
@@ -44,11 +44,11 @@ REACHED = "SELECT EXISTS (SELECT FROM webhook_endpoints WHERE last_success_at > 
 
 
 async def run(conn: Connection, settings: Settings) -> list[Check]:
-    """Checks whether events reach at least one live endpoint of each organization that has any."""
+    """Check whether events reach at least one live endpoint of each organization that has any."""
     name, rows = said("webhooks"), await conn.fetch(UNREACHED, FOR, WORTH_A_LOOK, MOST)
     if not rows:
         return [Check(name, "ok", said("no organization's endpoints all fail"))]
-    # Several organizations at once, and nobody is reached: the cause is here.
+    # If several organizations fail at once, and no endpoint is reached, the cause is on our side.
     if len(rows) > 1 and not await conn.fetchval(REACHED, FOR):
         detail = said(
             "no endpoint has been reached for %(minutes)s minutes; those of %(count)s organizations fail",

@@ -243,7 +243,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
 
 
 async def active(conn: Connection, actor: Actor, *, id: UUID) -> Endpoint:
-    """One endpoint that can be sent to. Raises NotFound, EndpointDisabled and EndpointPaused."""
+    """An endpoint that is in use and not paused. Raises NotFound, EndpointDisabled and EndpointPaused."""
     endpoint = _in_use(await get(conn, actor, id=id))
     if endpoint.status == "paused":
         raise EndpointPaused(id=str(id))

@@ -27,7 +27,7 @@ MOST_WAITING = 1_000
 #: At most this many events of a pause are scanned to count those waiting.
 LOOKED = 5_000
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-#: The longest range shown by the hour.
+#: The longest range shown in intervals of an hour.
 HOURLY = timedelta(days=7, hours=1)
 
 

@@ -68,7 +68,7 @@ RESULTS = (DELIVERED, REFUSED, GONE, UNSIGNED, *get_args(FailureKind))
 FAILED = "failed"
 #: How many attempts are scanned for a filtered page.
 LOOK = 5_000
-#: After and before every attempt.
+#: Positions after and before every attempt.
 NEWEST, OLDEST = (datetime(9999, 1, 1, tzinfo=UTC), UUID(int=0), 0), datetime(1971, 1, 1, tzinfo=UTC)
 
 _KEPT = """
@@ -126,7 +126,7 @@ WITH tried AS MATERIALIZED (
        FROM unnest($12::uuid[]) AS item (id) CROSS JOIN LATERAL (
             SELECT * FROM webhook_attempts
              WHERE organization_id = $1 AND event_id = item.id AND endpoint_id IS NOT DISTINCT FROM $2
-            OFFSET 0) kept  -- else all of the endpoint might be gone through
+            OFFSET 0) kept  -- otherwise all attempts at the endpoint might be scanned
       WHERE (started_at, event_id, attempt) < ($3, $4, $5) AND started_at >= $7
       ORDER BY started_at DESC, event_id DESC, attempt DESC LIMIT $6)
     UNION ALL
@@ -137,7 +137,7 @@ WITH tried AS MATERIALIZED (
                    SELECT *, array_position(events, item.id) AS at FROM webhook_successes s
                     WHERE {successes.HOLDING.format(organization="$1", since="item.since", id="item.id")}
                       AND s.endpoint_id IS NOT DISTINCT FROM $2
-                   OFFSET 0) s) one  -- else all of the organization might be gone through
+                   OFFSET 0) s) one  -- otherwise all rows of the organization might be scanned
      WHERE (one.started_at, one.id, 1) < ($3, $4, $5) AND one.started_at >= $7
 )
 {_FITTING}"""

@@ -154,8 +154,8 @@ async def replay(
     kinds: Sequence[str] | None = None,
     only_failed: bool = False,
 ) -> Replay:
-    """Deliver again what was recorded from `from_at` (within the last 30 days) to `to_at` (exclusive; None or a future
-    time means now). A worker does it, step by step.
+    """Deliver again the events recorded from `from_at` (within the last 30 days) to `to_at` (exclusive; None or a
+    future time means now). A worker does it, step by step.
 
     `kinds`: some of those the endpoint subscribes to; None means all of them. Tests are not repeated. `only_failed`:
     only events that this endpoint never answered with a 2xx, including those never sent to it. Raises NotFound,
@@ -213,7 +213,7 @@ async def recover(conn: Connection, actor: Actor, *, endpoint: Endpoint, since: 
     )
 
 
-# Waits for a step that is under way. Whoever stops an endpoint does this before locking the endpoint: the step may be
+# Waits for a step in progress. Code that stops an endpoint does this before locking the endpoint: the step may be
 # waiting for a worker that records a result, and that worker for the endpoint.
 LOCK = """
 SELECT id FROM webhook_replays WHERE organization_id = $1 AND endpoint_id = $2 AND status = 'running'
@@ -240,7 +240,7 @@ async def lock(conn: Connection, actor: Actor, *, endpoint_id: UUID) -> None:
 
 async def hold(conn: Connection, actor: Actor, *, endpoint_id: UUID, oldest: UUID | None) -> None:
     """The endpoint was paused: hold its requested replay, and move it back to before `oldest`, the first of its events
-    that left the queue. A recovery replay ends: its endpoint remembers how far back it reached."""
+    that left the queue. A recovery replay ends: its endpoint's row records how far back it reached."""
     await conn.execute(HOLD, actor.organization_id, endpoint_id, None if oldest is None else _before(oldest))
     await conn.execute(CANCEL, actor.organization_id, endpoint_id, [RETURN])
 
@@ -271,15 +271,14 @@ async def list_replays(
     return [Replay(*row.values()) for row in rows]
 
 
-# Among the replays whose rows were delivered, the one that has waited longest. Only a recovery replay waits for its
-# end: that of a requested one is set by the requesting process's clock, which may be milliseconds ahead of the
-# database.
+# Only a recovery replay waits for its end: that of a requested one is set by the requesting process's clock, which may
+# be milliseconds ahead of the database's.
 ANY_RUNNING = """
 EXISTS (SELECT FROM webhook_replays WHERE status = 'running' AND NOT held AND (cause = 'request' OR to_at <= now()))
 """
-# A transaction that recorded an event while the endpoint was stopped may last longer than SETTLING, and its event would
-# be passed over: a recovery replay waits for those that wrote before its end. Only sessions of roles that this one has
-# the rights of are ours.
+# The one that has waited longest, of those with fewer than $1 due rows. A transaction that recorded an event while the
+# endpoint was stopped may last longer than SETTLING, and its event would be skipped: a recovery replay waits for those
+# that wrote before its end. Only sessions of roles whose rights this role has are ours.
 TAKE = """
 SELECT r.organization_id, r.id, r.endpoint_id, r.to_at, r.kinds, r.only_failed, r.position, e.status AS endpoint, e.mode
   FROM webhook_replays r

@@ -34,7 +34,7 @@ SELECT w.event_id, w.endpoint_id, e.url, w.attempt, w.started_at, w.duration_ms,
           FROM unnest($2::uuid[], $3::uuid[]) AS item (id, since) CROSS JOIN LATERAL (
                SELECT *, array_position(events, item.id) AS at FROM webhook_successes s
                 WHERE {successes.HOLDING.format(organization="$1", since="item.since", id="item.id")}
-               OFFSET 0) s) w  -- else all of the organization might be gone through
+               OFFSET 0) s) w  -- otherwise all rows of the organization might be scanned
   LEFT JOIN LATERAL (
        SELECT url FROM webhook_endpoints WHERE organization_id = $1 AND id = w.endpoint_id OFFSET 0) e ON true
 """

@@ -1,6 +1,6 @@
 """Code that verifies the signature of a callback, in several languages, filled in with one endpoint's secret.
 
-The rule nobody may break: what is shown here was run. Tests execute each piece whose language is installed, against
+The rule nobody may break: all code shown here is tested. Tests execute each piece whose language is installed, against
 signatures made by `delivery.signing`; those of Python, Node and Java are the same as in docs/webhooks.md.
 """
 

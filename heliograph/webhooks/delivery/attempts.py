@@ -44,9 +44,9 @@ class Delivery(msgspec.Struct, gc=False):
     claimed_at: float = 0.0
     #: It was handed over without a claim.
     handed: bool = False
-    #: Another worker holds the row by now.
+    #: Its lease was lost: another worker may hold the row.
     lost: bool = False
-    #: Somebody requested it and looks at the answer.
+    #: It is a test event or an example: somebody requested it and will look at the answer.
     is_test: bool = False
     #: The trace, once looked up, of a traced message; and the span of the attempt in progress.
     trace: Context | None = None
@@ -66,8 +66,8 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, gc=False):
-    """What an attempt leaves behind for investigation: its URL, the identifying and signing headers, head and body of
-    the answer, the address connected to, and the duration of each step, seconds."""
+    """Data of an attempt, kept for investigation: its URL, the identifying and signing headers, head and body of the
+    answer, the address connected to, and the duration of each step, seconds."""
 
     url: str
     sent: str
@@ -81,7 +81,7 @@ class Evidence(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One try. `status`: of the HTTP answer, if there was one. `detail`: for operators, as made by `detail`."""
+    """One attempt. `status`: of the HTTP answer, if there was one. `detail`: for operators, as returned by `detail`."""
 
     started_at: datetime
     duration: float
@@ -92,7 +92,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
 
 
 def detail(text: str) -> str:
-    """Foreign text, made storable: short, without NUL and lone surrogates."""
+    """Text from outside, made storable: short, without NUL and lone surrogates."""
     return text[:DETAIL].replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
@@ -103,7 +103,7 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
     lease: Lease
     pause: float | None
     attempt: Attempt | None
-    #: Of the delivery.
+    #: The delivery's number; 0: there is no delivery.
     number: int = 0
 
 
@@ -166,7 +166,7 @@ SELECT item.organization_id, item.id, e.url,
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
        CROSS JOIN LATERAL (SELECT * FROM webhook_endpoints
                             WHERE organization_id = item.organization_id AND id = item.id AND status = 'active'
-                            OFFSET 0) e  -- else all endpoints might be gone through
+                            OFFSET 0) e  -- otherwise all endpoints might be scanned
 """
 
 

@@ -72,7 +72,7 @@ class Catching:
         self._batches: Batcher[Caught, None] = Batcher(self._store, limit=BATCH, indivisible=is_down)
 
     async def take(self, caught: Caught) -> Answer | Failure:
-        """204 once it is stored. While the database is away, the attempt fails as if the receiver were away."""
+        """204 once it is stored. While the database is unavailable, the attempt fails as if the receiver were."""
         try:
             await self._batches.put(caught)
         except Exception as error:

@@ -19,17 +19,17 @@ from uuid import UUID
 
 Job = TypeVar("Job")
 
-#: The window of an endpoint once it gave its first answer; until then it has one place.
+#: The window of an endpoint once it has given its first answer; until then it has one place.
 START = 2
 #: Consecutive failures after which an endpoint counts as failing; after a timeout at once, because it costs most.
 STREAK = 3
 #: An endpoint whose attempts got no answer for this long counts as failing until one arrives; seconds. Waiting for
 #: their timeouts instead would let new endpoints that hang keep all new ones from being tried.
 SILENT = 1.0
-#: Windows of rows claimed ahead: up to 8 for fast receivers, fewer for those slower than 1/8 s.
+#: Rows claimed ahead, in windows: up to 8 for fast receivers, fewer for those slower than 1/8 s.
 AHEAD = 8
-#: The same for deliveries handed over: more, since those without room cost a claim. A worker processes them in some
-#: four seconds; until then nobody else can.
+#: The same for deliveries handed over: more, since those without room cost a claim. A worker sends them within some
+#: four seconds; until then no other worker can.
 HANDED, HANDED_SECONDS = 32, 4.0
 
 
@@ -173,7 +173,7 @@ class Concurrency(Generic[Job]):
             self._move(line, self.failing)
 
     def busy(self, line: EndpointQueue[Job]) -> None:
-        """Nothing more could be sent concurrently: others use this destination as well."""
+        """No further attempt could be sent concurrently: other endpoints use this destination as well."""
         line.window = line.knee = max(1.0, line.in_flight - 1.0)
 
     def unsettle(self, line: EndpointQueue[Job], now: float) -> None:

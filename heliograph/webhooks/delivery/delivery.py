@@ -147,7 +147,7 @@ class Deliverer:
             self.wake.set()
 
     def handover(self) -> Handover:
-        """For one transaction that records events: this worker delivers those that it has room for."""
+        """A handover for one transaction that records events: this worker delivers those that it has room for."""
         return Handover(self._token, room=self._room, deliver=self._take_over, seconds=self._lease_seconds)
 
     async def renew(self) -> None:
@@ -163,7 +163,7 @@ class Deliverer:
 
     async def drain(self, grace: float) -> None:
         """Claim nothing more, let attempts in progress end for at most `grace` seconds, record their results, and
-        return the rest. Raises what the database raises; the leases then end by themselves."""
+        return the rest. Raises the database's errors; the leases then end by themselves."""
         self._draining = True
         async with self._claiming:
             waiting = [delivery for line in self._lines.values() for delivery in line.waiting]
@@ -282,7 +282,7 @@ class Deliverer:
                 )
 
     def _pump(self) -> bool:
-        """Begin an attempt in each free place that is waited for; False: nobody waits, or no place is free."""
+        """Begin attempts while deliveries wait and places are free; returns whether there was one to begin."""
         now = self._loop.time()
         begun = False
         while (picked := self._places.pick(now)) is not None:

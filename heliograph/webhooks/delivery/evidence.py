@@ -28,7 +28,7 @@ REMEMBERED = 10_000
 
 
 class Allowance:
-    """How much evidence each endpoint may leave now, within one worker."""
+    """How much evidence may be kept for each endpoint now, within one worker."""
 
     def __init__(self) -> None:
         #: Bytes left, and as of when.
@@ -62,7 +62,7 @@ def size(evidence: Evidence) -> int:
     return ROW + len(evidence.head) + len(evidence.body)
 
 
-# Evidence already stored was recorded by a commit whose answer was lost.
+# Evidence may have been stored already, by a commit whose answer was lost.
 INSERT = """
 INSERT INTO webhook_attempt_evidence (organization_id, begun_on, event_id, endpoint_id, started_at, url, sent, head,
                                       body, address, dns_ms, connect_ms, tls_ms, first_byte_ms)

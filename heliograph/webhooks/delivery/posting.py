@@ -91,11 +91,11 @@ class Poster:
         self._closed = False
 
     async def destinations(self, keys: Sequence[tuple[UUID, UUID]]) -> list[Destination | None]:
-        """Endpoints, by (organization, id). Raises what the database raises."""
+        """Endpoints, by (organization, id). Raises the database's errors."""
         return list(await asyncio.gather(*[self._destinations.get(key) for key in keys]))
 
     def forget(self, organization_id: UUID, endpoint_id: UUID) -> None:
-        """The endpoint has changed."""
+        """Drop an endpoint from the cache, since it has changed."""
         self._destinations.forget((organization_id, endpoint_id))
 
     def start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> bool:
@@ -148,7 +148,8 @@ class Poster:
         return True
 
     async def _trace_and_start(self, line: EndpointQueue[Delivery], delivery: Delivery) -> None:
-        """Look up the trace of a delivery that seems to have one. If the database is away, it is sent without."""
+        """Look up the trace of a delivery that seems to have one. If the database is unavailable, it is sent without
+        one."""
         try:
             async with self._pool.acquire() as conn:
                 delivery.trace = await traces.of_event(conn, delivery.lease.organization_id, delivery.body)
@@ -189,7 +190,7 @@ class Poster:
         task.add_done_callback(self._tasks.discard)
 
     async def _load_and_post(self, key: tuple[UUID, UUID]) -> None:
-        """Load an endpoint, and post what waits for it. However long loading took, this is the current version."""
+        """Load an endpoint, and post the deliveries that wait for it, to this version however long loading took."""
         try:
             destination = await self._destination(key)
         except Exception:

@@ -1,6 +1,6 @@
 """Signatures of webhook attempts, for the sender and for receivers.
 
-The rule nobody may break: what is signed is the raw body as sent, and every attempt is signed afresh with its own
+The rule nobody may break: a signature covers the raw body as sent, and every attempt is signed afresh with its own
 timestamp; only the event id stays the same.
 
 A secret is `whsec_` and the base64 of 32 random bytes. Two schemes are sent side by side; they use different bytes

@@ -39,7 +39,7 @@ class WebhookWork(Work):
         self._deliverer.wake.set()
 
     def handover(self) -> Handover:
-        """For one transaction of another part, whose events are delivered at once."""
+        """A handover for one transaction of another part of the worker, whose events are delivered at once."""
         return self._deliverer.handover()
 
     async def stop(self, *, grace: float) -> None:

@@ -1,1 +1,1 @@
-"""Recording: events, their deliveries to endpoints, and the results: everything that is written about webhooks."""
+"""Recording of events, their deliveries to endpoints, and the results: everything that is stored about webhooks."""

@@ -1,4 +1,4 @@
-"""Sealing what deliveries leave behind, for organizations that seal their texts: bodies caught by a catcher, and
+"""Seals what is stored of deliveries, for organizations that seal their texts: bodies caught by a catcher, and
 responses of receivers, which may repeat a text.
 
 Only the text of a body is sealed, in place, so that a search for a number still finds it; it is restored byte for

@@ -52,7 +52,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 # A delivery is inserted already leased ($10, for $11 seconds) while its endpoint, one of $9, has room; $12 is the room
-# of each. None is leased while an operator has any hold: the claim checks which.
+# of each. None is leased while any hold by an operator is in force: the claim checks which.
 RECORD = """
 WITH event AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[],
@@ -70,7 +70,7 @@ WITH event AS MATERIALIZED (
            SELECT id FROM webhook_endpoints
             WHERE organization_id = event.organization_id AND status = 'active' AND mode = event.mode
               AND event.kind = ANY (subscribed_events)
-           OFFSET 0  -- else the endpoints of all organizations might be gone through
+           OFFSET 0  -- otherwise the endpoints of all organizations might be scanned
            ) endpoint
 ), queued AS (
     INSERT INTO queue (kind, line, organization_id, due_at, id, claims, lease_until, lease_token)

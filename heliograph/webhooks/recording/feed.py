@@ -1,7 +1,7 @@
 """The feed: an organization's events in order, for clients that fetch what they missed.
 
 The rule nobody may break: a client that continues from the position of the last event it read misses nothing. Ids are
-made before their transactions commit, so an event may become visible after one with a higher id. The feed therefore
+created before their transactions commit, so an event may become visible after one with a higher id. The feed therefore
 ends before the oldest transaction that may still add one.
 """
 
@@ -51,8 +51,8 @@ class Page(msgspec.Struct, frozen=True):
 
 
 # A separate statement, run before the one that reads, so that commits between the two are seen. Read-only transactions
-# (a dump, a report) delay nothing. One that waits for a lock may be about to write. Only sessions of roles that this
-# one has the rights of are ours: a role that sees all others (`pg_read_all_stats`) must not wait for them.
+# (a dump, a report) delay nothing. A transaction that waits for a lock may be about to write. Only sessions of roles
+# whose rights this role has are ours: one that sees all sessions (`pg_read_all_stats`) must not wait for the others.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - make_interval(secs => $1)
   FROM pg_stat_activity

@@ -53,17 +53,17 @@ class Handover:
         self._taken.append((event, endpoint_id))
 
     def deliver(self) -> None:
-        """The transaction has committed: deliver what was taken."""
+        """Deliver what was taken; called after the transaction has committed."""
         if self._taken:
             taken, self._taken = self._taken, []
             self._deliver(taken)
 
 
 class Deliveries(Protocol):
-    """What other parts of a worker use of the delivering part."""
+    """The part of a worker that delivers, as its other parts use it."""
 
     def queued(self) -> None:
-        """Deliveries were queued."""
+        """Called after deliveries were queued."""
 
     def handover(self) -> Handover | None:
-        """For one transaction; None: nothing is delivered here."""
+        """A handover for one transaction; None: this worker delivers nothing."""

@@ -65,7 +65,7 @@ RETURNING {_COUNTED}
 """
 
 # Attempts whose number is taken: the event was queued again (a resend, a replay), or two workers held its row in
-# succession. They are numbered on from the last attempt. One already stored, by a commit whose answer was lost, is
+# succession. Their numbers continue from the last attempt's. One already stored, by a commit whose answer was lost, is
 # recognized by its start time. Few attempts come here, so the common INSERT need not look for the last number.
 # (smallint ends at 32,767: further resends of one event are made, but leave no row.)
 INSERT_AGAIN = f"""
@@ -105,7 +105,7 @@ UPDATE webhook_endpoints e
        disabled_reason = {_VERDICT}
   FROM unnest($1::uuid[], $2::uuid[], $3::boolean[], $4::integer[], $5::boolean[])
        AS told (organization_id, id, succeeded, failures, gone)
- WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- else all endpoints might be gone through
+ WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- otherwise all endpoints might be scanned
    AND e.organization_id = told.organization_id AND e.id = told.id AND e.status = 'active'
 RETURNING e.id, e.disabled_reason, e.organization_id, e.consecutive_failures, e.mode, e.url
 """
@@ -127,7 +127,7 @@ class Record:
         self._runner: asyncio.Task[None] | None = None
         #: When a success was last written, for endpoints whose rows show them as healthy.
         self._well: dict[UUID, float] = {}
-        #: Held while rows are finished; anyone locking several of them takes it first, to avoid deadlocks.
+        #: Held while rows are finished; code that locks several of them takes it first, to avoid deadlocks.
         self.writing = asyncio.Lock()
 
     def put(self, ended: Ended) -> None:

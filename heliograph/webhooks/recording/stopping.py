@@ -1,7 +1,7 @@
 """What happens to deliveries waiting for an endpoint that is paused or disabled: they leave the queue, and the endpoint
-remembers how many they were and since when it has been missing events.
+records how many there were and since when it has been missing events.
 
-The rule nobody may break: whoever stops an endpoint calls `stop` in the same transaction, after writing its status.
+The rule nobody may break: code that stops an endpoint calls `stop` in the same transaction, after writing its status.
 Events recorded from then on are not queued for it, so a single moment identifies all that the endpoint missed.
 """
 
@@ -40,7 +40,7 @@ UPDATE webhook_endpoints e
                             WHERE r.organization_id = e.organization_id AND r.endpoint_id = e.id
                               AND r.status = 'running' AND r.cause = 'return'))
   FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::timestamptz[]) AS item (organization_id, id, count, oldest)
- WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- else all endpoints might be gone through
+ WHERE e.organization_id = ANY ($1) AND e.id = ANY ($2)  -- otherwise all endpoints might be scanned
    AND e.organization_id = item.organization_id AND e.id = item.id
 """
 

@@ -1,8 +1,9 @@
 """First successes: deliveries that succeeded at the first attempt, many to a row.
 
 Nearly every delivery ends like this, and one row for each cost more than everything else about recording it (decision
-0069). A row holds deliveries to one endpoint whose events were made within the same second, so an event is found among
-the few rows of that second; their attempts began within the same ten seconds, so a list by time reads few rows too.
+0069). A row holds deliveries to one endpoint whose events were created within the same second, so an event is found
+among the few rows of that second; their attempts began within the same ten seconds, so a list by time reads few rows
+too.
 
 The rule nobody may break: a first attempt is recorded here or in `webhook_attempts`, never in both. It is recorded here
 only in the statement that deletes its queue row under a first lease.
@@ -48,8 +49,8 @@ HOLDING = """s.organization_id = {organization} AND s.first_event >= {since} AND
 #: When the attempt at element `at` of a row `s` began.
 STARTED = "s.started_from + s.started_ms[{at}] * interval '1 millisecond'"
 
-# All or nothing: if one of the leases was lost, each result is then stored separately. A part is what goes into one
-# row: elements $7 to $8 of the arrays.
+# All or nothing: if one of the leases was lost, each result is then stored separately. Each part becomes one row: it is
+# elements $7 to $8 of the arrays.
 STORE = f"""
 WITH part AS MATERIALIZED (
     SELECT * FROM unnest($4::uuid[], $5::uuid[], $6::uuid[], $7::integer[], $8::integer[], $9::timestamptz[],
@@ -77,7 +78,7 @@ WITH part AS MATERIALIZED (
 ), told AS (
     UPDATE webhook_endpoints e SET last_success_at = now(), consecutive_failures = 0, failing_since = NULL
       FROM unnest($12::uuid[], $13::uuid[]) AS well (organization_id, id)
-     WHERE e.organization_id = ANY ($12) AND e.id = ANY ($13)  -- else all endpoints might be gone through
+     WHERE e.organization_id = ANY ($12) AND e.id = ANY ($13)  -- otherwise all endpoints might be scanned
        AND e.organization_id = well.organization_id AND e.id = well.id AND e.status = 'active'
        AND (SELECT yes FROM whole)
 )

@@ -2,7 +2,7 @@
 wants that.
 
 Only the value of the text is sealed, so that code that erases texts, or finds the events that have one, reads the same
-JSON for every organization. The rule nobody may break: `data` is handed to nobody before it went through `opened`.
+JSON for every organization. The rule nobody may break: `data` is given to nobody before it has passed through `opened`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def sealed(conn: Connection, events: Collection[Stored]) -> list[str]:
 
 
 async def opened(conn: Connection, events: Sequence[Stored]) -> list[str]:
-    """Stored data in plain, in order; a text whose key was destroyed, or cannot be opened here, is null."""
+    """Stored data in plain text, in order; a text whose key was destroyed, or cannot be opened here, is null."""
     found, _ = await read(conn, events)
     return found
 

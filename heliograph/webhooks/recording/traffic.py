@@ -26,7 +26,7 @@ Key = tuple[UUID, UUID, datetime, str]
 
 
 class Tally:
-    """What a batch adds: one row for each endpoint, hour and result in it."""
+    """The roll-up of a batch: one row for each endpoint, hour and result in it."""
 
     __slots__ = ("_counts",)
 
