@@ -1,4 +1,4 @@
-"""Opt-outs when a number gets another owner: whoever moved away takes theirs along, and the number keeps them.
+"""Opt-outs when a number gets another owner: they follow the former owner, and also stay with the number.
 
 The rule nobody may break: an opt-out in force for a person before a link is removed is in force for them afterwards.
 """
@@ -15,8 +15,8 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.ids import uuid7
 from heliograph.consent import optouts
 
-# An opt-out may have no history any more: an erasure leaves the opt-out alone. A statement that the other person has
-# already is not repeated.
+# An opt-out may have no history anymore: an erasure deletes the history, but not the opt-out. A statement that the
+# other person already has is not repeated.
 STANDING = """
 WITH given AS (
     SELECT said.* FROM names_of_person($1, $2) names CROSS JOIN LATERAL (
@@ -46,21 +46,21 @@ VALUES ($1, $2, $3, 'out', $4, $5, $6, $7, $8, $9, $10, $11)
 
 
 class Handover(msgspec.Struct, frozen=True, gc=False):
-    """A number that is somebody else's now, and where its former owner moved."""
+    """A number that belongs to somebody else now, and the number that its former owner moved to."""
 
     organization_id: UUID
     number: str
     moved_to: str
     left_at: datetime
-    #: The two were never one person's here: the move was learnt too late.
+    #: The two numbers were never linked here: we learned of the move too late.
     is_separate: bool = False
 
 
 async def hand_on(conn: Connection, handovers: Sequence[Handover]) -> None:
-    """Divide the opt-outs of numbers and of those who left them, who are two people now, in the caller's transaction.
+    """Separate the opt-outs of numbers from those of the people who left them, in the caller's transaction.
 
-    Those of a number are also its former owner's. Those that had been said under other names by the time of the move
-    stay with the number as well, whose new owner can lift them by START.
+    A number's opt-outs also apply to its former owner. Those that the former owner stated under other names before the
+    move also stay with the number, whose new owner can lift them by START.
     """
     for one in handovers:
         pairs = [(one.organization_id, one.number), (one.organization_id, one.moved_to)]

@@ -1,12 +1,12 @@
 """Keywords that people send to stop messages, to resume them, or to ask for help. Pure.
 
 Each language of the countries we serve has its own. A word as clear as STOP counts everywhere; a word that means
-something else in another language counts only where its own is spoken; and a word that is ambiguous even there (SAIR,
-BAJA) is `doubtful`: the caller has to know what the person was answering.
+something else in another language counts only where its own language is spoken; and a word that is ambiguous even there
+(SAIR, BAJA) is `doubtful`: the caller has to know what the person was answering.
 
 The rule nobody may break: only a message that consists of a keyword counts, however often it repeats it, except for a
-few words of courtesy around a clear one, a word for advertising, or the name of whom it is for. "Stop by tomorrow"
-stops nothing, and nobody is unsubscribed by something they did not say.
+few words of courtesy around a clear one, a word for advertising, or the name of the organization that is meant. "Stop
+by tomorrow" stops nothing, and nobody is unsubscribed by something they did not say.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ COURTESY = frozenset(
     }
 )
 MOST_COURTESY = 3
-#: What people call advertising. Beside a clear word, none of it is wanted: "Stop promotions", in the template's
-#: language, is the button that Meta offers for marketing templates.
+#: Words for advertising. Next to a clear word, they ask to stop it: "Stop promotions", in the template's language, is
+#: the button that Meta offers for marketing templates.
 PROMOTIONS = frozenset({"promotions", "promotion", "promotional", "promos", "promo", "marketing", "ads"})
-#: Articles, which people write before such a word; without one, they mean nothing.
+#: Articles, which people write before such a word, and which are ignored only with one.
 ARTICLES = frozenset({"the", "as", "os", "a", "das", "dos", "de", "les", "la", "des", "las", "los", "die"})
 
 
@@ -193,9 +193,10 @@ def find(
 ) -> tuple[Keyword, str] | None:
     """What the text asks for, and the keyword, folded; None: the text is not a keyword.
 
-    `additions`: an organization's own words for STOP, folded. `names`: its names, by `fold_name`: "STOP ACME" is for
-    Acme, and nothing for anybody else. `others`: the names of those with whom it shares the number. `countries`: those
-    whose languages the person may write in. "doubtful" means STOP in reply to a campaign, and a question otherwise.
+    `additions`: an organization's own words for STOP, folded. `names`: its names, by `fold_name`: "STOP ACME" concerns
+    Acme and no other organization. `others`: the names of organizations that share the number with it. `countries`:
+    those whose languages the person may write in. "doubtful" means STOP in reply to a campaign, and a question
+    otherwise.
     """
     if len(text) > LONGEST:
         return None
@@ -221,7 +222,8 @@ def find(
             return "doubtful", one
     if (clear := _clear(words)) is not None:
         return "stop", clear
-    # Before advertising, which somebody may be called: on a shared number, "STOP Marketing" is then for them only.
+    # Names come first, as one may be a word for advertising: on a shared number, "STOP Marketing" then stops only its
+    # owner's messages.
     directed = _directed(words) if names or others else []
     for keyword, name in directed:
         if name in names:
@@ -246,7 +248,7 @@ def is_directed(text: str) -> bool:
 
 def _directed(words: list[str]) -> list[tuple[str, str]]:
     """The clear word that a text begins or ends with, and the rest as a name, with and without words of courtesy and of
-    advertising, and with and without what joins them ("STOP au 36180")."""
+    advertising, and with and without a joining word ("STOP au 36180")."""
     found = []
     for word, rest in ((words[0], words[1:]), (words[-1], words[:-1])):
         if rest and word in _STOP - _LOOSE:

@@ -1,5 +1,5 @@
 """The names by which people know an organization: its own, its sender IDs and the verified names of its WhatsApp
-numbers. "STOP ACME" is for whoever that is."""
+numbers. "STOP ACME" is meant for the organization of that name."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SELECT organization_id, verified_name FROM whatsapp_numbers WHERE organization_i
 
 
 async def of(conn: Connection, said: Collection[tuple[UUID, str]]) -> dict[UUID, frozenset[str]]:
-    """The names, as `keywords.find` takes them, of those organizations to which one of these texts says STOP together
-    with other words. Hardly any does, so as a rule there is no query."""
+    """The names, as `keywords.find` takes them, of the organizations that got one of these texts with STOP and other
+    words in it. Hardly any text is like that, so there is usually no query."""
     asked = {organization_id for organization_id, text in said if keywords.is_directed(text)}
     if not asked:
         return {}

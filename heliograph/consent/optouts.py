@@ -84,7 +84,7 @@ SELECT 1 FROM (
 
 
 async def hold(conn: Connection, pairs: Collection[Pair]) -> None:
-    """Lock people's opt-outs, for who is about to change them or their history in this transaction."""
+    """Lock people's opt-outs, before they or their history are changed in this transaction."""
     await conn.execute(HOLD, *_columns(pairs))
 
 
@@ -216,7 +216,8 @@ ON CONFLICT DO NOTHING
 
 
 async def restore(conn: Connection, pairs: Collection[Pair]) -> set[Pair]:
-    """After opt-outs were withdrawn: keep those people opted out who have another standing one; returns them."""
+    """After opt-outs were withdrawn, keep those people opted out who have another one that still stands; returns
+    them."""
     await conn.execute(RESTORE, *_columns(pairs))
     return await current(conn, pairs)
 
@@ -334,7 +335,7 @@ async def _record(
     after: dict[str, object] | None = None,
     reason: str = "",
 ) -> None:
-    # Nothing recorded may identify the person: the log outlives the erasure of people.
+    # Nothing recorded may identify the person: the log is kept when a person is erased.
     await audit.record(
         conn, actor, action, object_id=phones.masked(one.recipient), before=before, after=after, reason=reason
     )

@@ -7,11 +7,11 @@ a person (people.sql).
 
 A number that its person has moved away from (`leave`) stays linked until somebody else writes from it or changes to it:
 then it is another person's (`take`). Its former owners stay known, with their times (former_names): a message is stored
-under a number, and belongs to whoever had it then (`owned`).
+under a number, and belongs to the person who had it then (`owned`).
 
-The rule nobody may break: nothing else removes a link, and whoever removes one hands on the opt-outs
-(`consent.handing_on`). A reassigned number keeps its old owner's opt-out, which costs a message; a lost link would send
-one to somebody who said STOP.
+The rule nobody may break: nothing else removes a link, and code that removes one hands on the opt-outs
+(`consent.handing_on`). A reassigned number keeps its old owner's opt-out, so a message may be withheld needlessly; a
+lost link would send one to somebody who said STOP.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from heliograph.base.ids import uuid7
 #: An organization, and two names of one person: E.164, or a user id.
 Link = tuple[UUID, str, str]
 
-# Names that are already linked, as most are, cost one look-up. Whose a number is that its person has left, nobody knows
-# before somebody writes from it.
+# Names that are already linked, as most are, cost one look-up. A number that its person has left gets no new links:
+# its owner is unknown until somebody writes from it.
 UNKNOWN = """
 SELECT item.n FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS item (organization_id, one, other, n)
   LEFT JOIN LATERAL (SELECT person, left_at IS NOT NULL AS is_left FROM person_names
@@ -169,8 +169,8 @@ SELECT item.n, known.left_at, known.moved_to, known.is_taken
 
 
 async def left(conn: Connection, names: Collection[tuple[UUID, str]]) -> dict[tuple[UUID, str], list[DepartedNumber]]:
-    """Those of the names, as (organization, address), that people have left: each time, in order. Only the last one may
-    not have been taken."""
+    """Departures from those of the names, as (organization, address), that people have left, in order. Only after the
+    last one may the number not have been taken."""
     asked = list(names)
     rows = await conn.fetch(LEFT, [one for one, _ in asked], [phones.person(address) for _, address in asked])
     found: dict[tuple[UUID, str], list[DepartedNumber]] = {}
@@ -201,7 +201,7 @@ async def come_back(conn: Connection, organization_id: UUID, number: str, *, at:
     await conn.execute(RETURN, organization_id, phones.person(number), at)
 
 
-# Nobody leaves a number in the second in which somebody else did: should Meta say so, the one learnt last counts.
+# Two people do not leave a number in the same second: if Meta reports that nevertheless, the last report counts.
 TAKE = """
 WITH former AS (
     INSERT INTO former_names (organization_id, name, person, left_at, moved_to, taken_at)
@@ -215,8 +215,8 @@ UPDATE person_names SET person = $3, left_at = NULL, moved_to = NULL WHERE organ
 
 
 async def take(conn: Connection, organization_id: UUID, number: str, *, at: datetime) -> None:
-    """Record that somebody else uses a number that its person had left: it is another person's now. The caller
-    hands on opt-outs and conversations, in the same transaction."""
+    """Record that somebody else uses a number that its person had left: it is another person's now. The caller hands
+    on opt-outs and conversations, in the same transaction."""
     await conn.execute(TURN, [str(organization_id)])
     await conn.execute(TAKE, organization_id, phones.person(number), uuid7(), at)
 
@@ -234,8 +234,8 @@ ON CONFLICT (organization_id, name, left_at) DO NOTHING
 
 
 async def had(conn: Connection, organization_id: UUID, number: str, *, until: datetime, moved_to: str) -> None:
-    """Record that whoever has another number now had this one until they moved, although it is somebody else's and was
-    never linked to theirs. Runs in the caller's transaction."""
+    """Record that the owner of `moved_to` had `number` until they moved, although it now belongs to somebody else and
+    was never linked to theirs. Runs in the caller's transaction."""
     await conn.execute(TURN, [str(organization_id)])
     keys = phones.person(number), phones.person(moved_to)
     await conn.execute(HAD, organization_id, *keys, uuid7(), until, moved_to)
@@ -250,7 +250,7 @@ async def names(conn: Connection, organization_id: UUID, address: str) -> list[s
 
 
 class OwnedName(msgspec.Struct, frozen=True):
-    """A name of a person, as a key, and from when until when it was theirs; None: always, or still."""
+    """A name of a person, as a key, and the period in which it was theirs; None: always, or still."""
 
     name: str
     since: datetime | None = None
@@ -287,8 +287,8 @@ SELECT (SELECT count(*) FROM person_names WHERE organization_id = $1 AND name = 
 
 
 async def linked(conn: Connection, organization_id: UUID, names: Collection[str]) -> int:
-    """How many links these names of one person have, with numbers that they had before somebody else did. An erasure
-    keeps them: an opt-out under one name holds for all, and messages of a number that changed hands are told apart by
-    them, also when somebody else is erased."""
+    """How many links these names of one person have, including numbers that they had before somebody else did. An
+    erasure keeps them: an opt-out under one name holds for all, and messages of a number that changed hands are
+    attributed by them, even when somebody else is erased."""
     found: int = await conn.fetchval(LINKED, organization_id, list(names))
     return found

@@ -1,11 +1,11 @@
--- names_of_person: the names of one person in an organization: the given one's key first, then those linked to it.
+-- names_of_person: the names of one person in an organization: the key of the given one first, then those linked to it.
 --
 -- It is inlined into the calling statement, so that each look-up uses a whole key. LIMIT keeps it that way, even in a
 -- plan made while a table was empty.
 CREATE OR REPLACE FUNCTION names_of_person(p_organization uuid, p_address text) RETURNS TABLE (name text)
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT names.name
-      FROM (SELECT person_of(p_address) AS name OFFSET 0) own  -- worked out once; without OFFSET, for each use of it
+      FROM (SELECT person_of(p_address) AS name OFFSET 0) own  -- computed once; without OFFSET, for each use of it
       CROSS JOIN LATERAL (
            SELECT own.name
            UNION ALL

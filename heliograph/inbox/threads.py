@@ -2,7 +2,7 @@
 
 A thread is a maintained row, so that the list can be read in the order of the latest messages without reading messages.
 The rule nobody may break: it is updated in the transaction that stores the message, as one of its last statements and
-in the order of the threads' keys. It has a few marks: who takes care of it, whether it was seen, whether it is closed;
+in the order of the threads' keys. It has a few marks: who it is assigned to, whether it was seen, whether it is closed;
 a new message reopens it.
 """
 
@@ -50,7 +50,7 @@ class Thread(msgspec.Struct, frozen=True):
     channel: str
     line_id: UUID
     peer: str
-    #: The id of the last message that they wrote.
+    #: The id of the last message that the peer wrote.
     message_id: UUID
     heard_at: datetime
     is_unread: bool
@@ -59,7 +59,7 @@ class Thread(msgspec.Struct, frozen=True):
 
 
 def id_of(line_id: UUID, peer: str) -> UUID:
-    """The id of the thread of an SMS."""
+    """The id of the thread that an SMS belongs to."""
     return UUID(bytes=hashlib.sha256(f"{line_id} {peer}".encode()).digest()[:16])
 
 
@@ -73,7 +73,7 @@ ON CONFLICT (organization_id, id) DO UPDATE
 
 
 async def note(conn: Connection, heard: Sequence[InboundMessage]) -> None:
-    """Note messages in their threads, in the caller's transaction."""
+    """Record messages in their threads, in the caller's transaction."""
     newest: dict[tuple[int, int], tuple[UUID, InboundMessage]] = {}
     for one in heard:
         id = one.thread_id or id_of(one.line_id, one.peer)
@@ -96,7 +96,7 @@ async def note(conn: Connection, heard: Sequence[InboundMessage]) -> None:
 
 
 class PeerMoved(msgspec.Struct, frozen=True):
-    """A peer has another address."""
+    """A peer's change of address."""
 
     organization_id: UUID
     thread_id: UUID
@@ -105,7 +105,7 @@ class PeerMoved(msgspec.Struct, frozen=True):
     at: datetime
 
 
-# Whoever wrote later did so from an address that is newer still. A user id replaces no number.
+# A peer who wrote later did so from an address that is newer still. A user id does not replace a number.
 MOVE = """
 UPDATE inbox_threads t SET peer = v.peer
   FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::timestamptz[]) AS v (organization_id, id, peer, at)
@@ -115,7 +115,7 @@ UPDATE inbox_threads t SET peer = v.peer
 
 
 async def move(conn: Connection, moved: Sequence[PeerMoved]) -> None:
-    """Answer peers at their new address, in the caller's transaction, after `note`. Each thread is named once."""
+    """Address replies to peers' new addresses, in the caller's transaction, after `note`. Each thread occurs once."""
     rows = sorted(moved, key=lambda one: (one.organization_id.int, one.thread_id.int))
     if rows:
         await conn.execute(
@@ -195,7 +195,7 @@ UPDATE inbox_threads SET seen_id = $3 WHERE organization_id = $1 AND id = $2 AND
 
 
 async def see(conn: Connection, actor: Actor, *, id: UUID, message_id: UUID) -> None:
-    """Record that somebody who answers has seen the thread up to a message."""
+    """Record that somebody who may answer has seen the thread up to a message."""
     await conn.execute(SEE, actor.organization_id, id, message_id)
 
 
@@ -207,7 +207,7 @@ UPDATE inbox_threads SET assigned_to = $3 WHERE organization_id = $1 AND id = $2
 
 async def assign(conn: Connection, actor: Actor, *, id: UUID, user_id: UUID | None, was: UUID | None) -> bool:
     """Assign it to somebody, or with None to nobody in particular. `was`: whom it was assigned to when the caller
-    looked; False: meanwhile it was assigned to somebody else, and stays so. Raises NotFound."""
+    looked; False: it was assigned to somebody else meanwhile, and is left unchanged. Raises NotFound."""
     async with conn.transaction():
         before = await get(conn, actor, id=id)
         if before.assigned_to == user_id:
@@ -256,7 +256,7 @@ async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> None:
             await audit.record(conn, actor, "conversation.closed", object_id=id, after={"is_closed": False})
 
 
-# What is newer than this thread has marks of its own. In the order of their keys, as threads are always locked.
+# Newer threads keep their own marks. In the order of their keys, in which threads are always locked.
 SPREAD = """
 UPDATE inbox_threads t
    SET assigned_to = m.assigned_to, closed_at = m.closed_at,

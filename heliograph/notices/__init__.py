@@ -1,7 +1,7 @@
-"""The bell: what needs somebody's attention, recorded by the code that knows it, in the transaction where it happens.
+"""The bell: what needs somebody's attention, recorded by the code that detects it, in the transaction where it happens.
 
     campaign, endpoint, import, sender, template, number ── recording ──► notices ── reading ──► the bell, its page
-    quota, keys, wallets ── standing, every five minutes ──────┘
+    quota, keys, wallets ── conditions, every five minutes ────┘
 
 The rule nobody may break: one cause rings once (`recording`), and nobody is notified of what their role may not see
 (`kinds`).

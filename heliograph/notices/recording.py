@@ -19,7 +19,7 @@ LONGEST = 200
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something that needs attention. `object`: the id of what it concerns; `name`: its display name; `facts`: as
+    """Something that needs attention. `object`: the id of the object concerned; `name`: its display name; `facts`: as
     listed in `kinds`."""
 
     organization_id: UUID

@@ -1,4 +1,4 @@
-"""Somebody's choices of how to be notified, by kind of notice: only deviations from the defaults are stored."""
+"""A person's choices of how to be notified, by kind of notice: only deviations from the defaults are stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checked(
         if kind not in offered
     ]
     wrong += [
-        (f"ways.{kind}", "enum", f"Ways of `{kind}` must be of {', '.join(offered[kind])}")
+        (f"ways.{kind}", "enum", f"Ways of `{kind}` must be among {', '.join(offered[kind])}")
         for kind, chosen in ways.items()
         if kind in offered and chosen is not None and not set(chosen) <= set(offered[kind])
     ]
@@ -53,7 +53,7 @@ def decoded(text: str, kinds: Collection[str]) -> dict[str, tuple[Way, ...]]:
 
 
 def encoded(chosen: Chosen) -> str:
-    """For that column."""
+    """Choices as stored in a column `notice_ways`."""
     return msgspec.json.encode(chosen).decode()
 
 

@@ -1,9 +1,9 @@
 """Erasing a person: what they wrote, what was written to them, and what an organization recorded about them.
 
 By person, not by spelling: under every spelling of the number, and every number and user id linked to it. Messages of a
-number that somebody else has taken belong to whoever had it at the time. What was still to be sent to them is withdrawn
-(`withdrawing`). Rows that bills refer to are kept, and so are an opt-out, without which the person would be written to
-again, and the links by which it holds under each of their names.
+number that somebody else has taken belong to the person who had it at the time. Messages still to be sent to them are
+withdrawn (`withdrawing`). Rows that bills refer to are kept, and so are an opt-out, without which the person would be
+written to again, and the links by which it holds under each of their names.
 
 The rule nobody may break: nothing here runs in the caller's transaction. Each step is a transaction of its own, over a
 bounded number of rows, and can be repeated.
@@ -42,8 +42,8 @@ AROUND = timedelta(days=2)
 class ErasureReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """What an erasure did, as stored in the audit log: nothing in it identifies the person.
 
-    `names`: how many spellings, numbers and user ids it covered, with numbers that they left and others have taken.
-    `erased`: rows or texts by kind. `withdrawn`: messages that waited, by channel, which were canceled and refunded.
+    `names`: how many spellings, numbers and user ids it covered, including numbers that others have taken since.
+    `erased`: rows or texts by kind. `withdrawn`: waiting messages that were canceled and refunded, by channel.
     `kept`: what remains, without any text: messages that bills refer to, the opt-out, links between their names.
     """
 
@@ -125,8 +125,8 @@ SELECT (SELECT count(*) FROM gone)::int AS contacts, (SELECT count(*) FROM chang
        (SELECT count(*) FROM noted)::int AS notes_of_operators,
        (SELECT count(*) FROM skipped)::int AS skipped_by_campaigns
 """
-# Recipients whom campaigns have yet to pass. Staging passes them under the lock of the campaign, so it comes first; and
-# one that is gathering its audience may be adding the person at this moment, from the contact that was just deleted.
+# Campaigns with recipients that are yet to be staged. Staging locks the campaign, so it is locked here first; one that
+# is gathering its audience may be adding the person at this moment, from the contact that was just deleted.
 CAMPAIGNS = """
 SELECT id FROM campaigns c
  WHERE organization_id = $1 AND status IN ('scheduled', 'staging', 'running', 'paused')
@@ -253,7 +253,7 @@ WITH gone AS (
 )
 SELECT count(*)::int FROM gone
 """
-# A piece holds a thousand rows, so few are deleted at once.
+# A piece holds a thousand rows, so only a few are deleted at once.
 PIECES = """
 DELETE FROM export_chunks WHERE (organization_id, export_id, number) IN (
     SELECT c.organization_id, c.export_id, c.number
@@ -293,8 +293,8 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureRecei
     """Erase the data held about a person, under all names; `address`: E.164, or a user id. `conn` plans by key from
     then on.
 
-    A message that waits is withdrawn first; one that a worker has, and that comes back to the queue, has no text and
-    ends as expired. No campaign writes to them any more. The receipt is also in the audit log.
+    A message that waits is withdrawn first; one that a worker holds has no text if it returns to the queue, and ends
+    as expired. No campaign writes to them anymore. The receipt is also in the audit log.
     """
     await plan_by_key(conn)
     organization_id, begun = actor.organization_id, clock.now()
@@ -326,7 +326,7 @@ async def erase(conn: Connection, actor: Actor, *, address: str) -> ErasureRecei
     assert row is not None
     erased["whatsapp_messages"] = row["gone"]
     erased["texts_in_events"] += row["told"]
-    # Answers are not divided by time: a late one may repeat what the former owner of a number wrote.
+    # Answers are not filtered by time: a late one may repeat what the former owner of a number wrote.
     ever = sorted({*periods[0]})
     erased["answers_of_receivers"] = await _answers_of_receivers(conn, actor, ever)
     erased["stored_answers"] = (await _steps(conn, ANSWERED, actor, ever))["gone"]
@@ -359,7 +359,7 @@ Also = Callable[[Connection, Actor, list[UUID]], Awaitable[dict[str, int]]]
 async def _steps(
     conn: Connection, sql: str, actor: Actor, *names: list[str] | list[UUID], also: Also | None = None
 ) -> Counter[str]:
-    """`gone`, `seen` and `told` of all steps, and the counts returned by `also`. `names`: $4 and what follows it."""
+    """`gone`, `seen` and `told` of all steps, and the counts returned by `also`. `names`: the parameters from $4 on."""
     done: Counter[str] = Counter()
     after = _FIRST
     while True:
@@ -379,7 +379,7 @@ async def _parts(conn: Connection, actor: Actor, theirs: list[UUID]) -> dict[str
 
 
 async def _sent(conn: Connection, actor: Actor, theirs: list[UUID]) -> dict[str, int]:
-    # A worker would end one that has lost its text as expired.
+    # First, because a worker would end a message without text as expired.
     withdrawn = await withdrawing.sms_of(conn, actor, theirs)
     gone = await conn.fetchval(TEXTS, actor.organization_id, theirs)
     since = (time_of(min(theirs)) - AROUND).astimezone(UTC).date()

@@ -25,8 +25,8 @@ from heliograph.sealing import text_keys
 STEP = 20_000
 _FIRST = UUID(int=0)
 
-#: $1: the organization; $2: the person's names; of `whatsapp_message` as from `naming.periods`. Each is bounded by how
-#: often a person can occur in it.
+#: $1: the organization; $2: the person's names; for `whatsapp_message` as from `naming.periods`. The length of each
+#: list is bounded by how often a person can occur in it.
 LISTS = {
     "contact": """
 SELECT c.id, c.mode, c.phone, c.name, c.first_name, c.last_name, c.tags,
@@ -108,7 +108,7 @@ SELECT number, state, network, asked_at, answered_at FROM number_lookups
 """,
 }
 #: The same for tables without an index by recipient: $2: the id to begin after, $3: how many to scan, $4: the person's
-#: names, of messages as from `naming.periods`. `LAST` says how far that goes.
+#: names, for messages as from `naming.periods`. `LAST` returns the last id scanned.
 SCANS = {
     "message": f"""
 WITH looked_at AS MATERIALIZED (

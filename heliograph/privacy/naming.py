@@ -21,8 +21,8 @@ _FIRST, _LAST = UUID(int=0), UUID(int=2**128 - 1)
 
 
 async def periods(conn: Connection, actor: Actor, address: str) -> tuple[list[str], list[UUID], list[UUID]]:
-    """The same, with the numbers that they left and that others have taken, as values of `stored_under`: what a message
-    says belongs to whoever had its number at the time."""
+    """The same, with the numbers that they left and that others have taken, as values of `stored_under`: a message
+    belongs to the person who had its number at the time."""
     rows = [
         (spelling, uuid7_floor(one.since) if one.since else _FIRST, uuid7_floor(one.until) if one.until else _LAST)
         for one in await people.owned(conn, actor.organization_id, address)
@@ -32,7 +32,7 @@ async def periods(conn: Connection, actor: Actor, address: str) -> tuple[list[st
 
 
 def stored_under(column: str, first: int) -> str:
-    """An SQL condition: a message, whose id tells its time, has one of the names in `column`. `first`: the number of
+    """An SQL condition: a message, whose id contains its time, has one of the names in `column`. `first`: the number of
     the first of the three parameters from `periods`."""
     values = f"${first}::text[], ${first + 1}::uuid[], ${first + 2}::uuid[]"
     return f"""EXISTS (SELECT FROM unnest({values}) AS known (name, since, until)

@@ -1,7 +1,7 @@
-"""The messages that wait for a person who is erased: they are canceled and refunded, like any that are withdrawn.
+"""Withdraws the messages that wait for a person who is erased: they are canceled and refunded, as usual.
 
-What a worker is handing over stays with that worker. The rule nobody may break: they are withdrawn before their texts
-are erased, or a worker would end them as expired.
+A message that a worker is handing over is left to that worker. The rule nobody may break: messages are withdrawn before
+their texts are erased, or a worker would end them as expired.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ async def whatsapp_of(conn: Connection, actor: Actor, periods: tuple[list[str], 
 
 
 async def _tried(conn: Connection, step: Callable[[], Awaitable[int]]) -> int:
-    """Run a step in a transaction of its own, again if a worker was faster. What workers keep taking is theirs."""
+    """Run a step in a transaction of its own, again if a worker was faster. Messages that workers keep taking are left
+    to them."""
     for _ in range(TRIES):
         try:
             async with conn.transaction():
