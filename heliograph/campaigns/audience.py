@@ -107,8 +107,8 @@ async def at_home(listed: Sequence[str], *, home: str | None) -> dict[str, str |
     return dict(zip(texts, await phones.in_turns(lambda text: phones.read(text, region=home), texts), strict=True))
 
 
-# To find one recipient is enough. Here and below, LIMIT keeps each look-up on its index: a plan that was cached while
-# the table was empty would otherwise scan the whole table.
+# One recipient is enough. Here and below, LIMIT keeps each look-up on its index: a plan that was cached while the table
+# was empty would otherwise scan the whole table.
 ANY_LISTED = """
 SELECT EXISTS (SELECT FROM unnest($2::text[]) AS listed (phone) LEFT JOIN LATERAL (
        SELECT since FROM opted_out_since($1, listed.phone) LIMIT 1) silence ON true
@@ -199,7 +199,7 @@ class GatheringStep(msgspec.Struct, frozen=True):
 
     #: Recipients added.
     added: int
-    #: Where the next step begins; None: nobody is left.
+    #: Where the next step begins; None: no contacts are left.
     tag: int | None
     after: UUID
 
@@ -304,7 +304,7 @@ async def imported_people(conn: Connection, actor: Actor, *, imported: UUID, lim
 
 # `r.phone` has the collation "C", which its order needs; the tables in which it is looked up have the default one.
 # Without COLLATE their indexes do not apply, and each look-up would scan a whole index.
-# A contact without a name has its number in place of one, which is no way to address anybody.
+# The name of a contact without one is its number, by which nobody should be addressed.
 _NEXT = """
 SELECT r.phone, nullif({names}.name, r.phone COLLATE "default") AS name, {names}.first_name, {names}.last_name,
        CASE WHEN (SELECT since FROM opted_out_since($1, r.phone COLLATE "default")) IS NOT NULL THEN 'opted_out'
@@ -336,7 +336,7 @@ async def following(
     written_after: datetime | None = None,
 ) -> list[Recipient]:
     """The next recipients in the order of their numbers. `mode`: that of the contacts with these numbers; `is_named`:
-    take names from the contacts, because recipients have none. `written_after`: skip contacts written to since then."""
+    take names from the contacts, because recipients have none. `written_after`: skip contacts messaged since then."""
     values = (organization_id, campaign_id, after, limit)
     if written_after is not None:
         sql = NEXT_WITH_CONTACT_BY_RECENCY if is_named else NEXT_BY_RECENCY

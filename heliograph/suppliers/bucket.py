@@ -15,7 +15,7 @@ from __future__ import annotations
 _HOLD = 1.0
 _SEARCH_HOLD = 0.25
 _RECOVERY = 0.05
-#: Fraction kept after a throttle of what was accepted in a second, and of the rate at which the search met one.
+#: Fractions kept after a throttle: of the segments accepted in a second, and of the rate that the search had reached.
 _KEPT = 0.97
 _FOUND = 0.9
 _SEARCH = 3.0
@@ -41,7 +41,7 @@ class Bucket:
         self._held_until = now
         #: Searching for the rate of a supplier that has throttled only once so far.
         self._searching = False
-        #: Somebody had to wait for a token since the rate last grew: only then might a found rate be too low.
+        #: A segment has had to wait for a token since the rate last grew: only then might a found rate be too low.
         self._wanted = False
         self._accepted = [0] * _TENTHS
         self._tenth = int(now * _TENTHS)

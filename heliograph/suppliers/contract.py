@@ -75,7 +75,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     """The supplier's answer for one segment: `number` counts from 1."""
 
     number: int
-    #: Normalized, as `Receipt.keys` are, so that the two can be compared; None when it gave none.
+    #: Normalized, as `Receipt.keys` are, so that the two can be compared; None: the supplier gave none.
     supplier_message_id: str | None
     #: Protocol status as the supplier wrote it, such as "0x00000000".
     status: str = ""
@@ -112,9 +112,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     failover: bool = False
     #: BUSY only: seconds the supplier asked us to wait, when it did.
     retry_after: float | None = None
-    #: It uses up one of the message's tries; throttling and session trouble do not.
+    #: Whether it uses up one of the message's tries; throttling and session trouble do not.
     counts: bool = True
-    #: An operator should look at it.
+    #: Whether an operator should look at it.
     alarm: bool = False
     #: Only verdicts about the account count for the supplier's circuit; one about a sender counts for the pair of both.
     scope: Scope = Scope.ACCOUNT
@@ -134,8 +134,8 @@ class ReceiptState(enum.StrEnum):
     UNDELIVERED = "undelivered"
     REJECTED = "rejected"
     FAILED = "failed"
-    PENDING = "pending"  # accepted, en route, buffered: not an end
-    UNKNOWN = "unknown"  # unmapped or UNKNOWN: not an end
+    PENDING = "pending"  # accepted, en route, buffered: not final
+    UNKNOWN = "unknown"  # unmapped or UNKNOWN: not final
 
 
 class Receipt(msgspec.Struct, frozen=True, gc=False):
@@ -176,7 +176,7 @@ class Inbound(msgspec.Struct, frozen=True, gc=False):
     sender_ton: int = 0
     recipient_ton: int = 0
     #: Where `text` is None: the octets as received, and their form, by which their kind of supplier reads them once all
-    #: parts have arrived (`kinds.read`). Nobody else interprets a form.
+    #: parts have arrived (`kinds.read`). No other code interprets a form.
     body: bytes = b""
     form: str = ""
     #: The supplier's id for it, if it gives one: the same id is the same message, however much later.
@@ -223,12 +223,12 @@ class Health(msgspec.Struct, frozen=True):
     receiving: int | None = None
 
 
-#: How many exchanges with a supplier are kept for whoever watches it.
+#: Maximum exchanges with a supplier that are kept for an operator who watches it.
 LAST = 200
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """One exchange on the wire, as shown to whoever watches a supplier: without phone numbers, texts and secrets."""
+    """One exchange on the wire, as shown to an operator who watches a supplier: without numbers, texts and secrets."""
 
     at: datetime
     #: Sent by us.
@@ -295,8 +295,8 @@ class Connector(Protocol):
         """Connect in the background; returns at once. Losing the supplier is not an error: it reconnects."""
 
     def ready(self) -> bool:
-        """Whether it can take messages at all, however many it has now. A supplier that is not ready has nothing to
-        wait for here; what readiness requires, such as a session, is up to its protocol."""
+        """Whether it can take messages at all, however many it has now. Messages are not kept waiting for a supplier
+        that is not ready; what readiness requires, such as a session, is up to its protocol."""
 
     def capacity(self) -> int:
         """How many more segments can be submitted right now without waiting; 0 while it is not ready."""

@@ -1,4 +1,5 @@
-"""Tests whether an account can be reached, step by step, for whoever sets it up: each step with its duration or error.
+"""Tests step by step whether an account can be reached, for the operator who sets it up: each step with its duration or
+error.
 
 A session is opened for the test and closed again: over SMPP bound as a transmitter, so that it receives no receipts.
 The rule nobody may break: no secret is shown, and nothing is sent that costs money.
@@ -29,7 +30,7 @@ from heliograph.suppliers.smpp.tls import tls_context
 #: The steps, in order.
 RESOLVE, CONNECT, TLS, BIND, ENQUIRE, UNBIND = "resolve", "connect", "tls", "bind", "enquire", "unbind"
 READ = 4096
-#: What refusals of a bind mean to whoever sets the account up, by command_status.
+#: What a refused bind means to the operator who sets the account up, by command_status.
 REFUSED: Mapping[int, Sentence] = {
     0x05: said("the account has as many sessions as it may have: end another one, or ask the supplier for more"),
     0x0D: said(
@@ -46,7 +47,7 @@ SILENT: Mapping[str, Sentence] = {
     CONNECT: said("check host and port, and whether the supplier admits this machine's address"),
     BIND: said("check that the port is the one for SMPP, and whether the supplier wants TLS"),
 }
-#: What OpenSSL says of an answer that is not TLS.
+#: OpenSSL's reasons for an answer that is not TLS.
 NO_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 

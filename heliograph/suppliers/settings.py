@@ -15,7 +15,7 @@ from heliograph.base.sentences import Sentence, joined, quoted, said
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
-#: Where msgspec says that a value stands.
+#: How msgspec states the path of a wrong value.
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 
 
@@ -65,7 +65,7 @@ TYPES: Mapping[str, Sentence] = {
 
 
 def describe_error(text: str) -> Sentence:
-    """An error message of msgspec as the rest of a sentence that begins with the field, wherever it stands."""
+    """An error message of msgspec, without the value's path, as the rest of a sentence that begins with the field."""
     text = _AT.sub("", text)
     if found := re.fullmatch(r"Expected `(\w+)[^`]*`(?:, got `[^`]*`)?", text):
         return TYPES.get(found[1]) or said("must be %(wanted)s", wanted=found[1])
@@ -98,10 +98,10 @@ def demand(holds: bool, field: str, what: Sentence) -> None:
 
 
 def demand_address(base_url: str) -> str:
-    """Check where an API is; without slashes at its end, since paths begin with one. Raises DemandedError."""
+    """Check an API's address; returned without slashes at its end, since paths begin with one. Raises DemandedError."""
     try:
         url = urllib.parse.urlsplit(base_url)
-        # The text itself: the parser drops a tab, and says nothing of an empty query. Paths are written behind it.
+        # Checked in the text itself: the parser drops a tab and an empty query, and paths are appended to the text.
         is_plain = "@" not in url.netloc and not re.search(r"[?#\s]", base_url)
         is_url = url.scheme in ("https", "http") and bool(url.hostname) and url.port != 0 and is_plain
     except ValueError:  # its port is not a number, or too large

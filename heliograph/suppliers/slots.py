@@ -1,6 +1,7 @@
 """Slots: the leases by which workers share the sessions that suppliers allow (the table `supplier_sessions`).
 
-The rule nobody may break: which leases count is decided here, so that no page shows a session that a worker would take.
+The rule nobody may break: which leases count is decided here alone, so that no page shows a session as held that a
+worker would take.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ IS_HELD = f"lease_until > now() AND lease_until <= now() + interval '{SLOT_LONGE
 
 
 class Leases:
-    """Which leases of other workers count. One that lasts longer than any can was taken before the clock was set back:
-    a living worker replaces it, and until it has had a lease's time to do so, nobody takes its session."""
+    """Decides which leases of other workers count. A lease that lasts longer than any can was taken before the clock
+    was set back: a live worker renews it, and its session is taken only after a lease's time in which it was not."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

@@ -1,4 +1,4 @@
-"""Sends one message through an account's real connector, outside the queue, and shows operators requests and answers.
+"""Sends one message through an account's real connector, outside the queue, and shows its requests and answers.
 
 Nothing is stored. The rule nobody may break: no secret is shown, so each request is built a second time for display,
 with placeholders for the secrets.
@@ -49,8 +49,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 async def attempt(kind: str, account: Account, submission: Submission, *, is_sent: bool = True) -> Trial:
     """Send a message on an account of a kind, or (`is_sent` False) only show it and, over SMPP, bind.
 
-    Takes at most the account's own time limits. An SMPP session is bound as a transmitter, so it receives nobody's
-    receipts. Raises SettingsError (names the field).
+    Takes at most the account's own time limits. An SMPP session is bound as a transmitter, so it receives no receipts.
+    Raises SettingsError (names the field).
     """
     if kind == kinds.SMPP:
         return await _smpp(account, submission, is_sent)

@@ -1,7 +1,7 @@
 """Whether a campaign may begin without a second person's approval.
 
-The organization sets the number of recipients above which it may not (`organizations.approval_above`). This is decided
-once, when the audience is known and nothing has been staged; test mode reaches nobody and needs no approval.
+The organization sets the number of recipients above which approval is required (`organizations.approval_above`). This
+is decided once, when the audience is known and nothing has been staged; test mode reaches nobody and needs no approval.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ async def missing(conn: Connection, organization_id: UUID, id: UUID) -> int | No
     return found
 
 
-# Contacts with several of the tags are counted several times, and excluded ones are counted, too: this is only an
-# estimate before the audience is gathered, to inform people early.
+# Contacts with several of the tags are counted several times, and excluded ones are counted too: this is only an
+# estimate before the audience is gathered, so that people are told early.
 EXPECTED = """
 SELECT o.approval_above
   FROM campaigns c JOIN organizations o ON o.id = c.organization_id

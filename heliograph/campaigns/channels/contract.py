@@ -78,8 +78,8 @@ class Batch(Protocol):
         """This recipient's message; None: not possible."""
 
     def short(self, messages: int, cost: int) -> str | None:
-        """What does not cover so many messages of this total cost: why a campaign is paused before the first one that
-        is not covered; None: all are."""
+        """The limit that does not cover this many messages of this total cost: the reason why a campaign is paused
+        before the first message that is not covered. None: all are covered."""
 
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]

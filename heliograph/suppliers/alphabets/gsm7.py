@@ -1,7 +1,7 @@
 """The GSM 7-bit alphabet (3GPP 23.038 §6.2.1) with its extension and national tables: text to septets and back.
 
 Septets are unpacked, one per octet, as SMPP carries them. The rule nobody may break: no character is ever replaced on
-the way out. A text with a character that an alphabet lacks has no septets in it.
+the way out. A text with a character that an alphabet lacks cannot be encoded in it.
 
 `octets` runs for every accepted message, so it is a single pass in C: a charmap codec writes characters of the basic
 alphabet as their code, and characters of the extension as their code with the high bit set. Octets that are pure ASCII
@@ -47,7 +47,7 @@ def extended(coded: bytes) -> int:
 
 
 def shifted(text: str, locking: int, single: int) -> bytes | None:
-    """Septets in national tables, given by language identifier (0: default); None: they lack a character."""
+    """Septets in national tables, given by language identifier (0: default); None: the tables lack a character."""
     codes = _codes(locking, single)
     try:
         return b"".join([codes[character] for character in text])
@@ -82,8 +82,8 @@ def decode(body: bytes, *, locking: int = 0, single: int = 0) -> str:
 _charmap_encode = codecs.charmap_encode
 
 # CPython's fast charmap wants code 0 to be NUL, and falls back to a dict twenty times slower otherwise. So `@`, whose
-# code is 0, is written as 0x1B, free because the escape is not a character, and put right by `_FINAL`. A NUL in
-# the text then appears as 0x00, which nothing else produces.
+# code is 0, is written as 0x1B, free because the escape is not a character, and `_FINAL` turns it back into 0. A NUL
+# in the text then appears as 0x00, which nothing else produces.
 _TABLE = ["\ufffe"] * 256
 _TABLE[:128] = BASIC.replace("\x1b", "@").replace("@", "\0", 1)
 for _character, _code in EXTENSION.items():

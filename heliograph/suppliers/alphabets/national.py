@@ -3,8 +3,8 @@
 A locking shift table replaces the whole alphabet, a single shift table the characters after an escape. A
 message names them in its user data header (information elements 0x25 and 0x24, 3GPP 23.040 §9.2.3.24.15 and .16).
 
-The rule nobody may break: these are facts of the standard, corrected by nobody. Where the standard lists a character
-twice, or none (U+FFFD), so does the table.
+The rule nobody may break: these are facts of the standard, and are never corrected. Where the standard lists a
+character twice, or none (U+FFFD), so does the table.
 """
 
 from __future__ import annotations

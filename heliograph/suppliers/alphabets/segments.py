@@ -1,7 +1,7 @@
 """Splits a text into the segments that networks count, bill and carry. Pure.
 
 The rule nobody may break: their number follows from the text and its encoding alone, so that the count at acceptance is
-the count that is sent, whoever cuts the text and when.
+the count that is sent, no matter where and when the text is cut.
 """
 
 from __future__ import annotations

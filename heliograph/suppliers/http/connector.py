@@ -4,9 +4,9 @@ A session is a number of concurrent requests (`window`). There is nothing to con
 the outcomes of its messages, and its circuit opens.
 
 The rule nobody may break: every submission gets exactly one outcome, and `on_outcome` is never called from within
-`submit`. Whatever may have left and was not answered is UNKNOWN, whatever else is known about the supplier.
+`submit`. A message that may have left and was not answered is UNKNOWN, whatever else is known about the supplier.
 
-It has over 400 lines because requests for one message and for several share their rate, their ends and their faults.
+It has over 400 lines because requests for one message and for several share their rate, outcomes and error handling.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class HttpConnector:
         self._sessions = 0
         self._running = self._stopping = False
         self._waiting: deque[tuple[float, Submission]] = deque()
-        #: Messages sent and not yet answered, grouped by request, under a number of this connector's own; and the tasks
-        #: of requests that had to wait for a connection.
+        #: Messages sent and not yet answered, by request; requests are numbered by this connector.
         self._open: dict[int, tuple[Submission, ...]] = {}
         #: Maximum messages per request.
         self._most: int = getattr(settings, "batch", 1) if kind.batch is not None else 1
         self._begun = self._asked = 0
+        #: Requests that had to wait for a connection.
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -98,7 +98,7 @@ class HttpConnector:
         self._throttles = 0
         self._last_error = quoted("")
         self._looks = RequestActivity()
-        #: Set while somebody watches.
+        #: Set while an operator watches.
         self._tap: ExchangeRecorder | None = None
 
     # -- contract.Connector --------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class HttpConnector:
         self._running = True
 
     def set_sessions(self, count: int) -> None:
-        """Set the number of windows of requests this process may have open."""
+        """Set how many windows' worth of requests this process may have open."""
         if count != self._sessions and self._settings.requests_per_second and self._running:
             self._bucket.resize(self._settings.requests_per_second * max(1, count), self._loop.time())
         self._sessions = count
@@ -193,7 +193,8 @@ class HttpConnector:
         return self._tap.take() if self._tap is not None else []
 
     async def stop(self, *, grace: float) -> None:
-        """Return what has not begun, wait for outstanding answers, close. Requests sent until then end as UNKNOWN."""
+        """Return messages not yet begun, wait for outstanding answers, close. Requests still unanswered end as
+        UNKNOWN."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -204,7 +205,7 @@ class HttpConnector:
         await self._until_ended(grace)
         await self._client.close()  # ends open requests, each with its outcome
         await self._until_ended(_LAST)
-        # The client let go of every request that was sent; what is left still tries to connect.
+        # The client has ended every request that was sent; the remaining ones are still connecting.
         for task in self._tasks:
             task.cancel()
         for number, some in list(self._open.items()):
@@ -358,7 +359,7 @@ class HttpConnector:
         self._end(number, *outcomes)
 
     def _not_understood(self, number: int, error: Exception) -> Outcome:
-        """A supplier's module failed, perhaps over an answer: the message may be on its way."""
+        """A supplier's module failed, perhaps on an answer: the message may be on its way."""
         log.exception("supplier's answer not understood", **self._told(number, error))
         return Outcome(
             Verdict.UNKNOWN, detail=said("not understood: %(why)s", why=type(error).__name__), total=1, doubtful=(1,)

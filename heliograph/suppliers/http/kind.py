@@ -77,7 +77,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         networks = parse_networks(self.callback_networks)
         try:
             parsed = ip_address(address)
-        except ValueError:  # not an address that anybody could list
+        except ValueError:  # not an IP address
             return False
         # On a dual-stack socket an IPv4 address appears as ::ffff:192.0.2.1.
         parsed = getattr(parsed, "ipv4_mapped", None) or parsed
@@ -374,10 +374,10 @@ def text_in(body: bytes) -> str:
 
 
 def json_of(body: bytes) -> Any:
-    """Decoded JSON; None if it is not JSON, or nested deeper than anybody writes it.
+    """Decoded JSON; None if it is not JSON, or nested too deeply.
 
-    Gateways put a byte order mark before it, ISO-8859-1 in it, and halves of a character where they cut a text into
-    parts: each of these would cost a whole callback or answer.
+    Gateways put a byte order mark before it, ISO-8859-1 in it, and half a surrogate pair where they cut a text into
+    parts: rejecting any of these would lose a whole callback or answer.
     """
     try:
         return msgspec.json.decode(body)
@@ -396,5 +396,5 @@ _ESCAPE = re.compile(
 
 
 def _mended(escape: re.Match[str]) -> str:
-    # "\ud83d" has six characters.
+    # Six characters are half a pair, such as "\ud83d"; a whole pair has twelve.
     return "\\ufffd" if len(escape[0]) == 6 else escape[0]

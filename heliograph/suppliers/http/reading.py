@@ -1,7 +1,7 @@
 """Reads callbacks by the places of their fields: a supplier's module names the places, and this reads them. Pure.
 
-An item is a mapping: a form's fields, or one entry of a JSON list. Items without anything to identify a message by are
-skipped, and so are messages without a sender.
+An item is a mapping: a form's fields, or one entry of a JSON list. Items that do not identify a message are skipped,
+and so are messages without a sender.
 """
 
 from __future__ import annotations

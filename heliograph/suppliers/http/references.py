@@ -1,8 +1,8 @@
 """Our reference for an attempt, for suppliers that have no id of their own for it: in its own field and in the address
 for receipts.
 
-It contains everything that a receipt is matched by, so that even a receipt with nothing else from its supplier finds an
-attempt whose answer was lost.
+It contains everything that a receipt is matched by, so that a receipt with nothing else in it still finds its attempt,
+even if the attempt's answer was lost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Classifies suppliers' answers: a dozen classes, into which each supplier's table sorts its codes.
 
-The rule nobody may break: what no table knows is `unknown`, never accepted. So is a 2xx whose body cannot be read: the
-supplier may have the message.
+The rule nobody may break: an answer that a supplier's module does not recognize never counts as accepted. A 2xx whose
+body cannot be read is `unknown`: the supplier may have the message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def outcome(
     ruling: Ruling, *, id: str = "", code: str = "", detail: str = "", retry_after: float | None = None
 ) -> Outcome:
     """The end of an attempt. `id`: the supplier's id for an accepted message."""
-    # Cut as a sentence, which stays one for operators in other languages.
+    # Shortened as a Sentence, so that it can still be translated for operators.
     code, detail = code[:64], sentence(detail).short() if detail else ""
     match ruling:
         case Ruling.ACCEPTED:
@@ -94,8 +94,8 @@ def by_status(answer: Answer, *, detail: str = "", code: str = "") -> Outcome:
 
 
 def ruling_of(rulings: Mapping[Any, Ruling], code: Any) -> Ruling | None:
-    """The ruling of a supplier's table for a code; None if it has none. A number may arrive as text, as it does from
-    another version of an API."""
+    """The ruling of a supplier's table for a code; None if it has none. A number may arrive as text, as it does in some
+    versions of an API."""
     if isinstance(code, list | dict | bool):
         return None
     if (found := rulings.get(code)) is None and isinstance(code, str) and _NUMBER(code):
@@ -105,7 +105,7 @@ def ruling_of(rulings: Mapping[Any, Ruling], code: Any) -> Ruling | None:
 
 def ruled(rulings: Mapping[Any, Ruling], code: Any, answer: Answer, *, id: str = "", detail: str = "") -> Outcome:
     """By a supplier's table; by the status if the table does not know the code."""
-    if isinstance(code, list | dict | bool):  # nobody's idea of a code
+    if isinstance(code, list | dict | bool):  # cannot be a code
         code = None
     ruling = ruling_of(rulings, code)
     if ruling is None:

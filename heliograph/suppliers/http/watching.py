@@ -1,5 +1,5 @@
-"""Observes an account's requests over HTTP: always the last request and response times; while somebody watches, the
-latest exchanges with what may be shown of them.
+"""Observes an account's requests over HTTP: always the last request and response times; while an operator watches, the
+latest exchanges, with the fields that may be shown.
 
 The rule nobody may break: no body, header, host or query value is shown, except for the last four digits of a number.
 No part of a path is shown that contains a secret or a message's text.
@@ -73,13 +73,13 @@ class ExchangeRecorder:
 
 
 class RequestActivity:
-    """The last request and answer, dated when somebody looks, and response times: requests need no clock reading of
+    """The last request and answer, dated when they are read, and response times: requests need no clock reading of
     their own for it."""
 
     def __init__(self) -> None:
         self._method = self._status = ""
         self._asked = self._heard = 0
-        #: As of the last look: their number, and when the last one was first seen.
+        #: As of the last reading: their number, and when the last one was first seen.
         self._sent: tuple[int, datetime | None] = (0, None)
         self._received: tuple[int, datetime | None] = (0, None)
         self._took = [0] * LENGTH
@@ -99,7 +99,7 @@ class RequestActivity:
             self._took[bucket(found.duration)] += 1
 
     def wire(self, in_flight: int) -> WireActivity:
-        """The account's requests, with what happened since the last look."""
+        """The account's requests, with what happened since the last reading."""
         now = clock.now()
         if self._asked != self._sent[0]:
             self._sent = (self._asked, now)

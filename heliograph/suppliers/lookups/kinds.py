@@ -42,7 +42,7 @@ def settings_from(kind: str, values: Mapping[str, Any]) -> LookupSettings:
 
 
 class LookupClient:
-    """One account. `ask`, `close`."""
+    """One account at a look-up supplier."""
 
     def __init__(self, kind: str, settings: LookupSettings, secret: str) -> None:
         """`secret`: its secrets, as sealed together."""

@@ -1,7 +1,7 @@
 """The state of one submission, and the single outcome of its segments. Pure.
 
 The rule nobody may break: a segment that was written but not answered makes the outcome UNKNOWN, unless another one was
-refused for good: that settles the message, because the supplier will never deliver it whole.
+permanently refused: that settles the message, because the supplier will never deliver it whole.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def unreachable(reason: Sentence) -> Outcome:
 
 
 def unwritable(error: p.PduError) -> Outcome:
-    """The message cannot be encoded for this supplier; another supplier may manage."""
+    """The message cannot be encoded for this supplier; another supplier may be able to take it."""
     return Outcome(
         Verdict.REFUSED,
         detail=said("cannot be written as SMPP: %(why)s", why=str(error)),

@@ -158,8 +158,8 @@ class SmppConnector:
         self.set_sessions(self._wanted)
 
     def set_sessions(self, count: int) -> None:
-        """Set how many sessions this process may have. Surplus sessions finish their window and unbind: one that is not
-        bound rather than one that is."""
+        """Set how many sessions this process may have. Surplus sessions finish their window and unbind, unbound ones
+        first."""
         self._wanted = count
         if not self._running or self._stopping:
             return
@@ -214,7 +214,7 @@ class SmppConnector:
             return 1
 
     def submit(self, submission: Submission) -> None:
-        """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
+        """Hand over one message. Its outcome always comes later, never from within this call."""
         attempt = Attempt(submission)
         self._open += 1
         if not self._running or self._stopping:
@@ -273,7 +273,7 @@ class SmppConnector:
         return [] if self._tap is None else self._tap.take()
 
     async def stop(self, *, grace: float) -> None:
-        """Return what has not begun, wait for outstanding answers, unbind, close."""
+        """Return messages not yet begun, wait for outstanding answers, unbind, close."""
         if not self._running or self._stopping:
             return
         self._stopping = True

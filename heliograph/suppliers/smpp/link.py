@@ -287,7 +287,7 @@ class Link:
         return self.connection is not None and self.connection.session.state is State.BOUND
 
     def watch(self, tap: Tap | None) -> None:
-        """Pass each PDU to `tap` from now on, also those of later connections."""
+        """Pass each PDU to `tap` from now on, including those of later connections."""
         self._tap = tap
         if self.connection is not None:
             self.connection.session.tap = tap

@@ -207,8 +207,8 @@ _USUAL = re.compile(
     r" done date:(?P<done>[^\s,;]+) stat:(?P<stat>[^\s,;]+) err:(?P<err>[^\s,;]*) text:",
     re.I,
 )
-#: They end nothing: something else may follow.
-_NO_END = frozenset({ReceiptState.PENDING, ReceiptState.UNKNOWN})
+#: States that are not final: another receipt may follow.
+_NOT_FINAL = frozenset({ReceiptState.PENDING, ReceiptState.UNKNOWN})
 _WHOLE = {"id", "submitted", "done", "stat", "err"}
 _NAMES = {"message id": "id", "msg id": "id", "submit date": "submitted", "done date": "done"}
 #: A word by itself, or after a label that does not end with a colon.
@@ -294,13 +294,13 @@ def _without_label(text: str, final_states: Mapping[str, ReceiptState]) -> str:
 
 
 def _state(tlv: bytes | None, word: str, final_states: Mapping[str, ReceiptState]) -> tuple[ReceiptState, bool]:
-    """The state from the TLV, or else from the text, and whether it is known. The text also counts if only it is final:
-    some SMSCs fill the TLV with the state that the message had before."""
+    """The state from the TLV, or else from the text, and whether it is known. A final state in the text replaces one in
+    the TLV that is not: some SMSCs fill the TLV with the state that the message had before."""
     written = _written(word.upper(), final_states)
     if not tlv or tlv[0] not in STATES:
         return (ReceiptState.UNKNOWN, False) if written is None else (written, True)
     state = _meaning(tlv[0], final_states)
-    return (written if state in _NO_END and written is not None and written not in _NO_END else state), True
+    return (written if state in _NOT_FINAL and written is not None and written not in _NOT_FINAL else state), True
 
 
 def _written(text: str, final_states: Mapping[str, ReceiptState]) -> ReceiptState | None:

@@ -129,7 +129,7 @@ class Session:
         #: Headers of the last PDUs sent and received; updated once per write and read, not per PDU.
         self.sent = self.received = b""
         # Response times (`base.histogram`): of answers read together only the first, and then none for EACH seconds, so
-        # that an answer pays nothing for it. Nothing is timed before `_untimed`.
+        # that timing costs almost nothing. Nothing is timed before `_untimed`.
         self._took, self._untimed = [0] * LENGTH, 0.0
         #: Called with each PDU, and whether it is sent, while somebody watches; otherwise None.
         self.tap = tap
@@ -196,8 +196,8 @@ class Session:
         self._put(pdu)
 
     def submit(self, pdu: p.SubmitSm | p.DataSm, context: Any, now: float) -> None:
-        """Send a message; `context` comes back with its outcome. Only while there is room. Raises PduError if not
-        sent."""
+        """Send a message; `context` comes back with its outcome. Only while there is room. Raises PduError, with
+        nothing sent."""
         assert self.room
         pdu.sequence = self._next_sequence()
         encoded = pdu.encode()
@@ -378,7 +378,7 @@ class Session:
         if found is None:
             late = self._late.pop(pdu.sequence, None)
             if late is None:
-                return False  # unsolicited, or nobody is waiting for it any more
+                return False  # unsolicited, or no longer awaited
             self._timeouts = 0
             events.append(Late(late[1], pdu.status, pdu))
             return True

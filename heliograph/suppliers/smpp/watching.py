@@ -1,4 +1,4 @@
-"""Keeps the last PDUs of an account while somebody watches it, with what may be shown of them.
+"""Keeps the last PDUs of an account while an operator watches it, with the fields that may be shown.
 
 The rule nobody may break: only the fields listed here are shown. A number is cut to its last four digits, a text is
 reduced to its length and data_coding, and a password is never read.

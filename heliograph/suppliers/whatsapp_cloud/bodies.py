@@ -7,7 +7,7 @@ in a variable. An authentication template takes one value, the code, which goes 
 that open a Flow or a catalog take none, but must be named all the same.
 
 The rule nobody may break: a value that Meta would refuse is refused here, before anything is reserved or sent, and
-every body carries our own id, because nothing else can find a lost answer again.
+every body carries our own id, because nothing else identifies a message whose answer was lost.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PARTS = frozenset({"HEADER", "BODY", "FOOTER", "BUTTONS"})
 _PLAIN_BUTTONS = frozenset({"URL", "QUICK_REPLY", "PHONE_NUMBER", "VOICE_CALL", "REQUEST_CONTACT_INFO"})
 #: Buttons that a send must name, although it passes nothing for them but a token.
 _ACTIONS = {"FLOW": "flow", "CATALOG": "catalog"}
-#: The kinds that cannot be filled and are named to customers.
+#: The kinds that cannot be filled and whose names customers are shown.
 _NAMED_KINDS = frozenset(
     {
         *("IMAGE", "VIDEO", "DOCUMENT", "LOCATION", "CAROUSEL", "LIMITED_TIME_OFFER", "COPY_CODE", "MPM", "SPM"),
@@ -101,7 +101,7 @@ class TemplateLayout(msgspec.Struct, frozen=True):
         return self.body
 
     def check(self, parameters: Sequence[str]) -> list[Problem]:
-        """What Meta would refuse; empty: nothing detectable here."""
+        """The values that Meta would refuse; empty: none that can be detected here."""
         if self.unsupported:
             return [Problem(None, f"the template cannot be sent: {self.unsupported}")]
         if len(parameters) != self.parameter_count:

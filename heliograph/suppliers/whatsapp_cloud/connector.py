@@ -68,7 +68,7 @@ class CloudConnector:
         self._gate = PairGate(clock)
         #: (time of arrival, submission).
         self._queue: deque[tuple[float, CloudSubmission]] = deque()
-        #: In flight, by a number of this connector's own; and the tasks of those that had to wait for a connection.
+        #: In flight, numbered by this connector; and the tasks of those that had to wait for a connection.
         self._flying: dict[int, CloudSubmission] = {}
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -85,7 +85,7 @@ class CloudConnector:
         self._silent = self._rests = 0
         self._last_error = ""
 
-    # -- whatsapp_contract.NumberConnector -----------------------------------------------------------------------------
+    # -- contract.NumberConnector --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Ready to send; returns at once. Connections are opened on demand."""
@@ -145,7 +145,7 @@ class CloudConnector:
         )
 
     async def stop(self, *, grace: float) -> None:
-        """Return what has not been sent, wait for outstanding answers, end the rest as UNKNOWN."""
+        """Return messages not yet sent, wait for outstanding answers, end the rest as UNKNOWN."""
         if not self._running or self._stopping:
             return
         self._stopping = True
@@ -228,7 +228,7 @@ class CloudConnector:
         self._pump()
 
     def _learn(self, submission: CloudSubmission, outcome: CloudOutcome) -> None:
-        """Learn what an answer says about the number and the user, beyond the message."""
+        """Apply what an answer says about the number and the user, beyond the message."""
         held = self._clock() < self._held_until
         fault = outcome.fault
         if outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):

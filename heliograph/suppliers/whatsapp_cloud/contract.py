@@ -1,7 +1,7 @@
 """The seam to WhatsApp: what goes out (CloudSubmission), the closed set of what comes back (CloudOutcome).
 
-It mirrors `suppliers.contract`, whose verdicts it uses; the differences: a body is built before it gets here, Meta
-identifies a message by a wamid, and a fault says what a pause applies to.
+It mirrors `suppliers.contract`, whose verdicts it uses, with three differences: a body is built before it gets here,
+Meta identifies a message by a wamid, and a fault says what a pause applies to.
 
 The rule nobody may break is the same: UNKNOWN is the only answer to "the bytes may have left and no verdict came".
 Graph has no idempotency key, so a second send is a second message, charged again.
@@ -105,5 +105,5 @@ class NumberConnector(Protocol):
     async def stop(self, *, grace: float) -> None:
         """Submit nothing more, wait up to `grace` seconds for outstanding answers.
 
-        What has not been sent ends as UNREACHABLE, what is then still unanswered as UNKNOWN.
+        Messages not yet sent end as UNREACHABLE, those still unanswered after that as UNKNOWN.
         """

@@ -263,7 +263,7 @@ _TABLE: dict[int, Fault] = {
     # Lifted automatically.
     131064: _account("capped for misclassified templates", Scope.ACCOUNT, hold=_HOUR),
     132000: _template("the number of parameters differs from the template's"),
-    # It may be under review, or Meta's servers may disagree: what is in doubt waits for a reading of it (`doubt`).
+    # It may be under review, or Meta's servers may disagree: messages in doubt wait until it has been reread (`doubt`).
     132001: _template("no such template in this language, or not approved", tries=3, backoff=_from(_MINUTE)),
     132005: _request("a text is too long once filled", alarm=False),
     132007: _template("the template's content breaks policy", alarm=True),
@@ -303,5 +303,5 @@ WRONG_PROOF = msgspec.structs.replace(_auth("the app's secret is not that of the
 _PERMISSION = _auth("a permission is absent or was removed")
 _UNLISTED = _request("an unknown code")
 _UNREAD = _retry("no readable answer", 3, unsure=True)
-#: Whoever answers 429 accepted nothing, even a proxy.
+#: A server that answers 429 has accepted nothing, even if it is only a proxy.
 _THROTTLED_UNREAD = _rate("too many requests", Scope.NUMBER, 2.0, longest=_MINUTE, slow=True)

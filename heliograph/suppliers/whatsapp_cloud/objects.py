@@ -1,7 +1,7 @@
 """Templates, numbers, accounts and tokens as returned by Graph, read tolerantly. Pure.
 
-Meta's own pages disagree about sets of words, so words are kept as received, in capitals; code that shows one to a
-customer maps the known ones and calls the rest unknown. A field that is missing or malformed is None.
+Meta's own pages disagree about the possible values of fields, so values are kept as received, in capitals; code that
+shows one to a customer maps the known ones and calls the rest unknown. A field that is missing or malformed is None.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-#: What reading may raise: broken JSON, an unexpected shape, an endless number, endless nesting.
+#: What reading may raise: broken JSON, an unexpected shape, a number that is too long, nesting that is too deep.
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
 _Value = TypeVar("_Value")

@@ -2,7 +2,7 @@
 
     R    retry later at this supplier; R1, R2: once, twice, then F
     T    throttled: slow down the account; the message loses none of its tries
-    P    refused for good
+    P    permanently refused
     F    refused here, another supplier may be tried once
     S    the session is at fault: bind again; the message loses none of its tries
     C    account configuration: alarm, and the message may go elsewhere
@@ -155,15 +155,15 @@ def _scope(status: int, kind: str) -> Scope:
 
 
 def name_of(status: int) -> str:
-    """`ESME_RTHROTTLED`; a vendor's or an unknown code says so."""
+    """`ESME_RTHROTTLED`; "vendor specific" or "unknown status" for codes without a name."""
     if status in STATUSES:
         return "ESME_" + STATUSES[status][0]
     return "vendor specific" if status in _VENDOR else "unknown status"
 
 
 def bind_refused(status: int, wait: float) -> Sentence:
-    """Why a bind was refused and, where the next one follows only after minutes, how often it is tried. `wait`: seconds
-    between two binds."""
+    """Why a bind was refused and, if the configuration is at fault, how often it is retried. `wait`: seconds between
+    two binds."""
     name = f"0x{status:08X} {name_of(status)}"
     if status not in BIND_CONFIGURATION:
         return said("bind refused: %(status)s", status=name)

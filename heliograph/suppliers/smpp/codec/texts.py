@@ -2,7 +2,7 @@
 
 The parts of a long message are joined before decoding, since some senders split characters between parts. Parts may
 come over different sessions, so until then octets are kept with their form: data_coding and national tables as one
-word, which nothing else reads.
+string, which nothing else parses.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def decode(
     locking: int = 0,
     single: int = 0,
 ) -> str | None:
-    """Text of an inbound message, or None if it is binary or has no codec (then keep the octets). Octets of 8-bit data
-    that are all printable ASCII are text: some gateways declare everything that handsets write as 8-bit data.
+    """Text of an inbound message, or None if it is binary or has no codec (then keep the octets). 8-bit data counts as
+    text if all of it is printable ASCII: some gateways declare everything that handsets write as 8-bit data.
 
     `default_alphabet` is what the supplier means by data_coding 0; `locking` and `single` are the national tables that
     the message names (alphabets/national.py). Octets without a character become U+FFFD, as does NUL, which
@@ -81,8 +81,8 @@ def decode(
 
 
 def sixteen_bits(body: bytes) -> str:
-    """UCS-2, whose first octet is the higher one; a byte order mark, which some libraries write, may say otherwise. It
-    is not part of the text."""
+    """Text in UCS-2, big-endian unless a byte order mark, which some libraries write, says otherwise. The mark is not
+    part of the text."""
     codec = "utf-16-le" if body.startswith(b"\xff\xfe") else "utf-16-be"
     return body.decode(codec, "replace").removeprefix("\ufeff")
 
@@ -108,14 +108,14 @@ _printable = re.compile(rb"[\t\n\r -~]+").fullmatch
 
 
 def _is_eight_bit(data_coding: int) -> bool:
-    """Whether octets are data of whatever kind, in SMPP or in 3GPP's groups."""
+    """Whether data_coding declares 8-bit data, in SMPP's range or in 3GPP's groups."""
     if data_coding < 0x10:
         return data_coding in (2, 4)
     return data_coding & 0x2C == 0x04 if data_coding < 0x80 else data_coding & 0xF4 == 0xF4
 
 
 def _eight_bits(body: bytes) -> str:
-    """Text declared as ASCII that may not be: some mean UTF-8, which is recognizable, others Latin-1."""
+    """Text declared as ASCII that may not be: some senders mean UTF-8, which is recognizable, others Latin-1."""
     for codec in ("ascii", "utf-8", "cp1252"):
         try:
             return body.decode(codec)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 HEADER_LENGTH = 16
-#: One length beyond this is garbage, and after one wrong length every later one is wrong too.
+#: A length beyond this is garbage, and after one wrong length every later one is wrong too.
 MAX_LENGTH = 70_000
 RESPONSE = 0x8000_0000
 

@@ -1,7 +1,7 @@
 """Calls between users and a number (field `calls`): only that a user called, and when. Pure.
 
 A call may be reported twice, when it begins and when it ends; both name the time at which it began, except the end of
-one that nobody answered. Calls that the business makes, and their statuses, are left out.
+an unanswered call. Calls that the business makes, and their statuses, are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.content import capitals, part
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import CallItem, PoisonItem
 from heliograph.suppliers.whatsapp_cloud.callbacks.management import digits_of, id_of, time_of, time_or_none
 
-#: Where the time at which a call began is, by event.
+#: The field with the time at which a call began, by event.
 _BEGAN = {"connect": "timestamp", "terminate": "start_time"}
 
 

@@ -1,6 +1,6 @@
 """The content of a user's message as shown to the customer: without Meta's ids and file addresses.
 
-The shapes, by type (fields are absent if Meta gave nothing):
+The shapes, by type (fields that Meta does not send are absent):
 
     text, edit          {"body"}
     button              {"text", "payload"}

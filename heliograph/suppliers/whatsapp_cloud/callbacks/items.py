@@ -212,7 +212,7 @@ class UnknownItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoisonItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that could not be read, with its bytes. Nothing else was affected."""
+    """An item that could not be read, with its bytes. The other items are not affected."""
 
     reason: str
     raw: bytes

@@ -3,8 +3,8 @@
 One body may contain a thousand updates for many accounts: several entries, several changes, several messages and
 statuses in each. Unknown fields, types and statuses are not errors.
 
-The rule nobody may break: what cannot be read affects only itself. It becomes a PoisonItem or an UnknownItem, and every
-other item of the body is still returned.
+The rule nobody may break: an item that cannot be read affects only itself. It becomes a PoisonItem or an UnknownItem,
+and every other item of the body is still returned.
 
 It has over 400 lines because the readers of all items share their tolerance for malformed fields.
 """
