@@ -1,4 +1,4 @@
-"""Counts of the outcomes of a campaign's messages: maintained, never computed over all messages for a read.
+"""Counts of the outcomes of a campaign's messages: maintained, so that no read has to scan the messages.
 
 Messages staged together form one range of ids, a chunk. Chunks that may still change are recounted periodically, soon
 after a change and rarely otherwise, and the difference is added to the campaign's row. So a read costs one row, and the
@@ -103,7 +103,7 @@ RETURNING c.organization_id, c.id,
           AND (c.sent = 0 OR c.drained_at <= now() - $11::interval) AS done
 """
 
-# What was handed over and delivered between this count and the previous one: all that a chart needs, without reading
+# Messages handed over and delivered between this count and the previous one: all that a chart needs, without reading
 # messages.
 MINUTES = """
 INSERT INTO campaign_minutes AS known (organization_id, campaign_id, minute, sent, delivered)
@@ -155,7 +155,7 @@ async def recount(conn: Connection, channel: str, chunks: Sequence[tuple[UUID, U
 
 
 def _course(difference: Sequence[int]) -> tuple[int, int]:
-    """(done with, delivered) of a difference by COUNTED."""
+    """(handed over or failed, delivered) in a difference by COUNTED."""
     change = dict(zip(COUNTED, difference, strict=True))
     delivered = change["delivered"] + change["read"]
     return change["sent"] + delivered + change["failed"] + change["unknown"], delivered

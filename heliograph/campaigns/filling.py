@@ -82,7 +82,7 @@ def check(template: TemplateLayout, parameters: Sequence[Filling]) -> None:
     if len(parameters) > MOST:
         raise Invalid(("param", "count", f"there may be at most {MOST} parameters"))
     for given in ([one.text for one in parameters], [one.default for one in parameters]):
-        # Where nothing is given, the shortest value is used: whatever is wrong with it is wrong with any value.
+        # Where nothing is given, the shortest value is used: if the template refuses it, it refuses any value.
         values = ["x" if value is None else value.strip() for value in given]
         for place, value in enumerate(values, 1):
             if len(value) > LONGEST or "\0" in value or any("\ud800" <= sign <= "\udfff" for sign in value):

@@ -1,10 +1,10 @@
 """Staged messages of a campaign that somebody paused: they are postponed chunk by chunk, and resume where they stopped.
 
-Their queue rows are postponed by a lifetime instead of removed, so nothing is refunded and messages keep their order.
-What a worker already has is sent, unless it comes back: its supplier was busy, or a session was lost. So chunks are
-looked at again for a while. When the campaign is resumed, each message is due later by the length of the pause, and so
-is the next one to be staged. The rule nobody may break: a chunk is marked as postponed in the commit that postpones its
-rows, so nothing is postponed twice and nothing is lost.
+Their queue rows are postponed by a hundred years instead of removed, so nothing is refunded and messages keep their
+order. A message that a worker already has is sent, unless it comes back: its supplier was busy, or a session was lost.
+So chunks are checked again for a while. When the campaign is resumed, each message is due later by the length of the
+pause, and so is the next one to be staged. The rule nobody may break: a chunk is marked as postponed in the commit that
+postpones its rows, so nothing is postponed twice and nothing is lost.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from heliograph.queue import leases
 
 #: Later than anything else is due.
 AWAY = timedelta(days=36_500)
-#: How long chunks are looked at again after the last one was postponed, longer than workers keep anything; the interval
-#: between two looks is half the time since then, and at least this.
+#: How long chunks are checked again after the last one was postponed, longer than workers hold a message; the interval
+#: between two checks is half the time since then, and at least this.
 SETTLED, SOONEST = timedelta(minutes=10), timedelta(seconds=5)
-#: Chunks of one such look: workers have few messages, those that were due first.
+#: Chunks per such check: workers hold few messages, those that were due first.
 CHUNKS = 20
 
 # From the end: messages due last are most likely not to have been sent.
@@ -44,8 +44,8 @@ SELECT first_id, last_id, put_off_at,
   FROM campaign_chunks c
  WHERE organization_id = $1 AND campaign_id = $2 AND put_off_at IS NOT NULL AND NOT withdrawn ORDER BY first_id LIMIT 1
 """
-# What a paced campaign stages next follows on its last chunk. If it began from now, both would be sent side by side, at
-# twice the pace.
+# The next chunk of a paced campaign follows its last one. If its times began from now, both would be sent side by side,
+# at twice the pace.
 FOLLOW = "UPDATE campaigns SET due_at = due_at + $3::interval WHERE organization_id = $1 AND id = $2"
 MORE = "UPDATE campaigns SET step_at = clock_timestamp() WHERE organization_id = $1 AND id = $2"
 LATELY = """
@@ -72,7 +72,7 @@ def is_put_off(due_at: datetime) -> bool:
 
 
 async def put_off(conn: Connection, due: DueCampaign) -> None:
-    """Postpone one chunk of a paused campaign, or what workers have put back of those postponed before.
+    """Postpone one chunk of a paused campaign or, once all are postponed, the messages that workers have put back.
 
     Runs in the caller's transaction, which holds the campaign's row.
     """

@@ -122,7 +122,7 @@ class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
     audience_tag_match_mode: str = "any"
     #: Not with `recipients`.
     excluded_tags: Sequence[str] | None = None
-    #: Contacts written to within this many days are skipped.
+    #: Contacts messaged within this many days are skipped.
     not_written_days: int | None = None
     recipients: Sequence[str] | None = None
     messages_per_minute: int | None = None
@@ -372,7 +372,7 @@ async def pause(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms
 async def resume(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
     """Resume a campaign that somebody paused; one that is running, or waiting for quota, is unchanged. Runs in the
     caller's transaction. Raises NotFound, CampaignNotPausable for one that has not begun or has ended, and
-    CampaignApprovalRequired, except for operators, who take responsibility."""
+    CampaignApprovalRequired, except for operators, who need no approval."""
     before = await _held(conn, actor, id=id, channel=channel)
     if before.status not in ("running", "paused"):
         raise CampaignNotPausable(id=str(id), status=before.status)
@@ -383,7 +383,7 @@ async def resume(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
     return await _moved_by(conn, actor, before, "running", reason=None)
 
 
-# If the next message is due further ahead than a slow pace allows for, due times begin again from now.
+# If the next message is due further ahead than LEAD, as with a slow pace, due times begin again from now.
 PACE = f"""
 UPDATE campaigns SET messages_per_minute = $3,
        due_at = CASE WHEN messages_per_minute IS NOT NULL AND due_at < now() + $4::interval THEN due_at END,
@@ -395,9 +395,9 @@ UPDATE campaigns SET messages_per_minute = $3,
 async def change_pace(
     conn: Connection, actor: Actor, *, id: UUID, messages_per_minute: int | None, channel: str = "sms"
 ) -> Campaign:
-    """Stage the rest at another pace; None: as fast as possible. Runs in the caller's transaction.
+    """Stage the rest at a different pace; None: as fast as possible. Runs in the caller's transaction.
 
-    What is already staged keeps its times: up to 20 s worth of a paced campaign, perhaps all of one without a pace.
+    Messages already staged keep their times: up to 20 s worth of a paced campaign, perhaps all of one without a pace.
     Raises NotFound, Invalid (messages_per_minute), and CampaignNotPausable for one that has ended.
     """
     if messages_per_minute is not None and not 1 <= messages_per_minute <= MAX_PACE:

@@ -1,4 +1,4 @@
-"""A campaign as its organization sees it, and finding campaigns: by id, by channel, by tag.
+"""A campaign as its organization sees it, and the queries that find campaigns: by id, by channel, by tag.
 
 The rule nobody may break: stored values are listed in COLUMNS, and values derived from the counts are added in
 `_campaign` and nowhere else.
@@ -44,7 +44,7 @@ class Counts(msgspec.Struct, frozen=True):
     unknown: int
     canceled: int
     opted_out: int
-    #: Written to within the campaign's `not_written_days`.
+    #: Messaged within the campaign's `not_written_days`.
     recently_written: int
     #: Invalid or forbidden numbers, and values that do not fit the text or template.
     invalid: int
@@ -86,7 +86,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     audience_tag_match_mode: str
     #: Contacts with any of these tags are excluded.
     excluded_tags: list[str]
-    #: Contacts written to within this many days are skipped.
+    #: Contacts messaged within this many days are skipped.
     not_written_days: int | None
     messages_per_minute: int | None
     scheduled_at: datetime | None
@@ -130,7 +130,7 @@ CONTENT = (
     "template_language",
     "parameters",
 )
-#: Omitted from events: what may be longer than an event, and what only our own reading needs.
+#: Not shown: a field that may be longer than an event, and fields for internal use only.
 NOT_SHOWN = frozenset({"parameters", "drained_at", "never_sent"})
 #: Outcomes that a channel does not have.
 NOT_COUNTED = {"sms": "read", "whatsapp": "unknown"}

@@ -56,7 +56,7 @@ SELECT c.organization_id, c.id, c.channel, c.status, c.status_reason, c.mode, c.
  WHERE c.step_at <= now()
  ORDER BY c.organization_id <= $1, c.organization_id, c.step_at LIMIT 1 FOR UPDATE OF c SKIP LOCKED
 """
-# The approval will move it.
+# The approval moves it on.
 WAIT = "UPDATE campaigns SET step_at = NULL WHERE organization_id = $1 AND id = $2"
 LATER = "UPDATE campaigns SET step_at = clock_timestamp() + $3::interval WHERE organization_id = $1 AND id = $2"
 
@@ -259,7 +259,7 @@ RETURNING pending = 0 AND queued = 0 AND sent = 0 AS done
 
 
 class _Chunk(msgspec.Struct):
-    """Examined recipients: those to write to, and those skipped."""
+    """Examined recipients: those who get a message, and those who are skipped."""
 
     rows: list[audience.Recipient]
     #: The last recipient passed, and how many were.
@@ -336,7 +336,7 @@ async def _read(conn: Connection, wanted: _Wanted) -> _Chunk:
 
 
 def _covered(messages: int, cost: int) -> None:
-    """Whatever they cost."""
+    """Treats messages as covered, whatever they cost."""
 
 
 def _judge(wanted: _Wanted, rows: list[audience.Recipient], *, short: Callable[[int, int], str | None]) -> _Chunk:

@@ -36,7 +36,8 @@ def check(template: str, field: str, *, smart: bool, accents: bool = False) -> N
 
 
 def check_places(template: str, field: str) -> None:
-    """Check placeholders. Raises Invalid on `field` for an unknown one, two braces outside of any, and a blank text."""
+    """Check placeholders. Raises Invalid on `field` for an unknown one, double braces outside of any, and a blank
+    text."""
     unknown = [name for name in _named(template) if name not in PLACES]
     if unknown:
         known = ", ".join(f"{{{{{name}}}}}" for name in sorted(PLACES))
@@ -44,8 +45,8 @@ def check_places(template: str, field: str) -> None:
         raise Invalid(
             (field, "placeholder", f"`{field}` has the unknown placeholder {{{{{shown}}}}}; there are {known}")
         )
-    # A placeholder that is not closed would reach everybody as it was typed. What is left of the text is kept apart, so
-    # that braces on either side of a placeholder do not become a pair.
+    # A placeholder that is not closed would be sent to everybody as typed. Each closed one is replaced by a space, so
+    # that single braces on either side of it do not become a pair.
     left = _PLACE.sub(" ", template)
     if "{{" in left or "}}" in left:
         raise Invalid(

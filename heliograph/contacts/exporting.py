@@ -49,7 +49,7 @@ async def write(
     as_json: bool = False,
     on_progress: Callable[[int], None],
 ) -> int:
-    """Write all contacts, newest first, or those with `tag` (in its form of `records.tag`); returns how many.
+    """Write all contacts, newest first, or those with `tag` (as returned by `records.tag`); returns how many.
 
     `conn` plans by key from then on.
     """
@@ -65,7 +65,7 @@ async def write(
 
 
 async def begin(conn: Connection, actor: Actor, *, filters: Filters, as_json: bool) -> None:
-    """Record the export before the first line is written: an interrupted export discloses data, too."""
+    """Record the export before the first line is written: an interrupted export discloses data too."""
     told: dict[str, object] = {"tag": ", ".join(filters.tags) or None, "format": "json" if as_json else "csv"}
     told |= {"country": filters.country, "opted_out": filters.opted_out, "searched": bool(filters.text) or None}
     told |= {"never_written": filters.never_written or None, "unwritten_days": filters.unwritten_days}

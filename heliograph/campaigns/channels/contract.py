@@ -98,7 +98,7 @@ class Channel(Protocol):
     #: Maximum recipients staged per transaction: the organization's single sends may have to wait for it.
     most: int
     #: SQL that returns one row about the chunk `chunk`: how many of its messages are `queued_now`, `sent_now`, … (those
-    #: of `counting.FATES`), and how many have ended but may still change for the better (`late_now`).
+    #: of `counting.FATES`), and how many have ended but may still improve (`late_now`).
     counted: str
 
     async def open(self, conn: Connection, due: DueCampaign) -> Batch | StagingStop:

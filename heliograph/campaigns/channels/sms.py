@@ -31,7 +31,7 @@ from heliograph.sms.accepting.routing_cache import RoutingCache
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.charges import Charges
 
-#: The class of a campaign of which nobody says one.
+#: The class of a campaign for which none is given.
 USUAL_CLASS = "marketing"
 
 
@@ -78,8 +78,9 @@ IsReachable = Callable[[str, int], bool]
 
 
 async def reachability(conn: Connection, actor: Actor, acceptor: Acceptor, *, spec: SmsCampaignSpec) -> IsReachable:
-    """Whom the campaign would reach if it started now: live messages go only where the organization's price list does,
-    and where somebody carries their sender. An unusable sender does not count against recipients."""
+    """Whom the campaign would reach if it started now: live messages go only to destinations that are in the
+    organization's price list and to which a supplier carries their sender. An unusable sender does not count against
+    recipients."""
     if actor.mode != "live":
         return lambda phone, segments: True
     try:
@@ -146,8 +147,8 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
        0::bigint AS read_now,
        count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected')) AS failed_now,
-       -- A supplier may have a part of one, or an attempt may have arrived. Both are looked up last, so only for the
-       -- few that all else leaves in question.
+       -- A supplier may have part of a message, or an attempt may have arrived. Both are checked last, and so only for
+       -- the few messages that meet the other conditions.
        count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected') AND sent_at IS NULL
                           AND (SELECT a.attempt FROM attempts a
                                 WHERE a.organization_id = m.organization_id AND a.message_id = m.id
@@ -293,7 +294,7 @@ class SmsBatch:
     async def accept(
         self, conn: Connection, ids: Sequence[UUID], recipients: Sequence[str], made: Sequence[Any], due: list[datetime]
     ) -> bool:
-        """Store them."""
+        """Store the messages, and debit the quota."""
         whose = self._due.organization_id
         texts = [] if self._fill is None else [text_keys.kept_open(one.text) for one in made]
         if self._sealing.seals(whose):

@@ -190,7 +190,7 @@ SELECT DISTINCT ON (country) country, price FROM whatsapp_rates
  WHERE currency = $1 AND category = $2 AND valid_from <= $3 ORDER BY country, valid_from DESC
 """
 # A message whose attempt may have been accepted is left to the worker that finds out. Written so that a plan cached
-# while there are no messages still searches by id: LATERAL is not reordered, and the condition on the state is phrased
+# while there were no messages still searches by id: LATERAL is not reordered, and the condition on the state is phrased
 # so that the planner does not choose the index of deadlines, which contains every open message.
 UNSENT = """
 SELECT m.id
@@ -216,7 +216,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'read') AS read_now,
        count(*) FILTER (WHERE status = 'failed') AS failed_now,
        -- Meta's status `sent` may never come: a failure that a status reported has Meta's code, and an attempt says
-       -- what Meta took or may have taken. It is looked up last, so only for the few that all else leaves in question.
+       -- whether Meta took the message or may have. It is checked last, and so only for the few that meet the rest.
        count(*) FILTER (WHERE status = 'failed' AND sent_at IS NULL AND failure_evidence IS NULL
                           AND (SELECT a.attempt FROM attempts a
                                 WHERE a.organization_id = m.organization_id AND a.message_id = m.id
@@ -293,7 +293,7 @@ class WhatsAppBatch:
         return made if made is None or self._is_live else Values(0, made.parameters, made.country)
 
     def short(self, messages: int, cost: int) -> str | None:
-        """FUNDS if the wallet does not cover this. What is free is sent whatever the balance."""
+        """FUNDS if the wallet does not cover this. Free messages are sent whatever the balance."""
         return FUNDS if cost > 0 and cost > self._row["available"] else None
 
     async def accept(

@@ -72,10 +72,10 @@ class Preview(msgspec.Struct, frozen=True):
     #: Contacts with an excluded tag.
     excluded: int
     opted_out: int
-    #: Written to within `not_written_days`.
+    #: Messaged within `not_written_days`.
     recently_written: int
     not_allowed: int
-    #: Invalid numbers or ones that nobody carries to, and people whose text would be too long.
+    #: Invalid numbers, numbers that no supplier reaches, and people whose text would be too long.
     invalid: int
     would: int
     #: How many of those who get it would wait for the end of their quiet hours, and until when the last one would.
@@ -102,7 +102,7 @@ class Person(msgspec.Struct, frozen=True):
 
     @property
     def known_name(self) -> str | None:
-        """A contact without a name has its number in place of one."""
+        """Their name; None for a contact without one, whose name is its number."""
         return None if self.name == self.phone else self.name
 
 
@@ -145,8 +145,8 @@ async def preview_audience(
 ) -> Preview:
     """Examine an audience: contacts by tag or import, `without` those that have any of these tags, or numbers.
 
-    `not_written_days`: skip those written to within this many days. `start`: where the examples begin, to show others
-    each time. `waits`: when a campaign begins that waits for the end of quiet hours.
+    `not_written_days`: skip those messaged within this many days. `start`: where the examples begin, to show others
+    each time. `waits`: when the campaign begins, if its messages wait for the end of quiet hours.
     """
     if imported is not None:
         listing = await audience.imported_people(conn, actor, imported=imported, limit=MOST + 1)

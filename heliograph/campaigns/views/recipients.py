@@ -43,13 +43,13 @@ class Reasons(msgspec.Struct, frozen=True):
 
 
 def times(campaign: Campaign) -> tuple[datetime, datetime | None]:
-    """The period in which all messages of a campaign were accepted; until None: until now. One that was canceled, or
-    that waits for its last receipts, has no more than one that has completed."""
+    """The period in which all messages of a campaign were accepted; until None: until now. A canceled campaign, and one
+    that waits for its last receipts, accept no further messages either."""
     begun, ended = campaign.started_at or campaign.created_at, campaign.drained_at or campaign.completed_at
     return begun, None if ended is None else ended + timedelta(minutes=1)
 
 
-# The messages of others lie among them: `looked` says whether the scan got to the end, also if it found no failures.
+# Other messages lie among them: `looked` says whether the scan got to the end, even if it found no failures.
 _FAILED = """
 WITH looked_at AS MATERIALIZED (
     SELECT status, failure_code, country, campaign_id FROM {table}

@@ -1,4 +1,4 @@
-"""An uploaded file on its way: its bytes in chunks, how it is read, what it did.
+"""An uploaded file and its import: its bytes in chunks, how they are read, the result.
 
     uploading → reading → checking → checked → running ⇄ stopped
                                                   running → finished → undoing → undone
