@@ -33,7 +33,7 @@ async def get(conn: Connection, actor: Actor, *, id: UUID) -> str:
     return found
 
 
-# Sets `updated_at`, since undoing an import leaves alone what somebody has changed since.
+# Sets `updated_at`, since undoing an import leaves alone contacts that somebody has changed since.
 WRITE = """
 WITH touched AS (
     UPDATE contacts SET updated_at = $5 WHERE organization_id = $1 AND mode = $2 AND id = $3 RETURNING id

@@ -37,7 +37,7 @@ ON CONFLICT DO NOTHING
 TAKE = "SELECT read_to, now() - lag AS goal FROM contact_readings WHERE lag = $1 FOR UPDATE SKIP LOCKED"
 DONE = "UPDATE contact_readings SET read_to = $2 WHERE lag = $1"
 # The index on accepted_at finds the pages that were filled then; the bounds on ids exclude other months' partitions.
-# Contacts are locked in the order of their numbers, like by all code that writes several. Each is looked up separately:
+# Contacts are locked in the order of their numbers, as by all code that writes several. Each is looked up separately:
 # with a join, a plan cached while there were few read all contacts of the installation.
 # Messages sent in this time that were accepted before it, because they were scheduled or waited for the end of quiet
 # hours, a supplier or their template, are found by their attempt, whose index on ended_at is of the same kind.
@@ -120,7 +120,7 @@ async def last(conn: Connection, actor: Actor, *, ids: Collection[UUID]) -> dict
 
 
 async def read(conn: Connection) -> int:
-    """Read what is due; returns how many contacts were written. Each interval is a commit."""
+    """Read the intervals that are due; returns how many contacts were updated. Each interval is a commit."""
     await conn.execute(ENSURE, list(LAGS))
     noted = 0
     for lag in LAGS:

@@ -357,7 +357,7 @@ async def change(conn: Connection, actor: Actor, *, id: UUID, changes: Changes) 
             raise NotFound("There is no such contact.", resource="contact", id=str(id))
         name, *parts = changes.names or (row["name"], row["first_name"], row["last_name"])
         phone = changes.phone or row["phone"]
-        names = (phone if name == row["phone"] else name, *parts)  # without a name, it has its number in place of one
+        names = (phone if name == row["phone"] else name, *parts)  # the name of a contact without one is its number
         tags = list(row["tags"]) if changes.tags is None else list(changes.tags)
         try:
             async with conn.transaction():

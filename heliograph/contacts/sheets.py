@@ -43,7 +43,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
 #: Headers of a whole name that mean a part of it where another column has the other part: `Nome; Apelido`, `Name;
 #: Vorname`.
 _PARTIAL = frozenset({"name", "nome", "nombre", "nom"})
-#: Languages that say "name" for the last one say so for the first.
+#: Headers of the first name in languages whose header of the last name is just "name".
 _FIRST = frozenset({"prenom", "vorname"})
 _FIELD_OF = {header: field for field, headers in FIELDS.items() for header in headers}
 
@@ -63,7 +63,7 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-#: First bytes of workbooks, which are not text tables, and what is said about them.
+#: First bytes of workbooks, which are not text tables, and the error message about them.
 WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 WORKBOOK = "This is a workbook. In the spreadsheet, save the sheet as CSV and choose that file."
 #: The encoding used by western spreadsheets when they do not write UTF-8.
@@ -295,7 +295,7 @@ def _encoding(path: Path) -> str:
 
 
 def _text(raw: BinaryIO, encoding: str) -> io.TextIOWrapper:
-    # Undecodable bytes become U+FFFD: one bad byte must not end the reading of a file.
+    # Undecodable bytes become U+FFFD: one bad byte must not make a whole file unreadable.
     return io.TextIOWrapper(raw, encoding, errors="replace", newline="")
 
 

@@ -1,9 +1,9 @@
 """Tags of contacts: list, rename, merge into another one, remove.
 
 A tag may have a million contacts, so a change is a row in `tag_changes` that advances step by step, each a commit; a
-worker finishes what its author did not wait for. The rule nobody may break: `contact_tags` matches `contacts.tags`
-after every step, and an organization's changes run one after the other: two concurrent ones that create each other's
-tags would never end.
+worker finishes changes whose authors did not wait for them. The rule nobody may break: `contact_tags` matches
+`contacts.tags` after every step, and an organization's changes run one after the other: two concurrent ones that create
+each other's tags would never end.
 """
 
 from __future__ import annotations

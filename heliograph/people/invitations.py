@@ -156,10 +156,10 @@ async def _mail(conn: Connection, actor: Actor, box: Outbox, *, id: UUID, token:
 
 async def admit(conn: Connection, actor: Actor, *, email: str, name: str, role: str) -> tuple[User, str | None]:
     """For operators: make somebody a member at once, with a new account. Returns the user, and the token of a sign-in
-    link; without one for a member, who stays as they are. Raises Invalid.
+    link; no token for an existing member, who is left unchanged. Raises Invalid.
 
-    An existing account is refused: an organization can invite any address and read the link, so whoever created the
-    account need not be the owner of the address. An invitation reaches its owner.
+    An account of somebody who is not a member is refused: an organization can invite any address and read the link, so
+    the person who created the account need not own the address. An invitation reaches the owner.
     """
     async with conn.transaction():
         user, is_new = await users.ensure(conn, actor, email=email, name=name)

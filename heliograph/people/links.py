@@ -1,4 +1,4 @@
-"""Links that sign a person in once, for people who have no password yet, or lost it.
+"""Links that sign a person in once, for people who have no password yet, or have lost it.
 
 The token comes after `#` in the URL, so it appears in no access log. The rules nobody may break: a link is valid for
 one hour (30 minutes if it was mailed) and one use, and a new one ends the previous one; a mailbox is not a second

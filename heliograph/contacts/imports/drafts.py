@@ -36,7 +36,7 @@ MOST_OPEN = 20
 UNDONE_FOR, KEPT = timedelta(hours=24), timedelta(days=7)
 #: Minimum seconds before an import's pace is estimated.
 EARLY = 2
-#: Kinds of imports: people, or numbers that must not be written to.
+#: Kinds of imports: contacts, or numbers that must not be messaged.
 KINDS = ("contacts", "opt_outs")
 #: States before anything was written.
 UNSTARTED = ("uploading", "reading", "checking", "checked")
@@ -195,7 +195,7 @@ FORGET = "DELETE FROM contact_import_chunks WHERE organization_id = $1 AND impor
 
 
 async def discard(conn: Connection, actor: Actor, *, id: UUID) -> None:
-    """Delete a file of which nothing was imported. Raises NotFound."""
+    """Delete a file from which nothing was imported. Raises NotFound."""
     async with conn.transaction():
         if await conn.fetchval(DISCARD, actor.organization_id, actor.mode, id) is None:
             raise NotFound("There is no such import.", resource="import", id=str(id))
@@ -305,7 +305,8 @@ async def back(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
     return _moved(await conn.fetchrow(AGAIN, actor.organization_id, actor.mode, id))
 
 
-# A condition on contact_imports. Retention deletes a long file in steps, so some chunks do not mean all of it.
+# A condition on contact_imports. Retention deletes a long file in steps, so that there are chunks does not mean that
+# all of them are there.
 _HAS_FILE = """
 size = (SELECT sum(octet_length(bytes)) FROM contact_import_chunks c
          WHERE c.organization_id = contact_imports.organization_id AND c.import_id = contact_imports.id)
@@ -323,7 +324,7 @@ HAS_FILE = f"SELECT {_HAS_FILE} FROM contact_imports WHERE organization_id = $1 
 
 async def run(conn: Connection, actor: Actor, *, id: UUID, knows_strangers: bool) -> Draft:
     """Import a checked file, or resume a stopped import. Raises Invalid if unconfirmed numbers of a second country were
-    found, and ImportMoved, also if the file has been erased: what is left of it would seem to be imported."""
+    found, and ImportMoved, also if the file has been erased: the import of what is left would seem complete."""
     async with conn.transaction():
         found = _moved(await conn.fetchrow(RUN, actor.organization_id, actor.mode, id))
         if found.survey is not None and found.survey.strangers and not knows_strangers:

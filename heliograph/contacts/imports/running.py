@@ -1,9 +1,9 @@
 """The work of imports: a worker checks uploaded files, imports them, and undoes imports.
 
 One worker at a time holds a file, under a lease that each step renews; a step is one transaction, which commits the
-progress with what it wrote. So a kill at any moment loses only an unreported step, and the successor rereads the file
-up to there. The rule nobody may break: nothing is written for a file unless its row says that it belongs to this worker
-and is still to be continued.
+progress with the rows it wrote. So a kill at any moment loses only an uncommitted step, and the next worker rereads the
+file up to there. The rule nobody may break: nothing is written for a file unless its row says that it belongs to this
+worker and is still to be continued.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ MINE = """
 SELECT id FROM contact_imports
  WHERE organization_id = $1 AND id = $2 AND worker = $3 AND rows = $4 AND state = 'running' FOR UPDATE
 """
-# What is left of the file would end at once, as if all of its rows were imported.
+# Otherwise the rest of the file would end at once, as if all of its rows had been imported.
 ERASED = """
 UPDATE contact_imports SET state = 'stopped', worker = NULL, lease_until = NULL
  WHERE organization_id = $1 AND id = $2 AND worker = $3 AND state = 'running'

@@ -1,6 +1,6 @@
-"""A file from the database, copied to this machine's disk for as long as somebody reads it.
+"""A file from the database, copied to this machine's disk while it is being read.
 
-It has no name, so nothing is left behind when its process is killed.
+The copy has no name, so nothing is left behind when its process is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SELECT bytes FROM contact_import_chunks WHERE organization_id = $1 AND import_id
 
 
 class Spool:
-    """The bytes of an import. `open` may be called while others are reading."""
+    """The bytes of an import. It may have several readers at once."""
 
     def __init__(self) -> None:
         #: In bytes.
@@ -47,7 +47,7 @@ class Spool:
 
 
 class _Reading(io.RawIOBase):
-    """A position in a file that others are reading, too."""
+    """A reader with its own position in a shared file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._at = descriptor, 0

@@ -51,12 +51,12 @@ class Survey(msgspec.Struct):
         return [country for country, count in self.by_country()[1:] if count > total / 100]
 
     def by_country(self) -> list[tuple[str, int]]:
-        """The most first."""
+        """Most numbers first."""
         return sorted(self.countries.items(), key=lambda one: (-one[1], one[0]))
 
     def by_reason(self) -> list[tuple[str, Rejected]]:
-        """Rejected rows by reason, most fundamental first: people who correct one kind at a time need not handle what
-        follows from another."""
+        """Rejected rows by reason, most fundamental first: people who correct one kind at a time need not handle errors
+        that follow from another."""
         order = {text: place for place, text in enumerate(importing.REASONS)}
         return sorted(self.reasons.items(), key=lambda one: (order.get(one[0], -1), one[0]))
 
@@ -118,7 +118,7 @@ async def judge_batch(
     conn: Connection, actor: Actor, *, batch: Batch, survey: Survey, numbers: Numbers, updates: bool, is_people: bool
 ) -> None:
     """Add what a batch would do to the survey. `updates`: existing contacts are changed. `is_people`: contacts are
-    imported, not numbers that must not be written to."""
+    imported, not numbers that must not be messaged."""
     fresh = []
     for phone, (entry, _) in batch.entries.items():
         if numbers.add(phone):

@@ -1,4 +1,4 @@
-"""S3: mails a sign-in link to somebody who lost their password.
+"""Mails a sign-in link to somebody who lost their password.
 
 The rule nobody may break: a request reveals nothing about who has an account. It writes the same row for any address; a
 worker later finds out whose it is.

@@ -1,8 +1,8 @@
 """Notifies a person, and the owners of their organizations, of attempts to sign in as them.
 
-An attempt costs nothing extra for an account that exists: what is noted here is written a moment later, in one
-statement for all. The rule nobody may break: nobody waits for this, so that response times do not reveal which accounts
-exist.
+An attempt costs nothing extra for an account that exists: attempts noted here are written a moment later, in one
+statement for all. The rule nobody may break: no response waits for this, so that response times do not reveal which
+accounts exist.
 """
 
 from __future__ import annotations
