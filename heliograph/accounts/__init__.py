@@ -1,1 +1,1 @@
-"""Organizations, their API keys and what they may still send."""
+"""Organizations, their API keys, quotas and limits."""

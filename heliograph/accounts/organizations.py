@@ -225,7 +225,7 @@ async def list_all(conn: Connection, *, limit: int = 1000) -> list[Organization]
     return [Organization(**row) for row in await conn.fetch(LIST, limit)]
 
 
-# $3: the states in which it is stopped. The one before is kept through several of them, until it is resumed.
+# $3: the states in which it is stopped. Its state before the first of them is kept until it is resumed.
 SET_STATE = f"""
 UPDATE organizations
    SET state = $2, resumes_as = CASE WHEN $2 <> ALL ($3::text[]) THEN NULL WHEN state = ANY ($3) THEN resumes_as
@@ -303,7 +303,7 @@ async def configure(
     developer_keys: bool | None = None,
     by: Principal = SYSTEM,
 ) -> Organization:
-    """Change an organization's own rules; omitted ones stay as they are.
+    """Change an organization's own rules; omitted ones are unchanged.
 
     `allowed_countries=None` lifts the restriction; `country=None` means that national numbers are refused. A reply of
     None restores the default text, an empty one disables the reply; `reply_language=None` means the country's.

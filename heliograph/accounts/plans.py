@@ -1,7 +1,8 @@
 """Plans: an organization's subscription, its current period, and the quota granted in each period.
 
-The rule nobody may break: a period begins in the same transaction as its quota, and the ledger records both what ended
-and what began. Anyone who finds that a period has ended may begin the next one; each begins exactly once.
+The rule nobody may break: a period begins in the same transaction as its quota, and the ledger records both the quota
+that ended and the one that began. Any process that finds that a period has ended may begin the next one; each begins
+exactly once.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ class Subscription(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What an organization was subscribed to."""
+    """The terms that an organization subscribed to."""
 
     plan: str
-    #: Messages granted in each period; None: the plan leaves the quota alone.
+    #: Messages granted in each period; None: the plan does not change the quota.
     allowance: int | None
     #: Months of a period.
     months: int

@@ -41,8 +41,8 @@ class Quota(msgspec.Struct, frozen=True):
 
     @property
     def percent_used(self) -> int:
-        """Whole percentage used: 0 only if nothing is, 100 only if everything is, also of no quota. The rest is what is
-        left, so that two pages never contradict each other."""
+        """Whole percentage used: 0 only if nothing is, 100 only if everything is, or there is no quota. The rest is the
+        percentage left, so that two pages never contradict each other."""
         if self.total <= 0:
             return 100
         return max(100 * self.used // self.total, 1 if self.used else 0)
@@ -163,8 +163,8 @@ async def set_alert(
 # The rows are locked in the same order as when messages are accepted, so the two cannot deadlock.
 LOCK = "SELECT FROM quotas WHERE organization_id = ANY ($1) ORDER BY organization_id FOR UPDATE"
 
-# Only what was charged is refunded, and only once. If a new period has no usage to deduct it from, it is added to the
-# total.
+# Only what was charged is refunded, and only once. A refund that exceeds the usage of a new period adds the difference
+# to the total.
 REFUND = """
 WITH due AS MATERIALIZED (
     SELECT asked.*, paid.campaign_id, paid.country, paid.sender,

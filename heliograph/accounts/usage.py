@@ -121,7 +121,7 @@ SELECT paid.balance_after, refund.created_at AS refunded_at
 
 
 async def of_message(conn: Connection, actor: Actor, *, id: UUID) -> Paid | None:
-    """What an SMS cost; None if it cost nothing, as a test message, or does not exist."""
+    """What an SMS cost; None if it cost nothing, like a test message, or does not exist."""
     row = await conn.fetchrow(OF_MESSAGE, actor.organization_id, id)
     return None if row is None else Paid(*row)
 

@@ -163,8 +163,8 @@ OF_INSTALLATION = frozenset(
     }
 )
 
-#: By object, what its organization reads of a change where the rest is Meta's or the operator's; of any other object it
-#: reads everything, so that is written for it.
+#: By kind of object: the attributes of a change that its organization is shown, where the others concern Meta or the
+#: operator. Of all other objects it is shown everything, so their entries are written for it to read.
 TOLD_CUSTOMERS = {
     "whatsapp_account": frozenset({"name", "currency", "state", "numbers", "token"}),
 }

@@ -1,7 +1,7 @@
 """Failed authentications, aggregated: one entry per address and minute, however many there were.
 
-A guess causes no write: what is counted here is written once a minute, in one statement, and neither memory nor rows
-grow with the number of addresses. The rule nobody may break: nobody waits for this.
+A guess causes no write: counts are written once a minute, in one statement, and neither memory nor rows grow with the
+number of addresses. The rule nobody may break: no request waits for this.
 """
 
 from __future__ import annotations

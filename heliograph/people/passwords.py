@@ -77,7 +77,7 @@ class TooManySignIns(Refusal):
 
 
 def check_strength(password: str, *, email: str = "", field: str = "password") -> None:
-    """Check a password. Raises Invalid if it is too short, too long, or one of the first that somebody would guess."""
+    """Check a password. Raises Invalid if it is too short, too long, or easy to guess."""
     if len(password) < SHORTEST:
         raise Invalid((field, "length", "The password must have at least 12 characters."))
     if len(password) > LONGEST or "\0" in password:
@@ -123,7 +123,7 @@ def _is_guessable(password: str, email: str) -> bool:
     text = password.lower()
     if _is_listed(text) or _is_listed(text.translate(_PLAIN)):
         return True
-    if text in (text + text)[1:-1] or len(set(text)) < 5:  # a shorter one repeated
+    if text in (text + text)[1:-1] or len(set(text)) < 5:  # a shorter text, repeated
         return True
     letters = re.sub(r"[\W\d_]+", "", text)
     own = re.sub(r"[\W\d_]+", "", email.partition("@")[0].lower())
@@ -135,7 +135,7 @@ def _is_guessable(password: str, email: str) -> bool:
 
 
 def _is_run(text: str) -> bool:
-    """True if it mostly consists of neighbours on the keyboard, in the alphabet or among digits."""
+    """True if most of it is sequences on the keyboard, in the alphabet or of digits."""
     pairs = {run[at : at + 2] for run in _RUNS for at in range(len(run) - 1)}
     steps = [text[at : at + 2] for at in range(len(text) - 1)]
     return sum(step in pairs for step in steps) >= 0.8 * len(steps)

@@ -18,8 +18,8 @@ CONTENT = "content"
 REVEAL = "reveal"
 #: See whole numbers and texts of conversations, as needed to answer them.
 CONVERSE = "converse"
-#: Export people as a file: contacts, opt-outs, a campaign's recipients. Whoever writes to people sees their numbers one
-#: at a time; all of them at once are reserved for those responsible for the organization.
+#: Export people as a file: contacts, opt-outs, a campaign's recipients. Members who message people see their numbers
+#: one at a time; all of them at once are reserved for those responsible for the organization.
 EXPORT = "export"
 #: See the team and its invitations; change them; change owners as well.
 TEAM, TEAM_CHANGE, OWNERS = "team", "team_change", "owners"

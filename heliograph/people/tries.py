@@ -63,9 +63,9 @@ COUNT_ADDRESS = _statement(FREE_ADDRESS, LONGEST_ADDRESS)
 
 
 async def count(conn: Connection, *, account: str, address: str | None = None) -> int:
-    """Count an attempt, assuming that it fails, and return its number in the row at this account. Raises TooManyTries.
-    `account`: what was typed, in lower case. `address`: where it comes from; None: somebody who is signed in does
-    something that is limited in the same way."""
+    """Count an attempt, assuming that it fails, and return its number among consecutive attempts at this account.
+    Raises TooManyTries. `account`: as typed, in lower case. `address`: where the attempt comes from; None: it is an
+    action of somebody who is signed in, limited in the same way."""
     tries = 0
     counted = [(COUNT_ADDRESS, _subject("address", sharer(address)))] if address is not None else []
     for statement, subject in (*counted, (COUNT_ACCOUNT, _subject("account", account))):

@@ -119,7 +119,7 @@ LOCK_ORGANIZATIONS = """
 SELECT id FROM organizations WHERE id = ANY (ARRAY(SELECT organization_id FROM memberships WHERE user_id = $1))
  ORDER BY id FOR NO KEY UPDATE
 """
-# Closed organizations need nobody.
+# Closed organizations need no owner.
 OWNED_ALONE = """
 SELECT o.name
   FROM memberships m CROSS JOIN LATERAL (SELECT * FROM organizations WHERE id = m.organization_id LIMIT 1) o
@@ -137,7 +137,7 @@ async def remove(conn: Connection, by: Actor | Principal, *, id: UUID) -> list[s
     Idempotent.
 
     An operator has to be able to do this at once, so it does not wait for another owner: returns the names of
-    organizations that have none any more.
+    organizations left without one.
     """
     async with conn.transaction():
         await conn.execute(LOCK_ORGANIZATIONS, id)

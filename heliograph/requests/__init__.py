@@ -3,8 +3,8 @@
     guard, pages ── note, count ──► Log ── once a second ──► requests, request_counts ──► reading
 
 Refused requests and those that changed something have a row each; an accepted send is represented by its message's row,
-and `overview/requests.py` merges the two into one list. The rule nobody may break: nobody waits for this log, and it
-contains no text that somebody wrote, no phone number and no secret.
+and `overview/requests.py` merges the two into one list. The rule nobody may break: no request waits for this log, and
+it contains no text that somebody wrote, no phone number and no secret.
 """
 
 from heliograph.requests.reading import Filters, Group, Hour, LogEntry, RequestPage

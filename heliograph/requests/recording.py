@@ -1,7 +1,7 @@
 """Writing the request log: entries are collected in memory and written once a second, within fixed limits.
 
 The rule nobody may break: the client has its response before anything here happens. Requests in excess of the limits
-are still counted, and whatever a process holds when it is killed is lost: this is a log, not accounting.
+are still counted, and entries that a process holds when it is killed are lost: this is a log, not accounting.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Log:
             await self.close()
 
     async def close(self) -> None:
-        """Write what has accumulated; if the database does not accept it, it is lost, and the log says how much."""
+        """Write what has accumulated; if the database does not accept it, it is lost, and a log line says how much."""
         entries, counts, left_out, since = self._entries, self._counts, self._left_out, self._since
         self._clear()
         if not counts:

@@ -2,7 +2,7 @@
 
     accept, moves ── deltas, in the same commit ──► traffic_deltas ── folded every ten seconds ──► traffic ──► charts
 
-What suppliers were handed and reported is rolled up separately (`reconciliation.py`), for operators only.
+Messages handed to suppliers, and their reports, are rolled up separately (`reconciliation.py`), for operators only.
 
 A message counts in the hour in which it was accepted, under its current status. The rule nobody may break: deltas are
 written in the commit that they describe, so that roll-ups, once folded, equal a count over messages.

@@ -20,7 +20,7 @@ from heliograph.base.ids import uuid7
 from heliograph.base.process import measures
 from heliograph.traffic.reconciliation import Counted, Sums, add, append, hour_of
 
-#: Statuses of messages that no supplier has, which traffic treats as one.
+#: Statuses of messages that no supplier has, which traffic treats as one status.
 WAITING = {"sending": "accepted", "queued": "accepted"}
 #: Statuses of failed messages, which are also counted by reason.
 LOST = ("undelivered", "failed", "expired", "rejected")
@@ -31,9 +31,9 @@ NONE = UUID(int=0)
 class Change(msgspec.Struct, frozen=True, gc=False):
     """A message whose status changed. All changes of a batch belong to one channel; times are in UTC.
 
-    `sent`, `delivered`: seconds from acceptance (or from when it was due) to that, if it has just happened. `receipt`:
-    seconds from when the supplier accepted it (`taken_at`) to the receipt that ended it, if one did; `is_late`: the
-    receipt arrived too late.
+    `sent`, `delivered`: seconds from acceptance (or from when it was due) until it was sent or delivered, if that has
+    just happened. `receipt`: seconds from when the supplier accepted it (`taken_at`) to the receipt that ended it, if
+    one did; `is_late`: the receipt arrived too late.
     """
 
     organization_id: UUID
@@ -61,7 +61,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     cost: int = 0
     cost_currency: str = ""
     cost_due: str = ""
-    #: It had ended without a supplier, and is only now known to have had this one: since when, nobody knows.
+    #: It had ended without a supplier, and is only now known to have had this one; the time is not known.
     was_found: bool = False
 
 
@@ -209,7 +209,7 @@ def _groups(changes: Iterable[Change]) -> Iterable[_Group]:
 
 def _counted(histogram: list[int] | None, durations: Iterable[float]) -> list[int]:
     histogram = histogram or [0] * LENGTH
-    # A bucket is a number of binary digits, of which a batch's durations have few different ones.
+    # A bucket stands for a number of binary digits, and the durations of a batch have few different ones.
     for digits, count in Counter([int(duration * 1000).bit_length() for duration in durations]).items():
         histogram[bucket_of(1 << max(digits - 1, 0))] += count
     return histogram

@@ -56,9 +56,9 @@ async def count(conn: Connection, left: Iterable[PartlyAccepted]) -> None:
 
 
 async def take_back(conn: Connection, found: Iterable[tuple[PartlyAccepted, int]]) -> None:
-    """Take off again what `count` counted of series, each named by its first attempt, that turn out to have been
-    completed after their message had left them. What is stored of them must be what was counted: the last segments'
-    ids are stored after this."""
+    """Subtract what `count` added for series, each named by its first attempt, that turn out to have been completed
+    after their message had left them. To be called before the last segments' ids are stored: the stored parts must be
+    those that were counted."""
     await _count(conn, list(found), sign=-1)
 
 

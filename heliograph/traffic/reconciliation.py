@@ -1,4 +1,4 @@
-"""Reconciliation: what each supplier was handed, answered and reported, by hour and country; the basis of its bill.
+"""Reconciliation: messages handed to each supplier, its answers and reports, by hour and country; basis of its bill.
 
     answers, moves ── in the same commit ──► reconciliation_deltas ── folded every ten seconds ──► reconciliation, and
                                                                                                    reconciliation_days
@@ -39,8 +39,8 @@ COUNTED = (
 LOST = (*(one for one in STATES if one != "delivered"), "never")
 #: The counts whose amounts make up a bill; those of LOST are part of them.
 BILLED = ("accepted", "delivered", "doubled")
-#: A receipt that arrives longer than this after the answer is late; for a message with a validity, one after its end
-#: is.
+#: A receipt that arrives longer than this after the answer is late; for a message with a validity, so is one after its
+#: end.
 LATE = timedelta(hours=24)
 
 
@@ -92,7 +92,7 @@ async def append(conn: Connection, sums: Mapping[Counted, Sum]) -> None:
 
 
 async def count(conn: Connection, events: Iterable[tuple[UUID, str, str, int]], at: datetime) -> None:
-    """Count what does not follow from a message's move: (supplier, country, one of COUNTED, how many), at this time."""
+    """Count events that no message's move implies: (supplier, country, one of COUNTED, how many), at this time."""
     sums: Sums = {}
     hour = hour_of(at)
     for supplier_id, country, what, number in events:
@@ -166,12 +166,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = 10_000
     #: The latest lines first, so that a limit leaves out the oldest ones.
     is_latest_first: bool = False
-    #: Count what happened this much earlier in its place, as if it had happened within the period.
+    #: Read the period that lies this much earlier, and report its events as if they had happened within this one.
     earlier: timedelta = timedelta()
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of what one supplier was handed. Counts are of messages, except those of negative answers."""
+    """The outcome of messages handed to one supplier. Counts are of messages, except those of negative answers."""
 
     supplier_id: UUID
     #: Start of the month, day or hour; None: the whole period.
@@ -221,7 +221,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def due_back(self) -> dict[str, int]:
-        """The part of that for messages that did not arrive. What is charged only on delivery is never due back."""
+        """The part of that for messages that did not arrive. A charge made only on delivery is never due back."""
         return self._sums(LOST)
 
     @property

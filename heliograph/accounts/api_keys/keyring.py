@@ -1,7 +1,7 @@
 """A cache of the keys that a process has seen recently, so that a request needs no query for its key.
 
-The rule nobody may break: what is known about a key is never used when it is more than MAX_AGE old, so that a
-revocation holds on every process within one second. The age counts from before the query was sent.
+The rule nobody may break: a cached key is never used once it is more than MAX_AGE old, so that a revocation takes
+effect in every process within one second. The age counts from before the query was sent.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Keyring:
         """
         digest = hash_secret(secret)
         fresh, known = self._keys.peek(digest)
-        if not fresh and is_well_formed(secret) and not (is_guess and await self._is_nobodys(digest)):
+        if not fresh and is_well_formed(secret) and not (is_guess and await self._is_unknown(digest)):
             known = await self._keys.get(digest)
         if known is None or (known.networks and not _inside(address, known)):
             raise Unauthorized
@@ -100,7 +100,7 @@ class Keyring:
         """Wait for pending writes."""
         await self._touching.drain()
 
-    async def _is_nobodys(self, digest: bytes) -> bool:
+    async def _is_unknown(self, digest: bytes) -> bool:
         """True if no key had this digest when all were last listed, at most EXISTING_AGE ago."""
         existing = await self._existing.get(EXISTING) or frozenset()
         return int.from_bytes(digest[:8], sys.byteorder) not in existing

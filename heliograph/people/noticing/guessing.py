@@ -71,8 +71,8 @@ SELECT asked.user_id, u.name, m.organization_id, other.user_id AS owner_id
 
 
 async def tell(conn: Connection, seen: Mapping[tuple[UUID, Step], Seen]) -> None:
-    """Notify these people and their organizations' owners by the bell, except of what they were told within the
-    hour."""
+    """Notify these people and their organizations' owners by the bell, except of causes that they were notified of
+    within the hour."""
     ids = list({user_id for user_id, _ in seen})
     theirs = {row["user_id"]: row["organization_id"] for row in await conn.fetch(THEIRS, ids)}
     told = [

@@ -81,7 +81,7 @@ async def add(conn: Connection, by: Principal, *, user_id: UUID, email: str, rol
     """Make a user an operator; an existing operator keeps their role. Raises Invalid.
 
     The account's previous credentials are invalidated, and access begins with a link to the setup: an organization can
-    invite any address and read the link, so whoever created the account need not be the owner of the address.
+    invite any address and read the link, so the person who created the account need not own the address.
     """
     async with conn.transaction():
         if await conn.fetchval(ADD, user_id, roles.checked(role).name):

@@ -27,7 +27,7 @@ APART, KEPT = timedelta(hours=1), timedelta(days=90)
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """Who is notified: holders of a permission. Where: the page of the console. How: by default."""
+    """A kind of notice: the console's page about it, the permission whose holders are notified, the default ways."""
 
     path: str
     permission: str = roles.NOW
@@ -107,7 +107,7 @@ SELECT one.cause FROM unnest($1::text[], $2::timestamptz[]) AS one (cause, since
 
 
 async def news(conn: Connection, causes: Mapping[str, datetime]) -> set[str]:
-    """The causes to notify of now. `causes`: each with when it began."""
+    """The causes of which operators are to be notified now. `causes`: each with the time at which it began."""
     return {row["cause"] for row in await conn.fetch(NEWS, list(causes), list(causes.values()), APART)}
 
 
@@ -118,7 +118,7 @@ INSERT INTO operator_tellings (cause, told_at) SELECT cause, now() FROM unnest($
 
 
 async def record_notified(conn: Connection, causes: Collection[str]) -> None:
-    """Record that operators have just been notified of these."""
+    """Record that operators have just been notified of these causes."""
     await conn.execute(RECORD_NOTIFIED, sorted(causes))
 
 

@@ -27,7 +27,7 @@ IDLE, LONGEST, HANDED = timedelta(minutes=30), timedelta(hours=2), timedelta(min
 #: Path below the address of the dashboard.
 PATH = "/view"
 
-# Until it is taken up, it is not a session that anything is shown to: see `sessions.AUTHENTICATE`.
+# Until it is taken up, the session does not authenticate anybody: see `sessions.AUTHENTICATE`.
 BEGIN = """
 INSERT INTO sessions (token_hash, id, user_id, organization_id, created_at, seen_at, idle, ends_at, proved_at, address,
                       agent, reason)
