@@ -134,7 +134,7 @@ def _checked(given: Mapping[str, str]) -> dict[str, str]:
     """The value to store for each. Raises Invalid."""
     values = {name: " ".join(value.split()) for name, value in given.items()}
     wrong: list[tuple[str, str, str]] = [
-        (name, "unknown", f"`{name}` is none of {', '.join(NAMES)}") for name in values if name not in NAMES
+        (name, "unknown", f"`{name}` is not one of {', '.join(NAMES)}") for name in values if name not in NAMES
     ]
     for name, longest in (("name", LONGEST_NAME), ("announcement", LONGEST_ANNOUNCEMENT)):
         if len(values.get(name, "")) > longest or "\0" in values.get(name, ""):

@@ -240,7 +240,7 @@ WITH item AS MATERIALIZED (
       FROM item WHERE quotas.organization_id = item.organization_id
 ), entry AS MATERIALIZED (
     SELECT organization_id, ending AS id, 'adjustment' AS type, -remaining AS quantity, 0::bigint AS balance_after,
-           $6 || ': what remained' AS reason
+           $6 || ': remaining quota expired' AS reason
       FROM item WHERE remaining > 0
     UNION ALL
     SELECT organization_id, beginning, 'grant', allowance, allowance, $6 FROM item WHERE allowance > 0

@@ -129,7 +129,7 @@ async def limit(
         before = None if found is None else found.segments
         by_operator = by.kind not in ("person", "key")
         if found is not None and found.by_operator and not by_operator:
-            raise Invalid(("segments", "fixed", "the operator set this limit, and only they change it"))
+            raise Invalid(("segments", "fixed", "the operator set this limit, and only they can change it"))
         if segments is None:
             await conn.execute(LIFT, organization_id, which)
         else:

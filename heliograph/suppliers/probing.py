@@ -32,19 +32,19 @@ RESOLVE, CONNECT, TLS, BIND, ENQUIRE, UNBIND = "resolve", "connect", "tls", "bin
 READ = 4096
 #: What a refused bind means to the operator who sets the account up, by command_status.
 REFUSED: Mapping[int, Sentence] = {
-    0x05: said("the account has as many sessions as it may have: end another one, or ask the supplier for more"),
+    0x05: said("the account already has all the sessions that it may have: end one, or ask the supplier for more"),
     0x0D: said(
         "the supplier refuses the session without a reason: a wrong system_id or password, an address that it does not "
-        "admit, or too many sessions; ask it which"
+        "allow, or too many sessions; ask it which"
     ),
     0x0E: said("the password is wrong: enter the one that the supplier gave you"),
-    0x0F: said("the supplier knows no such system_id: enter the one that it gave you"),
-    0x53: said("the supplier wants another system_type: enter the one that it gave you"),
+    0x0F: said("the supplier does not know this system_id: enter the one that it gave you"),
+    0x53: said("the supplier expects a different system_type: enter the one that it gave you"),
 }
 OTHER_REFUSED = said("the supplier refuses the session: ask it why")
 #: What to check if nothing answers, by step.
 SILENT: Mapping[str, Sentence] = {
-    CONNECT: said("check host and port, and whether the supplier admits this machine's address"),
+    CONNECT: said("check host and port, and whether the supplier allows this machine's address"),
     BIND: said("check that the port is the one for SMPP, and whether the supplier wants TLS"),
 }
 #: OpenSSL's reasons for an answer that is not TLS.
@@ -89,13 +89,13 @@ class _Steps:
         except ssl.SSLError as error:
             why = quoted(error.reason or str(error))
             if error.reason in NO_TLS:
-                why = said("no TLS is spoken there: check the port, or choose a connection without TLS")
+                why = said("the server does not speak TLS: check the port, or choose a connection without TLS")
         except socket.gaierror as error:
             why = said("there is no such host: check its name, and this machine's DNS")
             if error.errno == socket.EAI_AGAIN:
                 why = said("its name cannot be looked up now: check this machine's DNS, and try again")
         except ConnectionRefusedError:
-            why = said("nothing listens there: check host and port")
+            why = said("nothing is listening there: check host and port")
         except (asyncio.IncompleteReadError, ConnectionError):
             why = said("the connection was closed")
             why = joined([why, SILENT[BIND]], ": ") if name == BIND else why

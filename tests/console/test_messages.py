@@ -544,7 +544,7 @@ async def test_what_meta_answered_is_told_with_its_meaning_and_in_metas_words(po
         )
     page = await root.get(here)
     assert "code 131026 · means undeliverable · in Meta's words Message undeliverable." in page.words
-    assert "means Meta's error 139999, of which nothing more is known here" in page.words
+    assert "means Meta's error 139999, about which nothing more is known here" in page.words
     assert "in Meta's words Something new" in page.words
     assert "code http 500 · means" not in page.words
     page = await root.get(here, accept_language="pt")

@@ -158,7 +158,7 @@ async def test_before_it_carries_it_is_said_that_it_was_not_reached(
 
     monkeypatch.setattr(Loop, "getaddrinfo", getaddrinfo)
     for typed, what in (
-        ({"option.tls": "true"}, "no TLS is spoken there: check the port, or choose a connection without TLS"),
+        ({"option.tls": "true"}, "the server does not speak TLS: check the port, or choose a connection without TLS"),
         ({"option.host": "nowhere.invalid"}, "there is no such host: check its name, and this machine's DNS"),
         (
             {"option.host": "later.invalid"},
@@ -394,7 +394,7 @@ async def test_a_supplier_that_carries_is_connected_to_and_nothing_is_sent(
     await smsc.stop()
     page = await root.submit(page, here, session="more")
     assert (page.status, "wrong" in page.words, "Sign in (bind)" in page.words) == (200, True, False)
-    assert "nothing listens there: check host and port" in page.words
+    assert "nothing is listening there: check host and port" in page.words
     rows = await pool.fetch("SELECT after FROM audit_log WHERE action = 'supplier.tested' ORDER BY id")
     assert [json.loads(row["after"]) for row in rows] == [
         {"verdict": "reached", "code": ""},

@@ -263,13 +263,13 @@ async def test_a_plan_brings_its_quota_again_and_again(pool: Pool) -> None:
         rows = await conn.fetch("SELECT type, quantity, balance_after, reason FROM usage_entries ORDER BY id")
     assert [tuple(row) for row in rows] == [
         ("grant", 30, 30, "welcome"),
-        ("adjustment", -30, 0, "plan business: what remained"),
+        ("adjustment", -30, 0, "plan business: remaining quota expired"),
         ("grant", 100, 100, "plan business"),
         ("adjustment", -40, 60, None),
-        ("adjustment", -60, 0, "new period: what remained"),
+        ("adjustment", -60, 0, "new period: remaining quota expired"),
         ("grant", 100, 100, "new period"),
         ("grant", 5, 105, "more"),
-        ("adjustment", -105, 0, "new period: what remained"),
+        ("adjustment", -105, 0, "new period: remaining quota expired"),
         ("grant", 100, 100, "new period"),
     ]
     await check_sums(pool)

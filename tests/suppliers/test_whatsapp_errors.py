@@ -236,7 +236,7 @@ def test_each_code_is_told_in_both_languages(code: int) -> None:
 def test_a_code_that_nobody_knows_is_told_with_its_number() -> None:
     assert meaning("100/33") == "the object is missing, or not visible to this token"
     sentence = meaning("139999")
-    assert sentence == "Meta's error 139999, of which nothing more is known here"
+    assert sentence == "Meta's error 139999, about which nothing more is known here"
     assert "139999" in languages.locale("pt").sentence(sentence)
     assert "nada mais" in languages.locale("pt").sentence(sentence)
     for ours in ("", "http 500", "pair", "0x00000058", "١٢"):

@@ -22,7 +22,7 @@ FIELDS = {"name": ("", "Name"), "base_url": (BASE_URL, "Base URL"), "api_version
 #: Texts for invalid values.
 WRONG = {
     "name": "A name has at most 200 characters, all of them visible.",
-    "base_url": "An address of the Graph API begins with https://; http:// is for this machine alone.",
+    "base_url": "An address of the Graph API begins with https://; http:// is only for this machine.",
     "api_version": "A version looks like v25.0.",
 }
 

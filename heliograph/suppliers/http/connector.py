@@ -53,11 +53,11 @@ _LAST = 1.0
 _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
 #: Why there was no answer, by kind of `http.answers.Failure`.
 FAILURES: Mapping[str, Sentence] = {
-    "blocked": said("the address may not be connected to"),
+    "blocked": said("connections to this address are not allowed"),
     "busy": said("too many requests are open"),
     "dns": said("the name has no address"),
     "connect": said("cannot connect"),
-    "tls": said("no TLS"),
+    "tls": said("the TLS handshake failed"),
     "timeout": said("no answer in time"),
     "closed": said("the connection ended before an answer"),
     "protocol": said("the answer is not HTTP"),

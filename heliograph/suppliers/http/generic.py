@@ -129,7 +129,7 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             demand(
                 not unknown,
                 field,
-                said("names %(names)s, but the placeholders are %(there)s", names=", ".join(unknown), there=there),
+                said("uses %(names)s, but the placeholders are %(there)s", names=", ".join(unknown), there=there),
             )
         for field in self.__struct_fields__:
             if field.endswith("_at"):
@@ -145,7 +145,7 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             demand(
                 elsewhere <= {"secret"},
                 "item",
-                said("is where a message goes; other templates may only contain {{secret}}"),
+                said("must contain all placeholders of a message; other templates may only contain {{secret}}"),
             )
         demand(self.batch == 1 or bool(self.item), "batch", said("above 1 requires an item"))
         breaks = any("\n" in text or "\r" in text for pair in self.headers.items() for text in pair)
@@ -153,12 +153,12 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         written = {*_OURS, "content-type" if self.body else "", "authorization" if self.basic_user else ""}
         ours = [name for name in self.headers if name.lower() in written]
         names = ", ".join(ours)
-        one = said("must not contain %(names)s, which is written anyway", names=names)
-        several = said("must not contain %(names)s, which are written anyway", names=names)
+        one = said("must not contain %(names)s, which is always sent", names=names)
+        several = said("must not contain %(names)s, which are always sent", names=names)
         demand(not ours, "headers", one if len(ours) == 1 else several)
         charset = _CHARSET.search(self.content_type)
         is_utf8 = charset is None or charset[1].lower() in ("utf-8", "utf8")
-        demand(is_utf8, "content_type", said("must not name another charset than UTF-8, in which bodies are written"))
+        demand(is_utf8, "content_type", said("must not name a charset other than UTF-8, in which bodies are written"))
         part = (self.inbound_reference_at, self.inbound_total_at, self.inbound_part_at)
         together = said("requires inbound_total_at and inbound_part_at, and vice versa")
         demand(all(part) or not any(part), "inbound_reference_at", together)

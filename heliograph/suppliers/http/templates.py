@@ -90,7 +90,7 @@ def check_place(place: str) -> None:
     if kind == "regex":
         pattern(rest)
     elif not place.startswith("/"):
-        raise ValueError("begins with /, form:, query:, header: or regex:, or is status")
+        raise ValueError("must begin with /, form:, query:, header: or regex:, or be status")
 
 
 @cache
@@ -102,9 +102,9 @@ def pattern(text: str) -> Any:
     try:
         compiled = re2.compile(text, options)
     except re2.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
     if compiled.groups != 1:
-        raise ValueError("has one group, which is what is looked for")
+        raise ValueError("must have exactly one group, whose match is the value")
     return compiled
 
 

@@ -315,7 +315,7 @@ class Session:
                 what = "bind" if self.state is State.BINDING else "unbind"
                 self._close(said("no answer to %(what)s", what=what), events)
         elif now >= self._partial_since + self._timers.pdu:
-            self._close(said("a PDU was begun and not finished"), events)
+            self._close(said("a PDU was not completed in time"), events)
         elif now >= self._enquired + self._timers.silence:
             self._close(said("no answer to %(what)s", what="enquire_link"), events)
         elif self.state is State.BOUND and self._enquired == _NEVER and now >= self._heard + self._timers.enquire:

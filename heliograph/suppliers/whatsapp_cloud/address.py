@@ -31,7 +31,7 @@ def check_base_url(base_url: str) -> str:
     if not whole or not host or port == 0 or "#" in base_url:
         raise SettingsError("the address of the Graph API must be https://host[:port][/path]")
     if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
-        raise SettingsError("the address of the Graph API must begin with https://; http:// is for this machine alone")
+        raise SettingsError("the address of the Graph API must begin with https://; http:// is only for this machine")
     return base_url.rstrip("/")
 
 

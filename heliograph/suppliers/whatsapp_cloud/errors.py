@@ -154,7 +154,7 @@ def meaning(code: str) -> Sentence | None:
         return None
     fault = classify(int(number), int(subcode) if subcode.isascii() and subcode.isdigit() else None)
     if fault.title == _UNLISTED.title:
-        return said("Meta's error %(code)s, of which nothing more is known here", code=code)
+        return said("Meta's error %(code)s, about which nothing more is known here", code=code)
     return kept(fault.title)
 
 

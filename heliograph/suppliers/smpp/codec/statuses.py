@@ -167,4 +167,4 @@ def bind_refused(status: int, wait: float) -> Sentence:
     name = f"0x{status:08X} {name_of(status)}"
     if status not in BIND_CONFIGURATION:
         return said("bind refused: %(status)s", status=name)
-    return said("bind refused: %(status)s; tried again every %(seconds)s s", status=name, seconds=round(wait))
+    return said("bind refused: %(status)s; retried every %(seconds)s s", status=name, seconds=round(wait))
