@@ -227,8 +227,8 @@ async def refund_many(
     return {row["message_id"] for row in rows}
 
 
-# What remained expires and the allowance is granted: one row for each in the ledger, so that its sum still equals the
-# balance.
+# The remaining quota expires and the allowance is granted: one row for each in the ledger, so that its sum still equals
+# the balance.
 RESET = """
 WITH item AS MATERIALIZED (
     SELECT asked.*, quotas.total - quotas.used AS remaining
@@ -256,7 +256,7 @@ SELECT organization_id, id, type, 'sms', quantity, balance_after, reason, $7::ti
 
 
 async def reset_many(conn: Connection, resets: Sequence[Reset], *, reason: str) -> None:
-    """Reset these quotas; what remained before expires. Runs in the caller's transaction."""
+    """Reset these quotas; the remaining messages expire. Runs in the caller's transaction."""
     organizations = [each.organization_id for each in resets]
     await conn.execute(LOCK, organizations)
     await conn.execute(

@@ -88,7 +88,7 @@ def windows_of(rate_units: Sequence[tuple[UUID, RateUnit | None]]) -> tuple[list
 
 
 def tell(rate_units: Sequence[RateUnit | None], windows: Sequence[Sequence[Any]], row: asyncpg.Record) -> None:
-    """Record in the rate units of a batch what was taken. `windows`: from `windows_of`; `row`: the batch's result, with
+    """Set the rate units of a batch to the units taken. `windows`: from `windows_of`; `row`: the batch's result, with
     `used` for each item, `window_start` for each window, and `at`."""
     for rate_unit, slot, used in zip(rate_units, windows[3], row["used"], strict=True):
         if rate_unit is not None:

@@ -1,7 +1,7 @@
 """Daily limits (UTC): live SMS segments of an organization, or of one of its API keys.
 
 The counters are maintained where messages are accepted (`accept.sql`, `bulk.sql`), under the organization's turn, and
-only if there is a limit. A daily limit counts what was accepted, whatever its outcome: canceling a message frees
+only if there is a limit. A daily limit counts accepted messages, whatever their outcome: canceling a message frees
 nothing.
 
 The rule nobody may break: a limit is never exceeded, however many processes accept at once.
@@ -89,7 +89,7 @@ async def check(conn: Connection, organization_id: UUID, *, key_id: UUID | None,
 # Take the organization's turn first, as when messages are accepted.
 TURN = "SELECT organization_id FROM quotas WHERE organization_id = $1 FOR UPDATE"
 MINE = "SELECT id FROM api_keys WHERE organization_id = $1 AND id = $2"
-# A new limit starts from what was already accepted today, including deltas that are not folded yet: under the
+# A new limit starts from the segments already accepted today, including deltas that are not folded yet: under the
 # organization's turn nothing is missed. Moves of messages add and subtract equally.
 SET = """
 INSERT INTO spend_limits AS known (organization_id, key_id, segments, by_operator, day, used)

@@ -1,4 +1,4 @@
-"""What the audit log records: every action, one line each. A test compares the list with the code, the command line and
+"""The actions that the audit log records, one line each. A test compares the list with the code, the command line and
 the API, so that no change goes unrecorded.
 
 An action is named by its object and what was done to it; the part before the dot is the kind of object.

@@ -21,7 +21,7 @@ from heliograph.base.process.logs import DROPPED, NUMBERS
 
 #: Stands in for a secret: the log says that it changed, never what it is.
 SECRET = "(secret)"  # noqa: S105
-#: Characters kept of one value, and of what clients and operators say about themselves.
+#: Characters kept of one value, and of names, addresses and other texts about who acted.
 LONGEST, LONGEST_SAID = 500, 300
 #: Elements kept of a list or a mapping.
 MOST = 50
@@ -169,6 +169,6 @@ def _safe(name: str, value: Any) -> Any:
 
 
 def _cut(text: str, most: int = LONGEST_SAID) -> str:
-    # What a client says about itself may contain characters that PostgreSQL's text type does not accept.
+    # A client's description of itself may contain characters that PostgreSQL's text type does not accept.
     text = text.replace("\0", "").encode(errors="replace").decode()
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -31,7 +31,7 @@ PATIENCE = timedelta(hours=1)
 
 #: The columns of a chunk that count the outcomes of its messages.
 FATES = ("queued", "sent", "delivered", "read", "failed", "unknown", "canceled")
-#: Those, and the one that counts part of the failed ones.
+#: Those, and the column that counts part of the failed messages.
 COUNTED = (*FATES, "never_sent")
 
 ANY_DUE = "EXISTS (SELECT FROM campaign_chunks WHERE count_at <= now())"

@@ -93,7 +93,7 @@ def check(template: TemplateLayout, parameters: Sequence[Filling]) -> None:
 
 
 class _Source(NamedTuple):
-    """A place in `audience.Recipient`, or None with a text."""
+    """The index of a value in `audience.Recipient`, with its default; or None, with a fixed text."""
 
     place: int | None
     text: str

@@ -107,7 +107,7 @@ def acts(campaign: Campaign, *, needs_approval: bool | None = None) -> frozenset
 
 
 class StepOutdated(Exception):
-    """The basis of a step has changed in the meantime. The step is rolled back and decided again."""
+    """The data on which a step was based has changed meanwhile. The step is rolled back and decided again."""
 
 
 class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,8 +342,8 @@ async def move(
 async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
     """Cancel a campaign; repeating changes nothing. Runs in the caller's transaction.
 
-    Nothing more is staged; a worker withdraws what is staged but not sent, and refunds its cost. Raises NotFound, and
-    CampaignNotCancelable for one that has completed or failed.
+    Nothing more is staged; a worker withdraws messages that are staged but not sent, and refunds their cost. Raises
+    NotFound, and CampaignNotCancelable if it has completed or failed.
     """
     before = await get(conn, actor, id=id, channel=channel)
     moved = await move(conn, actor.organization_id, id, "canceled", was=before.status, by=actor.principal)
@@ -358,8 +358,8 @@ async def cancel(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sm
 async def pause(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
     """Pause a campaign until somebody resumes it; repeating changes nothing. Runs in the caller's transaction.
 
-    Nothing more is staged from now on; a worker postpones what is staged, and messages already taken are sent. Raises
-    NotFound, and CampaignNotPausable for one that has not begun or has ended.
+    Nothing more is staged from now on; a worker postpones staged messages, and those that workers have already taken
+    are sent. Raises NotFound, and CampaignNotPausable if it has not begun or has ended.
     """
     before = await _held(conn, actor, id=id, channel=channel)
     if before.status not in ("running", "paused"):
@@ -370,8 +370,8 @@ async def pause(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms
 
 
 async def resume(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
-    """Resume a campaign that somebody paused; one that is running, or waiting for quota, is unchanged. Runs in the
-    caller's transaction. Raises NotFound, CampaignNotPausable for one that has not begun or has ended, and
+    """Resume a campaign that somebody paused; a campaign that is running, or waits for quota, is unchanged. Runs in the
+    caller's transaction. Raises NotFound, CampaignNotPausable if it has not begun or has ended, and
     CampaignApprovalRequired, except for operators, who need no approval."""
     before = await _held(conn, actor, id=id, channel=channel)
     if before.status not in ("running", "paused"):
@@ -398,7 +398,7 @@ async def change_pace(
     """Stage the rest at a different pace; None: as fast as possible. Runs in the caller's transaction.
 
     Messages already staged keep their times: up to 20 s worth of a paced campaign, perhaps all of one without a pace.
-    Raises NotFound, Invalid (messages_per_minute), and CampaignNotPausable for one that has ended.
+    Raises NotFound, Invalid (messages_per_minute), and CampaignNotPausable if it has ended.
     """
     if messages_per_minute is not None and not 1 <= messages_per_minute <= MAX_PACE:
         raise Invalid(("messages_per_minute", "range", f"`messages_per_minute` must be from 1 to {MAX_PACE}"))

@@ -23,7 +23,7 @@ from heliograph.campaigns import standstill
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item
 
-#: What a running campaign waits for once everything was sent: the last receipts or statuses.
+#: Reason of a running campaign that has sent everything: it waits for the last receipts or statuses.
 WAITING = "waiting_for_receipts"
 
 
@@ -56,7 +56,7 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def missed(self) -> int:
-        """Recipients to whom it was sent and who, as far as is known, did not get it."""
+        """Recipients whose message failed, or was sent without a receipt."""
         return self.failed + self.unknown
 
     @property

@@ -1,8 +1,8 @@
 """Importing contacts: a CSV file in, contacts and a file of rejected rows out.
 
 The rule nobody may break: each batch of rows is one idempotent transaction. So an import that was killed is simply run
-again: it finds what exists, completes the rest, and creates nobody twice. Memory does not grow with the file; while the
-database writes one batch, the next one is read.
+again: it finds contacts that exist, completes the rest, and creates nobody twice. Memory does not grow with the file;
+while the database writes one batch, the next one is read.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """Some rows of a file, converted to what is to be written."""
+    """Some rows of a file, converted to the entries to be written."""
 
     rows: int
     position: int
@@ -255,8 +255,8 @@ class Result(msgspec.Struct, frozen=True):
 
 
 async def write(conn: Connection, actor: Actor, *, place: tuple[UUID, int], batch: Batch, options: Options) -> Result:
-    """Write a batch, and what is needed to undo it, in the caller's transaction. `place`: the import, and the number of
-    the batch, unique and increasing."""
+    """Write a batch, and the data needed to undo it, in the caller's transaction. `place`: the import, and the number
+    of the batch, unique and increasing."""
     entries = [entry for entry, _ in batch.entries.values()]
     where = (actor.organization_id, *place)
     known: set[UUID] = set()

@@ -1,7 +1,7 @@
 """Bulk changes to selected contacts: tag, untag or delete them together, and undo it within an hour.
 
-The rule nobody may break: an undo reverts only what its change has changed. A contact that somebody has since created
-or tagged again is left alone.
+The rule nobody may break: an undo reverts only its own change. A contact that somebody has since created or tagged
+again is left alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNDONE_FOR = timedelta(hours=1)
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What was done, and to how many contacts."""
+    """A change, and the number of contacts changed."""
 
     id: UUID
     #: "deleted", "tagged" or "untagged".
@@ -229,7 +229,7 @@ async def _held(conn: Connection, actor: Actor, ids: Sequence[UUID]) -> list[asy
 async def _record(
     conn: Connection, actor: Actor, change: Change, held: Sequence[asyncpg.Record], wanted: Sequence[UUID]
 ) -> None:
-    """Record one entry per contact, since the log will be searched for what happened to a single one."""
+    """Record one entry per contact, since the log will be searched for the history of a single contact."""
     changed = set(wanted)
     entries = []
     for row in held:

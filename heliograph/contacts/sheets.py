@@ -1,6 +1,6 @@
 """Reading CSV files of contacts: encodings, delimiters and headers.
 
-The rule nobody may break: what cannot be parsed is reported, with the row and the reason, and never guessed.
+The rule nobody may break: cells that cannot be parsed are reported, with the row and the reason, and never guessed.
 """
 
 from __future__ import annotations

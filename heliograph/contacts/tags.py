@@ -129,8 +129,8 @@ async def begin(conn: Connection, actor: Actor, *, tag: str, becomes: str | None
 FIRST = """
 SELECT id FROM tag_changes WHERE organization_id = $1 AND mode = $2 AND finished_at IS NULL ORDER BY id LIMIT 1
 """
-# Only the first one of each organization, and of these the one with the least progress: a tag with a million contacts
-# keeps nobody else waiting.
+# Only the first change of each organization, and of these the one with the least progress: a tag with a million
+# contacts does not delay other organizations.
 NEXT = f"""
 SELECT {STARTED} FROM tag_changes c
  WHERE finished_at IS NULL AND NOT EXISTS (

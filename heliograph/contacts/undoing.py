@@ -1,6 +1,6 @@
 """Undoing an import: contacts that it created are deleted, those that it changed are restored.
 
-The rule nobody may break: what somebody has changed since is left alone. Batches are undone in reverse order, each in
+The rule nobody may break: contacts changed since are left alone. Batches are undone in reverse order, each in
 its own transaction, so that an undo that was killed is simply run again.
 """
 

@@ -39,7 +39,7 @@ _LONGEST_NUMBER = 999_999
 
 
 def body(raw: bytes) -> str:
-    """What is kept of a request's body; "" if there is none, or it is not JSON or too long to be examined."""
+    """The part of a request's body that is kept; "" if there is none, or it is not JSON or too long to be examined."""
     if not raw or len(raw) > LONGEST:
         return ""
     try:
@@ -49,7 +49,7 @@ def body(raw: bytes) -> str:
 
 
 def answer(raw: bytes) -> str:
-    """What is kept of a refusal: its message is ours, but it may repeat parts of the request."""
+    """The part of a refusal that is kept: its message is ours, but it may repeat parts of the request."""
     if len(raw) > LONGEST:
         return ""
     try:

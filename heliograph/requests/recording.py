@@ -28,7 +28,7 @@ MOST, MOST_OF_ONE, MOST_BYTES = 2_000, 200, 2_000_000
 MOST_COUNTS = 20_000
 #: Days that the log is kept.
 DAYS = 30
-#: Characters kept of what a client says about itself.
+#: Characters kept of a client's description of itself.
 LONGEST_SAID = 200
 
 
@@ -116,13 +116,14 @@ class Log:
         self._bytes += len(entry.body) + len(entry.answer)
 
     async def run(self) -> None:
-        """Write what has accumulated, periodically, until canceled."""
+        """Write the accumulated entries and counts, periodically, until canceled."""
         while True:
             await asyncio.sleep(EVERY)
             await self.close()
 
     async def close(self) -> None:
-        """Write what has accumulated; if the database does not accept it, it is lost, and a log line says how much."""
+        """Write the accumulated entries and counts; if the database does not accept them, they are lost, and a log line
+        says how many."""
         entries, counts, left_out, since = self._entries, self._counts, self._left_out, self._since
         self._clear()
         if not counts:

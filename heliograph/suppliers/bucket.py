@@ -1,9 +1,9 @@
 """The rate in segments a second that an account may send: a token bucket that remembers being throttled. Pure.
 
-With a configured rate, a throttle halves it, or lowers it to what was accepted in the last second if that is more; it
-then recovers by 5 % of the ceiling a second. Without one, the supplier's own rate is searched for: the first throttle
-shows what was accepted in the last second; from there the rate triples each second until the next throttle, then stays
-just below what is accepted and grows slowly, faster the longer nothing is throttled.
+With a configured rate, a throttle halves it, or lowers it to the number accepted in the last second if that is more; it
+then recovers by 5 % of the ceiling a second. Without one, the supplier's own rate is searched for: the search starts
+from the number accepted in the second before the first throttle, triples the rate each second until the next one, then
+stays just below the accepted rate and grows slowly, faster the longer nothing is throttled.
 
 The rule nobody may break: answers to segments that were already in the window do not lower the rate again.
 """
@@ -26,7 +26,7 @@ _BURST = 0.05
 _FINER = 0.01
 _AHEAD = 0.25
 _UNLIMITED = float("inf")
-#: What was accepted is counted by tenths of the last second.
+#: Accepted segments are counted by tenths of the last second.
 _TENTHS = 10
 
 

@@ -279,7 +279,7 @@ class InspectableConnector(Protocol):
 
 @runtime_checkable
 class WatchableConnector(Protocol):
-    """A connector whose exchanges can be watched. It keeps none while nobody does."""
+    """A connector whose exchanges can be watched. It keeps none while it is not watched."""
 
     def watch(self, is_watched: bool) -> None:
         """Start or stop keeping the latest exchanges."""

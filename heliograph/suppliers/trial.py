@@ -143,7 +143,7 @@ def _first(outcomes: asyncio.Future[Outcome]) -> Any:
 
 
 async def _nobody(_: Sequence[Receipt] | Sequence[Any]) -> None:
-    """A transmitter gets none; one that arrives anyway is not acknowledged, so the supplier sends it again."""
+    """A transmitter gets no receipts; if one arrives anyway, it is not acknowledged, so the supplier sends it again."""
     raise RuntimeError("a trial takes no receipts")
 
 

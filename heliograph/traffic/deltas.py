@@ -138,7 +138,7 @@ async def record(conn: Connection, changes: Iterable[Change]) -> None:
 
 
 def _reconcile(sums: Sums, group: _Group, supplier_id: UUID) -> None:
-    """Count what a supplier accepted, and the outcome according to receipts, in the hour in which it accepted it."""
+    """Count messages that a supplier accepted, and their outcome according to receipts, in the hour of acceptance."""
     change, number, segments = group.like, group.count, group.segments
     if change.taken_at is None:
         return

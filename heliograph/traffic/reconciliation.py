@@ -216,7 +216,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def charged(self) -> dict[str, int]:
-        """The supplier's charges, according to its rate cards, for what it accepted, in millionths by currency."""
+        """The supplier's charges, according to its rate cards, for accepted messages, in millionths by currency."""
         return self._sums(BILLED)
 
     @property

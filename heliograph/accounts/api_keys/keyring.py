@@ -77,8 +77,8 @@ class Keyring:
     async def authenticate(self, secret: str, address: str, *, operation: str = "", is_guess: bool = False) -> Actor:
         """The actor whose secret this is. Raises Unauthorized, or what the database raises.
 
-        `address`, `operation`: where the key is used from, and for what; the latest are kept. `is_guess`: `address` has
-        sent too many invalid keys; an unknown key then costs no query.
+        `address`, `operation`: where the key is used from, and the operation; the latest are kept. `is_guess`:
+        `address` has sent too many invalid keys; an unknown key then costs no query.
         """
         digest = hash_secret(secret)
         fresh, known = self._keys.peek(digest)

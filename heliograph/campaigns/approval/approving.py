@@ -63,7 +63,7 @@ UPDATE campaigns SET approved_at = now(), approved_by = $3, approver = $4 WHERE 
 
 async def approve(conn: Connection, actor: Actor, *, id: UUID, channel: str = "sms") -> Campaign:
     """Approve a campaign, so that it begins now or at its time; repeating changes nothing. Runs in the caller's
-    transaction. Raises NotFound, CampaignApprovalByAnother, and CampaignNotPausable for one that is sent or has ended.
+    transaction. Raises NotFound, CampaignApprovalByAnother, and CampaignNotPausable if it is being sent or has ended.
     """
     author = await conn.fetchval(LOCK, actor.organization_id, id)
     before = await record.get(conn, actor, id=id, channel=channel)

@@ -1,6 +1,6 @@
 """SMS campaigns: a text with placeholders, from a sender ID, paid from the quota.
 
-The rule nobody may break: the sender is approved when a chunk is staged, not only when the campaign was created.
+The rule nobody may break: the sender must be approved when a chunk is staged, not only when the campaign was created.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ async def create(conn: Connection, actor: Actor, *, spec: SmsCampaignSpec, reque
     )
 
 
-#: Whether a message of so many segments may go to a number (E.164).
+#: Whether a message with this many segments may go to a number (E.164).
 IsReachable = Callable[[str, int], bool]
 
 

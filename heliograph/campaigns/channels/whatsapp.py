@@ -124,7 +124,7 @@ async def create(conn: Connection, actor: Actor, *, spec: WhatsAppCampaignSpec, 
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What a campaign would send to whom, and the balance that would pay for it."""
+    """The messages that a campaign would send, and the balance that would pay for them."""
 
     #: The template's body as a recipient would read it, the values, and the price in millionths; None: skipped.
     say: Callable[[Recipient], tuple[str, tuple[str, ...], int] | None]

@@ -1,4 +1,4 @@
-"""A campaign minute by minute: what was handed over and delivered, and when it was paused.
+"""A campaign minute by minute: messages handed over and delivered, and pauses.
 
 Minutes are summed by `counting.recount`, from the differences that it adds to the campaign's counts: a message belongs
 to the minute in which its outcome was counted, between a second and a minute after it changed. Messages are never
@@ -57,7 +57,7 @@ SELECT at, after::jsonb ->> 'status' AS status, after::jsonb ->> 'status_reason'
 
 
 # Measured since it started or resumed, if that was recent: a pause must not look like slowness. The log's index by
-# object finds the last move backward. The sum includes what was handed over before the pause in the minute in which it
+# object finds the last move backward. The sum includes messages handed over before the pause in the minute in which it
 # resumed, so that whole minute counts as time, or a short pause would make it look faster than it ever is.
 RATES = """
 SELECT item.id, 60 * handed.sent / extract(epoch FROM now() - begun.at) AS rate

@@ -346,7 +346,7 @@ RETURNING {COLUMNS}
 
 
 async def stop(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
-    """Stop an import; what was imported stays. Raises ImportMoved."""
+    """Stop an import; contacts already imported stay. Raises ImportMoved."""
     async with conn.transaction():
         found = _moved(await conn.fetchrow(STOP, actor.organization_id, actor.mode, id))
         told = {"state": "stopped", "rows": found.rows}

@@ -95,7 +95,7 @@ class Numbers:
                 self._put(value)
 
 
-# Must match the condition in `records.WRITE`, which decides in the same way what is changed.
+# Must match the condition in `records.WRITE`, which decides which contacts are changed.
 JUDGE = """
 SELECT count(*) FILTER (WHERE c.phone IS NULL)::int AS created,
        count(*) FILTER (WHERE $7 AND c.phone IS NOT NULL AND (

@@ -14,7 +14,7 @@ from heliograph.mail.outbox import Outbox
 from heliograph.people.mailing import texts
 
 KIND = "trial"
-#: Given up after this: nobody is waiting for it by then.
+#: Given up after this: the operator is no longer waiting for it.
 WITHIN = timedelta(minutes=5)
 
 

@@ -68,7 +68,7 @@ class SessionBook(Generic[Session]):
         self._known.forget(hash_secret(token))
 
     async def close(self) -> None:
-        """Finish what is being written."""
+        """Wait for pending writes."""
         await self._touching.drain()
 
     async def _load(self, digests: Sequence[bytes]) -> Mapping[bytes, Session]:

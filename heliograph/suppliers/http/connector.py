@@ -184,7 +184,7 @@ class HttpConnector:
         return self._looks.took()
 
     def watch(self, is_watched: bool) -> None:
-        """See contract.WatchableConnector. While nobody watches, a request costs one attribute check."""
+        """See contract.WatchableConnector. While it is not watched, a request costs one attribute check."""
         if is_watched != (self._tap is not None):
             self._tap = ExchangeRecorder(self._secrets.values()) if is_watched else None
 

@@ -119,7 +119,7 @@ class Found(msgspec.Struct):
     json: Any = msgspec.UNSET
 
     def items(self, place: str) -> list[Found]:
-        """One for each item of the list at a place; the whole if the place is empty."""
+        """One for each item of the list at a place; the whole message if the place is empty."""
         if not place:
             return [self]
         listed = self._pointed(place)

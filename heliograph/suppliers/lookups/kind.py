@@ -15,7 +15,7 @@ from heliograph.base.sentences import said
 from heliograph.suppliers.http.kind import SECRET, Answer, Request, Secrets
 from heliograph.suppliers.settings import demand, demand_address
 
-#: The longest that a message may be made to wait, seconds: a third of what one-time codes can bear.
+#: Maximum seconds that a message may have to wait: a third of the delay that one-time codes can bear.
 LONGEST = 10.0
 #: Maximum numbers per request, whatever the supplier.
 MOST = 1_000

@@ -64,7 +64,7 @@ class Attempt:
         self.at = 0.0
 
     def load(self, pdus: list[p.SubmitSm]) -> None:
-        """Set what to send: those of the whole message's PDUs that the supplier does not have yet."""
+        """Set the PDUs to send: those of the whole message that the supplier does not have yet."""
         self.total = len(pdus)
         self.pdus, self.numbers = pdus, range(1, self.total + 1)
         if self.submission.held:

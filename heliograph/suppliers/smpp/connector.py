@@ -262,7 +262,7 @@ class SmppConnector:
         return [sum(column) for column in zip(*took, strict=True)]
 
     def watch(self, is_watched: bool) -> None:
-        """See contract.WatchableConnector. While nobody watches, each PDU costs one attribute check."""
+        """See contract.WatchableConnector. While it is not watched, each PDU costs one attribute check."""
         if is_watched != (self._tap is not None):
             self._tap = PduRecorder() if is_watched else None
             for link in [link for session in self._sessions for link in session]:
@@ -394,7 +394,7 @@ class SmppConnector:
         return next((link.last_error for link in down if link.last_error), self._last_error)
 
     def _pump(self) -> None:
-        """Send what window and rate allow: first the rest of messages already begun, then new ones."""
+        """Send as much as window and rate allow: first the rest of messages already begun, then new ones."""
         now = self._loop.time()
         tokens = self._bucket.available(now)
         if self._started:

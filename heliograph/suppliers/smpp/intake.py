@@ -26,8 +26,8 @@ Item = TypeVar("Item")
 
 STORED = 0x00
 LATER = 0x64
-#: The handler commits one batch at a time; larger ones would keep their first item waiting. This is twice what can be
-#: submitted meanwhile, so that receipts never fall behind the submits they refer to.
+#: The handler commits one batch at a time; larger ones would keep their first item waiting. This is twice the number of
+#: segments that can be submitted meanwhile, so that receipts never fall behind the submits they refer to.
 _BATCH = 2000
 #: Maximum seconds that connections are left unread behind one batch: peers probe silent ones every half minute.
 _PATIENCE = 20.0
@@ -36,8 +36,8 @@ _PATIENCE = 20.0
 class PduIntake(Generic[Item]):
     """A bounded list in front of `handle`, with one batch in flight.
 
-    `limit`: how many may wait before reading stops; what one read delivered is still accepted. `handle` may return a
-    function, which is told which items of the batch were answered.
+    `limit`: how many may wait before reading stops; items already read are still accepted. `handle` may return a
+    function, which is called with the positions of the items that were answered.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 #: A closing transport that cannot write its last bytes is aborted after this, seconds.
 _LINGER = 3.0
-#: PDUs that may wait while the peer reads nothing: a healthy peer reads the answers to what it sends.
+#: PDUs that may wait while the peer reads nothing: a healthy peer reads the answers to its own PDUs.
 _UNSENT = 50_000
 
 
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def hold(self) -> None:
-        """Stop reading until `release`, one for each `hold`: what the peer sends meanwhile is not late."""
+        """Stop reading until `release`, one for each `hold`. PDUs that the peer sends meanwhile are not late."""
         self._holds += 1
         if self._holds == 1:
             self._held_at = self._loop.time()

@@ -175,7 +175,7 @@ def id_key(raw: str, base: Base = "text") -> str:
 
 
 def split_udh(payload: bytes) -> tuple[dict[int, bytes], bytes]:
-    """Information elements and what follows them (3GPP 23.040 §9.2.3.24).
+    """Information elements, and the user data after them (3GPP 23.040 §9.2.3.24).
 
     A header whose lengths do not add up is not one: some SMSCs set the bit on plain text.
     """

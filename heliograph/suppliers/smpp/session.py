@@ -1,8 +1,8 @@
 """One SMPP session as a state machine: bytes in → events out, commands in → bytes out. No I/O and no clock.
 
-The owner passes what it read to `receive`, calls `tick` when `deadline` is reached, writes what `take` returns, and
-gives the current time (seconds, monotonic) to each. `Closed` is the last event: the owner then drops the connection and
-calls `abandon` for the open requests.
+The owner passes the bytes it reads to `receive`, calls `tick` when `deadline` is reached, writes the bytes that `take`
+returns, and gives the current time (seconds, monotonic) to each. `Closed` is the last event: the owner then drops the
+connection and calls `abandon` for the open requests.
 
 The rule nobody may break: a request is registered before its bytes can leave, and its context comes back exactly once:
 in Answered, in TimedOut or from `abandon`; one that timed out may come back once more, in Late. A sequence number is
@@ -46,7 +46,7 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
     bind: float = 15.0
     #: Nothing read for this long → enquire_link.
     enquire: float = 20.0
-    #: enquire_link → anything at all.
+    #: enquire_link → any PDU from the peer.
     silence: float = 10.0
     #: submit → its answer.
     response: float = 60.0
@@ -107,7 +107,7 @@ class PeerUnbinds(msgspec.Struct, gc=False):
 
 
 class Closed(msgspec.Struct, gc=False):
-    """The session is over. What `take` returns should still be written."""
+    """The session is over. The bytes that `take` returns should still be written."""
 
     reason: Sentence
 
@@ -416,7 +416,7 @@ class Session:
         self._close(said("bind refused: %(status)s", status=f"0x{status:08X}"), events)
 
     def _nacked(self, pdu: Pdu, events: list[Event]) -> None:
-        """A generic_nack answers the request it names; one that names none means that framing is lost."""
+        """A generic_nack answers the request it names; if it names none, framing is lost."""
         if self.state is State.BINDING and pdu.sequence == self._bind_sequence:
             self._bind_answered(pdu.status or 0xFF, "", events)
         elif self._answered(pdu, events):

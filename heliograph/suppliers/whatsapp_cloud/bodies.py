@@ -4,7 +4,7 @@ A template's definition, as listed by Graph, is turned into a `TemplateLayout` o
 the template takes, what is wrong with given values, and where each of them goes. The public API has one list of values
 per template, in this order: the header's variable, the body's variables, then one suffix for each URL button that ends
 in a variable. An authentication template takes one value, the code, which goes into the body and the button. Buttons
-that open a Flow or a catalog take none, but must be named all the same.
+that open a Flow or a catalog take none, but a send must still name them.
 
 The rule nobody may break: a value that Meta would refuse is refused here, before anything is reserved or sent, and
 every body carries our own id, because nothing else identifies a message whose answer was lost.
@@ -34,8 +34,8 @@ _LINK = re.compile(r"(?i)https?:|www\.|[a-z0-9-]\.[a-z]{2,}")
 USER_ID = r"[A-Z]{2}\.(?:ENT\.)?[A-Za-z0-9]{1,128}"
 _USER_ID = re.compile(USER_ID)
 
-#: Parts and buttons that need nothing from a send, or only what is filled in here. All others need, or may need,
-#: something that the public API has no field for: Meta adds new ones.
+#: Parts and buttons that need no values from a send, or only those filled in here. All others need, or may need, values
+#: for which the public API has no field: Meta adds new ones.
 _PARTS = frozenset({"HEADER", "BODY", "FOOTER", "BUTTONS"})
 _PLAIN_BUTTONS = frozenset({"URL", "QUICK_REPLY", "PHONE_NUMBER", "VOICE_CALL", "REQUEST_CONTACT_INFO"})
 #: Buttons that a send must name, although it passes nothing for them but a token.

@@ -1,4 +1,4 @@
-"""What a call to the Graph API presents: a token, and proof that it comes from the app's own server. Pure.
+"""The credential that a call to the Graph API presents: a token, and proof that it comes from the app's server. Pure.
 
 The rule nobody may break: every call carries the proof (`appsecret_proof`), so that a leaked token is useless to
 anybody without the app's secret. Apps can be configured to refuse calls without it.

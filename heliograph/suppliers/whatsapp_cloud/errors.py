@@ -92,7 +92,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     alarm: bool = False
     #: Halve the number's rate.
     slow: bool = False
-    #: The message may have been accepted all the same: do not resend it before a status could have arrived.
+    #: The message may have been accepted nevertheless: do not resend it before a status could have arrived.
     unsure: bool = False
 
     @property
@@ -206,7 +206,7 @@ _TABLE: dict[int, Fault] = {
     0: _auth("the app user could not be authenticated"),
     1: _retry("unknown API error", 3),
     2: _retry("the service is down or overloaded", UNCOUNTED),
-    # Sent with HTTP 500, but about a permission all the same.
+    # Sent with HTTP 500, although it is about a permission.
     3: _auth("a capability or permission is missing"),
     4: _rate("too many calls of the app", Scope.CREDENTIAL, 5 * _MINUTE),
     10: _auth("a permission is absent or was removed"),
@@ -293,7 +293,7 @@ _TABLE: dict[int, Fault] = {
 FAULTS: dict[int, Fault] = {code: msgspec.structs.replace(fault, code=code) for code, fault in _TABLE.items()}
 
 _SUBCODES: dict[tuple[int, int], Fault] = {
-    # The number is gone, or the token may not see it. Another number of the same token may well work.
+    # The number was deleted, or the token may not see it. Another number of the same token may well work.
     (100, 33): _auth("the object is missing, or not visible to this token", Scope.NUMBER),
 }
 

@@ -1,7 +1,7 @@
 """Limits how fast one WhatsApp number may send: a token bucket for the number, and a gate for each user. Pure.
 
-Meta counts what a number sends and receives in one second (80, or 1,000 after an upgrade), and what one number sends
-to one user: one message in 6 s on average, of which up to 45 may be sent in advance.
+Meta limits the messages that a number sends and receives in one second (80, or 1,000 after an upgrade), and those that
+one number sends to one user: one in 6 s on average, of which up to 45 may be sent in advance.
 
 The rule nobody may break: a throttle halves the rate once; answers to messages already in flight do not halve it again.
 """

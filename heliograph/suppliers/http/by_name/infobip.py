@@ -99,7 +99,7 @@ def _written(message: Message) -> dict[str, Any]:
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
-    """200 with a status for the message; errors of the request as a whole in `requestError` or by HTTP alone."""
+    """200 with a status for the message; errors of the whole request in `requestError` or only in the HTTP status."""
     one = value_at(answer.json, "messages", 0)
     if answer.status != 200 or one is None:
         words = text_of(value_at(answer.json, "requestError", "serviceException", "text"))

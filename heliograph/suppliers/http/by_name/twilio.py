@@ -93,7 +93,7 @@ def request(settings: Settings, secrets: Secrets, message: Message) -> Request:
 
 
 def answer(settings: Settings, message: Message, answer: Answer) -> Outcome:
-    """201 with a `sid`; otherwise `code` and `message`. A message answered with 500 may have been sent all the same."""
+    """201 with a `sid`; otherwise `code` and `message`. A message answered with 500 may have been sent nevertheless."""
     said = answer.json
     id = text_of(value_at(said, "sid"))
     if answer.status in (200, 201) and id:

@@ -101,7 +101,7 @@ _OF_MESSAGE = frozenset({0x62})
 
 
 class Ruling(msgspec.Struct, frozen=True, gc=False):
-    """What a status means: the fields of an Outcome, and what else the connector does."""
+    """The meaning of a status: the fields of an Outcome, and what the connector has to do in addition."""
 
     verdict: Verdict
     code: str

@@ -40,7 +40,7 @@ class ErrorNote(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pricing(msgspec.Struct, frozen=True, gc=False):
-    """What Meta says about the price, in lower case: type `regular`, `free_customer_service`, `free_entry_point` …;
+    """Meta's information on the price, in lower case: type `regular`, `free_customer_service`, `free_entry_point` …;
     category `utility`, `authentication`, `authentication-international`, `service` …; model `PMP` or `CBP`
     unchanged."""
 
