@@ -150,16 +150,21 @@ ACTIONS = {
 #: Objects that belong to the installation: no entry of an organization is about them.
 OF_INSTALLATION = frozenset(
     {
+        "installation",
         "supplier",
+        "lookup",
         "receipt",
         "callback",
         "route",
         "rates",
+        "tariff",
         "billing",
         "sender_rule",
         "number_rule",
         "whatsapp_app",
         "worker",
+        "backup",
+        "secrets",
     }
 )
 

@@ -56,7 +56,7 @@ class Counts(msgspec.Struct, frozen=True):
 
     @property
     def missed(self) -> int:
-        """Recipients whose message failed, or was sent without a receipt."""
+        """Recipients who, as far as is known, did not get it: it failed, or no receipt came by the deadline."""
         return self.failed + self.unknown
 
     @property

@@ -273,8 +273,8 @@ class InspectableConnector(Protocol):
         """The bound sessions, with what happened since the last call."""
 
     def answers(self) -> list[int]:
-        """Response times of the answers since the last call, in buckets of `base.histogram`: of answers read together,
-        only the first."""
+        """Response times of the answers since the last call, in buckets of `base.histogram`. A connector may time only
+        some of the answers."""
 
 
 @runtime_checkable

@@ -197,7 +197,8 @@ async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fra
             raise asyncio.IncompleteReadError(b"", None)
         for frame in framer.feed(data):
             found = p.decode(frame)
-            if found.sequence == pdu.sequence and not isinstance(found, p.EnquireLink):
+            # Requests of the peer have sequence numbers of their own, which may equal this one's.
+            if found.sequence == pdu.sequence and found.command & p.RESPONSE:
                 return found
             if isinstance(found, p.EnquireLink):
                 writer.write(p.EnquireLinkResp(found.sequence).encode())

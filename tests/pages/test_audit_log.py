@@ -76,6 +76,14 @@ async def test_what_is_metas_or_the_operators_is_not_told(pool: Pool, tenant: Te
     assert "10.0.0.8" in "".join(f"{one.before} {one.after}" for one in whole.entries)
 
 
+async def test_only_actions_that_its_log_can_contain_are_offered(owner: Browser) -> None:
+    page = await owner.get("/audit")
+    offered = set(re.findall(r'<option value="([a-z_]+)\.[a-z_]+"', page.text))
+    assert {"contact", "campaign", "api_key"} <= offered
+    # What an operator does to the installation is in no organization's log.
+    assert not offered & {"backup", "installation", "lookup", "secrets", "supplier", "tariff", "worker"}
+
+
 async def test_a_key_is_called_by_its_name(api: Api, pool: Pool, tenant: Tenant, owner: Browser) -> None:
     status, _, _ = await api.ask(
         "POST", "/contacts", json={"name": "Ana", "phone": "+258841234567"}, headers=tenant.headers

@@ -115,7 +115,7 @@ class PduIntake(Generic[Item]):
     def _give_up(self) -> None:
         """The batch in flight is stuck, so the items behind it cannot be stored either."""
         waiting, self._queue = self._queue, []
-        log.error("smpp_not_stored", intake=self._name, count=len(waiting), error="the batch before is stuck")
+        log.error("smpp_not_stored", intake=self._name, count=len(waiting), error="the previous batch is stuck")
         for _, connection, pdu in waiting:
             connection.respond(pdu, LATER)
         self._release()

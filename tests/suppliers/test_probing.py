@@ -1,0 +1,43 @@
+"""Tests of an account step by step: what counts as the answer to a step."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from smpp_peer import Line, Peer
+
+from heliograph.base.ids import uuid7
+from heliograph.suppliers import kinds, probing
+from heliograph.suppliers.contract import Account
+from heliograph.suppliers.smpp.codec import pdu as p
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    peer = await Peer().start()
+    yield peer
+    await peer.stop()
+
+
+def account(peer: Peer) -> Account:
+    settings = {"host": "127.0.0.1", "port": peer.port, "system_id": "esme", "tls": False}
+    return Account(uuid7(), settings, "secret")
+
+
+async def test_each_step_is_answered(peer: Peer) -> None:
+    steps = await probing.probe(kinds.SMPP, account(peer))
+    assert [(one.name, one.ok) for one in steps] == [
+        (name, True) for name in ("resolve", "connect", "bind", "enquire", "unbind")
+    ]
+
+
+async def test_a_request_with_the_same_sequence_number_is_no_answer(peer: Peer) -> None:
+    def hang_up(line: Line, pdu: p.Pdu) -> None:
+        line.send(p.Unbind(pdu.sequence))
+        line.transport.close()
+
+    peer.answer = hang_up  # type: ignore[method-assign]
+    steps = await probing.probe(kinds.SMPP, account(peer))
+    assert [(one.name, one.ok) for one in steps] == [("resolve", True), ("connect", True), ("bind", False)]
+    assert "the connection was closed" in steps[-1].said
