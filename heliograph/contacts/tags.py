@@ -93,7 +93,7 @@ async def one(conn: Connection, actor: Actor, *, name: str, counted: int = COUNT
     """A tag. Raises NotFound if no contact has it."""
     contacts = await conn.fetchval(ONE, actor.organization_id, actor.mode, name, counted + 1)
     if not contacts:
-        raise NotFound("Nobody has this tag.", resource="tag", id=name)
+        raise NotFound("No contact has this tag.", resource="tag", id=name)
     return Tag(name, min(contacts, counted), contacts > counted)
 
 

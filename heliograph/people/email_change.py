@@ -65,7 +65,7 @@ async def ask(
     """
     email = users.checked_email(email)
     if email == user.email:
-        raise Invalid(("email", "same", "This is your e-mail address already."))
+        raise Invalid(("email", "same", "This is already your e-mail address."))
     await tries.count(conn, account=f"email {user.id}")
     organization_id = by.organization_id if isinstance(by, Actor) else None
     async with conn.transaction():
@@ -179,7 +179,7 @@ DELETE FROM email_changes WHERE user_id IN (SELECT user_id FROM email_changes WH
 
 
 def _untold() -> Invalid:
-    return Invalid(("email", "mails", "Too many mails wait to be sent, so nobody could be notified. Try again later."))
+    return Invalid(("email", "mails", "Too many mails are waiting to be sent, so nobody could be notified. Try again later."))
 
 
 def _subject(user_id: UUID) -> UUID:

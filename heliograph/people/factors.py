@@ -54,7 +54,7 @@ async def enable(
     which are stored nowhere. Raises Invalid."""
     step = _step_of(secret, given, after=0)
     if step is None:
-        raise Invalid(("code", "wrong", "This code is not correct. Check the clock of your phone."))
+        raise Invalid(("code", "wrong", "This code is not correct. Check your phone's clock."))
     codes = ["-".join(_word() for _ in range(3)) for _ in range(RECOVERY_CODES)]
     async with conn.transaction():
         await conn.execute(ENABLE, user_id, crypto.seal(key, secret.encode(), f"users/{user_id}"), step)

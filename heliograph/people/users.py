@@ -242,7 +242,7 @@ def checked_email(text: str) -> str:
     """An e-mail address in lower case, trimmed. Raises Invalid."""
     email = text.strip().lower()
     if not _is_email(email) or not naming.is_plain(email):
-        raise Invalid(("email", "format", "This is not an e-mail address, which looks like ana@example.com."))
+        raise Invalid(("email", "format", "This is not an e-mail address, such as ana@example.com."))
     return email
 
 

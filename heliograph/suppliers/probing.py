@@ -45,7 +45,7 @@ OTHER_REFUSED = said("the supplier refuses the session: ask it why")
 #: What to check if nothing answers, by step.
 SILENT: Mapping[str, Sentence] = {
     CONNECT: said("check host and port, and whether the supplier allows this machine's address"),
-    BIND: said("check that the port is the one for SMPP, and whether the supplier wants TLS"),
+    BIND: said("check that the port is the one for SMPP, and whether the supplier requires TLS"),
 }
 #: OpenSSL's reasons for an answer that is not TLS.
 NO_TLS = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
@@ -93,7 +93,7 @@ class _Steps:
         except socket.gaierror as error:
             why = said("there is no such host: check its name, and this machine's DNS")
             if error.errno == socket.EAI_AGAIN:
-                why = said("its name cannot be looked up now: check this machine's DNS, and try again")
+                why = said("its name cannot be resolved now: check this machine's DNS, and try again")
         except ConnectionRefusedError:
             why = said("nothing is listening there: check host and port")
         except (asyncio.IncompleteReadError, ConnectionError):

@@ -162,7 +162,7 @@ async def test_before_it_carries_it_is_said_that_it_was_not_reached(
         ({"option.host": "nowhere.invalid"}, "there is no such host: check its name, and this machine's DNS"),
         (
             {"option.host": "later.invalid"},
-            "its name cannot be looked up now: check this machine's DNS, and try again",
+            "its name cannot be resolved now: check this machine's DNS, and try again",
         ),
     ):
         page = await root.submit(await root.get(f"{path}/connection"), f"{path}/connection", **typed)

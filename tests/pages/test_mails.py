@@ -153,7 +153,7 @@ async def test_another_address_is_confirmed_by_who_reads_it_and_the_former_one_i
 ) -> None:
     await make_person(pool, tenant, "rui@example.com")
     await other_browser.sign_in("ana@example.com")
-    for email, wrong in (("ANA@example.com", "This is your e-mail address already."), ("ana", "not an e-mail address")):
+    for email, wrong in (("ANA@example.com", "This is already your e-mail address."), ("ana", "not an e-mail address")):
         page = await owner.submit(await owner.get("/account/email"), "/account/email", email=email)
         assert (page.status, wrong in page.words) == (422, True), page.words
     # Whether somebody has an address is told only to who reads its mail.

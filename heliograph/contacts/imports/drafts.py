@@ -328,7 +328,7 @@ async def run(conn: Connection, actor: Actor, *, id: UUID, knows_strangers: bool
     async with conn.transaction():
         found = _moved(await conn.fetchrow(RUN, actor.organization_id, actor.mode, id))
         if found.survey is not None and found.survey.strangers and not knows_strangers:
-            raise Invalid(("strangers", "required", "Confirm that the numbers of other countries are meant."))
+            raise Invalid(("strangers", "required", "Confirm that the numbers from other countries are intended."))
         told = {"state": "begun", "tags": found.tags, "on_duplicate": found.on_duplicate, "kind": found.kind}
         await audit.record(conn, actor, "contacts.imported", object_id=id, name=found.file, after=told)
     return found

@@ -190,7 +190,7 @@ async def run(request: Request) -> Answer:
     except Invalid:
         async with request.reading() as conn:
             draft = await drafts.get(conn, request.actor, id=id)
-        wrong = Invalid(("strangers", "required", "Confirm that the numbers of other countries are meant."))
+        wrong = Invalid(("strangers", "required", "Confirm that the numbers from other countries are intended."))
         return _checked(request, draft, wrong)
     except ImportMoved:
         return await _moved(request, id)

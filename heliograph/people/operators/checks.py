@@ -25,9 +25,9 @@ async def run(conn: Connection, settings: Settings) -> list[Check]:
     )
     if guessed := [email for email, count in codes.items() if count >= FREE_ACCOUNT]:
         names = ", ".join(guessed)
-        detail = said("somebody knows the password of %(names)s, and guesses at the second factor", names=names)
+        detail = said("somebody knows the password of %(names)s, and is guessing the second factor", names=names)
         return [Check(name, "failed", detail, remedy)]
     if guessed := [email for email in people.values() if known.get(email, 0) >= FREE_ACCOUNT]:
         detail = said("several attempts to sign in as %(names)s have failed in a row", names=", ".join(guessed))
         return [Check(name, "warning", detail, remedy)]
-    return [Check(name, "ok", said("nobody guesses at an operator's password"))]
+    return [Check(name, "ok", said("nobody is guessing an operator's password"))]

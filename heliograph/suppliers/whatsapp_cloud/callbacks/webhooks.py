@@ -107,7 +107,7 @@ def _entry(raw: bytes) -> Iterator[Item]:
     try:
         entry, dropped = _read(raw, _Entry)
         if "changes" in dropped:
-            raise ValueError("changes of another shape")
+            raise ValueError("changes with an unexpected shape")
     except UNREADABLE as error:
         yield PoisonItem(reason=_why("entry", error), raw=raw)
         return
@@ -133,7 +133,7 @@ def _entry(raw: bytes) -> Iterator[Item]:
 def _value(waba_id: str, at: datetime | None, raw: bytes) -> Iterator[Item]:
     value, dropped = _read(raw, _Value)
     for name in dropped & {"statuses", "messages", "metadata"}:
-        yield PoisonItem(reason=f"value: {name} of another shape", raw=raw, waba_id=waba_id)
+        yield PoisonItem(reason=f"value: {name} with an unexpected shape", raw=raw, waba_id=waba_id)
     number = value.metadata.phone_number_id if value.metadata else None
     contacts = _Contacts(value.contacts or [])
     number_id = id_of(number)
