@@ -162,7 +162,7 @@ async def _checked(
             "authentication": "a one-time code is for one person who has just asked for it",
             "marketing": "marketing is not sent by this service",
         }[row["category"]]
-        raise Invalid(("template", "category", f"campaigns can only send templates of the category utility: {why}"))
+        raise Invalid(("template", "category", f"campaigns can only send templates in the category utility: {why}"))
     _check_parameters(_layout(row), spec.parameters)
     prices = await _prices(conn, row["currency"], at)
     if not prices:
