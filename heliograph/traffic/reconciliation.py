@@ -1,4 +1,5 @@
-"""Reconciliation: messages handed to each supplier, its answers and reports, by hour and country; basis of its bill.
+"""Reconciliation: the messages handed to each supplier, its answers and its reports, by hour and country, with which
+its bill is checked.
 
     answers, moves ── in the same commit ──► reconciliation_deltas ── folded every ten seconds ──► reconciliation, and
                                                                                                    reconciliation_days

@@ -305,8 +305,7 @@ async def back(conn: Connection, actor: Actor, *, id: UUID) -> Draft:
     return _moved(await conn.fetchrow(AGAIN, actor.organization_id, actor.mode, id))
 
 
-# A condition on contact_imports. Retention deletes a long file in steps, so that there are chunks does not mean that
-# all of them are there.
+# A condition on contact_imports. Retention deletes a long file in steps, so some chunks may exist while others do not.
 _HAS_FILE = """
 size = (SELECT sum(octet_length(bytes)) FROM contact_import_chunks c
          WHERE c.organization_id = contact_imports.organization_id AND c.import_id = contact_imports.id)
