@@ -31,7 +31,11 @@ def check(template: str, field: str, *, smart: bool, accents: bool = False) -> N
     check_places(template, field)
     if measure(_PLACE.sub("", template), smart=smart, accents=accents) is None:
         raise Invalid(
-            (field, "too_many_segments", f"`{field}` needs more than {MAX_SEGMENTS} segments, even with empty placeholders")
+            (
+                field,
+                "too_many_segments",
+                f"`{field}` needs more than {MAX_SEGMENTS} segments, even with empty placeholders",
+            )
         )
 
 

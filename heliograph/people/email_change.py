@@ -179,7 +179,9 @@ DELETE FROM email_changes WHERE user_id IN (SELECT user_id FROM email_changes WH
 
 
 def _untold() -> Invalid:
-    return Invalid(("email", "mails", "Too many mails are waiting to be sent, so nobody could be notified. Try again later."))
+    return Invalid(
+        ("email", "mails", "Too many mails are waiting to be sent, so nobody could be notified. Try again later.")
+    )
 
 
 def _subject(user_id: UUID) -> UUID:
