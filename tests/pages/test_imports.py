@@ -136,7 +136,7 @@ async def test_a_pasted_sheet_without_a_header(pool: Pool, tenant: Tenant, owner
     assert "New 2" in page.words
     id = page.path.split("/")[3]
     refused = await owner.submit(page, f"/contacts/imports/{id}/run")
-    assert (refused.status, "Confirm that the numbers of other countries" in refused.words) == (422, True)
+    assert (refused.status, "Confirm that the numbers from other countries" in refused.words) == (422, True)
     assert await pool.fetchval("SELECT state FROM contact_imports") == "checked"
     await owner.submit(page, f"/contacts/imports/{id}/run", strangers="yes")
     await work(pool)

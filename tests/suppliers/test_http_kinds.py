@@ -375,7 +375,7 @@ def test_a_template_names_what_there_is() -> None:
 )
 def test_no_header_is_written_twice(names: list[str]) -> None:
     verb = "is" if len(names) == 1 else "are"
-    with pytest.raises(SettingsError, match=f"^headers must not contain {', '.join(names)}, which {verb} written"):
+    with pytest.raises(SettingsError, match=f"^headers must not contain {', '.join(names)}, which {verb} always sent"):
         settings("http", headers=dict.fromkeys(names, "x"), body='{"text":"{{text}}"}', basic_user="us")
     settings("http", headers={"Authorization": "Bearer {{secret}}"}, body='{"text":"{{text}}"}')
     known = settings("http", method="GET", path="/?text={{text}}", headers={"content-type": "text/plain"})
