@@ -12,9 +12,9 @@ class Principal(msgspec.Struct, frozen=True):
 
     #: "person", "key", "operator", "cli" (an operator at a shell), "system" (the service itself) or "unknown".
     kind: str
-    #: Of a person, operator or key.
+    #: The id of the person, operator or key.
     id: UUID | None = None
-    #: A person's or operator's name, the shell's user.
+    #: The name of the person or operator, or the user of the shell.
     name: str = ""
     address: str = ""
     #: What the client claims to be.
@@ -24,7 +24,7 @@ class Principal(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-#: Requested by nobody: the service follows its own rules.
+#: The service, following its own rules: nobody requested it.
 SYSTEM = Principal("system")
 
 
@@ -39,12 +39,12 @@ class RateLimits(msgspec.Struct, frozen=True):
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """An organization, and the key or person that acts for it, at most a second old."""
+    """An organization, and the key or person that acts for it; at most a second out of date."""
 
     organization_id: UUID
     #: The API key, or None when a person acts on a page or an operator from the command line.
     key_id: UUID | None
-    #: "live" or "test", also for what it creates: test sends reach no supplier and cost no quota.
+    #: "live" or "test", which is also the mode of what it creates: test sends reach no supplier and cost no quota.
     mode: str
     scopes: frozenset[str]
     #: organizations.state
@@ -53,12 +53,12 @@ class Actor(msgspec.Struct, frozen=True):
     smart_encoding: bool = False
     #: Remove accents if that makes a text fit GSM-7; look-alikes are then replaced as well.
     replace_accents: bool = False
-    #: Defaults of sends: what happens to an attempt with unknown outcome, and how long a message is worth delivering.
+    #: Defaults for sends: what happens after an attempt with an unknown outcome, and a message's validity.
     guarantee: str = "at_least_once"
     validity_seconds: int | None = None
     #: ISO regions that may be sent to; None: all.
     allowed_countries: frozenset[str] | None = None
-    #: The organization's own; None: it has none.
+    #: The organization's own limits; None: it has none.
     rate_limits: RateLimits | None = None
     #: Scopes beyond `scopes` that the person may give to keys.
     grants: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class Actor(msgspec.Struct, frozen=True):
 
     @property
     def is_operator(self) -> bool:
-        """Whether it is neither a key nor a person, but an operator of the installation."""
+        """Whether the actor is an operator of the installation, neither a key nor a person."""
         return self.key_id is None and self.user_id is None
 
     def own_rate_limit(self, bucket: str) -> int | None:

@@ -22,12 +22,12 @@ def bucket_of(milliseconds: int) -> int:
 
 
 def as_text(counts: Sequence[int] | None) -> str:
-    """As the text of an array, empty for None: nested arrays would have to be of equal length."""
+    """The counts as the text of an array, empty for None: as nested arrays, all would have to be of equal length."""
     return "{}" if counts is None else f"{{{','.join(map(str, counts))}}}"
 
 
 def percentile(counts: Sequence[int], share: float) -> float | None:
-    """Seconds within which `share` (0 to 1) of the durations lie, estimated as evenly spread within a bucket. None:
+    """Seconds within which `share` (0 to 1) of the durations lie, assuming an even spread within each bucket. None:
     there are no durations."""
     total = sum(counts)
     if total == 0:

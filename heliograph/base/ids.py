@@ -1,7 +1,7 @@
 """UUIDv7: ids that sort by creation time (RFC 9562 §5.7). The application creates them, never the database.
 
 Their time is the database's (`base/database/clock.py`): tables are partitioned, paged and purged by it, so an id from a
-wrong clock would be where nobody looks, or be deleted at once.
+wrong clock would never be found, or be purged at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from heliograph.base.database.clock import EPOCH, milliseconds
 MILLISECOND = timedelta(milliseconds=1)
 
 #: Ids continue from the last one while the clock is behind it by less than this, milliseconds; if by more, the clock
-#: was set, and they follow it: ids are unique nevertheless.
+#: was set, and they follow it: ids are unique all the same.
 BACK = 10_000
 
 #: Random numbers are read from the system this many at a time: a call per id would cost as much as everything else.

@@ -70,7 +70,7 @@ class LoadingCache(Generic[Key, Value]):
                 del self._loads[key]
 
     def forget(self, key: Key) -> None:
-        """Reload this one when it is next requested."""
+        """Reload this value when it is next requested."""
         self._values.pop(key, None)
 
     async def _fill(self, keys: list[Key]) -> list[Value | None]:
@@ -107,8 +107,9 @@ class Current(Generic[Held]):
         self._refreshing: asyncio.Task[None] | None = None
 
     async def get(self, conn: Connection | None = None) -> Held:
-        """The current data; waits only if nobody asked for a while. Raises what the database raises. `conn`: the
-        caller's connection, used if it must wait: a caller that holds one must not wait for another from the same pool.
+        """The current data; waits only if it has not been requested for a while. Raises what the database raises.
+        `conn`: the caller's connection, used if it must wait: a caller that holds one must not wait for another from
+        the same pool.
         """
         age = self._held.age
         if age > OLDEST and conn is not None:

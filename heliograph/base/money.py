@@ -61,8 +61,8 @@ def charge_of(amount: int | None, currency: str | None, due: str | None) -> Char
 
 
 def columns(charges: Sequence[Charge | None]) -> tuple[list[Any] | None, ...]:
-    """Amounts, currencies and due events as arrays for SQL; three times None if nothing is charged: empty arrays would
-    cost as much as others."""
+    """Amounts, currencies and due events as arrays for SQL; three times None if nothing is charged: arrays of NULLs
+    would cost as much as others."""
     if not any(charges):
         return None, None, None
     return tuple(

@@ -83,12 +83,12 @@ def country(address: str) -> str:
 
 
 def no_country(code: str) -> str | None:
-    """Why numbers cannot be of the country with this code; None: they can."""
+    """Why no number belongs to the country with this code; None: some do."""
     return None if code in REGIONS.values() else f"{code!r} is not a country with a calling code of its own"
 
 
 def is_region(text: str) -> bool:
-    """Whether it is a possible result of `country`: an ISO country, which an id begins with, or "001"."""
+    """Whether `country` may return it: an ISO country, since an id may begin with any of them, or "001"."""
     return text in phonenumbers.SUPPORTED_REGIONS or text in REGIONS.values()
 
 
@@ -97,8 +97,8 @@ _BY_AREA = (1, 7)
 
 
 def is_told_apart(region: str) -> bool:
-    """Whether numbers are told to be of this country: by their calling code, or by their area if it is +1 or +7. Those
-    of a country that shares another one, such as GG, are not."""
+    """Whether a number shows that it belongs to this country: by its calling code, or by its area code after +1 or +7.
+    Numbers of a country that shares another calling code, such as GG, do not."""
     return region in REGIONS.values() or any(
         region in phonenumbers.COUNTRY_CODE_TO_REGION_CODE[code] for code in _BY_AREA
     )
@@ -193,7 +193,7 @@ def masked(number: str) -> str:
 def normalize(text: str, *, region: str | None = None) -> str | None:
     """E.164 from text that a person typed, or None if no number of that length can exist there.
 
-    Spaces, dashes, dots, parentheses (also around the country's code) and a slash after the area code are accepted, as
+    Spaces, dashes, dots, parentheses (also around the country code) and a slash after the area code are accepted, as
     are a missing `+`, an international prefix `00`, a national `(0)` after the calling code, and invisible characters;
     letters, extensions and digits other than ASCII are not. `region` (ISO, one of `REGIONS`): a number without `+` or
     `00` is interpreted as people there write it, with or without their calling code. Obsolete forms are converted to
@@ -226,8 +226,8 @@ def normalize(text: str, *, region: str | None = None) -> str | None:
 
 
 def _cleaned(text: str) -> str:
-    """Trimmed, without invisible characters, with a space for the slash after an area code, and without the bracket
-    that many put before the code of a country: (+258) 84 123 4567."""
+    """Trimmed, without invisible characters, with a space for the slash after an area code, and without the parenthesis
+    that many people put before the country code: (+258) 84 123 4567."""
     text = (text if text.isascii() else _INVISIBLE.sub("", text)).strip()
     if "/" in text and (match := _with_area_code(text)) is not None:
         text = f"{match[1]} {match[2]}"
@@ -251,7 +251,7 @@ def read(text: str, *, region: str | None) -> str | None:
 
 
 def is_international(text: str) -> bool:
-    """Whether it is written with the code of its country: with `+` or `00`, in brackets or not."""
+    """Whether it is written with its country code: with `+` or `00`, in parentheses or not."""
     return _cleaned(text).startswith(("+", "00"))
 
 
@@ -312,16 +312,16 @@ def spellings(number: str) -> list[str]:
     return [one for one in dict.fromkeys(known) if person(one) == key]
 
 
-#: How long numbers are read (one in a national format costs 20 µs) before others get their turn, seconds.
+#: How long numbers are read (20 µs for one in a national format) before the event loop runs other tasks, seconds.
 SLICE = 0.001
-#: However many lists are being read, one of them at a time is: many turns of theirs would be one long one for others.
+#: However many lists are being read, only one gets a turn per iteration of the loop: their turns in a row would block
+#: other tasks like one long turn.
 _READING: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 Read = TypeVar("Read")
 
 
 async def in_turns(read: Callable[[str], Read], texts: Sequence[str]) -> list[Read]:
-    """What `read`, one of these functions, makes of each text, while everybody else on the loop gets a turn each
-    millisecond."""
+    """The result of `read`, one of these functions, for each text; the loop's other tasks run every millisecond."""
     reading = _READING.setdefault(asyncio.get_running_loop(), asyncio.Lock())
     found: list[Read] = []
     left = iter(texts)

@@ -1,4 +1,4 @@
-"""All retry schedules, in one place. Pure: from the number of tries to a pause in seconds, or the end.
+"""All retry schedules, in one place. Pure functions from the number of tries to a pause in seconds, or to the end.
 
 Each schedule is checked when it is created, at process startup; the tables in the documents are generated
 from them (`tests/house/tables.py`).
@@ -67,8 +67,8 @@ class Backoff(msgspec.Struct, frozen=True):
 SUBMIT = Schedule((5.0, 30.0, 120.0, 600.0), then=3600.0)
 #: A message without a validity of its own is abandoned after this: a later text would confuse more than inform.
 SUBMIT_HORIZON = 24 * 3600.0
-#: While a supplier is throttling, is not connected or has no free window: the line waits rather than the message, so
-#: this does not count as a try. Each attempt that ends like this makes it a second longer, up to a minute.
+#: While a supplier throttles, is not connected or has no free window: the cause is not the message, so this does not
+#: count as a try. Each attempt that ends like this makes the pause a second longer, up to a minute.
 HOLD, HOLD_MOST = 1.0, 60.0
 #: Maximum wait that a supplier may request, seconds; after that it is tried again, or another supplier is.
 ASKED_MOST = 60.0

@@ -30,11 +30,11 @@ READ_BYTES = 65_536
 #: A chunked body may take at most this many times as much, sizes and extensions included, before it no longer counts as
 #: HTTP.
 CHUNKED = 8
-#: Of the head, including preceding interim answers.
+#: Maximum size of the head, including preceding interim answers, and number of headers.
 HEAD_BYTES = 32_768
 HEADERS = 100
 #: A destination that sent nothing but interim answers (1xx) kept a core at 70 % and delayed every other request by
-#: 45 ms, until the deadline; now it is over at the first of them beyond this.
+#: 45 ms, until the deadline; now its request fails at the first one beyond this.
 INTERIM_ANSWERS = 16
 
 #: For answers of which no headers are wanted.
@@ -45,7 +45,7 @@ FailureKind = Literal["blocked", "busy", "dns", "connect", "tls", "timeout", "cl
 
 class ConnectionTrace(msgspec.Struct, frozen=True, gc=False):
     """How a request reached the other side: the address connected to, and how long looking up the name, connecting and
-    the TLS handshake took, in seconds; None where none was needed."""
+    the TLS handshake took, in seconds; None for a step that was not needed."""
 
     address: str
     dns: float | None = None
@@ -58,8 +58,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     `body`: at most as much as is kept, possibly cut short by the other side; decoded for clients that want it.
     `retry_after`: seconds from now, from the header's seconds or date, None without one. `duration`: seconds. `start`:
-    the first bytes received, which contain the head (`head`). `first_byte`: seconds until they came. `headers`: those
-    that were asked for, by their names in lower case; the last one if a header is repeated.
+    the first bytes received, which contain the head (`head`). `first_byte`: seconds until they arrived. `headers`:
+    those requested, by their names in lower case; the last one if a header is repeated.
     """
 
     status: int
@@ -145,8 +145,8 @@ class AnswerReader:
         self._wanted = wanted
         self._parser = httptools.HttpResponseParser(self)
         # Old programs end their lines with LF alone, put spaces after a chunk's length, and continue a header in a line
-        # that begins with a space (RFC 9112 §5.2). As a client that reads one answer and drops the connection when more
-        # comes, we are fooled by none of it.
+        # that begins with a space (RFC 9112 §5.2). None of it can mislead a client that reads one answer and drops the
+        # connection if more arrives.
         self._parser.set_dangerous_leniencies(
             lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True, lenient_headers=True
         )

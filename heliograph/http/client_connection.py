@@ -4,7 +4,7 @@ It has no timer of its own: `HttpClient` sweeps over all connections and calls `
 timer set and cancelled for every request costs more than reading its answer.
 
 The rule nobody may break: after `begin` its `done` is called once, with an `Answer` or a `Failure`, whatever the other
-side does or leaves out.
+side does or fails to do.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         answer = self._answer
-        if self._done is None:  # nobody asked
+        if self._done is None:  # without a request
             answer.reusable = False
             self._transport.abort()
             return

@@ -1,4 +1,4 @@
-"""Content codings of bodies (RFC 9110 §8.4): some gateways compress what nobody asked them to. Pure.
+"""Content codings of bodies (RFC 9110 §8.4): some gateways compress bodies unasked. Pure.
 
 The rule nobody may break: a body never becomes larger than the caller allows, however small it was.
 """
@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import zlib
 
-#: By name, what zlib has to be told: the header is a gzip's, or a zlib's.
+#: By name, zlib's `wbits`: for data with a gzip header, and with a zlib header.
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-#: In use, and not read here.
+#: In use elsewhere, but not supported here.
 _OTHERS = frozenset({"br", "zstd", "compress", "x-compress", "dcb", "dcz"})
 
 
 class CannotDecode(ValueError):
-    """A body that is damaged, ends early or is in a coding that is not read here."""
+    """A body is damaged, ends early, or has a coding that is not supported here."""
 
 
 class TooLarge(ValueError):
-    """A body that is larger than allowed once it is decoded."""
+    """A decoded body is larger than allowed."""
 
 
 def beginning(body: bytes, coding: str, most: int) -> bytes:
-    """The first `most` bytes of what a possibly incomplete body contains; the body itself if it cannot be decoded.
-    `coding`: the header's value, "" without one."""
+    """The first `most` bytes of a possibly incomplete body, decoded; the body itself if it cannot be decoded. `coding`:
+    the header's value, "" without one."""
     try:
         decoded, _ = _decoded(body, coding, most)
     except CannotDecode:
@@ -32,7 +32,7 @@ def beginning(body: bytes, coding: str, most: int) -> bytes:
 
 
 def whole(body: bytes, coding: str, most: int) -> bytes:
-    """What a complete body contains, at most `most` bytes. Raises CannotDecode, TooLarge."""
+    """A complete body, decoded to at most `most` bytes. Raises CannotDecode, TooLarge."""
     decoded, is_complete = _decoded(body, coding, most + 1)
     if len(decoded) > most:
         raise TooLarge
@@ -42,16 +42,16 @@ def whole(body: bytes, coding: str, most: int) -> bytes:
 
 
 def _decoded(body: bytes, coding: str, most: int) -> tuple[bytes, bool]:
-    """At most `most` bytes of the content, and whether there was an end. Raises CannotDecode."""
+    """At most `most` bytes of the content, and whether its end was reached. Raises CannotDecode."""
     coding = coding.strip().lower()
     if coding in _OTHERS:
         raise CannotDecode
     window = _WINDOWS.get(coding)
-    # Some name no coding (`UTF-8`), and some proxies decode a body and leave the header.
+    # Some headers name no coding (`UTF-8`), and some proxies decode a body but keep the header.
     if window is None or not body or (window == 31 and not body.startswith(b"\x1f\x8b")):
         return body, True
     if window == 15 and (body[0] & 0x0F != 8 or int.from_bytes(body[:2], "big") % 31):
-        window = -15  # without the header, as some took RFC 1951 for what is meant
+        window = -15  # no zlib header: some senders took `deflate` to mean RFC 1951
     content, rest = bytearray(), body
     try:
         while True:

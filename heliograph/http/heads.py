@@ -1,4 +1,4 @@
-"""Parses the head of a request: its line, its fields, and what follows it. Pure. RFC 9112.
+"""Parses the head of a request: its line, its fields, and how its body is framed. Pure. RFC 9112.
 
 The rule nobody may break: what two parsers could interpret differently is refused, because that is how requests are
 smuggled.
@@ -24,11 +24,11 @@ _NAME = re.compile(TOKEN + rb"++")
 #: Characters that a value must not contain (RFC 9110 §5.5).
 _CONTROLS = bytes(code for code in [*range(32), 127] if code != ord("\t"))
 
-#: These headers determine what follows a head.
+#: These headers determine how the rest of the connection is read.
 _DECISIVE = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect"})
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
-#: The same few lines of these headers keep coming, and contain no secret, so their parsed form is cached, as are names,
-#: and request lines without a query.
+#: The same few lines of these headers recur, and contain no secret, so their parsed form is cached, as are names, and
+#: request lines without a query.
 _REPEATED = _DECISIVE | {b"accept", b"accept-encoding", b"user-agent", b"content-type"}
 #: How many of each are cached.
 _REMEMBERED = 1_024
@@ -68,7 +68,7 @@ class RequestHead(msgspec.Struct, gc=False):
 
 
 def has_token(value: bytes, token: bytes) -> bool:
-    """Does a comma-separated list name this, in lower case?"""
+    """Whether a comma-separated list contains this token, given in lower case."""
     return value == token or token in [one.strip(b" \t") for one in value.lower().split(b",")]
 
 
@@ -160,7 +160,7 @@ def request_line(line: bytes) -> _RequestLine:
         if not target.startswith(b"/"):
             target = b"/" + target
     if method == b"CONNECT" or b"#" in target or (not target.startswith(b"/") and target != b"*"):
-        raise HttpError(400, "the address is malformed")  # nor is a tunnel offered
+        raise HttpError(400, "the address is malformed")  # or a tunnel is requested, which we do not offer
     raw_path, _, query = target.partition(b"?")
     path = raw_path.decode("ascii")
     parts = method.decode(), raw_path, urllib.parse.unquote(path) if "%" in path else path, query, version.decode()

@@ -34,7 +34,7 @@ class TrustedProxies:
         network."""
         self._networks = parse_networks(networks)
         self._header = {"x-forwarded-for": b"x-forwarded-for", "forwarded": b"forwarded"}.get(says, b"")
-        #: Connections of trusted proxies begin with the PROXY protocol.
+        #: Whether connections of trusted proxies begin with a PROXY protocol header.
         self.is_prefixed = says == "proxy-protocol"
         #: (address) → whether it is a trusted proxy's.
         self.covers = functools.lru_cache(maxsize=4_096)(self._covers)
@@ -49,7 +49,8 @@ class TrustedProxies:
         return bool(self._header) and self.covers(address)
 
     def client(self, address: str, headers: Headers) -> str:
-        """The client that the trusted proxy at `address` names; "" if it names none."""
+        """The client that the trusted proxy at `address` names; the proxy itself if it sends no header, "" if its
+        header is not valid."""
         values = [value for name, value in headers if name == self._header]
         if not values:
             return address

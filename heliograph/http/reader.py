@@ -1,7 +1,7 @@
 """The requests on one connection: bytes in, events out. Pure: no I/O, no clock. HTTP/1.1, RFC 9112.
 
 A reader is in one phase, and `_STEPS` defines what it does in each. Reading stops at the end of each request: pipelined
-bytes stay unparsed until somebody asks for the next event.
+bytes stay unparsed until the next event is requested.
 
     phase        input                                  event          then
     HEAD         a head, up to its empty line           RequestHead    LENGTH, SIZE or ENDED, depending on the head

@@ -1,4 +1,4 @@
-"""Name resolution: names are resolved once, checked, and cached together for a short while.
+"""Name resolution: a name is resolved once, its addresses are checked, and the result is cached for a short while.
 
 The rule nobody may break: no address is returned unchecked, and if any address of a name is refused, all are.
 """

@@ -47,8 +47,8 @@ class StaticPage:
         known: str = "",
     ) -> None:
         """`body`: its bytes, or a `mapped` file. `kind`: its media type. `caching`: Cache-Control. `headers`:
-        additional ones. `vary`: the headers that select it, at least the encoding. `known`: the body's digest, from
-        whoever has computed it."""
+        additional ones. `vary`: the headers that select it, at least the encoding. `known`: the body's digest, if it
+        has already been computed."""
         self.body = body
         self.kind = (b"content-type", kind.encode())
         # A weak tag, since it is the same for both encodings.

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from heliograph.base.database import clock
 
 _REASONS = {int(status): status.phrase for status in HTTPStatus}
-#: Of each request. Without Accept-Encoding an answer could be in any coding (RFC 9110 §12.5.3).
+#: Headers of each request. Without Accept-Encoding an answer could be in any coding (RFC 9110 §12.5.3).
 _ALWAYS = "User-Agent: Heliograph/1\r\nAccept-Encoding: identity\r\n"
 #: Line ends of a request besides those of the given headers: four in `start`, Content-Length, and the last.
 _LINE_ENDS = 6

@@ -1,14 +1,15 @@
-"""How a worker finds waiting work: it reads rows in the order in which they become due, remembers who is waiting where,
-and claims rows by organization, starting from a known place. So the cost of a claim depends only on what it takes: it
-reads neither the rows that stay nor dead index entries, which cannot be vacuumed while a dump or a report holds an old
-snapshot.
+"""How a worker finds waiting work: it reads rows in the order in which they become due, remembers which organizations
+wait in which lines, and claims rows by organization, starting from a known place. So the cost of a claim depends only
+on the rows that it takes: it reads neither those that stay nor dead index entries, which cannot be vacuumed while a
+dump or a report holds an old snapshot.
 
 - `look` reads the rows that became due since the last look. A row may become visible after others that are due later,
   so a look starts again from the beginning of the oldest transaction that could still add one when the last look began.
-- Every `cycle` seconds the whole table is read, a slice at a time, for what no look can find: rows whose lease has
+- Every `cycle` seconds the whole table is read, a slice at a time, for rows that no look can find: those whose lease has
   expired, that a claim skipped because they were briefly locked, or that an operator had held.
 - `claim` asks for the rows of organizations whose turn it is (`turns`) and leases what it finds; `pick` locks the rows
-  for a transaction that decides about them and, at its end, leases what goes out. The database decides what is free.
+  for a transaction that decides about them and, at its end, leases those to be sent. The database decides which rows
+  are free.
 
 The rule nobody may break: what this process remembers is only a hint where to look. Losing all of it costs nothing but
 time.
@@ -56,10 +57,10 @@ _FREE = f"(lease_until IS NULL OR lease_until < now()) AND NOT ({HELD})"
 
 # Every row is written with a `due_at` that is no earlier than the beginning of its transaction (to the millisecond, as
 # messages are stamped). So once `settled` is known, all rows that are due before it are visible to the next statement.
-# They may not be to the statement that reads `settled`, whose snapshot is older: what is committed in between is in
-# neither. A transaction that has not written yet may be about to if it began just now; one that began long ago is a
-# dump or a report. Only sessions of roles that this one has the rights of are ours: a role that sees all others
-# (`pg_read_all_stats`) must not wait for them.
+# They may not be visible to the statement that reads `settled` itself: its snapshot is older, and a transaction that
+# commits in between is neither in it nor still running. A transaction that has not written yet may be about to if it
+# began just now; one that began long ago is a dump or a report. Only sessions of roles whose rights this one has are
+# ours: a role that sees all others (`pg_read_all_stats`) must not wait for them.
 SETTLED = """
 SELECT least(now(), min(xact_start)) - interval '2 ms' FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND pg_has_role(usesysid, 'USAGE')
@@ -81,7 +82,7 @@ SELECT now() AS read, ({SETTLED}) AS settled,
        (SELECT count(*) || ' ' || coalesce(max(id::text), '') FROM queue_holds) AS holds, found.*
   FROM (VALUES (1)) AS one LEFT JOIN found ON true
 """
-# `due_at` is spelled so that no index matches it: the slice is read by its position on disk.
+# `due_at` is written so that no index matches: the slice is read by its position on disk.
 SWEEP = f"""
 WITH due AS MATERIALIZED (
     SELECT kind, line, lane, organization_id, coalesce(since, due_at) AS place FROM queue
@@ -95,8 +96,8 @@ SELECT now() AS began, pg_relation_size('queue') / current_setting('block_size')
 """
 
 # At most `free` rows of each line: group by group, numbered from `first` to `last` in the arrays $6 to $9, taking each
-# group's first free rows, found by key and locked one by one. What another worker has locked is skipped. `due_at` is
-# spelled so that no index matches it: a plan made while the table was empty must not read everything that is due for
+# group's first free rows, found by key and locked one by one. Rows that another worker has locked are skipped. `due_at`
+# is written so that no index matches: a plan made while the table was empty must not read everything that is due for
 # each group.
 PICK = f"""
 SELECT asked.line, mine.lane, mine.organization_id, mine.id, mine.tries, mine.claims > 0 AS again, mine.place,
@@ -143,18 +144,18 @@ class Backlog:
         self._slice_at = 0.0
         #: Everything due before this has been seen; None: nothing has.
         self._settled: datetime | None = None
-        #: The same, once the next look has read.
+        #: The value of `_settled` after the next look.
         self._settling: datetime | None = None
         #: Everything due until then has been counted, as far as it was visible.
         self._was_read: datetime | None = None
         self._holds = ""
-        #: What has been asked for in transactions that have not ended yet.
+        #: Requests made in transactions that have not ended yet.
         self._open: dict[Connection, list[tuple[Turns, list[LineRequest]]]] = {}
         #: The first block of the next slice.
         self._block = 0
 
     def on_work(self, kind: str, wake: Callable[[], object]) -> None:
-        """Call `wake` when somebody else's look has found work of this kind, and when a look that was requested too
+        """Call `wake` when a look for another kind has found work of this one, and when a look that was requested too
         early is due."""
         self._wakes[kind] = wake
 
@@ -172,7 +173,7 @@ class Backlog:
         return len(self._turns[kind]) > 0
 
     def wake_waiting(self) -> None:
-        """Wake those whose work seems to be waiting: it may be waiting for the passage of time."""
+        """Wake each kind of which work seems to be waiting: it may only be waiting for time to pass."""
         for kind, wake in self._wakes.items():
             if self.waits(kind):
                 wake()
@@ -189,7 +190,7 @@ class Backlog:
         self._look_at = 0.0
 
     async def look(self, conn: Connection, kind: str) -> None:
-        """Read what became due, and wake those whose work it is, except `kind`, which is about to claim.
+        """Read the work that became due, and wake its kinds, except `kind`, which is about to claim.
 
         If a look has only just been taken, `kind` is woken when the next one is due (`on_work`).
         """
@@ -244,18 +245,18 @@ class Backlog:
             turns.took(asks, _ends(found))
             if found:
                 return found
-            # None of those asked had anything: other workers were faster. The remaining ones may still have something.
+            # None of the groups asked had free rows: other workers were faster. The remaining groups may have some.
             more *= 4
         return []
 
     def leave(self, conn: Connection) -> None:
-        """Leave some of what was picked in this transaction: it keeps waiting."""
+        """Leave some of the rows picked in this transaction: they keep waiting."""
         for turns, asks in self._open.get(conn, ()):
             turns.give_back(asks)
 
     @contextlib.asynccontextmanager
     async def transaction(self, conn: Connection) -> AsyncIterator[None]:
-        """A transaction for claims: if it does not commit, what was claimed in it waits as before."""
+        """A transaction for claims: if it does not commit, the rows claimed in it wait as before."""
         claimed: list[tuple[Turns, list[LineRequest]]] = []
         self._open[conn] = claimed
         try:
@@ -285,7 +286,7 @@ class Backlog:
         self._settled, self._settling = self._settling, rows[0]["settled"]
         self._was_read = rows[0]["read"]
         if rows[0]["holds"] != self._holds:
-            # Released work was due long ago.
+            # Released work was due long ago: only reading the whole table finds it.
             self._holds, self._slice_at, self._block = rows[0]["holds"], 0.0, 0
         return self._add(rows, Turns.add)
 
@@ -303,7 +304,7 @@ class Backlog:
     def _add(self, rows: Sequence[asyncpg.Record], add: _Add) -> set[str]:
         """Add rows to the turns; returns their kinds."""
         found = [row for row in rows if row["kind"] is not None]
-        # Shuffled, so that none of those woken together is always first.
+        # Shuffled, so that none of those found together is always first.
         self._chance.shuffle(found)
         for row in found:
             add(self._turns[row["kind"]], row["line"], row["lane"], row["organization_id"], row["place"], row["count"])

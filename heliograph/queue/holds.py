@@ -1,7 +1,7 @@
 """Operators' actions on queued work: hold, release, withdraw. (`waiting` counts it.)
 
 A hold is a row that every claim checks (`backlog.HELD`), so it applies to every worker from its commit on,
-survives restarts, and covers future work. What a worker has already claimed still goes out.
+survives restarts, and covers future work. Work that a worker has already claimed is still sent.
 
 The rule nobody may break: a hold never loses work. Held rows stay in the queue as they are; only a channel's
 `withdrawal` ends them, and records that in the message.
@@ -75,11 +75,11 @@ class AlreadyAttempted(Exception):
 class Withdrawn(msgspec.Struct, frozen=True):
     """The outcome of a withdrawal."""
 
-    #: Messages that nobody can have: canceled and refunded. Webhook deliveries: dropped.
+    #: Messages that cannot have reached anybody: canceled and refunded. Webhook deliveries: dropped.
     canceled: int = 0
     #: Tried, with unknown outcome: ended with that status.
     ended: int = 0
-    #: Still in the queue: leased by a worker, or tried with unknown outcome while such ones were not included.
+    #: Still in the queue: leased by a worker, or tried with unknown outcome, unless those were included.
     left: int = 0
 
     def __add__(self, other: Withdrawn) -> Withdrawn:
@@ -116,7 +116,7 @@ SELECT item.id, item.kind, $2, $3, $4, $5, $6, $8, $9 FROM unnest($1::text[], $7
                        AND known.restored = $9)
 """
 LIST = f"SELECT {_HOLD} FROM queue_holds ORDER BY id"
-# The few rows of one id; a message has a single row of its kind.
+# Reads the few rows with one id; a message has a single row of its kind.
 HOLDING = f"""
 SELECT h.reason FROM queue JOIN queue_holds h ON {FITS} WHERE queue.id = $1 AND queue.kind || '' = $2 ORDER BY h.id
 """
@@ -133,7 +133,7 @@ async def hold(
     """Hold work. Idempotent. `restored`: it was restored from a backup, so it may have been sent since, and nothing of
     it expires while it is held.
 
-    Returns all current holds, and how many rows of this work are claimed by workers: those still go out.
+    Returns all current holds, and how many rows of this work are claimed by workers: those are still sent.
     """
     values = (which.line, which.organization_id, which.before, which.before_id)
     async with conn.transaction():

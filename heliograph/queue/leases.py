@@ -39,8 +39,8 @@ PARKED = timedelta(days=3650)
 SINGLE, BULK = 0, 1
 
 
-#: A join that adds, as `holder`, the worker that has leased a row of the queue `q`: its token ends like the worker's
-#: id.
+#: A join that adds, as `holder`, the worker that has leased a row of the queue `q`: the token ends with the same bytes
+#: as the worker's id.
 HOLDER = "LEFT JOIN workers holder ON right(holder.id::text, 17) = right(q.lease_token::text, 17)"
 
 
@@ -77,7 +77,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     place: tuple[int, int] | None = None
 
 
-# Skips from line to line.
+# Skips from one line to the next.
 OCCUPIED = """
 WITH RECURSIVE found (line, n) AS (
     (SELECT line, 1 FROM queue WHERE kind = $1 AND line > $2 ORDER BY line LIMIT 1)
@@ -99,7 +99,7 @@ async def occupied(
     return lines, lines[-1] if len(lines) == limit else UNROUTED
 
 
-# `line` is spelled so that no index matches it: on a table that the planner believes to be empty, it would read a whole
+# `line` is written so that no index matches: on a table that the planner believes to be empty, it would read a whole
 # line for each row (a skip scan).
 HELD = """
 WITH held AS MATERIALIZED (
@@ -111,8 +111,8 @@ WITH held AS MATERIALIZED (
               FOR UPDATE) mine
 )
 """
-# Not locked first: nobody else may change a row under a lease. If somebody who took over the lease is writing the row
-# right now, this waits for them and then compares the token in the new version. The version that this statement sees
+# Not locked first: nobody else may change a row under a lease. If a worker that took over the lease is writing the row
+# right now, this waits for it and then compares the token in the new version. The version that this statement sees
 # keeps its position until the statement ends.
 FINISH = """
 WITH held AS MATERIALIZED (
@@ -228,7 +228,7 @@ async def put(conn: Connection, kind: str, items: Sequence[tuple[UUID, UUID, UUI
 
 # This waits for a claim that is about to be committed, and then sees its rows as they are: leased rows stay. That is
 # why rows are not first locked and then deleted by position, as above: a position that is new in that commit would be
-# missed. `kind` is spelled so that no index matches it: the look-up has to go by id, not through all rows of a kind.
+# missed. `kind` is written so that no index matches: the look-up has to go by id, not through all rows of a kind.
 WITHDRAW = """
 DELETE FROM queue
  WHERE id = ANY ($2) AND kind || '' = $1 AND (lease_until IS NULL OR lease_until < now())
@@ -243,7 +243,7 @@ async def withdraw(
 ) -> dict[UUID, Lease]:
     """Delete unleased rows, in any line; returns them by id.
 
-    `only`: limits this to work of which no attempt ever began, or none is under way; or any work.
+    `only`: "untried": no attempt ever began; "ended": none is under way; "all": any work.
     """
     return {row["id"]: Lease(*row.values()) for row in await conn.fetch(WITHDRAW, kind, ids, only)}
 
@@ -262,8 +262,8 @@ async def hold_ended(conn: Connection, kind: str, ids: Sequence[UUID]) -> list[U
     return [row["id"] for row in await conn.fetch(HOLD_ENDED, kind, ids)] if ids else []
 
 
-# As above, look-ups go by id; what a worker has leased stays as it is. What would be due in the past is due now, or no
-# worker would read it, and keeps that time as its place.
+# As above, look-ups go by id; rows that a worker has leased are left alone. Rows that would be due in the past become
+# due now, since otherwise no worker would read them, and keep that time as their place.
 SHIFT = """
 UPDATE queue SET due_at = greatest(coalesce(since, due_at) + $3::interval, now()),
                  since = CASE WHEN coalesce(since, due_at) + $3 < now() THEN coalesce(since, due_at) + $3 END
@@ -281,7 +281,7 @@ async def shift(
     only_beyond: timedelta | None = None,
     only_within: timedelta | None = None,
 ) -> None:
-    """Change when unleased work is due of which no attempt is under way; its order stays.
+    """Shift the due times of unleased work without an attempt under way; its order is kept.
 
     `only_beyond`, `only_within`: only work that is due further ahead than this, or no further.
     """

@@ -1,9 +1,9 @@
 """Messages that no worker will take for now, because an operator holds them or their campaign is paused: which of them
 are past their validity.
 
-The queue is read from end to end in the order of ids, a bounded number of rows per step, and its end is followed by its
-beginning; how far that is, is kept with the timer. Only held or postponed rows are looked up. The rule nobody may
-break: what a restore holds is left alone, since it may have been sent after the backup was taken.
+The queue is read in the order of ids, a bounded number of rows per step, and after its end from the beginning again;
+the position is kept with the timer. Only held or postponed rows are looked up. The rule nobody may break: work held
+since a restore is left alone, since it may have been sent after the backup was taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXISTS (SELECT FROM queue_holds WHERE NOT restored AND kind IN ('sms', 'whatsapp
 OR EXISTS (SELECT FROM campaign_chunks WHERE put_off_at IS NOT NULL AND NOT withdrawn)
 """
 PLACE = "SELECT done_until FROM timers WHERE name = $1 FOR UPDATE"
-# What the guard holds has an expiry of its own. `queue` names the rows read, for the conditions.
+# Messages held by the guard have an expiry of their own. `queue` names the rows read, for the conditions.
 NEXT = f"""
 WITH looked AS MATERIALIZED (
     SELECT id, kind, line, organization_id, due_at, lease_until, begun_at FROM queue
@@ -36,7 +36,7 @@ SELECT (SELECT count(*) FROM looked)::int AS rows, (SELECT id FROM looked ORDER 
        ARRAY(SELECT (organization_id, id) FROM looked queue
               WHERE kind = $1 AND line <> '{GUARDED}' AND begun_at IS NULL
                 AND (lease_until IS NULL OR lease_until < now())
-                -- In this order: to look a message up costs most.
+                -- In this order, because looking up a message costs most.
                 AND CASE WHEN {RESTORED} THEN false
                          WHEN NOT ({NOT_PUT_OFF}) OR EXISTS (SELECT FROM queue_holds h WHERE {FITS}) THEN {{expired}}
                          ELSE false END
@@ -46,8 +46,8 @@ SELECT (SELECT count(*) FROM looked)::int AS rows, (SELECT id FROM looked ORDER 
 
 async def expired(conn: Connection, kind: str, timer: str, *, condition: str) -> list[tuple[UUID, UUID]]:
     """The next messages of a kind past their validity that are held or postponed, (organization, id) each, in the order
-    of their ids; empty: none among the rows read. `condition`: the channel's, on a row of `queue`. `timer`: whose step
-    this is. Runs in the caller's transaction."""
+    of their ids; empty: none among the rows read. `condition`: the channel's, on a row of `queue`. `timer`: the timer
+    whose step this is. Runs in the caller's transaction."""
     since: datetime | None = await conn.fetchval(PLACE, timer)
     begin = UUID(int=0) if since is None else uuid7_floor(since)
     step = STEP
@@ -58,7 +58,7 @@ async def expired(conn: Connection, kind: str, timer: str, *, condition: str) ->
             until = None
             break
         until = time_of(row["last"])
-        # The next step begins with this millisecond, so this one has to get beyond it.
+        # The next step begins with the millisecond of the last row, so this step has to get past its own first.
         if until > time_of(row["first"]):
             break
         step *= 2

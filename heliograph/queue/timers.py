@@ -1,7 +1,7 @@
 """Periodic work: the worker that advances a timer runs its work; the others do not.
 
-A timer's next time was written by the database's clock. If that is set back, the time is further away than the timer's
-period, and would be for as long as the clock was ahead: such a timer is due at once.
+A timer's next time was written by the database's clock. If that clock has been set back, the time is further away than
+the timer's period, and the timer would pause for as long as the clock was ahead: so such a timer is due at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import datetime
 
 from heliograph.base.database.pool import Connection
 
-#: Seconds after which failed work is retried, however rare it is.
+#: Seconds after which failed work is retried, however long its period is.
 AFTER_FAILURE = 60.0
 #: Seconds by which a timer may be further away than its period: statements of several workers wait for each other.
 SLACK = 60.0
@@ -19,7 +19,7 @@ FORGET = "forget"
 
 ENSURE = "INSERT INTO timers (name, next_at) VALUES ($1, now()) ON CONFLICT DO NOTHING"
 
-# Of a row of `timers`. `every`: its period in seconds, an SQL expression.
+# A condition on a row of `timers`. `every`: its period in seconds, an SQL expression.
 IS_DUE = f"(next_at <= now() OR next_at > now() + make_interval(secs => {{every}} + {SLACK}))"
 
 TAKE = f"""
@@ -61,7 +61,7 @@ async def retry(conn: Connection, name: str) -> None:
 
 
 async def reach(conn: Connection, name: str, until: datetime | None) -> None:
-    """Record how far its work has been done; None: it begins again. That a timer was taken does not imply this."""
+    """Record how far the timer's work has got; None: it begins again. That a timer was taken does not imply this."""
     await conn.execute(REACH, name, until)
 
 

@@ -1,4 +1,5 @@
-"""Who is waiting in which line, as far as this worker knows, and whose turn is next. Pure: no database, no clock.
+"""Which organizations wait in which line, as far as this worker knows, and whose turn is next. Pure: no database, no
+clock.
 
 A line has two lanes, and in each lane organizations form a ring: one that was served goes to its end. With more
 organizations than free places, each of the next ones gets one; with fewer, the places are divided evenly, and those
@@ -37,7 +38,7 @@ class Group(msgspec.Struct):
     place: datetime
     #: The estimated number of waiting rows.
     count: int
-    #: How many rows running claims are asking it for.
+    #: The requests of running claims.
     asked: list[GroupRequest] = []
 
 
@@ -81,7 +82,7 @@ class Turns:
         return sum(len(ring) for line in self._lines.values() for ring in line.lanes)
 
     def lines(self, limit: int) -> list[UUID]:
-        """Lines in which somebody seems to be waiting; if there are more than `limit`, the next call returns others."""
+        """Lines in which work seems to be waiting; if there are more than `limit`, the next call returns others."""
         lines = list(islice(self._lines, limit))
         if len(lines) < len(self._lines):
             for line in lines:
@@ -112,8 +113,8 @@ class Turns:
         self._found.clear()
 
     def ask(self, free: Mapping[UUID, int], *, more: int = MORE) -> list[LineRequest]:
-        """Decide whom to ask for how many rows, so that at most `free[line]` of each line are found. Those asked go to
-        the end of the ring. `more`: how many others to ask in case those whose turn it is have too few."""
+        """Decide which groups to ask for how many rows, so that at most `free[line]` of each line are found. Those
+        asked go to the end of the ring. `more`: how many others to ask in case those whose turn it is have too few."""
         asks: list[LineRequest] = []
         for id, places in free.items():
             line = self._lines.get(id)
@@ -127,7 +128,7 @@ class Turns:
                 line.credit -= kept
             singles, taken = _share(first, places - kept, more)
             bulk, _ = _share(second, max(kept, places - taken), more)
-            # The first to be asked may have more than is known, so what is reserved for lane 1 has to come first.
+            # The first group asked may have more rows than is known, so what is reserved for lane 1 has to come first.
             asks.append(LineRequest(id, places, bulk + singles if kept else singles + bulk))
             for one in asks[-1].asked:
                 one.group.asked.append(one)

@@ -2,7 +2,7 @@
 
 A queue of a million rows takes a second to count, and it is longest precisely when somebody wants to see it. So lines
 are found by skipping from one to the next, and a budget of LOOK rows is divided among them, each line read in sending
-order: a long line hides no other, and what short ones leave goes to the long ones.
+order: a long line hides no other, and the unused share of short lines goes to the long ones.
 
 The rule nobody may break: an incomplete figure is marked as such (`is_more`, `is_whole`).
 """
@@ -25,7 +25,7 @@ from heliograph.queue.holds import Selection
 LOOK, PLACES = 10_000, 300
 #: Rows to count for an open page: it refreshes every few seconds, and most of the cost is looking for expired work.
 PAGE_LOOK = 4_000
-#: Rows to read for a sample of them.
+#: Rows to read for a sample.
 SAMPLED = 2_000
 
 
@@ -108,7 +108,7 @@ WITH RECURSIVE place (kind, line, lane, organization_id, step) AS (
      WHERE place.step <= $4
 )
 """
-# What short ones leave of their share is divided among those that have more. Whether a message is past its validity is
+# The unused share of short lines is divided among those that have more. Whether a message is past its validity is
 # checked last, and only for rows that no worker has, as it takes a look-up. min(uuid) came with PostgreSQL 18.
 SUMMARY = f"""
 {PLACE}, share (rows) AS MATERIALIZED (
@@ -211,8 +211,8 @@ class SampledRow(msgspec.Struct, frozen=True):
     is_held: bool
 
 
-# From what is due first in the whole queue, and from the head of each line: thousands of messages that wait for the
-# morning must not hide what waits for a retry behind them.
+# From the rows due first in the whole queue, and from the head of each line: thousands of messages that wait for the
+# morning must not hide those that wait for a retry behind them.
 SAMPLE = f"""
 {PLACE}, share (rows) AS MATERIALIZED (
     SELECT greatest($6::bigint / greatest(count(*), 1), 3) FROM place
@@ -261,7 +261,7 @@ SELECT count(*) FROM queue WHERE kind = ANY ($1) AND ($2::uuid IS NULL OR line =
 
 
 async def count(conn: Connection, which: Selection) -> int:
-    """Count all of its rows, for an operator about to withdraw them: this takes time proportional to the queue."""
+    """Count all selected rows, for an operator about to withdraw them: this takes time proportional to the queue."""
     rows: int = await conn.fetchval(COUNT, list(which.kinds), which.line, which.organization_id, which.before_id)
     return rows
 

@@ -1,4 +1,4 @@
-"""An idle worker's only query: once a second, for everything that it does.
+"""An idle worker's only query: once a second, on behalf of everything that the worker runs.
 
 Loops and shared timers do not poll. The watch reads what became due in the queue, which timers are due, and the
 conditions of the others (`when`), and wakes those that have something to do. A notification makes it look at the queue
@@ -23,7 +23,7 @@ ASK = "SELECT ARRAY[{questions}]::boolean[] AS answers"
 
 
 class _Asks(msgspec.Struct):
-    """A callback to wake, and its condition."""
+    """A callback, and the condition under which it is called."""
 
     when: str
     wake: Callable[[], object]
@@ -46,7 +46,7 @@ class Watch:
         self._loops: list[_Asks] = []
         self._timers: list[_Asks] = []
         self._ask_at = 0.0
-        #: Set when somebody queued work.
+        #: Set when work has been queued.
         self.wake = asyncio.Event()
 
     def loop(self, when: str, wake: Callable[[], object], *, least: float = 0.0) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from heliograph.base.database.pool import Connection
 from heliograph.base.process.measures import Gauge
 
-#: Seconds after which a loop runs even if nobody woke it.
+#: Seconds after which a loop runs even if nothing woke it.
 UNASKED = 60.0
 
 
@@ -76,10 +76,10 @@ class Work:
         return ()
 
     def queued(self) -> None:
-        """Called when somebody queued work: loops that claim it should look."""
+        """Called when work has been queued: loops that claim it should look."""
 
     async def start(self) -> None:
-        """Open what needs no database."""
+        """Open everything that needs no database."""
 
     async def begin(self) -> None:
         """Read the tables for the first time; called again if the database becomes unavailable meanwhile."""

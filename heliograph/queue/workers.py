@@ -101,7 +101,7 @@ async def resume(conn: Connection, worker: str, *, by: Principal = SYSTEM) -> st
 async def _tell(conn: Connection, worker: str, told: Drain | None, action: str, by: Principal) -> str:
     async with conn.transaction():
         row = await conn.fetchrow(FIND, worker)
-        # One that was told to exit is about to.
+        # A worker that was told to exit is about to.
         if row is None or (told is None and row["drain"] == "end"):
             raise NotFound(
                 "There is no such worker, or it has ended; `heliograph workers list` shows the running ones."

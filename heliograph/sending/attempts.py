@@ -26,7 +26,7 @@ from heliograph.queue.leases import Lease
 
 #: Maximum number of attempts for one message, whatever their outcome. They are counted in 16 bits.
 MOST_ATTEMPTS = 32_000
-#: The reason recorded when a worker died before it could say.
+#: The reason recorded when a worker died before it could record an answer.
 WORKER_DIED = said("the worker ended before the answer came")
 
 
@@ -42,7 +42,7 @@ Message = TypeVar("Message", bound=Loaded)
 
 
 class Attempt(msgspec.Struct, Generic[Message], frozen=True, gc=False):
-    """A message on its way out."""
+    """One try to hand a message over."""
 
     lease: Lease
     #: Counts from 1.
@@ -86,7 +86,7 @@ class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     detail: str = ""
     #: Segments that were written but not answered.
     doubtful: Sequence[int] = ()
-    #: What receipts are matched by: the supplier's id, and the last digits of the recipient's number.
+    #: The keys by which receipts are matched: the supplier's id, and the last digits of the recipient's number.
     supplier_message_id: str | None = None
     recipient_suffix: str | None = None
     #: The target's charge, if it was accepted.
@@ -110,7 +110,7 @@ UPDATE queue SET attempt = item.attempt, begun_at = now(), target_id = item.targ
 
 async def begin(conn: Connection, attempts: Sequence[Attempt[Message]], *, seconds: float) -> None:
     """Lease the rows of these messages, which this transaction picked, for `seconds`, and record that they are about to
-    be handed over: after the commit, they may have been. Raises RuntimeError if one of them is not there."""
+    be handed over: after the commit, they may have been. Raises RuntimeError if the row of one is missing."""
     done = await conn.execute(
         BEGIN,
         [one.lease.place for one in attempts],
@@ -141,8 +141,8 @@ ON CONFLICT DO NOTHING
 
 
 async def mark_unknown(conn: Connection, lost: Sequence[Lease]) -> None:
-    """Record attempts whose worker died as unknown, from queue rows that say they are under way."""
-    # In the order in which answers are recorded.
+    """Record attempts whose worker died as unknown, from the queue rows that show them under way."""
+    # In the order in which answers are recorded, so that the two cannot deadlock.
     ordered = sorted(lost, key=lambda lease: lease.id.int)
     await conn.execute(
         MARK_UNKNOWN,
@@ -221,8 +221,8 @@ async def end(conn: Connection, ended: Sequence[EndedAttempt], *, are_new: bool 
 
 
 # The accepted attempt was the last one without a known outcome: the one under way, or else the last unknown one. The
-# queue row is read without a lock; whoever ends that attempt concurrently finds it accepted, or has already recorded
-# more.
+# queue row is read without a lock; a transaction that ends that attempt concurrently finds it accepted, or has already
+# recorded more.
 MARK_ACCEPTED = """
 WITH bound AS (
     SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS bound (organization_id, id)
@@ -266,8 +266,8 @@ SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision, 
 """
 
 
-# A message with an attempt that is under way or accepted is no longer free. Rows are locked, so that an answer being
-# recorded at the same time comes first or waits.
+# A message that was handed over has another status than `accepted`, which is ours. Rows are locked, so that an answer
+# being recorded at the same time comes first or waits.
 UNSENT = """
 SELECT m.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT id FROM {table} WHERE organization_id = item.organization_id AND id = item.id AND status = 'accepted'

@@ -100,12 +100,12 @@ class Channel(Writer[Report_contra], Protocol[Message, Report_contra]):
         """What to do with these messages, in their order; none has an attempt that may still be answered."""
 
     async def expire_one(self, conn: Connection, lease: Lease) -> int | None:
-        """End a picked message that no decision is possible about, and of which no attempt is under way, if it is past
-        its validity and no news of it is waited for. Returns the webhook deliveries that were queued; None: it was left
+        """End a picked message about which no decision is possible and without an attempt under way, if it is past its
+        validity and no longer waits for news. Returns the number of webhook deliveries queued; None: it was left
         alone."""
 
     async def move(self, conn: Connection, moves: Sequence[Any]) -> int:
-        """Move messages to their new states. Returns the webhook deliveries that were queued."""
+        """Move messages to their new states. Returns the number of webhook deliveries queued."""
 
     async def begun(self, conn: Connection, attempts: Sequence[Attempt[Message]]) -> None:
         """Called when these attempts and all moves have been written and are about to be committed."""

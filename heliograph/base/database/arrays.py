@@ -191,7 +191,7 @@ def _places(values: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _timestamps(values: Sequence[datetime]) -> bytes:
-    """The values of a batch are often the same object."""
+    """Encodes a repeated object once: the values of a batch are often the same object."""
     last, encoded = values[0], _LENGTHS[8] + _timestamp(values[0])
     found = []
     for value in values:

@@ -68,7 +68,7 @@ def bounds(
     """(id below which, id from which to scan) for a page after `after` of rows with a time in [date_from, date_to).
 
     They are wider than the range by `slack` and `ahead`, so the statement has to compare the times too; with zero for
-    both they are exact, which suits rows that have no time but that of their id.
+    both they are exact, which suits rows whose only time is that of their id.
     """
     upper, lower = after or _LAST, _FIRST
     if date_to is not None:

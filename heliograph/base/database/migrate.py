@@ -156,7 +156,7 @@ async def migrate(
     try:
         await _lock(connection)
         encoding = await connection.fetchval("SHOW server_encoding")
-        if encoding != "UTF8":  # texts contain any character, and are cut by characters
+        if encoding != "UTF8":  # texts may contain any character, and are truncated by characters
             raise MigrationError(f"the database's encoding is {encoding}: create one with ENCODING 'UTF8'")
         if not await _patiently(connection, "schema_migrations", partial(_is_ours, connection, root), on_wait):
             await _patiently(connection, "schema_migrations", partial(connection.execute, PREPARE), on_wait)

@@ -94,7 +94,7 @@ class _DisposableConnection(_Raw):
     plans: int
 
     def _cancel_current_command(self, waiter: Any, cancel_waiter: Any = None) -> None:
-        # Not here: whoever waits for the statement is informed first.
+        # Not right here: the waiter of the statement must be informed first.
         asyncio.get_running_loop().call_soon(self.terminate)
 
     async def _do_execute(
@@ -234,7 +234,7 @@ async def open_pool(
                 raise
             return pool
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # Mistakes at startup only: later, the password is being changed, and its file will follow.
+            # SETUP_ERRORS are mistakes only at startup: later, the password is being changed, and its file will follow.
             if not is_down(error) or isinstance(error, SETUP_ERRORS) or asyncio.get_running_loop().time() >= deadline:
                 raise
             await asyncio.sleep(0.1)
@@ -324,7 +324,7 @@ class HeldConnection:
         self._timer = None
         # Detached right here: before the task runs, somebody may want to use it.
         connection = self._let_go()
-        # The pool already has a lost one back, and the loop may be about to close: a task would never begin.
+        # The pool has already taken back a lost one, and the loop may be about to close: a task would never begin.
         if connection is not None and is_open(connection):
             self._returns = asyncio.create_task(self._give_back(connection))
 

@@ -56,7 +56,7 @@ async def watch(pool: Pool) -> None:
         connection: Raw | None = None
         try:
             named = {"application_name": "heliograph pulse"}
-            # All hosts are asked, to find the one that has replaced the one that is away.
+            # All hosts are tried, to find the replacement of the one that is away.
             connection = await (
                 pool.connector.reach(pause=AGAIN, server_settings=named)
                 if is_away

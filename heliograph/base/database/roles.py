@@ -18,8 +18,8 @@ from heliograph.base.database.pool import Connection
 ROLE_ATTRIBUTES = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS"
 #: Tables with fewer privileges; in all others the application may read, add, change and delete rows.
 READ_ONLY, APPEND_ONLY = "schema_migrations", "audit_log"
-#: Lets the application see how long other roles' transactions, which hold back vacuum, have been open. An owner that
-#: may not grant it does without: `heliograph doctor` says so.
+#: Lets the application see how long other roles' transactions, which hold back vacuum, have been open. If the owner may
+#: not grant it, `heliograph doctor` reports that it is missing.
 STATISTICS_ROLE = "pg_read_all_stats"
 
 CURRENT_ROLE = "SELECT current_user::text"

@@ -1,4 +1,4 @@
-"""Foreign text, as the database can store it."""
+"""Text from outside, made storable in the database."""
 
 from __future__ import annotations
 

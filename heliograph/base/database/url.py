@@ -28,7 +28,7 @@ REFUSED = {
     "replication": ("false", "off", "no", "0"),
 }
 FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
-#: Parameters that are not repeated to programs as they are.
+#: Parameters that PostgreSQL's programs do not get unchanged.
 UNTOLD = ("password", "sslpassword", "target_session_attrs")
 KINDS = ("any", "read-write", "read-only", "primary", "standby", "prefer-standby")
 ENCRYPTION = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -138,8 +138,8 @@ def parse(url: str) -> Target:
 
 
 def for_programs(url: str) -> tuple[str, str]:
-    """The URL for PostgreSQL's own programs, without its passwords, and that of the role: command lines are visible to
-    other users of a machine. For connections without TLS, which those programs do not speak (`embedded/tunnel.py`).
+    """The URL for PostgreSQL's own programs, without passwords, and the role's password: command lines are visible to
+    other users of a machine. Only for connections without TLS, which those programs lack (`embedded/tunnel.py`).
 
     Of several hosts they would take the first that answers, even a standby that is behind, so the URL asks for the kind
     of host that our own connections use. Raises UrlError.

@@ -3,8 +3,8 @@
     <archive>/18-7561234567890123456/            a cluster's: major version and system identifier
     <archive>/18-7561234567890123456-3f9a01c2/   that of a cluster restored from a copy of it
 
-The rule nobody may break: a directory continues the copies of one cluster only. Segments are named by their position,
-so those of an upgraded or restored cluster have the same names as others that already exist.
+The rule nobody may break: a directory holds the WAL of one cluster only. Segments are named by their position, so those
+of an upgraded or restored cluster have the same names as others that already exist.
 """
 
 from __future__ import annotations

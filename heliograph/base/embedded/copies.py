@@ -48,12 +48,12 @@ PATIENCE = 600.0
 #: PostgreSQL's messages about a point in time that it did not reach, and about the last transaction replayed.
 TOO_LATE = "recovery ended before configured recovery target was reached"
 LAST = "last completed transaction was at log time "
-#: A note about a column that a server of late 2026 (17.12 for one) makes and `pg_dump` of before mistakes for an option
-#: of the table's. Such a server ignores it in a dump; one of before, ours included, refuses it.
+#: A note that servers of late 2026 (such as 17.12) keep with a column, and that an older `pg_dump` takes for one of the
+#: column's options. Such a server ignores it in a dump; an older one, including ours, rejects it.
 NOTE = re.compile(rb"pg_attver=\d+")
 #: The options of a column in a dump.
 OPTIONS = re.compile(rb"^(ALTER TABLE ONLY \S+ ALTER COLUMN \S+ SET )\((.*)\);\n", re.MULTILINE)
-#: How a line marks an error: in output of the programs, of the server.
+#: How lines of output mark an error: those of the programs, and those of the server.
 ERROR = re.compile(r"\b(error|fatal|ERROR|FATAL|PANIC): ")
 
 
@@ -132,7 +132,7 @@ async def load(dump: Path, url: str, *, password: str, then: str) -> None:
 
     `url`: without its password. Raises PostgresError with the program's error; nothing is written then, nor if this
     process is killed: the script's COMMIT comes from us, since `psql` would commit at the end of any script, and both
-    programs continue without us.
+    programs outlive us.
     """
     script: list[str | Path] = ["pg_restore", "--no-owner", "--no-privileges", "--file=-", dump]
     with tempfile.NamedTemporaryFile(prefix="heliograph-") as file:
@@ -246,7 +246,7 @@ async def started(
 
 
 def _programs_for(layout: Layout, account: SystemUser, install: Install, place: Path) -> Install:
-    """The programs of the version that made a copy: no others replay its log. The next start of the restored cluster
+    """The programs of the version that made a copy: no others replay its WAL. The next start of the restored cluster
     upgrades it to this version (`upgrade.py`). Raises PostgresError if the package lacks such programs."""
     made_by = files.major_of(place)
     if made_by == install.major:
@@ -259,7 +259,7 @@ def _programs_for(layout: Layout, account: SystemUser, install: Install, place: 
 
 
 async def _extracted(source: Path, place: Path, account: SystemUser) -> None:
-    """Unpack a copy. After cancellation, nothing writes anymore once this has ended: `place` can be removed."""
+    """Unpack a copy. Once this has ended, even by cancellation, nothing writes to `place`: it can be removed."""
     cancelled = threading.Event()
     extracting = asyncio.create_task(asyncio.to_thread(_extract, source, place, account, cancelled))
     try:

@@ -40,7 +40,7 @@ from heliograph.base.database import clock
 from heliograph.base.embedded.install import Install, PostgresError, SystemUser
 from heliograph.base.embedded.process import Process
 
-#: Where a container sees its limit of memory in bytes: by version 2 of control groups, and by version 1.
+#: Where a container sees its memory limit in bytes: with cgroup v2, and with v1.
 MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 #: sockaddr_un holds 108 bytes with its final NUL; the rest is room for other systems.
 LONGEST_SOCKET_PATH = 100
@@ -102,8 +102,8 @@ class Layout:
 
 
 def prepare_home(layout: Layout) -> None:
-    """Create the home directory. Raises PostgresError, also for a name that PostgreSQL and this process would read as
-    different characters."""
+    """Create the home directory. Raises PostgresError, also for a name that PostgreSQL and this process would decode
+    differently."""
     if sys.getfilesystemencoding() != "utf-8" and not str(layout.home).isascii():
         raise PostgresError(
             f"{layout.home} has a name that needs a UTF-8 locale: set LC_ALL=C.UTF-8, or choose another data directory"
@@ -115,8 +115,8 @@ def prepare_home(layout: Layout) -> None:
 
 
 def create(place: Path) -> None:
-    """Create a directory with those above it that are missing, whatever the umask. For root, others may traverse them,
-    because PostgreSQL's account has to. Raises OSError."""
+    """Create a directory and its missing parents, whatever the umask. For root, others may traverse them, because
+    PostgreSQL's account has to. Raises OSError."""
     mode = 0o711 if os.geteuid() == 0 else 0o700
     for directory in (*reversed(place.parents), place):
         try:
@@ -132,7 +132,7 @@ def clean_up(layout: Layout) -> None:
     """Remove what a killed start left half done. Only while holding the lock."""
     for remains in layout.home.glob("*.new-*"):
         if remains.is_dir() and not remains.is_symlink():
-            shutil.rmtree(remains, ignore_errors=True)  # an orphaned initdb may still write there; the next start wins
+            shutil.rmtree(remains, ignore_errors=True)  # an orphaned initdb may still write there: next time, then
         else:
             remains.unlink(missing_ok=True)
 
@@ -246,8 +246,8 @@ def prepare_run(layout: Layout, account: SystemUser) -> None:
             raise PostgresError(f"{directory} belongs to uid {found.st_uid} or is accessible to others: remove it")
         if found.st_uid != account.uid:
             account.own(directory)
-    # The lock file of a killed server's socket names a process id that may be somebody else's by now; PostgreSQL would
-    # refuse to start.
+    # The lock file of a killed server's socket names a process id that may belong to another process by now; PostgreSQL
+    # would refuse to start.
     for remains in layout.sockets.glob(".s.PGSQL.*"):
         remains.unlink()
     remove_old_logs(layout, keep=LOG_FILES - 1)
@@ -341,7 +341,7 @@ def write_settings(layout: Layout, port: int, extra: Mapping[str, str]) -> None:
         "log_checkpoints": "off",
         "log_lock_waits": "on",
         "lc_messages": "C",
-        # The application's role may not read `data_directory`, and looks at how full its disk is.
+        # The application checks how full this disk is, but its role may not read `data_directory`.
         "heliograph.data_directory": str(layout.data),
     } | dict(extra)
     lines = [f"{name} = '{_quoted(value)}'" for name, value in settings.items()]

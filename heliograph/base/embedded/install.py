@@ -111,7 +111,7 @@ def _way_around(closed: Path) -> str:
         return "choose a data directory outside root's home, such as /var/lib/heliograph"
     other = "choose another data directory, such as /var/lib/heliograph"
     if closed.stat().st_mode & stat.S_IXOTH:
-        return other  # not for its mode
+        return other  # something other than its mode, such as an ACL, keeps the account out
     return f"let others pass through it (chmod o+x {shlex.quote(str(closed))}), or {other}"
 
 

@@ -42,13 +42,13 @@ from heliograph.base.process import private_files
 
 #: The application's role, and the name of its database; the role that owns the database and migrates it.
 ROLE, OWNER = "heliograph", "heliograph_owner"
-#: What ends PostgreSQL, and after how many seconds each the next one follows, or it is given up.
+#: The signals that stop PostgreSQL, and how many seconds each has before the next one is sent, or the stop has failed.
 STOP_SIGNALS, STOP_TIMEOUTS = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL), (30.0, 10.0, 10.0)
 
 
 def default_data_dir(environment: Mapping[str, str] = os.environ, *, uid: int | None = None) -> Path:
     """The default data directory: never in root's home, which PostgreSQL cannot enter. An account without a home has
-    root's."""
+    the same default as root."""
     base = None
     if (os.geteuid() if uid is None else uid) != 0:
         base = private_files.base_directory("XDG_DATA_HOME", ".local/share", environment)

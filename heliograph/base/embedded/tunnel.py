@@ -31,7 +31,7 @@ from heliograph.base.network.connecting import Raw, connect
 
 #: A client's request for TLS, and the server's "yes" (PostgreSQL's manual, "Message Formats").
 SSL_REQUEST, YES = (8).to_bytes(4) + (80877103).to_bytes(4), b"S"
-#: How a server asks for a password (AuthenticationSASL, likewise), and the method that binds the sign-in to its TLS.
+#: How a server requests SCRAM authentication (AuthenticationSASL, likewise), and the method with channel binding.
 AUTHENTICATION, SASL, BOUND = b"R", (10).to_bytes(4), b"SCRAM-SHA-256-PLUS\0"
 #: The name of a server's socket in its directory.
 SOCKET, PORT = ".s.PGSQL.5432", 5432
@@ -55,7 +55,7 @@ class TlsServer(msgspec.Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def for_programs(url: str) -> AsyncIterator[tuple[str, str]]:
-    """The URL through which PostgreSQL's programs can reach the database for now, without its password, and the
+    """The URL through which PostgreSQL's programs can reach the database meanwhile, without its password, and the
     password: other users of a machine can see command lines. Raises PostgresError."""
     try:
         connection = await connect(url)
@@ -167,8 +167,8 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass on what the server says, without its offer to bind the sign-in to TLS: a program that sees no TLS takes the
-    offer for an attack. Our own connections are not bound either."""
+    """Forward what the server sends, without its offer of channel binding: a program that sees no TLS takes the offer
+    for an attack. Our own connections do without channel binding too."""
     kind = b""
     while kind != AUTHENTICATION:
         kind, length = await reader.readexactly(1), int.from_bytes(await reader.readexactly(4)) - 4

@@ -1,7 +1,7 @@
 """Upgrades a cluster of an older major version to this one with pg_upgrade; the package contains both versions.
 
     start and stop the old server (so that it has recovered) → a new cluster next to it → pg_upgrade copies →
-    the copy gets a final name → the old cluster is put aside → the copy takes its place
+    the copy gets a final name → the old cluster is moved aside → the copy takes its place
 
 The rule nobody may break: the old cluster is only read until the copy is complete and synced. A kill at any moment
 leaves one of the two under the name `data`, or `finish` gives it that name; the old one stays as `data-<major>` until
@@ -44,7 +44,7 @@ async def finish(layout: Layout) -> None:
     if not ready.exists():
         return
     if layout.data.exists():
-        # Nothing was exchanged, and the cluster in `data` may have changed since.
+        # The clusters were not swapped, and the one in `data` may have changed since.
         shutil.rmtree(ready)
     else:
         ready.rename(layout.data)

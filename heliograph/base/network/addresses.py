@@ -63,8 +63,8 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 @functools.lru_cache(maxsize=16_384)
 def sharer(address: str) -> str:
-    """The key under which an address counts toward per-address limits: itself, or the /64 of an IPv6 address, since
-    every customer of a network has at least that; "" if it is not an address."""
+    """The key under which an address counts toward per-address limits: itself, or the /64 of an IPv6 address, since a
+    network assigns each customer at least that; "" if it is not an address."""
     try:
         parsed = ip_address(address)
     except ValueError:

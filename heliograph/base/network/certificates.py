@@ -1,4 +1,4 @@
-"""Expiry of certificates in files that we present or trust. A file is reread only after it changed."""
+"""Expiry of the certificates, kept in files, that we present or trust. A file is reread only after it has changed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class TlsMissing(ConnectionError):
     """The server does not offer the TLS that the URL requires."""
 
 
-#: Part of the message, which is all that asyncpg gives to tell that the server has refused TLS.
+#: Part of asyncpg's message, the only sign that the server has refused TLS.
 NO_TLS = "rejected SSL upgrade"
 
 
@@ -177,7 +177,7 @@ class Connector:
         if isinstance(failed, asyncpg.InternalServerError):
             raise DatabaseUnavailable(f"the database cannot start a session: {failed}") from failed
         if isinstance(failed, TimeoutError) and not str(failed):
-            raise TimeoutError("it does not answer") from failed  # commands repeat what it says
+            raise TimeoutError("it does not answer") from failed  # commands show this text
         raise failed
 
     async def _open(self, target: Target, host: Host, kind: str, options: dict[str, Any]) -> Raw:

@@ -1,4 +1,4 @@
-"""Why a connection, a file or a database failed, in words for people."""
+"""Why a connection, a file or a database failed, worded for people."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sends mails through an SMTP server (RFC 5321).
 
-The rules nobody may break: a password never goes over an unencrypted connection, except to this machine, and is
+The rules nobody may break: a password never goes over an unencrypted connection, except to this machine, and appears
 in no text produced here; and no server, however slow, occupies a thread for longer than `DEADLINE`.
 """
 
@@ -61,7 +61,7 @@ class Mail(msgspec.Struct, frozen=True):
 
 
 class MailNotSent(Exception):
-    """A mail that was not sent. `reason`: a key of REASONS; `said`: the server's answer, which may name people.
+    """A mail was not sent. `reason`: a key of REASONS; `said`: the server's answer, which may name people.
     `is_final`: retrying is pointless."""
 
     def __init__(self, reason: str, said: str = "", *, is_final: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from itertools import pairwise
 
-#: Minimum of different characters in a secret, and of bytes that remain once repetitions are removed.
+#: Minimum number of different characters in a secret, and of bytes that remain once repetitions are removed.
 FEWEST_CHARACTERS = 8
 LEAST_CONTENT = 24
 
@@ -13,7 +13,7 @@ LEAST_CONTENT = 24
 def weakness(secret: str) -> str:
     """Why a secret can be guessed, as a predicate; "" if no weakness is found.
 
-    32 random hexadecimal digits have fewer than eight different ones once in 50,000 times, and are compressible or
+    32 random hexadecimal digits contain fewer than eight different ones once in 50,000 times, and are compressible or
     sequential by chance far less often.
     """
     if len(set(secret)) < FEWEST_CHARACTERS:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-#: Seconds between two beats; without a beat, until a process counts as gone; and for which it is still listed.
+#: Seconds between two beats; without a beat until a process counts as gone; and without one until it is not listed.
 BEAT, GONE, LISTED = 5.0, 15.0, 60.0
 
 #: SQL conditions on a row's `seen_at`. One that lies far ahead was written before the clock was set back: a living

@@ -58,8 +58,8 @@ _DIGITS = re.compile(r"\+?[0-9]{5,}")
 
 
 class _Lines(structlog.WriteLogger):
-    """Lines on stderr. Those that cannot be written are lost: whoever logs is in the middle of something else, which
-    would never be taken up again."""
+    """Lines on stderr. Those that cannot be written are lost: raising would abort the work that logs, which would never
+    be resumed."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(sys.stderr)

@@ -18,9 +18,9 @@ MODE = 0o600
 
 def base_directory(variable: str, otherwise: str, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where this account's own files belong by the XDG specification: the directory in `variable`, or `otherwise` below
-    its home. None if it has no home; "/" is none either, which containers give to a user ID without a name."""
+    its home. None if it has no home; "/", which containers give to a user ID without a name, does not count as one."""
     chosen = Path(environment.get(variable, ""))
-    if chosen.is_absolute():  # the specification tells to ignore a relative one
+    if chosen.is_absolute():  # the specification says to ignore a relative one
         return chosen
     home = Path(environment.get("HOME") or os.path.expanduser("~"))
     return home / otherwise if home.is_absolute() and home != Path("/") else None

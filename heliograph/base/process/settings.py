@@ -415,7 +415,7 @@ def _demand_sense(name: str, kind: type, value: Any) -> None:
 
 def _kept(name: str, environment: Mapping[str, str]) -> str | None:
     """A secret from the file named by `HELIOGRAPH_…_FILE`, or from systemd's credential of that name; None if neither
-    is given. Raises SettingsError, also for a file without a secret: whoever names one does not mean to do without, and
+    is given. Raises SettingsError, also for an empty file: naming one means that a secret is wanted, and without a URL
     `heliograph up` would start a database of its own."""
     variable = f"HELIOGRAPH_{name.upper()}_FILE"
     path = environment.get(variable)

@@ -1,4 +1,4 @@
-"""Trace spans for OpenTelemetry: which requests are traced, and what spans say about them.
+"""Trace spans for OpenTelemetry: which requests are traced, and what their spans contain.
 
 Off unless `HELIOGRAPH_TRACES_URL` is set; then `otlp.py`, which needs the extra `heliograph[traces]`, sends spans to a
 collector from a thread of its own. An untraced request costs a comparison. The rule nobody may break: no number, no
@@ -33,10 +33,10 @@ NOTHING: Attributes = MappingProxyType({})
 CLOSED = 499
 #: The header of W3C Trace Context.
 HEADER = "traceparent"
-#: In the id of a traced object, these bits have this value. Others have it by chance once in 65,536 times, which costs
-#: a look-up. They are not the lowest bits, from which segments' references are made.
+#: In the id of a traced object, these bits have this value. Other ids have it by chance once in 65,536 times, which
+#: costs a look-up. They are not the lowest bits: segments' references are made from those.
 _BITS, _MARK = 0xFFFF << 40, 0x7ACE << 40
-#: Number of traces whose log lines and next steps need no look-up.
+#: Number of traces known to the process: their log lines and next steps need no look-up.
 _REMEMBERED = 10_000
 
 _parent = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
@@ -176,7 +176,7 @@ def _read(header: bytes) -> tuple[Context | None, bool]:
     return (Context(trace, span), bool(int(found[3], 16) & 1)) if trace and span else (None, False)
 
 
-# ── Ids that say that they are traced ─────────────────────────────────────────────────────────────────────────────────
+# ── Ids marked as traced ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def marked(id: UUID) -> UUID:
@@ -194,7 +194,7 @@ def like(other: UUID, id: UUID) -> UUID:
     return marked(id) if _State.exporter is not None and is_marked(other) else id
 
 
-# ── What this process knows ───────────────────────────────────────────────────────────────────────────────────────────
+# ── Traces known to this process ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def remember(message_id: UUID, context: Context) -> None:

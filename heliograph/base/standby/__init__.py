@@ -1,1 +1,1 @@
-"""Reading from a standby, once it is as fresh as the primary."""
+"""Reading from a standby once it has caught up with the primary."""

@@ -1,8 +1,8 @@
 """Connections to a standby, from which lists, reports and exports are read.
 
-A reader asks the primary how far its log is written, and reads from the standby once that has replayed as much: so it
-sees everything committed when it asked, including its own changes. If that takes longer than the bound, or the standby
-is away, the primary is read.
+A reader asks the primary for its WAL position, and reads from the standby once that has replayed the WAL up to there:
+so it sees everything that was committed when it asked, including its own changes. If that takes longer than the bound,
+or the standby is away, the primary is read.
 
 The rule nobody may break: nothing is locked or changed on these connections, and nothing is read from a standby that
 has not caught up with the request.
@@ -74,7 +74,7 @@ class StandbyUnreadable(Exception):
 
 
 async def catch_up(standby: Connection, position: str, *, bound: float) -> float:
-    """Wait until the standby has replayed the primary's log up to `position`, at most `bound` seconds; returns the
+    """Wait until the standby has replayed the primary's WAL up to `position`, at most `bound` seconds; returns the
     seconds it took. Raises StandbyBehind, NoStandby, and what asyncpg raises."""
     loop = asyncio.get_running_loop()
     began, pause = loop.time(), SOON
@@ -120,7 +120,7 @@ async def reached(primary: Connection, url: str, *, bound: float) -> AsyncIterat
 
 
 async def _written(primary: Connection) -> str | None:
-    """How far the primary's log is written; None if it is no longer a primary."""
+    """The primary's WAL position; None if it is no longer a primary."""
     try:
         found: str = await primary.fetchval(FLUSHED_LSN)
     except asyncpg.ObjectNotInPrerequisiteStateError:
@@ -147,7 +147,7 @@ class Readers:
         self._pool: Pool | None = None
         self._opening = asyncio.Lock()
         self._rests_until = 0.0
-        #: Why it is not read: "away", "behind"; "" while it is.
+        #: Why the standby is not read: "away", "behind"; "" while it is.
         self._state = ""
         self._lag: float | None = None
 

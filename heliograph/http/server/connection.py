@@ -5,7 +5,7 @@ Each connection is in one phase:
     phase     waiting for                                              past its deadline
     IDLE      a request, none of which has arrived                     closed
     HEAD      the rest of a request's head                             408
-    BODY      the rest of its body; it may be answered already         408 by the answering side, or closed
+    BODY      the rest of its body; it may already be answered         408 by the answering side, or closed
     WORK      the answer                                               no deadline
     CLOSING   the client to read the last answer and close too         cut off
 
@@ -14,7 +14,7 @@ read while answers cannot be written. One request is in progress at a time: pipe
 turn. The rule nobody may break: nothing that a client sends or omits may hold memory or a connection beyond its
 deadline.
 
-It has over 400 lines because the phases of one connection hand it on to each other.
+It has over 400 lines because each phase of a connection leads into the next.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ServerConnection(asyncio.Protocol):
         self._discarded = 0
         self._is_reading = False
 
-    # ── Its life ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── Life cycle ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's behaves like one, but is not a subclass
@@ -152,7 +152,7 @@ class ServerConnection(asyncio.Protocol):
             self.abort()
         elif self.phase == BODY and self._exchange is not None and self._exchange.answer != COMPLETE:
             if self._exchange.is_full:
-                self._enter(BODY, limits.body_seconds)  # we were the side that did not read
+                self._enter(BODY, limits.body_seconds)  # the delay was ours: we did not read
             elif self._exchange.time_out():
                 self._enter(BODY, limits.closing_seconds)
             else:
@@ -295,7 +295,7 @@ class ServerConnection(asyncio.Protocol):
         self.registry.await_request(self)
 
     def _refuse_request(self, error: HttpError) -> None:
-        """Answer a request that is malformed, or whose rest is."""
+        """Answer a request whose head or body is malformed."""
         exchange = self._exchange
         if exchange is not None and exchange.answer == COMPLETE:
             self._close()  # a second answer would be read as the answer to the next request

@@ -57,7 +57,7 @@ class Exchange:
 
 
 class Service:
-    """What all connections of a server have in common."""
+    """What the connections of a server share."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     unsent_bytes: int = 67_108_864
     #: How many requests a client may pipeline at once.
     pipeline: int = 64
-    #: How large they may be; they are kept unparsed.
+    #: Their maximum size; they are kept unparsed.
     ahead_bytes: int = 65_536
     sweep_seconds: float = 0.25
 
@@ -126,8 +126,8 @@ class Registry:
         return len(self.connections) <= self.limits.connections or self._make_room(self._waiting)
 
     def attribute(self, connection: Registered, address: str) -> bool:
-        """Its client is known, and is not a trusted proxy; False if it has too many. Call at most once per
-        connection."""
+        """Record the connection's client, which is not a trusted proxy; False if it has too many connections. Call at
+        most once per connection."""
         name = sharer(address)
         peer = self._peers.get(name)
         if peer is None:
@@ -139,14 +139,14 @@ class Registry:
         return peer.count <= self.limits.connections_per_address or self._make_room(peer.waiting, but=connection)
 
     def is_flood(self, connection: Registered) -> bool:
-        """Whether there are so many that not even a refusal is worth sending."""
+        """Whether there are so many connections that not even a refusal is worth sending."""
         peer = connection.peer
         return _far_past(len(self.connections), self.limits.connections) or (
             peer is not None and _far_past(peer.count, self.limits.connections_per_address)
         )
 
     def await_request(self, connection: Registered) -> None:
-        """Its next request is awaited from now on."""
+        """The connection's next request is awaited from now on."""
         self._waiting[connection] = None
         peer = connection.peer
         if peer is not None:
@@ -172,7 +172,7 @@ class Registry:
                 del self._peers[peer.name]
 
     async def emptied(self) -> None:
-        """Wait until there are none."""
+        """Wait until there are no connections."""
         while self.connections:
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
@@ -203,7 +203,7 @@ class Registry:
                     continue
                 connection.taken = taken
                 if unsent or ahead:
-                    # Connections that are waiting for us, rather than we for them, go last.
+                    # Connections that wait for us, rather than we for them, are dropped last.
                     unread.append((connection.taken_at or now, unsent + ahead, connection))
         held = sum(unsent for _, unsent, _ in unread)
         if held > self.limits.unsent_bytes:
