@@ -1,6 +1,6 @@
 """Checks of the installation: the database, clocks, partitions, workers, each channel, the queue.
 
-`heliograph doctor` shows them, together with checks of its own machine.
+`heliograph doctor` shows them, together with checks of the machine that it runs on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def examine(
     try:
         pending = await migrate.pending(conn)
     except migrate.ForeignSchema as error:
-        return [*checks, Check(said("migrations"), "failed", said("of another schema"), quoted(str(error)))]
+        return [*checks, Check(said("migrations"), "failed", said("they belong to another schema"), quoted(str(error)))]
     if pending:
         detail, remedy = said("pending: %(names)s", names=", ".join(pending)), said("Run `heliograph migrate`.")
         checks.append(Check(said("migrations"), "failed", detail, remedy))
@@ -186,7 +186,7 @@ async def mail(conn: Connection, settings: Settings) -> list[Check]:
         return [Check(name, "warning", Sentence.of("%(where)s: %(why)s", {"where": where, "why": why}), remedy)]
     finally:
         sender.close()
-    return [Check(name, "ok", said("%(where)s lets this service in", where=where))]
+    return [Check(name, "ok", said("%(where)s accepts this service's login", where=where))]
 
 
 async def _standby(conn: Connection, settings: Settings) -> list[Check]:
@@ -231,7 +231,7 @@ async def _speed(conn: Connection, settings: Settings) -> list[Check]:
             "%(count)s statements wait for others, the longest for %(seconds)s s", count=blocked, seconds=round(longest)
         )
         remedy = said(
-            "End what they wait for: `SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity` names it."
+            "End the session that blocks them: `SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity` names it."
         )
         return [Check(name, "warning", detail, remedy)]
     return [Check(name, "ok", said("a statement that does nothing takes %(ms)s ms", ms=round(best * 1000, 1)))]
@@ -283,9 +283,9 @@ def _certificate(whose: str, path: str) -> Check:
         detail = said("%(path)s cannot be read: %(reason)s", path=path, reason=reason)
         return Check(name, "failed", detail, said("Correct the setting, or the file."))
     left = ends - clock.now()
-    remedy = said("Replace %(path)s by a new one in time; sessions use it when they connect again.", path=path)
+    remedy = said("Replace %(path)s in time; sessions use the new one when they reconnect.", path=path)
     if left <= timedelta(0):
-        return Check(name, "failed", said("%(path)s ended at %(at)s", path=path, at=ends), remedy)
+        return Check(name, "failed", said("%(path)s expired at %(at)s", path=path, at=ends), remedy)
     if left < ENDING:
         detail = said("%(path)s is valid until %(at)s, %(days)s days from now", path=path, at=ends, days=left.days)
         return Check(name, "warning", detail, remedy)
@@ -366,7 +366,7 @@ async def _queue(conn: Connection, settings: Settings) -> list[Check]:
     )
     if any(one.restored for one in withheld):
         detail = joined(
-            [detail, said("retention is suspended until what was restored from a backup is released")], by="; "
+            [detail, said("retention is suspended until the work restored from a backup is released")], by="; "
         )
     remedy = said("`heliograph hold list` shows what is held, `heliograph hold release` releases it.")
     return [check, Check(said("holds"), "warning", detail, remedy)]

@@ -154,7 +154,7 @@ async def locks_of(conn: Connection, scripts: Sequence[tuple[str, str]]) -> list
             dropped = _DROP_INDEX.match(statement)
             if dropped is not None:
                 indexes.append(dropped["index"])
-                found.append((name, statement, dropped["index"], _DROPS_BESIDE if dropped["how"] else _DROPS))
+                found.append((name, statement, dropped["index"], _DROPS_CONCURRENTLY if dropped["how"] else _DROPS))
                 continue
             kind = next((one for one in KINDS if one.pattern.match(statement)), None)
             match = kind.pattern.match(statement) if kind is not None else None
@@ -176,4 +176,4 @@ async def locks_of(conn: Connection, scripts: Sequence[tuple[str, str]]) -> list
 
 
 _REFERS = _kind("", "ShareRowExclusiveLock")
-_DROPS, _DROPS_BESIDE = _kind("", "AccessExclusiveLock"), _kind("", "ShareUpdateExclusiveLock")
+_DROPS, _DROPS_CONCURRENTLY = _kind("", "AccessExclusiveLock"), _kind("", "ShareUpdateExclusiveLock")

@@ -130,7 +130,7 @@ async def serve(
         size=settings.database_pool,
         wait=PATIENCE,
         patience=settings.database_patience_seconds,
-        # A duplicate that waits for the first request is answered as such; only then is the wait itself given up.
+        # Longer than a duplicate waits for the first request: it must get 409, not a statement timeout.
         statement=max(settings.database_patience_seconds, settings.idempotency_wait_seconds) + MARGIN,
     )
     try:
@@ -298,7 +298,7 @@ def _gauges(server: Server, readers: Readers, pool: Pool) -> Iterable[Gauge]:
 
 
 async def _look(pool: Pool, settings: Settings) -> None:
-    """Record the results of checks while no worker does: the lack of a worker is one of them."""
+    """Run the checks and record their results while no worker does: the lack of a worker is one of them."""
     while True:
         await asyncio.sleep(heartbeat.BEAT)
         try:
@@ -323,7 +323,7 @@ def _metrics(settings: Settings, port: int | None) -> str:
 
 
 def _page_services(services: Services, reads: Pool, readers: Readers) -> PageServices:
-    """What pages need. Writes use the pool of the API, reads use `reads`."""
+    """The services of pages. Writes use the pool of the API, reads use `reads`."""
     settings = services.settings
 
     async def status() -> tuple[str, int]:
@@ -356,10 +356,11 @@ def _page_services(services: Services, reads: Pool, readers: Readers) -> PageSer
 
 
 def vocabulary() -> requests.Vocabulary:
-    """What requests of the API and of pages are logged with; all modules that answer them are loaded here."""
+    """The operations and codes that requests of the API and of pages are logged with. Complete here, since this module
+    loads all those that answer requests."""
     return requests.Vocabulary(
         frozenset({one.id for one in OPERATIONS} | {one.path for one in TABLE.routes if one.method == "POST"}),
-        # Pages also refuse what no operation does, so that the documented ones are not all.
+        # Pages have refusals that no operation has, so the documented ones are not all.
         frozenset({one.code for one in errors()} | {one.code for one in kinds()}),
     )
 

@@ -80,7 +80,7 @@ class Worker:
         self._settings = settings
         self._pool = pool
         self.id = uuid7()
-        #: True if it was told to drain and stay idle: its runner waits, and continues with a new one.
+        #: True if it was told to drain and stay idle: `work` waits, and continues with a new worker.
         self.stays = False
         self._stopping = asyncio.Event()
         self._asked = False
@@ -197,7 +197,7 @@ class Worker:
 
     def _shared(self, one: SharedTimer) -> Callable[[], Awaitable[int]]:
         """The step of a timer that is run by whichever worker takes it. Taking it is a commit of its own: a step that
-        fails waits for the next time, but for no more than a minute."""
+        fails waits for the timer's next time, but no longer than a minute."""
 
         async def step() -> int:
             try:

@@ -1,7 +1,7 @@
 """Starting a backup: to restore it into an empty place, or in a scratch directory to verify it.
 
-It does not know what was sent after it was taken. The rule nobody may break: the hold on all outgoing work is committed
-before anything else can connect to what was restored, so nothing is sent until an operator releases it.
+A backup does not know what was sent after it was taken. The rule nobody may break: the hold on all outgoing work is
+committed before anything else can connect to the restored database, so nothing is sent until an operator releases it.
 """
 
 from __future__ import annotations
@@ -188,12 +188,12 @@ def _too_late(backup: Backup, until: datetime, archive: Path, end: str) -> str:
     if missing is not None:
         way = f"{missing} is missing in {archive}, and there are later ones: put it back"
     elif other is None:
-        way = f"no backup in {backup.path.parent} leads to that time"
+        way = f"no backup in {backup.path.parent} can be restored to that time"
     else:
-        way = f"choose the backup of after an upgrade or a restore{_shown(other)}"
+        way = f"choose a backup taken after the next upgrade or restore{_shown(other)}"
     return (
         f"the WAL that continues this backup, of PostgreSQL {backup.manifest.postgres}, ends at {last}, before"
-        f" {clock.iso(until)}: {way}; or omit --until, to restore this one up to that end"
+        f" {clock.iso(until)}: {way}; or omit --until, to restore this one up to where its WAL ends"
     )
 
 

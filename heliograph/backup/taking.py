@@ -32,7 +32,7 @@ SELECT now(), current_setting('server_version'), current_setting('cluster_name')
        pg_walfile_name(pg_current_wal_lsn())
 """
 #: One lock for all backups: "backu" in ASCII. The checkpoint that begins a second copy removes WAL that the first one
-#: needs and has not reserved yet. Backups are named by the second: whoever waited has another one.
+#: needs and has not reserved yet. Backups are named by the second: one that waited for another gets a later name.
 LOCK = "SELECT pg_try_advisory_lock(422540700533)"
 UNLOCK = "SELECT pg_advisory_unlock(422540700533)"
 PAUSE = 1.1
@@ -121,12 +121,12 @@ async def take(
 
 
 async def _now(conn: Connection) -> asyncpg.Record:
-    """What NOW says. Raises BackupError."""
+    """The result of NOW. Raises BackupError."""
     try:
         now = await conn.fetchrow(NOW)
     except asyncpg.ObjectNotInPrerequisiteStateError:
         raise BackupError(
-            "the database is a standby, which cannot record that it was taken: use the primary's"
+            "the database is a standby, which cannot record the backup: use the primary's address"
         ) from None
     assert now is not None
     return now
@@ -134,7 +134,7 @@ async def _now(conn: Connection) -> asyncpg.Record:
 
 @contextlib.asynccontextmanager
 async def _alone(conn: Connection, say: Callable[[str], None]) -> AsyncIterator[None]:
-    """Wait until no other backup of this database is being taken, and keep it so."""
+    """Wait until no other backup of this database is being taken, and keep others waiting meanwhile."""
     # Polled: a statement that waited would hold back vacuum for as long.
     is_told = False
     while not await conn.fetchval(LOCK):

@@ -16,10 +16,11 @@ from heliograph.base.sentences import Check, said
 
 #: A backup older than this causes a warning.
 BACKUP_AGE = timedelta(hours=26)
-#: An SQL order of the table's rows. What is dated later than now, by a clock that was ahead and has been set back,
-#: comes last: it hides neither what was taken since nor that nothing was.
+#: An SQL order of the table's rows. Backups dated in the future, by a clock that was ahead and has been set back, come
+#: last: they hide neither the backups taken since nor the lack of any.
 NEWEST_FIRST = "taken_at > now(), taken_at DESC"
-# Includes the traffic that makes a backup necessary. The age is that of the last one dated until now, NULL without one.
+# Includes whether there is traffic that makes backups necessary. The age is that of the last backup not dated in the
+# future; NULL without one.
 BACKUPS = f"""
 SELECT coalesce(max(taken_at) FILTER (WHERE taken_at <= now()), max(taken_at)),
        now() - max(taken_at) FILTER (WHERE taken_at <= now()),
@@ -48,14 +49,14 @@ async def _backups(conn: Connection, settings: Settings) -> list[Check]:
     if last is None:
         return [Check(name, "warning", said("none has ever been taken"), remedy)] if matters else []
     if verified is None:
-        detail = said("the last one is of %(at)s, none was verified", at=last)
+        detail = said("the last one was taken at %(at)s; none was verified", at=last)
     else:
-        detail = said("the last one is of %(at)s, the last verified one of %(verified)s", at=last, verified=verified)
+        detail = said("the last one was taken at %(at)s, the last verified one at %(verified)s", at=last, verified=verified)
     if earlier:
-        detail = said("the last one, of %(at)s, is from before the database was upgraded or restored", at=last)
+        detail = said("the last one, taken at %(at)s, is from before the database was upgraded or restored", at=last)
         remedy = said(
-            "Take one now with `heliograph backup take --to DIRECTORY`: WAL archived since continues no earlier"
-            " backup, so no point in time since can be restored."
+            "Take one now with `heliograph backup take --to DIRECTORY`: WAL archived since does not continue"
+            " an earlier backup, so no point in time since can be restored."
         )
         return [Check(name, "warning", detail, remedy)]
     if matters and (age is None or age > BACKUP_AGE):
@@ -121,13 +122,13 @@ def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None
         )
         return [Check(name, "failed", detail, remedy)]
     if missing is not None:
-        detail = said("%(segment)s was archived and is missing in %(path)s", segment=missing, path=settings.wal_archive)
+        detail = said("%(segment)s was archived but is missing from %(path)s", segment=missing, path=settings.wal_archive)
         remedy = said(
             "Is the archive's disk mounted? Put the segment back if it can be found; otherwise take a backup now: no"
-            " moment after that segment can be restored from an earlier one."
+            " moment after that segment can be restored from an earlier backup."
         )
         return [Check(name, "failed", detail, remedy)]
     if found["archived_at"] is None:
         return [Check(name, "ok", said("nothing had to be archived yet"))]
-    detail = said("the last segment, %(segment)s, is of %(at)s", segment=found["archived"], at=found["archived_at"])
+    detail = said("the last segment, %(segment)s, was archived at %(at)s", segment=found["archived"], at=found["archived_at"])
     return [Check(name, "ok", detail)]

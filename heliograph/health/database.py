@@ -58,8 +58,8 @@ async def safety(conn: Connection, settings: Settings) -> Durability:
     return Durability(off, await disk(conn, settings))
 
 
-# Only some roles may query the data directory, and refusals would fill the server's log. The embedded server tells
-# every role in a setting of its own.
+# Only some roles may query the data directory, and refusals would fill the server's log. The embedded server shows it
+# to every role in a setting of its own.
 PLACE = """
 SELECT CASE WHEN pg_has_role(current_user, 'pg_read_all_settings', 'MEMBER') THEN current_setting('data_directory')
             ELSE current_setting('heliograph.data_directory', true) END

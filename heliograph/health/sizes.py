@@ -93,7 +93,8 @@ def forecast(samples: Sequence[Sample], parts: Sequence[Part], *, free: int | No
 
 
 def _per_day(one: Part, now: datetime) -> float:
-    """Bytes by which a table grows per day before anything is dropped. One that began today says nothing yet."""
+    """Bytes by which a table grows per day before anything is dropped; 0 for a table that began within a day, which
+    shows nothing yet."""
     age = min(now - one.since, one.kept)
     return one.bytes / (age / timedelta(days=1)) if age >= timedelta(days=1) else 0.0
 

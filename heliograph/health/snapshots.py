@@ -13,8 +13,8 @@ from heliograph.base.sentences import Check, said
 OLD = 3600
 #: An SQL expression: the age in seconds of the oldest snapshot that holds vacuum up in this database; 0 if there is
 #: none, or only some younger than this transaction. Sessions of other databases hold vacuum up only there, and VACUUM
-#: itself nowhere. A replication slot says since when nobody uses it from PostgreSQL 17 on. Standbys do not say how old
-#: their snapshots are: see `Standbys`.
+#: itself nowhere. From PostgreSQL 17 on, a replication slot shows since when it is unused. Standbys do not report the
+#: age of their snapshots: see `Standbys`.
 OLDEST = """
 (SELECT extract(epoch FROM greatest(now() - min(since), '0'))::float8 FROM (
         SELECT xact_start FROM pg_stat_activity a
@@ -38,8 +38,8 @@ SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all, quote_ident(curren
 
 
 class Standbys:
-    """Remembers since when what standbys may still see has not moved, as it does every few seconds unless a query there
-    goes on. One per process."""
+    """Remembers since when the standbys' horizon has not moved: it moves every few seconds unless a query is running
+    there. One per process."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._now = monotonic
@@ -47,7 +47,7 @@ class Standbys:
         self._since = 0.0
 
     def oldest(self, known: float, horizon: str | None) -> float:
-        """The age in seconds of the oldest snapshot, from what OLDEST and HORIZON say now."""
+        """The age in seconds of the oldest snapshot, from the current results of OLDEST and HORIZON."""
         now = self._now()
         if horizon is None or horizon != self._horizon:
             self._horizon, self._since = horizon, now
@@ -61,7 +61,7 @@ async def run(conn: Connection, settings: Settings) -> list[Check]:
     name = said("snapshots")
     if row["oldest"] > OLD:
         detail = said("a transaction has been open for %(minutes)s minutes", minutes=round(row["oldest"] / 60))
-        remedy = said("End it: what it may still see cannot be removed, and the queue and the database grow.")
+        remedy = said("End it: rows that it may still see cannot be removed, and the queue and the database grow.")
         return [Check(name, "warning", detail, remedy)]
     if not row["sees_all"]:
         remedy = said("As an administrator, run `GRANT pg_read_all_stats TO %(role)s`.", role=row["role"])

@@ -40,7 +40,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM queue WHERE begun_at < now() - interva
                         WHERE a.organization_id = back.organization_id AND a.message_id = back.id
                           AND a.attempt = back.attempt AND a.state = 'unknown'))
 """
-# Without any there is a zero: a series that ends looks like a failed exporter.
+# A kind without holds yields zero: a series that ends looks like a failed exporter.
 HELD = """
 SELECT kind, (SELECT count(*) FROM queue_holds h WHERE h.kind = asked.kind) FROM unnest($1::text[]) AS asked (kind)
 """

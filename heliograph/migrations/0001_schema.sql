@@ -88,7 +88,7 @@ COMMENT ON COLUMN organizations.time_zone IS 'IANA name, for members who have no
 COMMENT ON COLUMN organizations.factor_required IS 'members without a second factor see nothing of the organization';
 COMMENT ON COLUMN organizations.session_hours IS 'hours of inactivity after which a session ends; NULL: only the session''s own limit applies';
 COMMENT ON COLUMN organizations.guarantee IS 'for sends that do not name one. The same for validity_seconds; NULL: as in the retry schedule';
-COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, in the recipient''s time zone: as its country has it, never (off), or HH:MM-HH:MM. See classes/quiet.py';
+COMMENT ON COLUMN organizations.quiet_hours IS 'when marketing waits, in the recipient''s time zone: as the recipient''s country prescribes, never (off), or HH:MM-HH:MM. See classes/quiet.py';
 COMMENT ON COLUMN organizations.notice_ways IS 'how its people are notified, as JSON: kind of notice -> ways, where they differ from heliograph/notices/kinds.py';
 COMMENT ON COLUMN organizations.resumes_as IS 'while suspended or closed: the state it was in before; NULL: none';
 COMMENT ON COLUMN organizations.text_days IS 'texts are erased after this many days, if that is sooner than the installation''s limit; NULL: only that limit applies';
@@ -233,9 +233,9 @@ CREATE TABLE notices (
 CREATE INDEX notices_untold ON notices (created_at) WHERE NOT is_told;
 CREATE INDEX notices_by_object ON notices (organization_id, kind, object, created_at);
 CREATE INDEX notices_age ON notices USING brin (created_at) WITH (autosummarize = on);
-COMMENT ON TABLE notices IS 'tenant: what the bell rang for, written by whatever caused it, kept for 90 days';
-COMMENT ON COLUMN notices.object IS 'what it is about: an id, or a placeholder for things that an organization has one of';
-COMMENT ON COLUMN notices.user_id IS 'the only person it is for; NULL: everybody who may see what it is about';
+COMMENT ON TABLE notices IS 'tenant: notices of the bell, written by the code that causes them, kept for 90 days';
+COMMENT ON COLUMN notices.object IS 'its subject: an id, or a placeholder if an organization has only one such subject';
+COMMENT ON COLUMN notices.user_id IS 'the only person it is for; NULL: everybody who may see its subject';
 COMMENT ON COLUMN notices.is_told IS 'its mails and webhook events, if it has any, have been queued; the bell needs neither';
 COMMENT ON COLUMN notices.facts IS 'values for its text, depending on its kind, as JSON';
 
@@ -345,7 +345,7 @@ CREATE TABLE email_changes (
     organization_id uuid,
     expires_at      timestamptz NOT NULL
 );
-COMMENT ON TABLE email_changes IS 'control: e-mail addresses that people want to change to, until confirmed by whoever reads their mail; deleted when used';
+COMMENT ON TABLE email_changes IS 'control: new e-mail addresses of people, until confirmed from their mailboxes; deleted when used';
 COMMENT ON COLUMN email_changes.session_id IS 'the session, of either realm, that stays signed in when the address changes';
 COMMENT ON COLUMN email_changes.organization_id IS 'the organization whose audit log records the change: the one the person was viewing; NULL: only the installation''s';
 
@@ -409,7 +409,7 @@ CREATE INDEX sessions_of_user ON sessions (user_id);
 COMMENT ON TABLE sessions IS 'control: signed-in browsers; deleted when ended';
 COMMENT ON COLUMN sessions.organization_id IS 'the organization being viewed; NULL: the person belongs to none';
 COMMENT ON COLUMN sessions.idle IS 'it ends after this long without use, and at ends_at at the latest';
-COMMENT ON COLUMN sessions.reason IS 'why an operator views as the organization, without being able to change anything; NULL: somebody signed in';
+COMMENT ON COLUMN sessions.reason IS 'why an operator views the dashboard as the organization, read-only; NULL: a person signed in';
 COMMENT ON COLUMN sessions.proved_at IS 'when the person last authenticated; dangerous actions require a recent time';
 
 CREATE TABLE installation_settings (
@@ -437,7 +437,7 @@ CREATE TABLE operator_tellings (
 );
 CREATE INDEX operator_tellings_age ON operator_tellings (told_at);
 COMMENT ON TABLE operator_tellings IS 'control: when operators were last mailed about a cause, so that they are not told twice';
-COMMENT ON COLUMN operator_tellings.cause IS 'state and name of a check that found a problem, or something that waits for a decision';
+COMMENT ON COLUMN operator_tellings.cause IS 'state and name of a check that found a problem, or a fixed name for pending sender IDs';
 
 CREATE TABLE operator_sessions (
     token_hash bytea PRIMARY KEY CHECK (length(token_hash) = 32),
@@ -503,7 +503,7 @@ CREATE TABLE usage_ledger (
     created_at      timestamptz NOT NULL,
     PRIMARY KEY (organization_id, id)
 );
--- A message is refunded once: finds what was refunded before, and guards against a second time.
+-- A message is refunded once: finds its refund, and prevents a second one.
 CREATE UNIQUE INDEX usage_ledger_refunds ON usage_ledger (organization_id, message_id) WHERE type = 'refund';
 COMMENT ON TABLE usage_ledger IS 'tenant: changes of a quota not caused by messages; append-only. See usage_entries';
 
@@ -621,7 +621,7 @@ CREATE TABLE contacts (
 -- The phone comes before the mode: a look-up by id must not be able to use this index.
 CREATE UNIQUE INDEX contacts_phone ON contacts (organization_id, phone, mode);
 COMMENT ON TABLE contacts IS 'tenant: people and their numbers, one contact per number and mode. Whether somebody opted out is read from opt_outs, never stored twice';
-COMMENT ON COLUMN contacts.written_at IS 'when a message was last handed over to its number, to the hour, updated by a timer; NULL: never since the contact exists. delivered_at: when one was last delivered';
+COMMENT ON COLUMN contacts.written_at IS 'when a message was last handed over to its number, to the hour, updated by a timer; NULL: never since the contact was created. delivered_at: when one was last delivered';
 COMMENT ON COLUMN contacts.tags IS 'trimmed, lower case, distinct, in the order given; contact_tags is the inverse';
 
 CREATE TABLE contact_readings (
@@ -866,7 +866,7 @@ CREATE TABLE consent_history (
 CREATE INDEX consent_history_import ON consent_history (organization_id, import_id, person) WHERE import_id IS NOT NULL;
 COMMENT ON TABLE consent_history IS 'tenant: each opt-out and opt-in, even those that changed nothing; kept until the person is erased, because it shows why somebody was messaged or not';
 COMMENT ON COLUMN consent_history.author_kind IS 'who recorded it for the person; NULL: they wrote it themselves';
-COMMENT ON COLUMN consent_history.ended_at IS 'until when an opt-out was in force; NULL: it still is. There is an opt_outs row while any is';
+COMMENT ON COLUMN consent_history.ended_at IS 'until when an opt-out was in force; NULL: it still is. The person has an opt_outs row while any is in force';
 
 CREATE TABLE person_names (
     organization_id uuid NOT NULL,
@@ -892,9 +892,9 @@ CREATE TABLE former_names (
     PRIMARY KEY (organization_id, name, left_at)
 );
 CREATE INDEX former_names_by_person ON former_names (organization_id, person);
-COMMENT ON TABLE former_names IS 'tenant: numbers that people had before somebody else did, one row for each owner but the present one; person is that of person_names';
+COMMENT ON TABLE former_names IS 'tenant: former numbers of people that now belong to somebody else, one row for each former owner; person is that of person_names';
 COMMENT ON COLUMN former_names.left_at IS 'when, according to Meta, the person moved from it to the number in moved_to';
-COMMENT ON COLUMN former_names.taken_at IS 'since when it is somebody else''s: from their first message, as far as is known';
+COMMENT ON COLUMN former_names.taken_at IS 'since when it has belonged to the next owner: from their first message, as far as is known';
 
 
 -- -- Campaigns --------------------------------------------------------------------------------------------------------
@@ -989,10 +989,10 @@ CREATE INDEX campaigns_by_channel ON campaigns (organization_id, channel, id) WH
 COMMENT ON TABLE campaigns IS 'tenant: one text or template for many recipients, with maintained counts';
 COMMENT ON COLUMN campaigns.class IS 'traffic class of its messages; NULL: marketing, or it is WhatsApp';
 COMMENT ON COLUMN campaigns.parameters IS 'source of the value of each template parameter';
-COMMENT ON COLUMN campaigns.with_names IS 'its messages need more of the recipient than the number';
+COMMENT ON COLUMN campaigns.with_names IS 'its messages need the recipient''s names besides the number';
 COMMENT ON COLUMN campaigns.audience_tags IS 'NULL: the recipients were listed, or come from audience_import';
 COMMENT ON COLUMN campaigns.excluded_tags IS 'contacts with any of these are not recipients; empty for listed recipients';
-COMMENT ON COLUMN campaigns.not_written_days IS 'contacts who got a message within this many days are skipped; NULL: nobody is skipped for that';
+COMMENT ON COLUMN campaigns.not_written_days IS 'contacts who got a message within this many days are skipped; NULL: none are';
 COMMENT ON COLUMN campaigns.read IS 'delivered and read; delivered counts those that were not read';
 COMMENT ON COLUMN campaigns.step_at IS 'when a worker next has work to do for it; NULL: never';
 COMMENT ON COLUMN campaigns.staged_to IS 'the last recipient staged or skipped; advances in the same commit';
@@ -1065,7 +1065,7 @@ CREATE TABLE campaign_minutes (
 );
 CREATE INDEX campaign_minutes_age ON campaign_minutes USING brin (minute) WITH (autosummarize = on);
 COMMENT ON TABLE campaign_minutes IS 'tenant: messages of a campaign that were handed over and delivered, by the minute in which they were counted; kept for 90 days';
-COMMENT ON COLUMN campaign_minutes.sent IS 'handed over, whatever the outcome; a difference, so one minute may take back what another counted';
+COMMENT ON COLUMN campaign_minutes.sent IS 'handed over, whatever the outcome; a difference, so one minute may subtract what another counted';
 
 CREATE TABLE campaign_drafts (
     organization_id uuid NOT NULL CONSTRAINT campaign_drafts_organization REFERENCES organizations,
@@ -1218,11 +1218,11 @@ CREATE TABLE route_suppliers (
 );
 COMMENT ON TABLE route_suppliers IS 'reference: suppliers of a route: by priority, and by weight among equal priorities';
 COMMENT ON COLUMN route_suppliers.points IS 'its share of an adaptive route, out of a hundred, in place of priority and weight; NULL: not measured yet';
-COMMENT ON COLUMN route_suppliers.streak IS 'consecutive evaluations in which it was better than the one with most points';
+COMMENT ON COLUMN route_suppliers.streak IS 'consecutive evaluations in which it was better than the supplier with the most points';
 COMMENT ON COLUMN route_suppliers.reason IS 'result of the last evaluation, for operators: a sentence with its values, as JSON';
 COMMENT ON COLUMN route_suppliers.degraded IS 'at the last evaluation no supplier of the route was within the bounds of its class';
 COMMENT ON COLUMN route_suppliers.outside IS 'at the last evaluation it was not within the bounds of the route''s class';
-COMMENT ON COLUMN route_suppliers.place IS 'its rank among those that replace an unavailable supplier; all 0: nobody was judged';
+COMMENT ON COLUMN route_suppliers.place IS 'its rank among those that replace an unavailable supplier; all 0: none was evaluated';
 COMMENT ON COLUMN route_suppliers.networks IS 'networks of the route''s country in which it has another share: {MCC-MNC: [points, [degraded, outside, place]]}';
 COMMENT ON COLUMN route_suppliers.seen IS 'for those networks: {MCC-MNC: [streak, reason]}';
 
@@ -1381,7 +1381,7 @@ CREATE TABLE tariff_rates (
 );
 COMMENT ON TABLE tariff_rates IS 'reference: prices in millionths, by network, prefix or country, for a period. Imports leave no overlapping ones';
 COMMENT ON COLUMN tariff_rates.country IS 'empty: any. The same for the text columns after it';
-COMMENT ON COLUMN tariff_rates.effective_from IS 'NULL: since forever';
+COMMENT ON COLUMN tariff_rates.effective_from IS 'NULL: without a beginning';
 COMMENT ON COLUMN tariff_rates.effective_to IS 'NULL: until further notice';
 
 CREATE TABLE number_networks (
@@ -1437,7 +1437,7 @@ COMMENT ON COLUMN number_lookups.asked_on IS 'the first of the month of asked_at
 COMMENT ON COLUMN number_lookups.supplier_id IS 'an id of lookup_suppliers';
 COMMENT ON COLUMN number_lookups.times IS 'how often it was answered, and therefore charged';
 COMMENT ON COLUMN number_lookups.price IS 'total for all those times, in millionths';
-COMMENT ON COLUMN number_lookups.taken_until IS 'until then it is a worker''s; NULL: nobody''s';
+COMMENT ON COLUMN number_lookups.taken_until IS 'until then a worker has claimed it; NULL: unclaimed';
 
 
 -- -- SMS sent ---------------------------------------------------------------------------------------------------------
@@ -1475,7 +1475,7 @@ CREATE INDEX sender_ids_newest_of ON sender_ids (status, id);
 CREATE INDEX sender_ids_begin ON sender_ids ((lower(value) COLLATE "C"));
 CREATE INDEX sender_ids_begin_of ON sender_ids (status, (lower(value) COLLATE "C"));
 COMMENT ON TABLE sender_ids IS 'tenant: names and numbers that an organization may send from';
-COMMENT ON COLUMN sender_ids.question IS 'what operators want to know before they decide; NULL: nothing. answer is the organization''s';
+COMMENT ON COLUMN sender_ids.question IS 'what operators asked before deciding; NULL: nothing. answer: the organization''s reply';
 COMMENT ON COLUMN sender_ids.first_by IS 'the first of two operators to approve it, if the installation requires two; NULL: nobody yet';
 
 CREATE TABLE sender_registrations (
@@ -1565,8 +1565,8 @@ CREATE TABLE messages (
 -- Texts of scheduled messages are erased by this time. The text is not in the predicate, so that erasing it can be a
 -- HOT update.
 CREATE INDEX messages_scheduled ON messages (send_at) WHERE send_at IS NOT NULL;
--- Rows are inserted in order of time, so a few pages tell whether a month about to be dropped holds a row younger than
--- its id says. The same for the other indexes named `_age`.
+-- Rows are inserted in order of time, so a few pages show whether a month about to be dropped holds a row younger than
+-- its id. The same for the other indexes named `_age`.
 CREATE INDEX messages_age ON messages USING brin (accepted_at) WITH (autosummarize = on);
 CREATE TABLE messages_rest PARTITION OF messages DEFAULT WITH (fillfactor = 75);
 COMMENT ON TABLE messages IS 'tenant: one row per SMS, which is also its entry in the usage list';
@@ -1793,7 +1793,7 @@ COMMENT ON COLUMN inbox_threads.id IS 'id of the WhatsApp conversation, or deriv
 COMMENT ON COLUMN inbox_threads.line_id IS 'the sender ID or WhatsApp number written to';
 COMMENT ON COLUMN inbox_threads.peer IS 'the other side: E.164 with +, a user id, or as a supplier wrote it';
 COMMENT ON COLUMN inbox_threads.message_id IS 'the last message from the peer';
-COMMENT ON COLUMN inbox_threads.seen_id IS 'the last message at the time when a member who answers last looked';
+COMMENT ON COLUMN inbox_threads.seen_id IS 'the last message when a member who may answer last looked';
 COMMENT ON COLUMN inbox_threads.assigned_to IS 'the user who handles it';
 COMMENT ON COLUMN inbox_threads.closed_at IS 'when it was marked as done; the next message makes it NULL again';
 
@@ -1815,7 +1815,7 @@ CREATE TABLE whatsapp_apps (
     changed_at       timestamptz NOT NULL
 );
 COMMENT ON TABLE whatsapp_apps IS 'reference: Meta apps, each with the secret that signs its callbacks to /in/whatsapp/{id}. Several organizations may share one. secret, old_secret and verify_token are sealed';
-COMMENT ON COLUMN whatsapp_apps.unsigned_at IS 'when a callback last arrived that was not signed with its secret, to within a few seconds; NULL again with the next one that is';
+COMMENT ON COLUMN whatsapp_apps.unsigned_at IS 'when a callback last arrived that was not signed with its secret, to within a few seconds; NULL again once a signed one arrives';
 COMMENT ON COLUMN whatsapp_apps.verified_at IS 'when the callback URL last answered the handshake with the right token';
 
 CREATE TABLE whatsapp_accounts (
@@ -1863,7 +1863,7 @@ CREATE INDEX whatsapp_accounts_mirror ON whatsapp_accounts (mirror_at) WHERE sta
 COMMENT ON TABLE whatsapp_accounts IS 'tenant: WhatsApp Business Accounts and the credentials for each. token is sealed';
 COMMENT ON COLUMN whatsapp_accounts.portfolio IS 'business portfolio whose messaging limit its numbers share; the WABA id if Meta named none';
 COMMENT ON COLUMN whatsapp_accounts.subscribed IS 'our app is subscribed to this account''s callbacks; NULL: not asked yet';
-COMMENT ON COLUMN whatsapp_accounts.held_until IS 'nothing is sent before this (credential, policy or billing trouble); then one message tries';
+COMMENT ON COLUMN whatsapp_accounts.held_until IS 'nothing is sent before this (credential, policy or billing trouble); then one trial message is sent';
 COMMENT ON COLUMN whatsapp_accounts.held_for_status IS 'the fault was reported by a status, so only a status can end the hold: a response says nothing about it';
 COMMENT ON COLUMN whatsapp_accounts.trying_id IS 'the one message sent after the hold''s time, whose outcome decides';
 COMMENT ON COLUMN whatsapp_accounts.trying_at IS 'when a worker was allowed to send one trial message; others wait for a while';
@@ -2332,7 +2332,7 @@ CREATE INDEX webhook_endpoints_catching ON webhook_endpoints (catches_until) WHE
 COMMENT ON TABLE webhook_endpoints IS 'tenant: destinations of events. secret is sealed';
 COMMENT ON COLUMN webhook_endpoints.old_secrets IS 'previous secrets that still sign alongside the new one, newest first; sealed like secret';
 COMMENT ON COLUMN webhook_endpoints.waits_from IS 'events recorded since then and never delivered are recovered when a paused or disabled endpoint comes back; NULL while active';
-COMMENT ON COLUMN webhook_endpoints.enabled_at IS 'when it was last enabled without what it had missed: nothing from before is recovered later; NULL: never';
+COMMENT ON COLUMN webhook_endpoints.enabled_at IS 'when it was last enabled without recovering missed events: none from before are recovered later; NULL: never';
 COMMENT ON COLUMN webhook_endpoints.dropped IS 'deliveries removed from the queue when it was paused or disabled';
 COMMENT ON COLUMN webhook_endpoints.catches_until IS 'end of a catcher, whose events are stored in webhook_caught instead of being posted';
 
@@ -2446,7 +2446,7 @@ CREATE UNIQUE INDEX webhook_replays_one ON webhook_replays (organization_id, end
 CREATE INDEX webhook_replays_by_endpoint ON webhook_replays (organization_id, endpoint_id, id);
 CREATE INDEX webhook_replays_next ON webhook_replays (stepped_at) WHERE status = 'running' AND NOT held;
 COMMENT ON TABLE webhook_replays IS 'tenant: time ranges being replayed to an endpoint, and their progress';
-COMMENT ON COLUMN webhook_replays.cause IS 'request: somebody requested it; return: its endpoint came back after it was paused or disabled';
+COMMENT ON COLUMN webhook_replays.cause IS 'request: it was requested; return: its endpoint came back after it was paused or disabled';
 COMMENT ON COLUMN webhook_replays.held IS 'its endpoint is paused; it continues afterwards';
 COMMENT ON COLUMN webhook_replays.position IS 'the last event examined';
 
@@ -2797,7 +2797,7 @@ CREATE INDEX request_counts_age ON request_counts USING brin (hour) WITH (autosu
 COMMENT ON TABLE request_counts IS 'tenant: all requests with a key, by hour and outcome; a process that is killed loses its last second';
 
 
--- -- The guard against the bill --------------------------------------------------------------------------------------
+-- -- The guard against SMS pumping ------------------------------------------------------------------------------------
 
 CREATE TABLE organization_notes (
     organization_id uuid NOT NULL CONSTRAINT organization_notes_organization REFERENCES organizations,
@@ -2817,7 +2817,7 @@ CREATE TABLE guard_settings (
     event_until     timestamptz,
     limits          jsonb NOT NULL DEFAULT '{}'
 );
-COMMENT ON TABLE guard_settings IS 'tenant: how suspicious traffic is handled, for organizations that have chosen something';
+COMMENT ON TABLE guard_settings IS 'tenant: how suspicious traffic is handled, for organizations with settings of their own';
 COMMENT ON COLUMN guard_settings.policy IS 'NULL: monitor in an organization''s first two weeks, then hold';
 COMMENT ON COLUMN guard_settings.event_until IS 'end of an announced event: until then ten times as many messages are considered usual';
 COMMENT ON COLUMN guard_settings.limits IS 'messages of a class allowed in ten minutes, by class; none by default';
@@ -2852,7 +2852,7 @@ CREATE TABLE guard_held (
 );
 CREATE INDEX guard_held_by_hold ON guard_held (organization_id, hold_id);
 CREATE INDEX guard_held_waiting ON guard_held (organization_id) WHERE released_at IS NULL;
-COMMENT ON TABLE guard_held IS 'tenant: messages that met a hold, kept for a month. Whether one is still waiting is known only to the queue';
+COMMENT ON TABLE guard_held IS 'tenant: messages to which a hold applied, kept for a month. Whether one is still waiting is known only to the queue';
 COMMENT ON COLUMN guard_held.released_at IS 'when it was released; equal to held_at if holds were only recorded';
 
 CREATE TABLE guard_seen (
@@ -2923,7 +2923,7 @@ COMMENT ON COLUMN queue.lane IS '0 goes before 1';
 COMMENT ON COLUMN queue.due_at IS 'earliest time of a claim; never before the start of the transaction that wrote it, since workers read due work in order of time';
 COMMENT ON COLUMN queue.since IS 'its place in the line, if earlier than due_at because it was put back to wait';
 COMMENT ON COLUMN queue.passed IS 'suppliers that an operator excluded for this message; checked from the second try on';
-COMMENT ON COLUMN queue.claims IS 'number of claims; from the second on, earlier tries may have left traces';
+COMMENT ON COLUMN queue.claims IS 'number of claims; from the second on, earlier tries may have had effects';
 COMMENT ON COLUMN queue.attempt IS 'the last attempt of a message; 0: none. The following columns belong to that attempt, as in attempts';
 COMMENT ON COLUMN queue.begun_at IS 'start of the attempt under way: the intention committed before the first byte; NULL: it has ended, and is in attempts';
 
@@ -2981,7 +2981,7 @@ CREATE TABLE queue_holds (
 );
 COMMENT ON TABLE queue_holds IS 'control: work held by operators, read by every claim: by kind, line (supplier, number, endpoint), organization and age; all given conditions must match';
 COMMENT ON COLUMN queue_holds.made_by IS 'name of the operator, or of the user at a shell; empty: a restore';
-COMMENT ON COLUMN queue_holds.restored IS 'made by a restore: what it holds may have been sent after the backup, so nothing of it expires meanwhile';
+COMMENT ON COLUMN queue_holds.restored IS 'made by a restore: the work that it holds may have been sent after the backup, so none of it expires meanwhile';
 
 CREATE TABLE timers (
     name       text PRIMARY KEY,
@@ -2989,7 +2989,7 @@ CREATE TABLE timers (
     done_until timestamptz
 );
 COMMENT ON TABLE timers IS 'control: periodic work; the worker that moves next_at runs it';
-COMMENT ON COLUMN timers.done_until IS 'progress of a sweep through time; for retention: when the last round began that left nothing';
+COMMENT ON COLUMN timers.done_until IS 'progress of a sweep through time; for retention: when the last round began that left nothing to delete';
 
 CREATE TABLE workers (
     id          uuid PRIMARY KEY,
@@ -3005,7 +3005,7 @@ CREATE TABLE workers (
 COMMENT ON TABLE workers IS 'control: living worker processes, for health checks';
 COMMENT ON COLUMN workers.clock_ahead IS 'seconds by which its machine''s clock is ahead of the database''s';
 COMMENT ON COLUMN workers.memory IS 'bytes in use; NULL: its system does not report it';
-COMMENT ON COLUMN workers.drain IS 'an operator told it to take no more work, and then to end, or to stay until told otherwise; NULL: it works';
+COMMENT ON COLUMN workers.drain IS 'an operator told it to take no more work, and then to end, or to stay until told otherwise; NULL: it takes work';
 COMMENT ON COLUMN workers.drained_at IS 'since when it has been drained and idle';
 
 CREATE TABLE web_processes (
@@ -3045,7 +3045,7 @@ CREATE TABLE database_sizes (
     free  bigint
 );
 COMMENT ON TABLE database_sizes IS 'control: size of the database at the end of each day (UTC), for forecasts';
-COMMENT ON COLUMN database_sizes.free IS 'free bytes on its disk; NULL: the disk is another machine''s';
+COMMENT ON COLUMN database_sizes.free IS 'free bytes on its disk; NULL: the database is on another machine';
 
 CREATE TABLE backups (
     id          uuid PRIMARY KEY,

@@ -5,8 +5,8 @@ dump or a report holds an old snapshot.
 
 - `look` reads the rows that became due since the last look. A row may become visible after others that are due later,
   so a look starts again from the beginning of the oldest transaction that could still add one when the last look began.
-- Every `cycle` seconds the whole table is read, a slice at a time, for rows that no look can find: those whose lease has
-  expired, that a claim skipped because they were briefly locked, or that an operator had held.
+- Every `cycle` seconds the whole table is read, a slice at a time, for rows that no look can find: rows whose lease
+  has expired, that a claim skipped because they were briefly locked, or that an operator had held.
 - `claim` asks for the rows of organizations whose turn it is (`turns`) and leases what it finds; `pick` locks the rows
   for a transaction that decides about them and, at its end, leases those to be sent. The database decides which rows
   are free.

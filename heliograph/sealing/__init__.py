@@ -1,2 +1,2 @@
-"""Encryption of texts at rest, for all code that stores or shows what somebody wrote: a key per organization that
+"""Encryption of texts at rest, for all code that stores or shows what people wrote: a key for each organization that
 enables it (`text_keys.py`)."""

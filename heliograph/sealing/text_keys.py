@@ -181,7 +181,7 @@ class Sealing:
         return monotonic() - self._refreshed_at
 
     async def refresh(self, conn: Connection | Pool) -> None:
-        """Reload the keys, unless that was done within EVERY."""
+        """Reload the keys, unless that was done within the last EVERY seconds."""
         if self.age < EVERY:
             return
         at = monotonic()
@@ -258,7 +258,7 @@ async def read_octets(
 
 
 async def _keys(conn: Connection, wanted: set[UUID]) -> tuple[dict[UUID, Key], frozenset[UUID]]:
-    """The keys of these organizations, and those of them whose key does not open here or is missing."""
+    """The keys of these organizations, and the organizations whose key does not open here or is missing."""
     rows = await conn.fetch(KEYS, list(wanted)) if wanted else ()
     stored: dict[UUID, bytes | None] = {row["organization_id"]: row["sealed"] for row in rows}
     keys: dict[UUID, Key] = {}
@@ -287,7 +287,7 @@ async def openable(conn: Connection, rows: Sequence[tuple[UUID, UUID]]) -> dict[
 
 
 async def _locked(conn: Connection, organizations: set[UUID]) -> set[UUID]:
-    """Those of these organizations that have a key which does not open here."""
+    """The organizations among these whose key does not open here."""
     rows = await conn.fetch(KEYS, list(organizations)) if organizations else ()
     stored = {row["organization_id"]: row["sealed"] for row in rows}
     return {id for id, sealed in stored.items() if sealed is not None and not _opens(id, sealed)}

@@ -266,8 +266,8 @@ SELECT attempt, target_id, 'open', begun_at, NULL, reference, '', '', decision, 
 """
 
 
-# A message that was handed over has another status than `accepted`, which is ours. Rows are locked, so that an answer
-# being recorded at the same time comes first or waits.
+# A message that a supplier has accepted no longer has our status `accepted`. Rows are locked, so that an answer being
+# recorded at the same time comes first or waits.
 UNSENT = """
 SELECT m.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
        SELECT id FROM {table} WHERE organization_id = item.organization_id AND id = item.id AND status = 'accepted'

@@ -2,7 +2,7 @@
 
     pick       due rows, as many as can be handed over; locked, so that no other worker takes them
     load       everything needed to decide about each message, read again
-    resolve    attempts whose outcome nobody saw: wait for news, then let the channel decide
+    resolve    attempts whose outcome is unknown: wait for news, then let the channel decide
     decide     the channel decides: send and to whom, postpone, or end
     begin      record the attempt and its lease, and commit
     submit     hand over to the connector, after the commit
@@ -43,11 +43,11 @@ log = structlog.get_logger()
 #: Messages that may be out without a recorded answer, in multiples of a claim: otherwise a fast supplier's answers and
 #: reports would pile up in front of the writer until it has to refuse reports.
 UNRECORDED_CLAIMS = 2
-#: A message whose attempt was just found without an outcome waits at least this many seconds: whoever has its answer
-#: may also have been waiting for the database, and be about to record it.
+#: A message whose attempt was just found without an outcome waits at least this many seconds: the process that has its
+#: answer may also have been waiting for the database, and be about to record it.
 RECENT_LOSS_WAIT = 5.0
-#: A message that no decision is possible about is tried again after this many seconds: often enough for the alert about
-#: failing steps, which wants more than five failures in ten minutes.
+#: A message about which no decision is possible is tried again after this many seconds: often enough for the alert
+#: about failing steps, which needs more than five failures in ten minutes.
 SET_ASIDE = 60.0
 
 
@@ -115,7 +115,7 @@ class Dispatcher(Generic[Message, Report]):
             try:
                 channel.submit(attempt)
             except Exception:
-                # Some of it may have left. Its lease expires, and then it is an attempt of unknown outcome.
+                # A part of it may have been sent. Its lease expires, and then its outcome counts as unknown.
                 self._fail("attempt not handed over", attempt.lease)
                 self.flights.landed([(attempt.lease.id, attempt.number)])
         if outgoing:
@@ -126,7 +126,8 @@ class Dispatcher(Generic[Message, Report]):
         """Record the outcome of an attempt, as reported by a connector."""
         if self._spans and (span := self._spans.pop(key, None)) is not None:
             span.end({"verdict": str(outcome.verdict)}, failed=outcome.verdict is Verdict.UNKNOWN)
-        # First: an attempt that was given up is in flight until that is recorded, which may wait for the database.
+        # Checked first: an attempt that was given up stays in flight until that is recorded, and the database may be
+        # away.
         late = self.flights.find_late(key)
         if late is not None:
             self._results.answer(AnsweredAttempt(late, outcome, is_late=True))
@@ -177,8 +178,8 @@ class Dispatcher(Generic[Message, Report]):
         await leases.postpone_picked(conn, [Postponed(lease, SET_ASIDE, lease.line, counts=False)])
 
     async def _expire(self, conn: Connection, lease: Lease) -> bool:
-        """End a message that fails, once it is past its validity and no news of it is waited for: whoever sent it waits
-        for no more than that."""
+        """End a message that keeps failing, once it is past its validity and no longer waits for news: its sender
+        expects it to end by then."""
         try:
             async with conn.transaction():
                 deliveries = await self._channel.expire_one(conn, lease)
@@ -192,7 +193,7 @@ class Dispatcher(Generic[Message, Report]):
         return deliveries is not None
 
     def _fail(self, what: str, lease: Lease) -> None:
-        """Log what an operator has to look at; in an exception handler."""
+        """Log a failure that an operator has to look at; called in an exception handler."""
         log.exception(what, channel=self._channel.kind, message_id=str(lease.id))
         measures.FAILURES.add(f"{self._channel.kind} dispatch")
 
@@ -260,7 +261,7 @@ class Dispatcher(Generic[Message, Report]):
     async def _still_free(
         self, conn: Connection, outgoing: list[Attempt[Message]], finished: list[Lease]
     ) -> list[Attempt[Message]]:
-        """The messages that may go out. An answer to an earlier attempt may have been recorded since the message was
+        """The messages that may be sent. An answer to an earlier attempt may have been recorded since the message was
         loaded: then its work goes into `finished`."""
         again = [one.lease for one in outgoing if one.lease.attempt > 0]
         if not again:
@@ -297,6 +298,6 @@ class Dispatcher(Generic[Message, Report]):
 
 
 def _may_be_of_one(error: Exception) -> bool:
-    """Whether a message's own data may be the cause: neither the database nor somebody else's lock is."""
+    """Whether the data of a single message may be the cause, rather than the database or another one's lock."""
     others = asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
     return not is_down(error) and not isinstance(error, others)

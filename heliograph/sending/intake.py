@@ -1,4 +1,4 @@
-"""Accepting sends: batches, duplicates of an idempotency key, and organizations whose rows are locked by somebody else.
+"""Accepting sends: batches, duplicates of an idempotency key, and organizations whose rows another transaction locks.
 
 All channels accept messages through this module; what is stored for a batch is up to the channel (its `accept.py`). The
 rule nobody may break: nothing is answered before it is committed, and a bad message never fails its batch.
@@ -134,7 +134,7 @@ class Intake(Generic[Item]):
         return stored
 
     async def _apart(self, items: list[Item]) -> list[Answer | BaseException]:
-        """Store a batch without duplicates. Organizations whose rows somebody else keeps locked are left out."""
+        """Store a batch without duplicates. Organizations whose rows another transaction keeps locked are left out."""
         try:
             return await despite_deadlocks(partial(self._once, items))
         except asyncpg.DeadlockDetectedError:

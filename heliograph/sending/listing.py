@@ -98,8 +98,8 @@ async def of_request(
     date_to: datetime | None = None,
     look: int = PAGE_LOOK,
 ) -> list[UUID]:
-    """The latest message of each channel created by a request with this `x-request-id`, among the last `look` of that
-    time."""
+    """The latest message of each channel created by a request with this `x-request-id`, among the last `look` in that
+    time range."""
     bounds = bounded_scan.bounds(None, date_from=date_from, date_to=date_to)
     modes = list(actor.modes)
     found = [

@@ -51,8 +51,8 @@ class AnsweredAttempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class UnmatchedReports(Exception):
-    """Some reports match nothing yet, but what they refer to may be about to be committed: they are written again, on
-    their own."""
+    """Some reports match nothing yet, but the answers that they refer to may be about to be committed: the reports are
+    written again, on their own."""
 
 
 class _Reported(msgspec.Struct, Generic[Report], frozen=True, gc=False):
@@ -83,8 +83,9 @@ async def settle(conn: Connection, settled: Sequence[Settlement], *, only_answer
     held = await leases.finish(conn, done) if done else set()
     if back:
         await leases.postpone(conn, back)
-    # Whoever takes a lease over records the attempt and changes the row's token in one transaction: while the token is
-    # ours, nothing is known. Should that ever be wrong, the batch is halved until each answer is alone.
+    # A worker that takes a lease over records the attempt and changes the row's token in one transaction: while the
+    # token is ours, nothing has been recorded. Should that ever be wrong, the batch is halved until each answer is
+    # alone.
     are_new = only_answers and len(held) == len(settled) > 1
     taken = await attempts.end(conn, [one.ended for one in settled], are_new=are_new)
     over = [one.lease for one in back if (one.lease.id, one.lease.attempt + 1) in taken]
@@ -106,7 +107,7 @@ class Writer(Protocol[Report_contra]):
     table: str
 
     async def prepare(self, answered: Sequence[AnsweredAttempt], reports: Sequence[Report_contra]) -> Any:
-        """Read what `write` needs and what cannot change in between, before the transaction."""
+        """Read, before the transaction, the data that `write` needs and that cannot change in between."""
 
     async def write(
         self,
@@ -118,7 +119,7 @@ class Writer(Protocol[Report_contra]):
         *,
         alone: bool,
     ) -> int:
-        """Record the whole batch in the caller's transaction. Returns the webhook deliveries that were queued, except
+        """Record the whole batch in the caller's transaction. Returns the number of webhook deliveries queued, except
         those taken by `handover`. `alone`: nothing else of this channel is being written in this process; otherwise it
         may raise UnmatchedReports."""
 
@@ -154,7 +155,7 @@ class Results(Generic[Report]):
 
     @property
     def waiting(self) -> int:
-        """How much is not yet in a batch."""
+        """The number of answers, and of reports that arrived together, not yet in a batch."""
         return self._answers.waiting + self._reports.waiting
 
     def answer(self, answered: AnsweredAttempt) -> None:
@@ -206,7 +207,7 @@ class Results(Generic[Report]):
                 await asyncio.sleep(RETRY)
 
     async def _give_up(self, answered: AnsweredAttempt, error: Exception) -> None:
-        """Log what is lost. Its lease expires, and it becomes an attempt whose answer was lost."""
+        """Log the answer that is lost: the lease expires, and then the attempt's outcome counts as unknown."""
         lease = answered.attempt.lease
         request = None
         # An answer does not carry its request's id: it is looked up for the few that are lost.

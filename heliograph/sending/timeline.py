@@ -53,7 +53,7 @@ class Source(msgspec.Struct, frozen=True):
     text: str
     #: Columns that hold when a status was reached: (column, status); a status of None means the current one.
     states: Sequence[tuple[str, str | None]]
-    #: Columns with times close to which its events were created.
+    #: Columns with times around which its events were created.
     told_at: Sequence[str]
     #: How long before and after these times to search.
     around: tuple[timedelta, timedelta]
@@ -138,7 +138,7 @@ def _why(kind: Kind, code: str | None) -> Why | None:
 
 
 # Events have no index by message: except for the one named in the message's row, they are searched for around the times
-# of what they report. Without OFFSET 0 a generic plan would scan all events of the organization.
+# that they report. Without OFFSET 0 a generic plan would scan all events of the organization.
 EVENTS = """
 SELECT id, kind, created_at FROM events WHERE organization_id = $1 AND id = $3
 UNION

@@ -71,9 +71,9 @@ def test_every_sentence_has_its_twin() -> None:
 
 def test_a_sentence_is_english_to_whoever_knows_nothing_of_languages() -> None:
     at = clock.EPOCH + timedelta(days=20_000)
-    one = said("%(path)s ended at %(at)s", path="a.pem", at=at)
-    assert one == "a.pem ended at 2024-10-04T00:00:00.000Z"
-    assert locale("pt").sentence(one) == "a.pem terminou em 4 out. 2024, 00:00"
+    one = said("%(path)s expired at %(at)s", path="a.pem", at=at)
+    assert one == "a.pem expired at 2024-10-04T00:00:00.000Z"
+    assert locale("pt").sentence(one) == "a.pem expirou em 4 out. 2024, 00:00"
     many = joined([said("queue"), quoted("disk"), said("%(count)s characters", count=1234)])
     assert (many, locale("pt").sentence(many)) == ("queue, disk, 1,234 characters", "fila, disk, 1\xa0234 caracteres")
     assert locale("pt").sentence(kept("paused")) == locale("pt").text("paused") != "paused"
@@ -153,7 +153,7 @@ def test_a_sentence_is_stored_with_its_values() -> None:
         said("workers"),
         quoted("words of others"),
         Sentence.of(
-            "%(path)s ended at %(at)s (%(why)s, %(share)s %%)", {"path": "a", "at": at, "why": inner, "share": 0.5}
+            "%(path)s expired at %(at)s (%(why)s, %(share)s %%)", {"path": "a", "at": at, "why": inner, "share": 0.5}
         ),
     ):
         again = unpacked(packed(one))

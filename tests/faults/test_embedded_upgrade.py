@@ -342,7 +342,7 @@ async def test_points_in_time_before_and_after_an_upgrade_are_restored(public_pl
     refusal = await of.refused(second, before)
     assert f"such as {first.path} (PostgreSQL 16" in refusal
     refusal = await of.refused(first, between)
-    assert f"no backup in {public_place / 'store'} leads to that time" in refusal
+    assert f"no backup in {public_place / 'store'} can be restored to that time" in refusal
     # As it says: without a time, up to the upgrade.
     server = await of.start(await of.restored(first, "last", None))
     assert await numbers(server) == {100_001, 100_002}

@@ -379,7 +379,7 @@ async def test_wal_that_is_not_archived_is_told(pool: Pool, database_url: str) -
         assert check.state == state, says
         assert ("02 could not be archived at 2026-11-02" in check.detail) == (failed_at is not None), says
     (check,) = backups.archive({**says, "failed_at": None}, settings, missing="05")
-    assert (check.state, check.detail) == ("failed", "05 was archived and is missing in /srv/wal")
+    assert (check.state, check.detail) == ("failed", "05 was archived but is missing from /srv/wal")
     # One that is not meant to archive, and one of somebody's own that does.
     plain = msgspec.structs.replace(settings, wal_archive="")
     assert backups.archive({**says, "mode": "off"}, plain) == []
@@ -425,7 +425,7 @@ async def test_a_backup_dated_by_a_clock_that_was_ahead_does_not_hide_that_none_
 
 async def test_what_suspends_retention_is_told_with_the_command_that_ends_it(pool: Pool, database_url: str) -> None:
     settings = Settings(database_url=database_url, secret_key="k" * 40)
-    suspended = "retention is suspended until what was restored from a backup is released"
+    suspended = "retention is suspended until the work restored from a backup is released"
     async with pool.acquire() as conn:
         await holds.hold(conn, Selection(kinds=("sms",)), reason="a bill")
         assert suspended not in (await named(pool, settings, "holds")).detail

@@ -74,7 +74,7 @@ async def upgrade(
 ) -> None:
     """Upgrade a cluster, whose server was shut down cleanly, to `new`. `settings`: the caller's additions to ours.
     Raises PostgresError; the old cluster is then unchanged."""
-    say(f"Bringing the database over from PostgreSQL {old.major} to {new.major}; the old one stays as it is.")
+    say(f"Upgrading the database from PostgreSQL {old.major} to {new.major}; the old one is kept unchanged.")
     place = await files.initdb(layout, account, new, sync=sync, options=_as_before(old, new, layout.data, account))
     work = layout.home / f"upgrade.new-{secrets.token_hex(4)}"
     try:
@@ -108,8 +108,8 @@ async def upgrade(
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(place, ignore_errors=True)
     say(
-        f"The old database is in {_aside(layout, old.major)}. Take a backup, because those of before lead up to this"
-        " moment and no further; then remove it."
+        f"The old database is in {_aside(layout, old.major)}. Take a backup, because earlier ones cannot be restored"
+        " beyond this moment; then remove it."
     )
 
 
