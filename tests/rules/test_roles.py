@@ -97,6 +97,20 @@ async def test_only_partitions_of_ours_are_made_and_dropped(pool: Pool, statemen
         await pool.execute(statement)
 
 
+async def test_only_partitions_that_are_over_are_dropped(pool: Pool) -> None:
+    today = (await pool.fetchval("SELECT now()")).astimezone(UTC).date()
+    past, future = today - timedelta(days=62), today + timedelta(days=62)
+    async with pool.acquire() as conn:
+        for day in (past, future):
+            await make_partitions(conn, day, ahead=0)
+            await make_days(conn, day, ahead=0)
+        for name in (f"messages_{future:%Y_%m}", f"requests_{future:%Y_%m_%d}"):
+            with pytest.raises(asyncpg.InsufficientPrivilegeError, match="not over yet"):
+                await conn.execute("SELECT drop_partition($1)", name)
+        for name in (f"messages_{past:%Y_%m}", f"requests_{past:%Y_%m_%d}"):
+            await conn.execute("SELECT drop_partition($1)", name)
+
+
 async def test_a_past_month_of_the_log_can_be_dropped_after_thirteen_months(pool: Pool) -> None:
     today = (await pool.fetchval("SELECT now()")).astimezone(UTC).date().replace(day=15)
     async with pool.acquire() as conn:

@@ -1,7 +1,7 @@
 -- version 1
 -- Creating and dropping partitions. The application's role owns no table, so it can do neither by itself: these
 -- functions run as their owner, create only partitions with our own names and the privileges of their table, and drop
--- only past ones. Those of the audit log stay for 13 months, whatever the application asks for.
+-- only past ones. Those of the audit log are kept for 13 months, whatever the application requests.
 CREATE OR REPLACE FUNCTION make_partition(p_table text, p_name text, p_from text, p_to text, p_fill integer)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
@@ -19,8 +19,8 @@ BEGIN
     IF v_parent IS NULL OR p_name !~ ('^' || p_table || '_[0-9]{4}_[0-9]{2}(_[0-9]{2})?$') THEN
         RAISE invalid_parameter_value USING MESSAGE = format('%s is not a partition of ours', p_name);
     END IF;
-    -- If its time has come, rows may just be on their way into the default partition, which they no longer fit once this
-    -- one is attached: their writers wait.
+    -- If its time range has begun, rows may just be on their way into the default partition, into which they no longer
+    -- fit once this one is attached: so their writers have to wait.
     v_begun := to_date(right(p_name, -length(p_table) - 1), 'YYYY_MM_DD') <= (now() AT TIME ZONE 'UTC')::date;
     v_within := format('%1$I >= %2$L AND %1$I < %3$L', v_column, p_from, p_to);
     EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING ALL)', p_name, p_table)
@@ -62,6 +62,9 @@ BEGIN
     END IF;
     v_ends := make_date(v_dated[1]::integer, v_dated[2]::integer, coalesce(v_dated[3]::integer, 1))
               + CASE WHEN v_dated[3] IS NULL THEN interval '1 month' ELSE interval '1 day' END;
+    IF v_ends > now() AT TIME ZONE 'UTC' THEN
+        RAISE insufficient_privilege USING MESSAGE = format('%s is not over yet', p_name);
+    END IF;
     IF v_parent = 'audit_log' AND v_ends > now() AT TIME ZONE 'UTC' - interval '13 months' THEN
         RAISE insufficient_privilege USING MESSAGE = 'the audit log is kept for 13 months';
     END IF;
