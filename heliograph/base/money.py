@@ -46,7 +46,7 @@ def is_currency(text: str) -> bool:
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """What is charged for one message."""
+    """The charge for one message."""
 
     #: Millionths of `currency`, for all its segments.
     amount: int

@@ -160,7 +160,7 @@ class AnswerReader:
         #: Another request may use the connection.
         self.reusable = False
         self.body: bytes | bytearray = b""
-        #: What was received until the head was complete; usually just a reference to what was read.
+        #: The bytes received until the head was complete; usually just a reference to those read at once.
         self.start: bytes | bytearray = b""
         #: The header as received.
         self.retry_after: str | None = None

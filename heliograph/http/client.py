@@ -1,4 +1,4 @@
-"""The one client for all outgoing requests: to addresses that somebody else chose, to suppliers and to Meta.
+"""The one client for all outgoing requests: to addresses that customers choose, to suppliers and to Meta.
 
 The rule nobody may break: a connection is opened only to an address that `addresses.is_allowed` accepted, and to
 exactly that address. A name is resolved once per connection, by us; if any of its addresses is refused, all are. The

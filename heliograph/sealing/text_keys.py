@@ -193,7 +193,7 @@ class Sealing:
 
     def _key(self, organization_id: UUID, sealed: bytes | None) -> Key | None:
         try:
-            # Just closed: what is sealed under a key that nobody keeps can never be read.
+            # Just closed: texts sealed under a key that is not stored can never be read.
             return Key([os.urandom(BYTES)]) if sealed is None else _unsealed(organization_id, sealed)
         except Locked:
             log.error("the key of an organization's texts does not open", organization=str(organization_id))

@@ -273,8 +273,8 @@ class Dispatcher(Generic[Message, Report]):
     async def _resolve(
         self, conn: Connection, lost: Sequence[Message], moves: list[Any]
     ) -> tuple[dict[UUID, Step], dict[UUID, Message]]:
-        """For messages whose last attempt has an unknown outcome: their next step, or what is now known of them. Those
-        that may be sent again are in neither."""
+        """For messages whose last attempt has an unknown outcome: their next step, or the message as it is now known to
+        be. Those that may be sent again are in neither."""
         found = await self._channel.find_lost(conn, lost)
         moves += found.moves
         steps: dict[UUID, Step] = {id: Finish() for id, known in found.known.items() if known is None}
@@ -298,6 +298,6 @@ class Dispatcher(Generic[Message, Report]):
 
 
 def _may_be_of_one(error: Exception) -> bool:
-    """Whether the data of a single message may be the cause, rather than the database or another one's lock."""
+    """Whether the data of one message may be the cause, rather than the database or another transaction's lock."""
     others = asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError
     return not is_down(error) and not isinstance(error, others)

@@ -112,7 +112,7 @@ class MigrationChanged(MigrationError):
 
 
 class MigrationBlocked(MigrationError):
-    """Somebody holds a lock on a table that a migration needs."""
+    """Another session holds a lock on a table that a migration needs."""
 
 
 class ForeignSchema(MigrationError):
@@ -195,7 +195,7 @@ async def make_partitions(connection: Connection, today: date, *, ahead: int = 2
     """Create the monthly partitions of this month, of `ahead` more, and of those that look-ups reach back to; returns
     the names of new ones. Each one is a commit.
 
-    Raises LockNotAvailableError, after creating the others, if somebody reads a table for long: others would queue
+    Raises LockNotAvailableError, after creating the others, if a long transaction is using a table: others would queue
     behind us, so we try again later.
     """
     wanted = []

@@ -322,7 +322,7 @@ class HeldConnection:
             self._timer = asyncio.get_running_loop().call_later(self.IDLE, self._look)
             return
         self._timer = None
-        # Detached right here: before the task runs, somebody may want to use it.
+        # Detached right here: before the task runs, `use` may be called.
         connection = self._let_go()
         # The pool has already taken back a lost one, and the loop may be about to close: a task would never begin.
         if connection is not None and is_open(connection):

@@ -70,7 +70,7 @@ async def watch(pool: Pool) -> None:
                 if is_away:
                     is_away = False
                     pool.resume()
-                    log.warning("database is back")  # as prominent as the loss: whoever saw that must see this
+                    log.warning("database is back")  # as prominent in the log as the outage
                 reminded = _remind(reminded)
                 await asyncio.sleep(EVERY)
         except Exception as error:

@@ -26,8 +26,8 @@ CURRENT_ROLE = "SELECT current_user::text"
 EXISTS = "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)"
 # PostgreSQL itself quotes names and passwords in the statement.
 CREATE = f"SELECT format('CREATE ROLE %I {ROLE_ATTRIBUTES} PASSWORD %L', $1::text, $2::text)"
-# STATISTICS_ROLE can be granted by a superuser and by whoever inherits its ADMIN OPTION. As of PostgreSQL 16, GRANT
-# ignores one that is not inherited.
+# STATISTICS_ROLE can be granted by a superuser, and by a role that inherits its ADMIN OPTION. As of PostgreSQL 16,
+# GRANT ignores one that is not inherited.
 MISSING_GRANTS = f"""
 SELECT format('GRANT %s ON %I TO %I', wanted.what, relname, $1::text)
   FROM pg_class CROSS JOIN LATERAL (

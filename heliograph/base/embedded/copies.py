@@ -193,7 +193,7 @@ async def started(
     until: datetime | None = None,
     say: Callable[[str], None],
 ) -> AsyncIterator[tuple[Connection, Callable[[], Awaitable[None]]]]:
-    """Start a copy below `home`, which holds no cluster yet, reachable by nobody else.
+    """Start a copy below `home`, which holds no cluster yet, out of reach of everything else.
 
     Yields a superuser's connection to the application's database, and a function that stops the server and moves the
     cluster to its final place. If it is not called, everything is removed at the end. `archive`: also replay the WAL

@@ -132,7 +132,7 @@ def clean_up(layout: Layout) -> None:
     """Remove what a killed start left half done. Only while holding the lock."""
     for remains in layout.home.glob("*.new-*"):
         if remains.is_dir() and not remains.is_symlink():
-            shutil.rmtree(remains, ignore_errors=True)  # an orphaned initdb may still write there: next time, then
+            shutil.rmtree(remains, ignore_errors=True)  # the next start removes what an orphaned initdb adds
         else:
             remains.unlink(missing_ok=True)
 

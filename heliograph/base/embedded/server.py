@@ -187,7 +187,7 @@ class Embedded:
         return ended.result()
 
     async def stop(self) -> None:
-        """Shut the server down and release the directory. Sessions are terminated; what was committed is on disk."""
+        """Shut the server down and release the directory. Sessions are terminated; all commits are on disk."""
         try:
             if self._server is not None:
                 await self._end(self._server)

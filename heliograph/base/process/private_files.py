@@ -2,7 +2,7 @@
 files belong.
 
 The rule nobody may break: the mode is restricted before the first byte is written. A file restricted afterwards was
-open for a moment, and whoever opened it then can keep reading.
+open for a moment, and a process that opened it then can keep reading.
 """
 
 from __future__ import annotations

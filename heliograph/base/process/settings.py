@@ -69,7 +69,7 @@ class SettingsError(Exception):
 
 
 class SecretKeyUnset(SettingsError):
-    """There is no secret key, or only the one that everybody knows."""
+    """There is no secret key, or only the default, which is public."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ PATIENCE = 1.0
 CONNECT = 5.0
 #: Seconds for which the primary is read instead after the standby could not be reached, and after it was behind.
 AVOID_UNREACHABLE, AVOID_BEHIND = 5.0, 1.0
-#: Seconds between two checks of how far it is behind while nobody reads.
+#: Seconds between two checks of its lag, which also run while there are no reads.
 LOOK_EVERY = 5.0
 #: Seconds between two checks of whether it has caught up: the first, and the longest.
 SOON, LATER = 0.002, 0.05
