@@ -231,7 +231,8 @@ async def _speed(conn: Connection, settings: Settings) -> list[Check]:
             "%(count)s statements wait for others, the longest for %(seconds)s s", count=blocked, seconds=round(longest)
         )
         remedy = said(
-            "End the session that blocks them: `SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity` names it."
+            "End the session that blocks them: `SELECT pid, query, pg_blocking_pids(pid) FROM pg_stat_activity` names"
+            " it."
         )
         return [Check(name, "warning", detail, remedy)]
     return [Check(name, "ok", said("a statement that does nothing takes %(ms)s ms", ms=round(best * 1000, 1)))]

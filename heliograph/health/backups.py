@@ -51,7 +51,9 @@ async def _backups(conn: Connection, settings: Settings) -> list[Check]:
     if verified is None:
         detail = said("the last one was taken at %(at)s; none was verified", at=last)
     else:
-        detail = said("the last one was taken at %(at)s, the last verified one at %(verified)s", at=last, verified=verified)
+        detail = said(
+            "the last one was taken at %(at)s, the last verified one at %(verified)s", at=last, verified=verified
+        )
     if earlier:
         detail = said("the last one, taken at %(at)s, is from before the database was upgraded or restored", at=last)
         remedy = said(
@@ -122,7 +124,9 @@ def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None
         )
         return [Check(name, "failed", detail, remedy)]
     if missing is not None:
-        detail = said("%(segment)s was archived but is missing from %(path)s", segment=missing, path=settings.wal_archive)
+        detail = said(
+            "%(segment)s was archived but is missing from %(path)s", segment=missing, path=settings.wal_archive
+        )
         remedy = said(
             "Is the archive's disk mounted? Put the segment back if it can be found; otherwise take a backup now: no"
             " moment after that segment can be restored from an earlier backup."
@@ -130,5 +134,7 @@ def archive(found: Mapping[str, Any], settings: Settings, *, missing: str | None
         return [Check(name, "failed", detail, remedy)]
     if found["archived_at"] is None:
         return [Check(name, "ok", said("nothing had to be archived yet"))]
-    detail = said("the last segment, %(segment)s, was archived at %(at)s", segment=found["archived"], at=found["archived_at"])
+    detail = said(
+        "the last segment, %(segment)s, was archived at %(at)s", segment=found["archived"], at=found["archived_at"]
+    )
     return [Check(name, "ok", detail)]

@@ -361,7 +361,10 @@ async def test_doctor_says_whether_the_mail_server_lets_this_service_in(
         "no server is configured: invitations and new passwords are links to pass on",
     )
     where = f"127.0.0.1:{mailbox.port}"
-    assert await said(settings(mailbox.port, database_url=database_url)) == ("ok", f"{where} accepts this service's login")
+    assert await said(settings(mailbox.port, database_url=database_url)) == (
+        "ok",
+        f"{where} accepts this service's login",
+    )
     assert not [line for line, _ in mailbox.heard if line.startswith("MAIL")], "no mail is sent"
     mailbox.answers["EHLO"] = mailbox.answers["HELO"] = "554 go away"
     status, detail = await said(settings(mailbox.port, database_url=database_url))
