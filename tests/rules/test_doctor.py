@@ -275,7 +275,7 @@ async def test_certificates_that_end_are_told_until_they_are_replaced(
     os.utime(file, (1, 1))
     assert (await named(pool, settings, "certificate of main")).state == "ok"
     file.write_text(Path(authority.issue("ended", days=-1)).read_text())
-    assert "ended at" in (await named(pool, settings, "certificate of main")).detail
+    assert "expired at" in (await named(pool, settings, "certificate of main")).detail
     file.write_text("nothing")
     os.utime(file, (2, 2))
     assert "contains no certificate" in (await named(pool, settings, "certificate of main")).detail
@@ -420,7 +420,7 @@ async def test_a_backup_dated_by_a_clock_that_was_ahead_does_not_hide_that_none_
     await pool.execute("UPDATE backups SET verified_at = now() WHERE taken_at > now()")
     await pool.execute("UPDATE backups SET verified_at = now() WHERE taken_at < now() - interval '2 days'")
     verified = await named(pool, settings, "backups")
-    assert f"the last verified one of {three_days_ago:%Y-%m-%d}" in str(verified.detail)
+    assert f"the last verified one at {three_days_ago:%Y-%m-%d}" in str(verified.detail)
 
 
 async def test_what_suspends_retention_is_told_with_the_command_that_ends_it(pool: Pool, database_url: str) -> None:
