@@ -314,6 +314,85 @@ async def test_what_is_said_of_a_request_holds_for_all_its_messages(
     await line.connector.stop(grace=1.0)
 
 
+def _not_several(bad: Submission) -> HttpKind:
+    """A kind that cannot write one of the messages."""
+    made = kinds.HTTP["africastalking"]
+    assert made.batch is not None
+    write, write_several = made.request, made.batch.request
+
+    def request(settings: Any, secrets: Any, message: Any) -> Any:
+        if message.to == bad.to:
+            raise ValueError("its text")
+        return write(settings, secrets, message)
+
+    def several(settings: Any, secrets: Any, messages: Any) -> Any:
+        if any(message.to == bad.to for message in messages):
+            raise ValueError("a text")
+        return write_several(settings, secrets, messages)
+
+    batch = msgspec.structs.replace(made.batch, request=several)
+    return msgspec.structs.replace(made, request=request, batch=batch)
+
+
+async def test_messages_that_cannot_share_a_request_wait_for_requests_of_their_own(supplier: Aggregator) -> None:
+    """All of them were sent at once, however small the window, and were counted twice."""
+    supplier.options = msgspec.structs.replace(supplier.options, latency=30.0)
+    some = [submission(_to(n)) for n in range(10)]
+    bad = some[3]
+    line = Line(supplier.base_url, kind=_not_several(bad), batch=10, window=2)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    for one in some:
+        line.connector.submit(one)
+    await until(lambda: len(supplier.taken) == 2)
+    health = line.connector.health()
+    assert (health.in_flight, health.window, health.submitted) == (2, 20, 2)
+    assert line.connector.capacity() == 0
+    await line.connector.stop(grace=0.0)
+    await until(lambda: len(line.outcomes) == 10)
+    verdicts = [line.outcomes[one.message_id].verdict for one in some]
+    assert verdicts == [Verdict.UNKNOWN] * 2 + [Verdict.UNREACHABLE] * 8
+
+
+async def test_only_the_message_that_cannot_be_written_is_refused(supplier: Aggregator) -> None:
+    some = [submission(_to(n)) for n in range(12)]
+    bad = some[3]
+    line = Line(supplier.base_url, kind=_not_several(bad), batch=10, window=2)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    assert await line.send(*some) == [Verdict.REFUSED if one is bad else Verdict.ACCEPTED for one in some]
+    assert line.outcomes[bad.message_id].detail == "cannot be written: its text"
+    # The two that were not in that request share one.
+    assert (supplier.requests, line.connector.health().submitted) == (9 + 1, 11)
+    await line.connector.stop(grace=1.0)
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_a_module_that_fails_before_anything_has_left_leaves_no_message_in_doubt(
+    supplier: Aggregator, batch: int
+) -> None:
+    """They were unknown: the grace and the send's guarantee decided about messages that had never been sent."""
+
+    def stumble(*_: Any) -> Any:
+        raise KeyError("sender")
+
+    made = kinds.HTTP["africastalking"]
+    assert made.batch is not None
+    kind = msgspec.structs.replace(made, request=stumble, batch=msgspec.structs.replace(made.batch, request=stumble))
+    line = Line(supplier.base_url, kind=kind, batch=batch)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    some = [submission(_to(n)) for n in range(3)]
+    with capture_logs() as logged:
+        assert await line.send(*some) == [Verdict.UNREACHABLE] * 3
+    said = [entry for entry in logged if entry["event"] == "supplier's request not written"]
+    assert [entry["count"] for entry in said] == ([1, 1, 1] if batch == 1 else [3])
+    assert (said[0]["log_level"], said[0]["message_id"]) == ("error", str(some[0].message_id))
+    assert line.connector.health().last_error == "cannot be written: KeyError"
+    assert (line.connector.health().submitted, supplier.requests) == (0, 0)
+    await line.connector.stop(grace=0.0)
+
+
 async def test_nobody_there_is_unreachable_for_all(lister: Aggregator) -> None:
     with held_port() as port:
         line = BatchLine(lister, base_url=f"http://127.0.0.1:{port}")

@@ -69,6 +69,16 @@ def connect(kind: HttpKind, account: Account, on_outcome: OnOutcome) -> HttpConn
     return HttpConnector(kind, checked(kind.settings, account.settings), account, on_outcome)
 
 
+class _Waiting(msgspec.Struct, frozen=True, gc=False):
+    """A message that waits for a request."""
+
+    #: When it began to wait, seconds, monotonic.
+    since: float
+    submission: Submission
+    #: It gets a request of its own: one for several messages could not be written.
+    is_alone: bool = False
+
+
 class HttpConnector:
     """Implements contract.Connector."""
 
@@ -82,7 +92,7 @@ class HttpConnector:
         self._on_outcome = on_outcome
         self._sessions = 0
         self._running = self._stopping = False
-        self._waiting: deque[tuple[float, Submission]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         #: Messages sent and not yet answered, by request; requests are numbered by this connector.
         self._open: dict[int, tuple[Submission, ...]] = {}
         #: Maximum messages per request.
@@ -154,7 +164,7 @@ class HttpConnector:
         if not self._running or self._stopping:
             self._loop.call_soon(self._on_outcome, submission, _unreachable(said("stopped")))
             return
-        self._waiting.append((self._loop.time(), submission))
+        self._waiting.append(_Waiting(self._loop.time(), submission))
         # Not called directly: an outcome could follow at once, before dispatch knows about the submission.
         self._loop.call_soon(self._pump)
 
@@ -201,7 +211,7 @@ class HttpConnector:
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
-            self._on_outcome(self._waiting.popleft()[1], _unreachable(said("stopped")))
+            self._on_outcome(self._waiting.popleft().submission, _unreachable(said("stopped")))
         await self._until_ended(grace)
         await self._client.close()  # ends open requests, each with its outcome
         await self._until_ended(_LAST)
@@ -222,41 +232,39 @@ class HttpConnector:
         if self._stopping:
             return
         now = self._loop.time()
-        while self._waiting and now - self._waiting[0][0] > self._settings.queue_seconds:
-            self._on_outcome(self._waiting.popleft()[1], _no_room())
+        while self._waiting and now - self._waiting[0].since > self._settings.queue_seconds:
+            self._on_outcome(self._waiting.popleft().submission, _no_room())
         while self._waiting and len(self._open) < self._window and now >= self._paused_until:
             tokens = self._bucket.available(now)
             if tokens <= 0:
                 break
-            some = self._next(tokens)
-            self._bucket.take(len(some))
-            self._begin(some)
+            self._begin(self._next(tokens))
         if self._waiting and self._timer is None:
             wait = max(self._bucket.wait(now), self._paused_until - now, 0.001)
             self._timer = self._loop.call_later(min(wait, self._settings.queue_seconds), self._again)
 
-    def _next(self, tokens: float) -> tuple[Submission, ...]:
-        """The submissions for one request: as many waiting ones, in order, as it may hold."""
-        first = self._waiting.popleft()[1]
+    def _next(self, tokens: float) -> list[_Waiting]:
+        """The messages for one request: as many waiting ones, in order, as it may hold."""
+        first = self._waiting.popleft()
         most, batch = min(self._most, int(tokens)), self._kind.batch
-        if most <= 1 or batch is None:
-            return (first,)
-        some, recipients, like = [first], {first.to}, batch.alike(first)
+        if most <= 1 or batch is None or first.is_alone:
+            return [first]
+        some, recipients, like = [first], {first.submission.to}, batch.alike(first.submission)
         while self._waiting and len(some) < most:
-            one = self._waiting[0][1]
+            one = self._waiting[0]
+            to = one.submission.to
             # An answer identifies messages by their recipients.
-            if one.to in recipients or batch.alike(one) != like:
+            if one.is_alone or to in recipients or batch.alike(one.submission) != like:
                 break
-            some.append(self._waiting.popleft()[1])
-            recipients.add(one.to)
-        return tuple(some)
+            some.append(self._waiting.popleft())
+            recipients.add(to)
+        return some
 
-    def _begin(self, some: tuple[Submission, ...]) -> None:
+    def _begin(self, some: list[_Waiting]) -> None:
         self._begun += 1
-        self._asked += len(some)
-        self._open[self._begun] = some
+        self._open[self._begun] = tuple([one.submission for one in some])
         if len(some) == 1:
-            self._send(self._begun, some[0])
+            self._send(self._begun, some[0].submission)
         else:
             self._send_several(self._begun, some)
 
@@ -272,13 +280,13 @@ class HttpConnector:
 
     def _send(self, number: int, submission: Submission) -> None:
         """Send on an idle open connection, or have a task connect first."""
-        message = _message(submission, self._callback)
         try:
+            message = _message(submission, self._callback)
             request: Request = self._kind.request(self._settings, self._secrets, message)
         except ValueError as error:
             refused = Outcome(
                 Verdict.REFUSED,
-                detail=said("cannot be written: %(why)s", why=str(error)),
+                detail=_cannot_be_written(str(error)),
                 failover=True,
                 scope=Scope.MESSAGE,
                 total=1,
@@ -286,24 +294,23 @@ class HttpConnector:
             self._loop.call_soon(self._end, number, refused)
             return
         except Exception as error:
-            self._loop.call_soon(self._end, number, self._not_understood(number, error))
+            self._loop.call_soon(self._end, number, self._not_written(number, error))
             return
         self._ask(number, request, [message], partial(self._answered, number, message))
 
-    def _send_several(self, number: int, some: tuple[Submission, ...]) -> None:
+    def _send_several(self, number: int, some: list[_Waiting]) -> None:
         """One request for several messages."""
         assert self._kind.batch is not None
-        messages = [_message(one, self._callback) for one in some]
         try:
+            messages = [_message(one.submission, self._callback) for one in some]
             request = self._kind.batch.request(self._settings, self._secrets, messages)
         except ValueError:
-            # Send each alone, so that only the one that cannot be written is refused.
+            # Each is sent alone, as the window allows, so that only the one that cannot be written is refused.
             del self._open[number]
-            for one in some:
-                self._begin((one,))
+            self._waiting.extendleft(_Waiting(one.since, one.submission, True) for one in reversed(some))
             return
         except Exception as error:
-            self._loop.call_soon(self._end, number, *[self._not_understood(number, error)] * len(some))
+            self._loop.call_soon(self._end, number, *[self._not_written(number, error)] * len(some))
             return
         self._ask(number, request, messages, partial(self._answered_several, number, messages))
 
@@ -314,6 +321,8 @@ class HttpConnector:
         messages: Sequence[Message],
         answered: Callable[[http.Answer | Failure], None],
     ) -> None:
+        self._bucket.take(len(messages))
+        self._asked += len(messages)
         self._looks.asked(request.method)
         if self._tap is not None:
             answered = self._tap.asked(request, messages, answered)
@@ -358,8 +367,13 @@ class HttpConnector:
             outcomes = [self._not_understood(number, error)] * len(messages)
         self._end(number, *outcomes)
 
+    def _not_written(self, number: int, error: Exception) -> Outcome:
+        """A supplier's module failed before there was a request: another supplier, or a mended module, may send it."""
+        log.exception("supplier's request not written", **self._told(number, error))
+        return _unreachable(_cannot_be_written(type(error).__name__))
+
     def _not_understood(self, number: int, error: Exception) -> Outcome:
-        """A supplier's module failed, perhaps on an answer: the message may be on its way."""
+        """A supplier's module failed on an answer: the message may be on its way."""
         log.exception("supplier's answer not understood", **self._told(number, error))
         return Outcome(
             Verdict.UNKNOWN, detail=said("not understood: %(why)s", why=type(error).__name__), total=1, doubtful=(1,)
@@ -445,6 +459,10 @@ def _with_id(outcome: Outcome, message: Message) -> Outcome:
         part = msgspec.structs.replace(outcome.parts[0], supplier_message_id=message.reference)
         return msgspec.structs.replace(outcome, parts=(part,))
     return outcome
+
+
+def _cannot_be_written(why: str) -> Sentence:
+    return said("cannot be written: %(why)s", why=why)
 
 
 def _unreachable(reason: Sentence) -> Outcome:
