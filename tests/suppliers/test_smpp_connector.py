@@ -12,8 +12,9 @@ from uuid import UUID
 import pytest
 import uvloop
 from smpp_peer import Line, Peer, PeerAccount, submission, until
+from structlog.testing import capture_logs
 
-from heliograph.suppliers.contract import Account, Verdict
+from heliograph.suppliers.contract import Account, Submission, Verdict
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import connect
 
@@ -735,6 +736,22 @@ async def test_a_message_that_cannot_be_written_is_refused(peer: Peer, account: 
     account.submit()
     outcomes = await account.ended(3)
     assert sorted(outcome.verdict for outcome in outcomes) == ["accepted", "refused", "refused"]
+
+
+async def test_a_message_that_fails_while_it_is_written_is_not_in_doubt(
+    peer: Peer, account: PeerAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had no outcome at all, and became unknown when its lease expired."""
+
+    def stumble(_: Submission) -> list[p.SubmitSm]:
+        raise KeyError("sender")
+
+    monkeypatch.setattr(account.connector._builder, "build", stumble)
+    with capture_logs() as logged:
+        (one,) = account.submit()
+        (outcome,) = await account.ended()
+    assert (outcome.verdict, outcome.detail) == (Verdict.UNREACHABLE, "cannot be written as SMPP: KeyError")
+    assert [entry["message_id"] for entry in logged if entry["log_level"] == "error"] == [str(one.message_id)]
 
 
 def test_all_of_it_on_uvloop() -> None:

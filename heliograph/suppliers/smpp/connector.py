@@ -225,6 +225,11 @@ class SmppConnector:
         except p.PduError as error:
             self._end_soon(attempt, unwritable(error))
             return
+        except Exception as error:
+            # Nothing has left: the message is not in doubt because of a mistake here.
+            log.exception("message not written as SMPP", message_id=str(submission.message_id))
+            self._end_soon(attempt, unreachable(said("cannot be written as SMPP: %(why)s", why=type(error).__name__)))
+            return
         if not attempt.pdus:
             self._end_soon(attempt, attempt.outcome())
             return
