@@ -88,8 +88,7 @@ async def link(conn: Connection, links: Collection[Link]) -> list[NewLink]:
     if not wanted:
         return []
     rows = await conn.fetch(UNKNOWN, *(list(column) for column in zip(*wanted, strict=True)))
-    new = [wanted[row["n"] - 1] for row in rows]
-    new.sort(key=wanted.index)
+    new = [wanted[n - 1] for n in sorted(row["n"] for row in rows)]
     if not new:
         return []
     await conn.execute(TURN, list(dict.fromkeys(str(organization_id) for organization_id, *_ in new)))
@@ -141,9 +140,14 @@ class _Groups:
         return [(*place, self._now(place[0], self._person[place])) for place in new]
 
     def _now(self, organization_id: UUID, person: UUID) -> UUID:
-        while (other := self._same.get((organization_id, person))) is not None:
-            person = other
-        return person
+        now = person
+        while (other := self._same.get((organization_id, now))) is not None:
+            now = other
+        # The way there is shortened: a long chain of merges is followed once, not for each person in it.
+        while person != now:
+            place = organization_id, person
+            person, self._same[place] = self._same[place], now
+        return now
 
 
 class DepartedNumber(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from itertools import pairwise, permutations
+from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -140,6 +142,45 @@ async def test_links_of_one_batch_join_the_same_people_as_one_by_one(pool: Pool)
             for actor in (together, apart)
         ]
         assert groups[0] == groups[1]
+
+
+class Compared(UUID):
+    """An id that counts how often it is compared."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += 1
+        return super().__eq__(other)
+
+    __hash__ = UUID.__hash__
+
+
+async def test_a_link_costs_the_same_however_many_come_with_it(pool: Pool, acme: Actor) -> None:
+    """Each new one was searched for in the list of all."""
+    count, Compared.times = 500, 0
+    links = [(Compared(str(acme.organization_id)), f"MZ.{n}", f"+25884{n:07}") for n in range(count)]
+    async with pool.acquire() as conn, conn.transaction():
+        made = await people.link(conn, links)
+    assert [(one.one, one.other) for one in made] == sorted((f"+25884{n:07}", f"MZ.{n}") for n in range(count))
+    assert Compared.times < 30 * count
+
+
+def test_a_chain_of_merges_is_followed_once() -> None:
+    class Looked(dict[Any, Any]):
+        times = 0
+
+        def get(self, key: Any, default: Any = None) -> Any:
+            Looked.times += 1
+            return super().get(key, default)
+
+    whose, persons = UUID(int=1), [UUID(int=n) for n in range(1, 501)]
+    groups = people._Groups({(whose, f"n{one.int}"): one for one in persons})
+    groups._same = Looked()
+    for other, one in pairwise(reversed(persons)):
+        groups.join(whose, f"n{other.int}", f"n{one.int}")
+    assert groups.joined() == [(whose, one, persons[0]) for one in persons[1:]]
+    assert Looked.times < 10 * len(persons)
 
 
 async def test_a_link_made_after_the_stop_holds_as_well(pool: Pool, acme: Actor) -> None:
