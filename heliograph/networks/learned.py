@@ -107,15 +107,21 @@ async def page(conn: Connection | Pool, *, after: int) -> list[LearnedNetwork]:
     return [LearnedNetwork(*row) for row in await conn.fetch(PAGE, after, KEPT, STEP)]
 
 
+# By number within the same time: a statement stores up to STEP numbers with one timestamp.
 SINCE = """
-SELECT number, network, source, learned_at FROM number_networks WHERE learned_at > $1 ORDER BY learned_at LIMIT $2
+SELECT number, network, source, learned_at FROM number_networks
+ WHERE (learned_at, number) > ($1, $2) ORDER BY learned_at, number LIMIT $3
 """
 
 
-async def since(conn: Connection | Pool, at: datetime) -> tuple[list[LearnedNetwork], datetime]:
-    """What was learned after a time, at most STEP entries, and the time to continue from."""
-    rows = await conn.fetch(SINCE, at, STEP)
-    return [LearnedNetwork(*list(row.values())[:3]) for row in rows], rows[-1]["learned_at"] if rows else at
+async def since(
+    conn: Connection | Pool, at: datetime, number: int = 0
+) -> tuple[list[LearnedNetwork], tuple[datetime, int]]:
+    """What was learned after a place, which is a time and the last number of that time: up to STEP entries, in order,
+    and the place to continue from."""
+    rows = await conn.fetch(SINCE, at, number, STEP)
+    place = (rows[-1]["learned_at"], rows[-1]["number"]) if rows else (at, number)
+    return [LearnedNetwork(row["number"], row["network"], row["source"]) for row in rows], place
 
 
 FORGET = """

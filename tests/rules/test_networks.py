@@ -152,6 +152,65 @@ async def test_many_numbers_are_found_and_their_neighbours_are_not(pool: Pool) -
         assert directory.place(f"+{one + 1}").source == "range"
 
 
+@pytest.mark.parametrize("apart", [0, 1], ids=["at once", "one after the other"])
+async def test_news_is_complete_however_many_are_learned_in_a_second(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, apart: int
+) -> None:
+    """With more rows in the overlap than one query reads, no later number was found until everything was reloaded."""
+    monkeypatch.setattr(learned, "STEP", 100)
+    directory = Directory()
+    await refresh(directory, pool)
+    for begin in (258_840_000_000, 258_841_000_000):
+        numbers = range(begin, begin + 350)
+        async with pool.acquire() as conn:
+            await learned.learn(conn, [LearnedNetwork(one, "643-03", RECEIPT) for one in numbers])
+            await conn.execute(
+                "UPDATE number_networks SET learned_at = learned_at + $2 * (number - $1) * interval '1 microsecond'"
+                " WHERE number >= $1",
+                begin,
+                apart,
+            )
+        await refresh(directory, pool)
+        assert {directory.place(f"+{one}").source for one in numbers} == {RECEIPT}
+
+
+async def test_news_beyond_the_overlays_size_is_loaded_with_everything(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learned, "STEP", 100)
+    monkeypatch.setattr("heliograph.networks.directory.OVERLAY", 150)
+    directory = Directory()
+    await refresh(directory, pool)
+    numbers = range(258_840_000_000, 258_840_000_350)
+    async with pool.acquire() as conn:
+        await learned.learn(conn, [LearnedNetwork(one, "643-03", RECEIPT) for one in numbers])
+    await refresh(directory, pool)
+    assert [directory.place(f"+{numbers[at]}").source for at in (0, 199, 200)] == [RECEIPT, RECEIPT, "range"]
+    for _ in range(2):  # what was loaded is not added again
+        await refresh(directory, pool)
+        assert {directory.place(f"+{one}").source for one in numbers} == {RECEIPT}
+        assert directory._recent == {}
+
+
+async def test_a_row_that_is_committed_late_is_found(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Directory()
+    await refresh(directory, pool)
+    await learn(pool, "+258840000001", "643-03")
+    await refresh(directory, pool)
+    for number, late in (("+258840000002", 3), ("+258840000003", 30)):
+        await learn(pool, number, "643-03")
+        await pool.execute(
+            "UPDATE number_networks SET learned_at = learned_at - make_interval(secs => $2) WHERE number = $1",
+            int(number[1:]),
+            late,
+        )
+    await refresh(directory, pool)
+    assert directory.place("+258840000002").source == RECEIPT
+    monkeypatch.setattr("heliograph.networks.directory.AGAIN", 0.0)
+    await refresh(directory, pool)
+    assert directory.place("+258840000003").source == RECEIPT
+
+
 async def test_after_ninety_days_the_range_counts_again(pool: Pool) -> None:
     await learn(pool, PORTED, "643-03", days=91)
     directory = Directory()
