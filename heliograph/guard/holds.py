@@ -22,6 +22,7 @@ from heliograph.base.actor import SYSTEM, Principal
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import NotFound
 from heliograph.base.ids import uuid7
+from heliograph.guard.conversion import MOST
 from heliograph.guard.rules import POLICY
 from heliograph.queue.leases import GUARDED, UNROUTED
 
@@ -124,16 +125,19 @@ async def challenged(conn: Connection, passed: Sequence[tuple[UUID, UUID]]) -> N
     await conn.execute(CHALLENGED, *(list(column) for column in zip(*passed, strict=True)))
 
 
-# Some rows become visible after later ones: a few seconds are read again, which is harmless.
+# Some rows become visible after later ones: a few seconds are read again, which is harmless. The newest, as many as
+# there can be messages to which they belong: a reader that took the oldest ones would never catch up.
 CONVERTED = """
-SELECT organization_id, recipient, converted_at FROM guard_conversions
- WHERE converted_at > coalesce($1, now() - interval '1 hour') - interval '5 seconds' AND mode = 'live'
- ORDER BY converted_at LIMIT $2
+SELECT * FROM (
+    SELECT organization_id, recipient, converted_at FROM guard_conversions
+     WHERE converted_at > coalesce($1, now() - interval '1 hour') - interval '5 seconds' AND mode = 'live'
+     ORDER BY converted_at DESC LIMIT $2) newest
+ ORDER BY converted_at
 """
 
 
-async def converted(conn: Connection, *, since: datetime | None, limit: int = 5000) -> list[tuple[UUID, str, datetime]]:
-    """Live messages that converted: (organization, E.164, when), in chronological order."""
+async def converted(conn: Connection, *, since: datetime | None, limit: int = MOST) -> list[tuple[UUID, str, datetime]]:
+    """The latest live messages that converted: (organization, E.164, when), in chronological order."""
     rows = await conn.fetch(CONVERTED, since, limit)
     return [(row["organization_id"], row["recipient"], row["converted_at"]) for row in rows]
 

@@ -145,7 +145,9 @@ class Judge:
     def _convert(self, converted: Sequence[tuple[UUID, str, datetime]]) -> None:
         for organization_id, to, at in converted:
             self._conversions.converted(organization_id, to, at=at.timestamp())
-            self._converted_until = at
+        if converted:
+            latest = converted[-1][2]
+            self._converted_until = max(latest, self._converted_until or latest)
 
     async def _begin(self, conn: Connection, found: dict[tuple[UUID, str], Suspicion], moment: float) -> None:
         """Hold suspicious ranges, unless their numbers are the organization's contacts, or it has sent to that country

@@ -356,6 +356,43 @@ async def test_codes_that_nobody_enters_are_noticed(pool: Pool) -> None:
         assert not await judged(honest[0], 0)
 
 
+async def test_conversions_are_read_up_to_the_latest_however_many_there_are(pool: Pool) -> None:
+    """More than 5000 within the seconds that are read again kept a worker from all later ones."""
+    actor, judge = await one(pool), Judge()
+
+    async def converts(count: int, since: float) -> None:
+        await pool.execute(
+            "INSERT INTO guard_conversions (organization_id, message_id, recipient, mode, converted_at)"
+            " SELECT $1, gen_random_uuid(), '+25884' || n, 'live', now() - make_interval(secs => $3 - n * 0.0001)"
+            " FROM generate_series(1, $2::int) AS n",
+            actor.organization_id,
+            count,
+            since,
+        )
+
+    async def last() -> Any:
+        return await pool.fetchval("SELECT max(converted_at) FROM guard_conversions")
+
+    async def read() -> Any:
+        judge.refresh()
+        async with pool.acquire() as conn, conn.transaction():
+            await judge.judge(conn, [], at=clock.now())
+        return judge._converted_until
+
+    await converts(6000, 60)
+    assert await read() == await last()
+    await converts(6000, 59)
+    assert await read() == await last()
+    # It never goes back, even if the latest are erased.
+    before = await last()
+    await pool.execute("DELETE FROM guard_conversions WHERE converted_at > $1::timestamptz - interval '1 ms'", before)
+    assert await read() == before
+    async with pool.acquire() as conn:
+        newest = await holds.converted(conn, since=None, limit=10)
+    assert [at for *_, at in newest] == sorted(at for *_, at in newest)
+    assert (len(newest), newest[-1][2]) == (10, await last())
+
+
 async def test_messages_that_were_committed_together_are_several_to_their_number(pool: Pool) -> None:
     """A burst to one number shares its commits, and so its times of acceptance."""
     actor, bench, to = await one(pool), Bench(pool), f"+{ELSEWHERE}0001"
