@@ -70,6 +70,20 @@ async def test_a_sender_is_approved_taken_back_and_rejected(pool: Pool, tenant: 
     assert {row["who"] for row in told} == {"operator"}
 
 
+async def test_an_approval_in_use_is_not_taken_back(pool: Pool, tenant: Tenant, root: Browser) -> None:
+    async with pool.acquire() as conn:
+        asked = await sender_ids.request(conn, tenant.actor, value="PADARIA")
+    here = f"/console/approvals/{tenant.id}/{asked.id}"
+    page = await root.submit(await root.get("/console/approvals"), f"{here}/approve")
+    async with pool.acquire() as conn:
+        await sender_ids.set_default(conn, tenant.actor, id=asked.id)
+    page = await root.submit(page, f"{here}/undo")
+    assert "It is in use already, so this decision cannot be undone." in page.words
+    async with pool.acquire() as conn:
+        (default,) = [one.value for one in await sender_ids.list_all(conn, tenant.actor) if one.is_default]
+    assert default == "PADARIA"
+
+
 @pytest.mark.parametrize("value", ["M0ZBANK", "MOZ BANK", "m0z-bank", "MOZ8ANK", "M0Z.8ANK"])
 async def test_a_name_that_reads_like_a_banks_is_shown_with_the_bank(
     pool: Pool, tenant: Tenant, root: Browser, value: str

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from heliograph.base.actor import Actor
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.ids import uuid7
+from heliograph.campaigns.channels import sms as sms_channel
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
 from heliograph.sms.accepting import sender_choice, sender_ids
+from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.sender_choice import SenderBook
 from heliograph.sms.accepting.sender_ids import (
     SenderId,
@@ -19,7 +24,7 @@ from heliograph.sms.accepting.sender_ids import (
     SenderIdNotApproved,
     TooManyPending,
 )
-from tests.rules.factories import SENDER, organization, sender
+from tests.rules.factories import SENDER, TO, message, organization, send, sender
 
 
 async def test_one_default_however_many_are_approved_at_once(pool: Pool) -> None:
@@ -94,6 +99,60 @@ async def test_reasons(pool: Pool) -> None:
     assert await pool.fetchval("SELECT count(*) FROM events") == 1
     told = await pool.fetch("SELECT kind, name, facts FROM notices")
     assert told == [("sender.rejected", "ACME", f'{{"reason":"{"x" * 500}"}}')]
+
+
+async def undo(pool: Pool, actor: Actor, id: UUID) -> tuple[str, str]:
+    """What an undo answers, and the sender's status after it."""
+    async with pool.acquire() as conn:
+        undone = await sender_ids.reopen(conn, actor, id=id)
+        return undone, await conn.fetchval("SELECT status FROM sender_ids WHERE id = $1", id)
+
+
+async def test_a_decision_is_undone_while_it_is_recent(pool: Pool) -> None:
+    actor = await organization(pool)
+    await pool.execute("DELETE FROM sender_ids")
+    id = await sender(pool, actor, "ACME", status="pending")
+    assert await undo(pool, actor, id) == ("late", "pending")
+    for status in ("rejected", "approved"):
+        async with pool.acquire() as conn:
+            await sender_ids.review(conn, actor, id=id, status=status)
+        assert await undo(pool, actor, id) == ("undone", "pending")
+    # Its approval had made it the default.
+    assert not await pool.fetchval("SELECT is_default FROM sender_ids")
+    async with pool.acquire() as conn:
+        await sender_ids.review(conn, actor, id=id, status="approved")
+    await pool.execute("UPDATE sender_ids SET reviewed_at = reviewed_at - interval '21 seconds'")
+    assert await undo(pool, actor, id) == ("late", "approved")
+
+
+@pytest.mark.parametrize("use", ["default", "message", "campaign"])
+async def test_an_approval_that_was_used_cannot_be_undone(pool: Pool, use: str) -> None:
+    """The default that it had replaced was missing then, and its messages ended as `sender_not_approved`."""
+    actor = await organization(pool)
+    id = await sender(pool, actor, "ACME", status="pending")
+    async with pool.acquire() as conn, conn.transaction():
+        await sender_ids.review(conn, actor, id=id, status="approved")
+        if use == "default":
+            await sender_ids.set_default(conn, actor, id=id)
+        elif use == "campaign":
+            spec = SmsCampaignSpec(name="Sale", message_template="hello", recipients=[TO], sender_id=id)
+            await sms_channel.create(conn, actor, spec=spec, request_id="req")
+    if use == "message":
+        await Acceptor(pool).accept(send(actor, sender_id=id))
+    assert await undo(pool, actor, id) == ("used", "approved")
+    async with pool.acquire() as conn:
+        (default,) = [one.value for one in await sender_ids.list_all(conn, actor) if one.is_default]
+    assert default == ("ACME" if use == "default" else SENDER)
+
+
+async def test_what_others_send_hinders_no_undo(pool: Pool) -> None:
+    actor, other = await organization(pool), await organization(pool)
+    id = await sender(pool, actor, "ACME", status="pending")
+    async with pool.acquire() as conn:
+        await sender_ids.review(conn, actor, id=id, status="approved")
+        await sender_ids.set_default(conn, other, id=await sender(pool, other, "OTHER"))
+    await message(pool, actor)
+    assert await undo(pool, actor, id) == ("undone", "pending")
 
 
 async def test_fifty_may_wait_and_no_more_whoever_asks_at_once(pool: Pool) -> None:

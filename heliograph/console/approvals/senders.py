@@ -16,6 +16,12 @@ from heliograph.people.operators.roles import APPROVE
 from heliograph.sms.accepting import four_eyes, sender_ids, sender_questions
 
 HERE = "/console/approvals"
+#: What is said of an undo.
+UNDONE: Mapping[str, str] = {
+    "undone": "The decision is undone.",
+    "late": "It is too late to undo this decision. The sender ID can still be suspended.",
+    "used": "It is in use already, so this decision cannot be undone. The sender ID can still be suspended.",
+}
 #: Countries named of those that an organization may send to.
 NAMED = 6
 
@@ -84,11 +90,8 @@ async def undo(request: Request) -> Answer:
     """Undo a recent decision."""
     async with request.writing() as conn:
         one = await organization(conn, request)
-        done = await sender_ids.reopen(conn, acting_for(request, one), id=request.id())
-    if done:
-        return Redirect(location=HERE, notice=request.text("The decision is undone."))
-    said = request.text("It is too late to undo this decision. The sender ID can still be suspended.")
-    return Redirect(location=HERE, notice=said)
+        undone = await sender_ids.reopen(conn, acting_for(request, one), id=request.id())
+    return Redirect(location=HERE, notice=request.text(UNDONE[undone]))
 
 
 async def _decided(request: Request, status: str, reason: str | None, said: str) -> Answer:

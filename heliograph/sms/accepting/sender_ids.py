@@ -6,20 +6,21 @@ The rule nobody may break: only an approved sender ID can be used; this is check
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Literal
 from uuid import UUID
 
 import msgspec
 
 from heliograph import notices
-from heliograph.audit import reasons
+from heliograph.audit import reading, reasons
 from heliograph.audit import recording as audit
 from heliograph.base.actor import Actor
 from heliograph.base.database import clock
 from heliograph.base.database.clock import iso
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
-from heliograph.base.ids import uuid7
+from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.notices import Notice
 from heliograph.sms.accepting import four_eyes
 from heliograph.webhooks.recording import events
@@ -251,27 +252,55 @@ async def review(conn: Connection, actor: Actor, *, id: UUID, status: str, reaso
 
 #: Seconds within which a decision can be undone: the page offers ten, the rest allows for latency.
 UNDONE_FOR = 20
+RECENT = f"""
+SELECT status, reviewed_at FROM sender_ids
+ WHERE organization_id = $1 AND id = $2 AND status IN ('approved', 'rejected')
+   AND reviewed_at > $3::timestamptz - interval '{UNDONE_FOR} seconds'
+"""
+#: Use counts from this much before the decision: every process has its own clock.
+CLOCKS = timedelta(minutes=1)
+# By key: the organization's messages and campaigns of about a minute.
+USED = """
+SELECT EXISTS (SELECT FROM messages WHERE organization_id = $1 AND id >= $3 AND sender_id = $2 LIMIT 1)
+    OR EXISTS (SELECT FROM campaigns WHERE organization_id = $1 AND id >= $3 AND sender_id = $2 LIMIT 1)
+"""
 # Its approval may have made it the default, which a pending one cannot be.
 REOPEN = f"""
 UPDATE sender_ids SET status = 'pending', rejection_reason = NULL, reviewed_at = NULL, first_by = NULL,
        is_default = false
- WHERE organization_id = $1 AND id = $2 AND status IN ('approved', 'rejected')
-   AND reviewed_at > $3::timestamptz - interval '{UNDONE_FOR} seconds'
+ WHERE organization_id = $1 AND id = $2
 RETURNING {COLUMNS}
 """
 
 
-async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> bool:
-    """Undo an operator's decision of the last UNDONE_FOR seconds: the sender ID is pending again. Returns whether it
-    was undone; an event already raised is corrected by that of the next decision."""
+async def reopen(conn: Connection, actor: Actor, *, id: UUID) -> Literal["undone", "late", "used"]:
+    """Undo an operator's decision of the last UNDONE_FOR seconds: the sender ID is pending again. An event already
+    raised is corrected by that of the next decision.
+
+    An approval stands once the organization has used it: messages and campaigns with this sender would fail, and the
+    default that it replaced would be missing.
+    """
     async with conn.transaction():
-        before = {row["id"]: row["status"] for row in await conn.fetch(LOCK, actor.organization_id)}
-        row = await conn.fetchrow(REOPEN, actor.organization_id, id, clock.now())
-        if row is None:
-            return False
+        await conn.execute(LOCK, actor.organization_id)
+        recent = await conn.fetchrow(RECENT, actor.organization_id, id, clock.now())
+        if recent is None:
+            return "late"
+        status, at = recent
+        if status == "approved" and await _is_used(conn, actor, id, at):
+            return "used"
+        (row,) = await conn.fetch(REOPEN, actor.organization_id, id)
         sender = SenderId(*row.values())
-        await _record(conn, actor, "sender_id.reviewed", sender, {"status": before[id]}, {"status": sender.status})
-    return True
+        await _record(conn, actor, "sender_id.reviewed", sender, {"status": status}, {"status": sender.status})
+    return "undone"
+
+
+async def _is_used(conn: Connection, actor: Actor, id: UUID, since: datetime) -> bool:
+    """Whether the organization has sent from it, or made it its default, since it was approved."""
+    chosen_at = await reading.last(conn, object_id=id, action="sender_id.default_changed")
+    if chosen_at is not None and chosen_at >= since - CLOCKS:
+        return True
+    used: bool = await conn.fetchval(USED, actor.organization_id, id, uuid7_floor(since - CLOCKS))
+    return used
 
 
 # Two statements: a unique index checks each row as it is written.
