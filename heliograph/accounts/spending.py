@@ -53,10 +53,11 @@ class Limit(msgspec.Struct, frozen=True):
     by_operator: bool
 
 
-# The day may be tomorrow if it has just begun for others; one further ahead is from before the clock was set back.
-LIST = """
-SELECT key_id, segments,
-       CASE WHEN day - (now() AT TIME ZONE 'UTC')::date IN (0, 1) THEN used ELSE 0 END AS used, by_operator
+#: SQL expression: what is used of a limit today, from the columns of its row; `{of}` names the table. The day may be
+#: tomorrow if it has just begun for others; one further ahead is from before the clock was set back.
+USED = "CASE WHEN {of}day - (now() AT TIME ZONE 'UTC')::date IN (0, 1) THEN {of}used ELSE 0 END"
+LIST = f"""
+SELECT key_id, segments, {USED.format(of="")} AS used, by_operator
   FROM spend_limits WHERE organization_id = $1 ORDER BY key_id
 """
 

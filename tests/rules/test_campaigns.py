@@ -556,6 +556,20 @@ async def test_it_waits_for_the_next_day_if_the_day_has_a_limit(pool: Pool) -> N
     await check_books(pool, [actor.organization_id])
 
 
+async def test_a_day_that_has_begun_for_others_counts_as_todays(pool: Pool) -> None:
+    """The step took it for unused, staged more than was left, was refused, and began again."""
+    actor = await organization(pool, quota=100)
+    async with pool.acquire() as conn:
+        await spending.limit(conn, actor.organization_id, segments=5)
+    await pool.execute("UPDATE spend_limits SET used = 3, day = day + 1")
+    made = await create(pool, actor, recipients=[number(n) for n in range(4)])
+    await run(pool)
+    found = await get(pool, actor, made.id)
+    assert (found.status, found.status_reason, found.counts) == ("paused", plan.SPENT, counts(queued=2, pending=2))
+    async with pool.acquire() as conn:
+        assert [one.used for one in await spending.limits(conn, actor.organization_id)] == [5]
+
+
 @pytest.mark.parametrize(("messages", "segments"), [(4, 8), (4, 39), (5, 8), (4, 1000)])
 async def test_quota_and_the_limit_of_the_day_each_cover_it_in_their_own_unit(
     pool: Pool, messages: int, segments: int

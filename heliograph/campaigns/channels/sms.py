@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from heliograph.accounts import spending
 from heliograph.accounts.organizations import DestinationNotAllowed
 from heliograph.base.actor import Actor
 from heliograph.base.database.clock import now
@@ -121,7 +122,7 @@ class Text(StagedMessage, frozen=True, gc=False):
 
 OPEN = f"""
 SELECT c.message_template, coalesce(c.class, '{USUAL_CLASS}'), c.sender_id, s.value, s.status, q.total - q.used,
-       l.segments - CASE WHEN l.day = (now() AT TIME ZONE 'UTC')::date THEN l.used ELSE 0 END, o.validity_seconds
+       l.segments - {spending.USED.format(of="l.")}, o.validity_seconds
   FROM campaigns c JOIN sender_ids s ON s.organization_id = c.organization_id AND s.id = c.sender_id
        JOIN quotas q ON q.organization_id = c.organization_id
        JOIN organizations o ON o.id = c.organization_id
