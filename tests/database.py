@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 import psutil
+import uvloop
 
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import ROLE, Embedded
@@ -378,7 +379,7 @@ class _Loop:
     """An event loop in a thread of its own, for what outlives the loops of single tests."""
 
     def __enter__(self) -> _Loop:
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         return self

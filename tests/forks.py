@@ -26,6 +26,7 @@ from typing import Any
 
 from heliograph.api.document import openapi
 from heliograph.api.routes import OPERATIONS
+from heliograph.base.network.tls import shared_client_context
 from heliograph.console import places as console_places
 from heliograph.dashboard import places
 from heliograph.pages.serving.rendering import kit
@@ -55,9 +56,10 @@ class Forked:
 
         async def write() -> None:
             if self.stdin is not None:
-                with contextlib.suppress(ConnectionError):
-                    self.stdin.write(data)
-                    await self.stdin.drain()
+                if data and not self.stdin.is_closing():
+                    with contextlib.suppress(ConnectionError):
+                        self.stdin.write(data)
+                        await self.stdin.drain()
                 self.stdin.close()
 
         async def read(stream: asyncio.StreamReader | None) -> bytes:
@@ -192,6 +194,7 @@ def as_web_processes_begin() -> None:
         for name in templates.list_templates(extensions=["html"]):
             templates.get_template(name)
     openapi.document(OPERATIONS, "")
+    shared_client_context()
 
 
 def _import_everything() -> None:

@@ -107,16 +107,14 @@ async def bouncing_by(settings: Path, url: str) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def _running(place: Path, through: str) -> AsyncIterator[None]:
     """PgBouncer by the files in `place`, once it lets in who asks for `through`."""
-    as_whom = None
-    if os.geteuid() == 0:  # it refuses to run as root
-        as_whom = "nobody"
-        for path in (place, *place.iterdir()):
-            os.chown(path, pwd.getpwnam(as_whom).pw_uid, -1)
     assert PROGRAM is not None
+    command = [PROGRAM, str(place / "bouncer.ini")]
+    if os.geteuid() == 0:  # it refuses to run as root
+        command += ["--user", "nobody"]
+        for path in (place, *place.iterdir()):
+            os.chown(path, pwd.getpwnam("nobody").pw_uid, -1)
     with (place / "log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            PROGRAM, str(place / "bouncer.ini"), stdout=log, stderr=log, user=as_whom
-        )
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
     try:
         async with asyncio.timeout(60):
             while True:

@@ -115,6 +115,8 @@ async def _passed_on(
             while head := await source.readexactly(5):
                 body = await source.readexactly(int.from_bytes(head[1:]) - 4)
                 heard(head[:1], body)
+                if target.is_closing():
+                    break
                 target.write(head + body)
                 await target.drain()
     finally:

@@ -116,7 +116,7 @@ async def _pump(
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
                 await gate.wait()
-                if ends(data):
+                if ends(data) or target.is_closing():
                     break
                 target.write(data.replace(SASL, asks))
                 await target.drain()

@@ -30,7 +30,7 @@ import msgspec
 
 from heliograph.base.network.addresses import Address, Network, Target, is_allowed, parse_networks, parse_url
 from heliograph.base.network.standstill import stood_still
-from heliograph.base.network.tls import client_context
+from heliograph.base.network.tls import shared_client_context
 from heliograph.base.process.settings import Settings
 from heliograph.http import writer
 from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, ConnectionTrace, Failure, FailureKind
@@ -106,7 +106,7 @@ class HttpClient:
         self._seconds = rules.seconds
         self._connect_seconds = rules.connect_seconds
         self._keep_alive = keep_alive
-        self._tls = tls or client_context()
+        self._tls = tls or shared_client_context()
         self._resolver = Resolver(lookup, self._check)
         #: By URL: the destination and the beginning of a POST to this path, or why it is refused.
         self._targets: dict[str, tuple[_Destination, str] | str] = {}

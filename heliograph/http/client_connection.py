@@ -41,6 +41,7 @@ class ClientConnection(asyncio.Protocol):
         "_in_body",
         "_loop",
         "_lost",
+        "_spoke_first",
         "_started",
         "_transport",
         "deadline",
@@ -65,6 +66,7 @@ class ClientConnection(asyncio.Protocol):
         self._started = 0.0
         self._in_body = False
         self._first_byte = 0.0
+        self._spoke_first = False
         self.deadline = 0.0
         self.idle_since = 0.0
         #: How it was opened; after the first request, only its address.
@@ -91,8 +93,12 @@ class ClientConnection(asyncio.Protocol):
         self._started = started
         self.deadline = deadline
         self._done = done
-        if self._transport.is_closing():  # lost between its opening and now
-            self._settle(Failure("closed", "the connection ended before the request", 0.0, is_sent=False, way=self.way))
+        if self._transport.is_closing():  # between its opening and now
+            kind: FailureKind = "protocol" if self._spoke_first else "closed"
+            detail = (
+                "data arrived before the request" if self._spoke_first else "the connection ended before the request"
+            )
+            self._settle(Failure(kind, detail, 0.0, is_sent=False, way=self.way))
         else:
             self._transport.write(request)
 
@@ -122,7 +128,8 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         answer = self._answer
-        if self._done is None:  # without a request
+        if self._done is None:  # without a request, as a mail server's or an SSH server's greeting
+            self._spoke_first = True
             answer.reusable = False
             self._transport.abort()
             return

@@ -190,6 +190,8 @@ async def _smpp(steps: _Steps, settings: SmppSettings, secret: str) -> None:
 
 async def _asked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, framer: Framer, pdu: p.Pdu) -> p.Pdu:
     """The answer to a PDU; an enquire_link from the peer is answered meanwhile."""
+    if writer.is_closing():  # uvloop raises RuntimeError for a write after that
+        raise asyncio.IncompleteReadError(b"", None)
     writer.write(pdu.encode())
     while True:
         data = await reader.read(READ)

@@ -76,11 +76,13 @@ class Api:
         answer = b""
         try:
             for piece in pieces:
+                if writer.is_closing():
+                    break
                 writer.write(piece)
                 with contextlib.suppress(ConnectionError):
                     await writer.drain()
                 await asyncio.sleep(pause)
-            if eof:
+            if eof and not writer.is_closing():
                 writer.write_eof()
             with contextlib.suppress(TimeoutError, ConnectionError):
                 async with asyncio.timeout(wait):

@@ -217,7 +217,7 @@ async def test_a_body_that_trickles_is_timed_out_in_all(hasty: Api, tenant: Tena
     answer = asyncio.create_task(reader.read())
     with contextlib.suppress(ConnectionError):
         for at in range(len(BODY)):
-            if answer.done():
+            if answer.done() or writer.is_closing():
                 break
             writer.write(BODY[at : at + 1])
             await asyncio.sleep(0.1)
@@ -376,7 +376,7 @@ async def test_a_client_that_does_not_read_is_cut_off(hasty: Api) -> None:
     reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
     with contextlib.suppress(ConnectionError):
         async with asyncio.timeout(OVER):
-            while True:
+            while not writer.is_closing():
                 writer.write(b"GET /v1/openhasty.json HTTP/1.1\r\nHost: a\r\n\r\n")
                 await writer.drain()
                 await asyncio.sleep(0.002)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import urllib.parse
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -143,7 +144,7 @@ async def test_what_can_be_wrong_at_once(
         await prometheus.rests(FIRST | NOWHERE | REFUSED | STALLED | TOGETHER | ALONE | LARGE)
 
         # Connections that are lost cannot be replaced; those of the pulse stay.
-        name = database_url.rpartition("/")[2]
+        name = urllib.parse.urlsplit(database_url).path.strip("/")
         await as_administrator(f'ALTER DATABASE "{name}" CONNECTION LIMIT 0')
         await as_administrator(ENDED)
         await prometheus.fires(REFUSED)

@@ -106,6 +106,8 @@ async def test_a_receiver_that_recovers_gets_what_it_missed(pool: Pool) -> None:
 
 async def _drip(writer: asyncio.StreamWriter, piece: bytes, pause: float, *, times: int = 1_000_000) -> None:
     for _ in range(times):
+        if writer.is_closing():
+            return
         writer.write(piece)
         await writer.drain()
         await asyncio.sleep(pause)
@@ -116,25 +118,30 @@ async def _hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     for byte in b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n":
         await _drip(writer, bytes([byte]), 0.2, times=1)
 
 
 async def _endless_headers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 200 OK\r\n")
     await _drip(writer, b"x-more: and more\r\n" * 50, 0.0)
 
 
 async def _interim_answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     await _drip(writer, b"HTTP/1.1 102 Processing\r\n\r\n", 0.0)
 
 
 async def _huge_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 500 Oh\r\ncontent-length: 10000000000\r\n\r\n")
     await _drip(writer, b"x" * 65536, 0.0)
 
 
 async def _wrong_length(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 500 Oh\r\ncontent-length: 1000\r\n\r\nshort")
     await writer.drain()
     writer.close()

@@ -7,6 +7,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import uvloop
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
@@ -39,7 +40,7 @@ class Machine(RuleBasedStateMachine):
 
 def run_machine(machine: type[Machine], url: str, how: settings = BOUNDED) -> None:
     """Run a machine on the database at `url`. Call it from a thread: it has a loop of its own."""
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
     pool = loop.run_until_complete(open_pool(url, size=4))
 
     class Bound(machine):  # type: ignore[valid-type, misc]

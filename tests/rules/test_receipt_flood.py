@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from typing import cast
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -45,8 +46,7 @@ class Flood(asyncio.Protocol):
         self.statuses: Counter[int] = Counter()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its class
 
     def data_received(self, data: bytes) -> None:
         for frame in self.framer.feed(data):

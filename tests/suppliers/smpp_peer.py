@@ -36,7 +36,8 @@ class Line(asyncio.Protocol):
             self.peer.answer(self, pdu)
 
     def send(self, *pdus: p.Pdu) -> None:
-        self.transport.write(b"".join(pdu.encode() for pdu in pdus))
+        if not self.transport.is_closing():
+            self.transport.write(b"".join(pdu.encode() for pdu in pdus))
 
 
 class Peer:

@@ -66,7 +66,7 @@ async def test_what_waits_for_a_peer_that_reads_nothing_has_a_bound(peer: Peer) 
     line = peer.lines[0]
     asked = p.EnquireLink(1).encode() * 10_000
     most = 0
-    while not connection.closed.done() and most < 200_000:
+    while not connection.closed.done() and not line.transport.is_closing() and most < 200_000:
         line.transport.write(asked)
         await until(lambda: connection.closed.done() or not line.transport.get_write_buffer_size())
         await asyncio.sleep(0.01)

@@ -506,31 +506,39 @@ async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def trickle_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     for byte in ok(b"late"):
+        if writer.is_closing():
+            return
         writer.write(bytes([byte]))
         await writer.drain()
         await asyncio.sleep(0.05)
 
 
 async def flood(writer: asyncio.StreamWriter, piece: bytes) -> None:
+    if writer.is_closing():
+        raise ConnectionResetError
     writer.write(piece * (20_000 // len(piece)))
     await writer.drain()
     await asyncio.sleep(0)  # drain alone lets the client run only once the socket's buffers are full
 
 
 async def endless_headers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 200 OK\r\n")
     while True:
         await flood(writer, b"X-More: and more\r\n")
 
 
 async def endless_header(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
     while True:
         await flood(writer, b"a")
 
 
 async def endless_reason(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(b"HTTP/1.1 200 ")
     while True:
         await flood(writer, b"a")
@@ -540,44 +548,51 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n"
 
 
 async def endless_trailer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(CHUNKED + b"0\r\nX-Long: ")
     while True:
         await flood(writer, b"a")
 
 
 async def endless_trailers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(CHUNKED + b"0\r\n")
     while True:
         await flood(writer, b"X-More: and more\r\n")
 
 
 async def trickling_trailer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(CHUNKED + b"0\r\nX-Long: ")
-    while True:
+    while not writer.is_closing():
         writer.write(b"a")
         await writer.drain()
         await asyncio.sleep(0.05)
 
 
 async def unended_trailer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(CHUNKED + b"0\r\n")
     await reader.read()
 
 
 async def endless_extension(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(CHUNKED + b"5;")
     while True:
         await flood(writer, b"a")
 
 
 async def little_body_in_long_chunks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
     writer.write(CHUNKED)
     while True:
         await flood(writer, b"1;" + b"a" * 9_000 + b"\r\nx\r\n")
 
 
 async def interim_for_ever(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while True:
+    await reader.readuntil(b"\r\n\r\n")
+    while not writer.is_closing():
         writer.write(b"HTTP/1.1 102 Processing\r\n\r\n")
         await writer.drain()
         await asyncio.sleep(0.1)
@@ -650,6 +665,16 @@ async def test_a_tarpit_ends_as_a_failure(serve: Serve, expected: str) -> None:
 async def test_what_is_not_http_is_a_failure(answer: bytes) -> None:
     async with listening(answer=answer) as listener, outbound() as client:
         assert kind(await post(client, f"http://127.0.0.1:{listener.port}/")) == "protocol"
+
+
+async def test_a_greeting_before_the_request_is_no_http() -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example ESMTP\r\n")
+        await reader.read()
+
+    async with listening(greet) as listener, outbound() as client:
+        result = await post(client, f"http://127.0.0.1:{listener.port}/")
+    assert kind(result) == "protocol", result
 
 
 async def test_a_connection_lost_as_soon_as_it_is_open_is_closed_and_not_late() -> None:
@@ -733,7 +758,7 @@ async def test_a_trickling_body_is_not_waited_for_longer_than_two_seconds() -> N
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-        while True:
+        while not writer.is_closing():
             writer.write(b"a")
             await writer.drain()
             await asyncio.sleep(0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ssl
 
 
@@ -16,3 +17,10 @@ def client_context(authorities: str | None = None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=authorities)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
+
+
+@functools.cache
+def shared_client_context() -> ssl.SSLContext:
+    """One context of `client_context()` for all clients of this process, which must not change it: reading the system's
+    hundred and more authorities takes 25 ms, in which an event loop does nothing else."""
+    return client_context()

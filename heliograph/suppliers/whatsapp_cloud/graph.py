@@ -21,7 +21,6 @@ import msgspec
 import structlog
 
 from heliograph.base.network.addresses import parse_networks
-from heliograph.base.network.tls import client_context
 from heliograph.base.sentences import said
 from heliograph.http.answers import READ_BYTES, Answer, Failure
 from heliograph.http.client import ClientRules, HttpClient
@@ -109,9 +108,8 @@ class CloudClient:
             kept=READ_ANSWER,
             body_seconds=read_seconds,
         )
-        tls = client_context()
-        self._sends = HttpClient(rules, tls=tls, keep_alive=keep_alive)
-        self._reads = HttpClient(reads, tls=tls, keep_alive=keep_alive)
+        self._sends = HttpClient(rules, keep_alive=keep_alive)
+        self._reads = HttpClient(reads, keep_alive=keep_alive)
         self._urls: dict[tuple[str, str], str] = {}
         self._heads: dict[str, tuple[dict[str, str], str]] = {}
         self._usage: dict[str, tuple[float, float]] = {}
