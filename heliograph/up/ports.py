@@ -96,6 +96,8 @@ async def answers(host: str, port: int, stop: asyncio.Event) -> None:
     while not stop.is_set():
         try:
             reader, writer = await asyncio.open_connection(shown(host).strip("[]"), port)
+            if writer.is_closing():  # uvloop raises RuntimeError for a write after that
+                raise ConnectionResetError
             writer.write(request)
             answer = await asyncio.wait_for(reader.read(), 5.0)
             writer.close()
