@@ -20,6 +20,7 @@ import msgspec
 import phonenumbers
 
 from heliograph.base import phones
+from heliograph.base.sentences import Sentence, quoted, said
 
 _HERE = files("heliograph.networks")
 #: Calling codes that several countries share, and how many digits after the + distinguish them.
@@ -99,16 +100,17 @@ def no_network(text: str) -> str:
     return "" if _is_network(text) else f"a network is MCC-MNC, such as 643-04, not {text!r}"
 
 
-def unlisted(given: Iterable[str]) -> str:
+def unlisted(given: Iterable[str]) -> Sentence:
     """A warning for an operator that names those of these networks that are not listed, since their zeros cannot be
     checked; empty: all are listed."""
     found = sorted({one for one in given if one} - networks().keys())
     if not found:
-        return ""
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return (
-        f"The zeros of {', '.join(found[:MOST_NAMED])}{more} cannot be checked, because only the main networks of some "
-        "countries are listed here: compare them with your supplier's list."
+        return quoted("")
+    named, more = quoted(", ".join(found[:MOST_NAMED])), len(found) - MOST_NAMED
+    return said(
+        "The zeros of %(networks)s cannot be checked, because only the main networks of some countries are listed here:"
+        " compare them with your supplier's list.",
+        networks=said("%(networks)s and %(more)s more", networks=named, more=more) if more > 0 else named,
     )
 
 

@@ -39,6 +39,9 @@ async def test_a_registration_is_said_listed_and_changed(
     async with pool.acquire() as conn:
         (one,) = await registrations.everywhere(conn, organization_id=tenant.id)
     assert (one.state, one.note) == ("registered", "sent on Monday")
+    assert "The zeros of" not in page.words
+    page = await root.submit(await root.get(HERE), HERE, **typed, network="643-98")
+    assert "Recorded: PADARIA, Being registered. The zeros of 643-98 cannot be checked" in page.words, page.words
     assert "PADARIA" not in (await root.get(f"{HERE}?organization=Nobody")).words
 
 

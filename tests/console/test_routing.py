@@ -66,7 +66,10 @@ async def test_a_route_is_added_after_a_look_at_what_it_moves(
 ) -> None:
     await yesterday(pool, tenant, "MZ", 41)
     await yesterday(pool, tenant, "ZA", 59)
+    page = await root.submit(await root.get(NEW), NEW, name="odd", network="643-98", **at(backup, 10))
+    assert "The zeros of 643-98 cannot be checked" in page.words
     page = await root.submit(await root.get(NEW), NEW, name="moz", country="mz", note="as agreed", **at(backup, 10))
+    assert "The zeros of" not in page.words
     # Of two suppliers that share, one now carries all of Mozambique.
     assert "It moves 20.5 % of yesterday's 100 messages." in page.words
     assert "20 from main to backup" in page.words

@@ -100,6 +100,9 @@ async def test_differences_are_shown_before_a_card_is_imported(pool: Pool, root:
     assert "change 1, remove 0 and leave 2" in again.words
     assert "1 price changes by more than 20 %" in again.words
     assert "+44.4 %" in again.words
+    assert "The zeros of" not in again.words
+    odd = await sent(root, CARD.replace("643,04", "643,98"), target=main)
+    assert "The zeros of 643-98 cannot be checked" in odd.words, odd.words
     whole = await sent(root, "\n".join(CARD.split("\n")[:2]), target=main, whole="yes")
     assert "remove 2 and leave 1" in whole.words
     assert await listed(pool, "cost") == [("main", 3)]

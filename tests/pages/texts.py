@@ -17,6 +17,7 @@ from heliograph.base.network import smtp
 from heliograph.console import places as console_places
 from heliograph.console import typed
 from heliograph.console.administration import installation
+from heliograph.console.approvals import senders
 from heliograph.console.credentials import keying
 from heliograph.console.messages import wording
 from heliograph.console.money import wallets
@@ -120,6 +121,7 @@ def texts() -> set[str]:
     found |= {*REPLY_LANGUAGES.values(), *configuring.HOW.values(), *configuring.WRONG.values()}
     found |= {*typed.WRONG.values(), *wallets.WRONG.values(), *installation.WRONG.values()}
     found |= {*keying.WRONG.values(), *ruling.WRONG.values(), *ruling.DONE.values(), *ruling.KINDS.values()}
+    found |= {*senders.UNDONE.values()}
     found |= {*SCOPES.values(), *ACTIONS.values(), *SUMMARIES.values()}
     found |= {one.label for one in (*places.ACTIONS, *console_places.ACTIONS)}
     found |= {column.label for offered in listing.COLUMNS.values() for column in offered}

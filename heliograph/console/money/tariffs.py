@@ -17,6 +17,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.base.money import is_currency
 from heliograph.console.acting import acting_for
 from heliograph.console.money import rate_calendar
+from heliograph.networks import plan
 from heliograph.pages.answers import Answer, Download, Page, Redirect, refused
 from heliograph.pages.pieces import pasted
 from heliograph.pages.pieces.charts import MARK
@@ -133,7 +134,9 @@ async def import_(request: Request) -> Answer:
     except Invalid as refusal:
         return refused("money/tariff_import.html", refusal, await _import_values(request, text=text))
     if card is None:
-        return Page(template="money/tariff_import.html", values=await _import_values(request, text=text, checked=done))
+        values = await _import_values(request, text=text, checked=done)
+        values["unlisted"] = plan.unlisted(rate.network for _, rate in given)
+        return Page(template="money/tariff_import.html", values=values)
     count = request.locale.number
     said = request.text(
         "Imported: %(added)s added, %(changed)s changed, %(removed)s removed, %(unchanged)s as they were.",

@@ -15,6 +15,7 @@ from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.routing.changing import previewed
 from heliograph.console.routing.descriptions import network_error
 from heliograph.console.routing.listing import HERE
+from heliograph.networks import plan
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.forms import figures, leaving
 from heliograph.pages.requests import Request
@@ -111,6 +112,7 @@ async def _submit(request: Request, one: StoredRoute | None) -> Answer:
                     id = await work(conn)
                 return await _saved(request, conn, one, id)
             values |= await previewed(request, conn, work, one)
+            values["unlisted"] = plan.unlisted([wanted.network or ""])
         except Invalid as refusal:
             said = WRONG | {("network", "pattern"): network_error(given.get("network", ""))}
             return refused("routing/form.html", form_errors(refusal, said), values)

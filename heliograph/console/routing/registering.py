@@ -10,6 +10,7 @@ from heliograph.accounts import organizations
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.console.acting import acting_for
 from heliograph.console.routing.descriptions import network_error
+from heliograph.networks import plan
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page, Redirect, form_errors, refused
 from heliograph.pages.requests import Request
@@ -67,6 +68,8 @@ async def register(request: Request) -> Answer:
         return refused("routing/registrations.html", wrong, await _values(request, form))
     state = request.text(words.REGISTRATIONS[form["state"]])
     said = request.text("Recorded: %(sender)s, %(state)s.", sender=sender.value, state=state)
+    if warning := plan.unlisted([form["network"]]):
+        said = f"{said} {request.locale.sentence(warning)}"
     return Redirect(location=request.to(HERE, organization=one.name), notice=said)
 
 
