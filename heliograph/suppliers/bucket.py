@@ -25,6 +25,8 @@ _FASTER = 4.0
 _BURST = 0.05
 _FINER = 0.01
 _AHEAD = 0.25
+#: The shortest wait worth a timer, seconds: those of an event loop are no finer, and uvloop's fire at once.
+_TICK = 0.001
 _UNLIMITED = float("inf")
 #: Accepted segments are counted by tenths of the last second.
 _TENTHS = 10
@@ -80,11 +82,12 @@ class Bucket:
         return 1 << 30 if self._rate == _UNLIMITED else max(1, int(self._rate * _AHEAD))
 
     def wait(self, now: float) -> float:
-        """Seconds until a segment may leave."""
+        """Seconds until a segment may leave: 0, or long enough for a timer."""
         if self._rate == _UNLIMITED:
             return 0.0
         self._refill(now)
-        return max(0.0, (1.0 - self._tokens) / self._rate)
+        missing = 1.0 - self._tokens
+        return max(_TICK, missing / self._rate) if missing > 0 else 0.0
 
     def slow(self, now: float) -> None:
         """The supplier throttled us."""
