@@ -105,6 +105,46 @@ async def test_no_more_requests_are_open_than_the_window_and_each_has_its_outcom
     assert await line.send(submission()) == [Verdict.UNREACHABLE]
 
 
+async def test_before_its_start_and_after_its_stop_nothing_leaves(supplier: Aggregator) -> None:
+    """Before its start it raised; after its stop it still counted as ready, with all its sessions."""
+    line = Line(supplier.base_url, requests_per_second=5.0)
+    assert await line.send(submission()) == [Verdict.UNREACHABLE]
+    line.connector.set_sessions(3)
+    await line.connector.start()
+    assert (line.connector.ready(), line.connector._bucket.rate) == (True, 15.0)
+    await line.connector.stop(grace=1.0)
+    assert (line.connector.ready(), line.connector.health().sessions) == (False, 0)
+    assert await line.send(submission()) == [Verdict.UNREACHABLE]
+    assert supplier.requests == 0
+
+
+async def test_what_waits_for_a_full_window_sleeps_until_it_is_woken(supplier: Aggregator) -> None:
+    """It woke up a thousand times a second."""
+    supplier.options = msgspec.structs.replace(supplier.options, latency=0.1)
+    line = Line(supplier.base_url, window=1, queue_seconds=60.0)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    some = [submission() for _ in range(2)]
+    for one in some:
+        line.connector.submit(one)
+    await until(lambda: supplier.requests == 1)
+    timer = line.connector._timer
+    assert timer is not None
+    assert timer.when() > asyncio.get_running_loop().time() + 30, "until it has waited for too long"
+    await until(lambda: len(line.outcomes) == 2)
+    assert {one.verdict for one in line.outcomes.values()} == {Verdict.ACCEPTED}, "the answer has woken it"
+    await line.connector.stop(grace=1.0)
+
+
+async def test_what_waited_for_a_full_window_then_waits_for_its_token(supplier: Aggregator) -> None:
+    """The window is free again before the rate allows the next request."""
+    line = Line(supplier.base_url, window=1, queue_seconds=60.0, requests_per_second=5.0)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    assert await line.send(*(submission() for _ in range(3))) == [Verdict.ACCEPTED] * 3
+    await line.connector.stop(grace=1.0)
+
+
 async def test_nobody_there_is_unreachable_and_no_answer_is_unknown(supplier: Aggregator) -> None:
     with held_port() as port:
         line = Line(f"http://127.0.0.1:{port}")
@@ -391,6 +431,81 @@ async def test_a_module_that_fails_before_anything_has_left_leaves_no_message_in
     assert line.connector.health().last_error == "cannot be written: KeyError"
     assert (line.connector.health().submitted, supplier.requests) == (0, 0)
     await line.connector.stop(grace=0.0)
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_a_module_that_returns_no_request_keeps_no_place_in_the_window(supplier: Aggregator, batch: int) -> None:
+    """Its messages had no outcome, and those behind them stayed where they were."""
+
+    def nothing(*_: Any) -> Any:
+        return None
+
+    made = kinds.HTTP["africastalking"]
+    assert made.batch is not None
+    kind = msgspec.structs.replace(made, request=nothing, batch=msgspec.structs.replace(made.batch, request=nothing))
+    line = Line(supplier.base_url, kind=kind, batch=batch, window=1)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    assert await line.send(*(submission(_to(n)) for n in range(3))) == [Verdict.UNREACHABLE] * 3
+    assert (line.connector.health().in_flight, line.connector.capacity()) == (0, batch)
+    await line.connector.stop(grace=0.0)
+
+
+async def test_messages_that_a_module_cannot_compare_are_sent_alone(supplier: Aggregator) -> None:
+    """They waited for ever, and with them all others of the account."""
+    some = [submission(_to(n)) for n in range(6)]
+    bad = {some[0].message_id, some[3].message_id}
+
+    def alike(one: Submission) -> Any:
+        if one.message_id in bad:
+            raise KeyError("sender")
+        return one.text
+
+    made = kinds.HTTP["africastalking"]
+    assert made.batch is not None
+    kind = msgspec.structs.replace(made, batch=msgspec.structs.replace(made.batch, alike=alike))
+    line = Line(supplier.base_url, kind=kind, batch=10)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    with capture_logs() as logged:
+        assert await line.send(*some) == [Verdict.ACCEPTED] * 6
+    assert supplier.requests == 4, "0, 1 and 2, 3, 4 and 5"
+    said = [entry for entry in logged if entry["event"] == "supplier's messages not compared"]
+    assert {entry["message_id"] for entry in said} == {str(id) for id in bad}
+    assert [(entry["log_level"], entry["error"]) for entry in said] == [("error", "KeyError")] * 2
+    await line.connector.stop(grace=1.0)
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+async def test_an_outcome_handler_that_raises_harms_nobody_else(supplier: Aggregator, batch: int) -> None:
+    """The other messages of a request had no outcome, and a stop left the connections open."""
+    seen: list[Verdict] = []
+
+    def fails(_: Submission, outcome: Outcome) -> None:
+        seen.append(outcome.verdict)
+        raise RuntimeError("a bug")
+
+    values = {"base_url": supplier.base_url, "username": "acme", "batch": batch, "window": 1, "queue_seconds": 0.5}
+    connector = connect(kinds.HTTP["africastalking"], Account(uuid4(), values, SECRET), fails)
+    await connector.start()
+    connector.set_sessions(3)
+    for n in range(3):
+        connector.submit(submission(_to(n)))
+    await until(lambda: len(seen) == 3)
+    assert (set(seen), connector.capacity()) == ({Verdict.ACCEPTED}, 3 * batch)
+    connector.set_sessions(1)
+    # One is under way, one has waited for too long, and one is still waiting at the end.
+    supplier.options = msgspec.structs.replace(supplier.options, latency=30.0)
+    asked = supplier.requests
+    connector.submit(submission(_to(1)))
+    connector.submit(submission(_to(1)))
+    await until(lambda: len(seen) == 4)
+    assert (seen[3], supplier.requests) == (Verdict.BUSY, asked + 1)
+    connector.submit(submission(_to(1)))
+    await connector.stop(grace=0.0)
+    assert seen[4:] == [Verdict.UNREACHABLE, Verdict.UNKNOWN]
+    connector.submit(submission())
+    await until(lambda: len(seen) == 7)
 
 
 async def test_nobody_there_is_unreachable_for_all(lister: Aggregator) -> None:

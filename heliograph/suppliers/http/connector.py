@@ -16,6 +16,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 import structlog
@@ -49,6 +50,7 @@ log = structlog.get_logger(__name__)
 SHORT_CODE = 8
 #: Seconds for requests still open when a worker stops, after its grace period.
 _LAST = 1.0
+_NEVER = float("inf")
 #: Suppliers are chosen by operators, so they may be on this machine or behind a VPN.
 _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
 #: Why there was no answer, by kind of `http.answers.Failure`.
@@ -75,8 +77,8 @@ class _Waiting(msgspec.Struct, frozen=True, gc=False):
     #: When it began to wait, seconds, monotonic.
     since: float
     submission: Submission
-    #: It gets a request of its own: one for several messages could not be written.
-    is_alone: bool = False
+    #: See `HttpConnector._likeness`.
+    like: Any
 
 
 class HttpConnector:
@@ -102,6 +104,7 @@ class HttpConnector:
         self._tasks: set[asyncio.Task[None]] = set()
         self._all_ended = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = _NEVER
         #: No requests before this time: the supplier asked for a pause.
         self._paused_until = 0.0
         #: How often it throttled us.
@@ -117,7 +120,7 @@ class HttpConnector:
         """Nothing to connect yet; returns at once."""
         settings = self._settings
         self._loop = asyncio.get_running_loop()
-        self._bucket = Bucket(settings.requests_per_second, self._loop.time())
+        self._bucket = Bucket(settings.requests_per_second * max(1, self._sessions), self._loop.time())
         rules = ClientRules(
             seconds=settings.response_seconds,
             connect_seconds=min(settings.connect_seconds, settings.response_seconds),
@@ -162,9 +165,9 @@ class HttpConnector:
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
         if not self._running or self._stopping:
-            self._loop.call_soon(self._on_outcome, submission, _unreachable(said("stopped")))
+            asyncio.get_running_loop().call_soon(self._report, submission, _unreachable(said("stopped")))
             return
-        self._waiting.append(_Waiting(self._loop.time(), submission))
+        self._waiting.append(_Waiting(self._loop.time(), submission, self._likeness(submission)))
         # Not called directly: an outcome could follow at once, before dispatch knows about the submission.
         self._loop.call_soon(self._pump)
 
@@ -211,7 +214,7 @@ class HttpConnector:
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
-            self._on_outcome(self._waiting.popleft().submission, _unreachable(said("stopped")))
+            self._report(self._waiting.popleft().submission, _unreachable(said("stopped")))
         await self._until_ended(grace)
         await self._client.close()  # ends open requests, each with its outcome
         await self._until_ended(_LAST)
@@ -220,6 +223,7 @@ class HttpConnector:
             task.cancel()
         for number, some in list(self._open.items()):
             self._end(number, *[_unreachable(said("stopped"))] * len(some))
+        self._running = False
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -231,46 +235,71 @@ class HttpConnector:
         """Start as many requests as may be open."""
         if self._stopping:
             return
-        now = self._loop.time()
-        while self._waiting and now - self._waiting[0].since > self._settings.queue_seconds:
-            self._on_outcome(self._waiting.popleft().submission, _no_room())
+        now, longest = self._loop.time(), self._settings.queue_seconds
+        while self._waiting and self._waiting[0].since + longest <= now:
+            self._report(self._waiting.popleft().submission, _no_room())
         while self._waiting and len(self._open) < self._window and now >= self._paused_until:
             tokens = self._bucket.available(now)
             if tokens <= 0:
                 break
             self._begin(self._next(tokens))
-        if self._waiting and self._timer is None:
-            wait = max(self._bucket.wait(now), self._paused_until - now, 0.001)
-            self._timer = self._loop.call_later(min(wait, self._settings.queue_seconds), self._again)
+        if self._waiting:
+            # The end of a request, or another session, makes room in a full window, and pumps by itself.
+            has_room = len(self._open) < self._window
+            at = max(now + self._bucket.wait(now), self._paused_until) if has_room else _NEVER
+            self._wake_at(min(at, self._waiting[0].since + longest))
+
+    def _wake_at(self, at: float) -> None:
+        """Pump again at this time, or earlier."""
+        if at < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = self._loop.call_at(at, self._again)
+
+    def _again(self) -> None:
+        self._timer, self._timer_at = None, _NEVER
+        self._pump()
 
     def _next(self, tokens: float) -> list[_Waiting]:
         """The messages for one request: as many waiting ones, in order, as it may hold."""
         first = self._waiting.popleft()
-        most, batch = min(self._most, int(tokens)), self._kind.batch
-        if most <= 1 or batch is None or first.is_alone:
-            return [first]
-        some, recipients, like = [first], {first.submission.to}, batch.alike(first.submission)
+        some, recipients, most = [first], {first.submission.to}, min(self._most, int(tokens))
         while self._waiting and len(some) < most:
             one = self._waiting[0]
-            to = one.submission.to
             # An answer identifies messages by their recipients.
-            if one.is_alone or to in recipients or batch.alike(one.submission) != like:
+            if one.submission.to in recipients or one.like != first.like:
                 break
             some.append(self._waiting.popleft())
-            recipients.add(to)
+            recipients.add(one.submission.to)
         return some
+
+    def _likeness(self, submission: Submission) -> Any:
+        """Messages share a request only if this is equal; a new object for one that is to be sent alone."""
+        if self._most <= 1 or self._kind.batch is None:
+            return None
+        try:
+            return self._kind.batch.alike(submission)
+        except Exception as error:
+            log.exception(
+                "supplier's messages not compared",
+                kind=self._kind.name,
+                error=type(error).__name__,
+                message_id=str(submission.message_id),
+            )
+            return object()
 
     def _begin(self, some: list[_Waiting]) -> None:
         self._begun += 1
-        self._open[self._begun] = tuple([one.submission for one in some])
-        if len(some) == 1:
-            self._send(self._begun, some[0].submission)
-        else:
-            self._send_several(self._begun, some)
-
-    def _again(self) -> None:
-        self._timer = None
-        self._pump()
+        number = self._begun
+        self._open[number] = tuple([one.submission for one in some])
+        try:
+            if len(some) == 1:
+                self._send(number, some[0].submission)
+            else:
+                self._send_several(number, some)
+        except Exception as error:
+            self._loop.call_soon(self._end, number, *[self._not_written(number, error)] * len(some))
 
     async def _until_ended(self, seconds: float) -> None:
         if self._open:
@@ -293,9 +322,6 @@ class HttpConnector:
             )
             self._loop.call_soon(self._end, number, refused)
             return
-        except Exception as error:
-            self._loop.call_soon(self._end, number, self._not_written(number, error))
-            return
         self._ask(number, request, [message], partial(self._answered, number, message))
 
     def _send_several(self, number: int, some: list[_Waiting]) -> None:
@@ -307,10 +333,7 @@ class HttpConnector:
         except ValueError:
             # Each is sent alone, as the window allows, so that only the one that cannot be written is refused.
             del self._open[number]
-            self._waiting.extendleft(_Waiting(one.since, one.submission, True) for one in reversed(some))
-            return
-        except Exception as error:
-            self._loop.call_soon(self._end, number, *[self._not_written(number, error)] * len(some))
+            self._waiting.extendleft(_Waiting(one.since, one.submission, object()) for one in reversed(some))
             return
         self._ask(number, request, messages, partial(self._answered_several, number, messages))
 
@@ -398,13 +421,15 @@ class HttpConnector:
     def _end(self, number: int, *outcomes: Outcome) -> None:
         """A request has ended; `outcomes` of its messages, in order."""
         for submission, outcome in zip(self._open.pop(number), outcomes, strict=True):
-            self._tell(submission, outcome)
+            self._learn(outcome)
+            self._report(submission, outcome)
         if self._stopping and not self._open:
             self._all_ended.set()
         if self._waiting:
             self._pump()
 
-    def _tell(self, submission: Submission, outcome: Outcome) -> None:
+    def _learn(self, outcome: Outcome) -> None:
+        """Apply what an outcome says about the account, beyond the message."""
         now = self._loop.time()
         if outcome.verdict is Verdict.ACCEPTED:
             self._bucket.accepted(now)
@@ -416,7 +441,12 @@ class HttpConnector:
                 self._paused_until = max(self._paused_until, now + min(outcome.retry_after, 60.0))
         if outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
             self._last_error = joined([outcome.code, outcome.detail], " ")
-        self._on_outcome(submission, outcome)
+
+    def _report(self, submission: Submission, outcome: Outcome) -> None:
+        try:
+            self._on_outcome(submission, outcome)
+        except Exception:
+            log.exception("http_outcome_handler_failed", message_id=str(submission.message_id))
 
 
 def _is_remembered(request: Request) -> bool:
