@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ import uvloop
 from smpp_peer import Line, Peer, PeerAccount, submission, until
 from structlog.testing import capture_logs
 
-from heliograph.suppliers.contract import Account, Submission, Verdict
+from heliograph.suppliers.contract import Account, OnAnswered, Submission, Verdict
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import connect
 
@@ -160,6 +161,39 @@ async def test_a_receipt_is_answered_only_after_it_was_stored(peer: Peer, accoun
     assert not peer.got(p.DeliverSmResp)
     account.gate.set()
     await until(lambda: peer.got(p.DeliverSmResp))
+
+
+async def test_a_handler_of_answers_that_raises_leaves_nothing_unanswered(peer: Peer) -> None:
+    """What had arrived meanwhile was answered only once more had arrived."""
+    batches: list[int] = []
+    may_go_on = asyncio.Event()
+
+    def fails(_: Sequence[int]) -> None:
+        raise RuntimeError("a bug")
+
+    async def take(inbound: Sequence[Any]) -> OnAnswered:
+        batches.append(len(inbound))
+        await may_go_on.wait()
+        return fails
+
+    async def nothing(receipts: Sequence[Any]) -> None:
+        raise AssertionError
+
+    settings = {"host": "127.0.0.1", "port": peer.port, "system_id": "esme", "tls": False}
+    connector = connect(Account(UUID(int=1), settings, "secret"), lambda *_: None, nothing, take)
+    await connector.start()
+    connector.set_sessions(1)
+    await until(lambda: connector.health().sessions == 1)
+    with capture_logs() as logged:
+        peer.lines[0].send(p.DeliverSm(1, source_addr="258841234567", short_message=b"one"))
+        await until(lambda: batches == [1])
+        peer.lines[0].send(p.DeliverSm(2, source_addr="258841234567", short_message=b"two"), p.EnquireLink(3))
+        await until(lambda: peer.got(p.EnquireLinkResp))
+        may_go_on.set()
+        await until(lambda: len(peer.got(p.DeliverSmResp)) == 2)
+    assert [pdu.status for pdu in peer.got(p.DeliverSmResp)] == [0, 0]
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["smpp_answered_handler_failed"] * 2
+    await connector.stop(grace=0.2)
 
 
 async def test_what_cannot_be_stored_is_asked_for_again(peer: Peer, account: PeerAccount) -> None:
@@ -364,6 +398,57 @@ async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
     assert outcome.verdict is Verdict.UNREACHABLE
     await account.connector.stop(grace=0.1)
     assert sorted(outcome.verdict for _, outcome in account.outcomes) == ["unknown", "unreachable"]
+
+
+async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Peer) -> None:
+    """Its lease has ended meanwhile, and another worker may have sent it: it was sent once more."""
+    submits: list[tuple[Line, p.SubmitSm]] = []
+    peer.on_submit = lambda line, pdu: submits.append((line, pdu))
+    account = await PeerAccount(peer.port, window=1, queue_seconds=0.2).start()
+    first, waiting = account.submit(2)
+    await until(lambda: submits)
+    # The answer, which makes room, arrives during the standstill.
+    line, pdu = submits[0]
+    line.send(p.SubmitSmResp(pdu.sequence, 0, "id1"))
+    time.sleep(0.5)  # noqa: ASYNC251
+    await account.ended(2)
+    verdicts = {one.message_id: outcome.verdict for one, outcome in account.outcomes}
+    assert verdicts == {first.message_id: Verdict.ACCEPTED, waiting.message_id: Verdict.UNREACHABLE}
+    await account.connector.stop(grace=0.2)
+    assert len(submits) == 1
+
+
+async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) -> None:
+    """It waited until each of their submits had been answered, or had timed out."""
+    peer.on_submit = lambda line, pdu: None
+    account = await PeerAccount(peer.port, sessions=2, window=2, response_seconds=300).start(bound=2)
+    account.submit(4)
+    await until(lambda: len(peer.got(p.SubmitSm)) == 4)
+    account.connector.set_sessions(1)
+    await asyncio.wait_for(account.connector.stop(grace=0.05), 120)
+    assert [outcome.verdict for _, outcome in account.outcomes] == [Verdict.UNKNOWN] * 4
+    assert peer.lines == []
+
+
+async def test_a_machine_out_of_threads_does_not_end_a_link(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never tried again, and nobody was told."""
+    loop = asyncio.get_running_loop()
+    found = loop.getaddrinfo
+    left = [RuntimeError("can't start new thread")]
+
+    async def look_up(*asked: Any, **more: Any) -> Any:
+        if left:
+            raise left.pop()
+        return await found(*asked, **more)
+
+    monkeypatch.setattr(loop, "getaddrinfo", look_up)
+    account = PeerAccount(peer.port)
+    with capture_logs() as logged:
+        await account.start()
+    assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["smpp_connect_failed"]
+    (down,) = [entry for entry in logged if entry["event"] == "smpp_down"]
+    assert down["error"] == "cannot connect: can't start new thread"
+    await account.connector.stop(grace=0.2)
 
 
 @pytest.mark.parametrize("status", [0x05, 0x0D])

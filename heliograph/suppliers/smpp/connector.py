@@ -123,7 +123,8 @@ class SmppConnector:
         # One list of links per session: a transceiver, or a transmitter and a receiver.
         self._sessions: list[list[Link]] = []
         self._transmitters: list[Link] = []
-        self._leaving: set[asyncio.Task[None]] = set()
+        #: Surplus sessions that finish their window, by the task that closes them.
+        self._leaving: dict[asyncio.Task[None], list[Link]] = {}
         self._queue: deque[Attempt] = deque()
         self._queued = 0  # segments in `_queue`
         self._started: list[Attempt] = []  # messages with segments both sent and unsent
@@ -179,8 +180,8 @@ class SmppConnector:
             self._sessions.remove(links)
             self._transmitters.remove(links[0])
             task = self._loop.create_task(self._leave(links))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            self._leaving[task] = links
+            task.add_done_callback(self._leaving.pop)
 
     def slow(self, pause: float) -> None:
         """Another worker was throttled. SMPP has no pause."""
@@ -289,7 +290,8 @@ class SmppConnector:
             await asyncio.wait([self._all_ended], timeout=grace)
         for intake in (self._receipts, self._inbound):
             await intake.drain(max(0.0, until - self._loop.time()))
-        links = [link for session in self._sessions for link in session]
+        # Those that are leaving have no more time than the others.
+        links = [link for session in [*self._sessions, *self._leaving.values()] for link in session]
         if links:
             await asyncio.gather(*(link.stop(max(0.0, until - self._loop.time())) for link in links))
         if self._leaving:
@@ -401,6 +403,11 @@ class SmppConnector:
     def _pump(self) -> None:
         """Send as much as window and rate allow: first the rest of messages already begun, then new ones."""
         now = self._loop.time()
+        # If this process stood still, their leases have ended, and other workers may have taken them over.
+        while self._queue and self._queue[0].at + self._settings.queue_seconds <= now:
+            attempt = self._queue.popleft()
+            self._queued -= len(attempt.submission.segments)
+            self._end_soon(attempt, unreachable(said("no room in the window")))
         tokens = self._bucket.available(now)
         if self._started:
             for attempt in list(self._started):
@@ -455,11 +462,6 @@ class SmppConnector:
 
     def _timer_fired(self) -> None:
         self._timer, self._timer_at = None, _NEVER
-        late = self._loop.time() - self._settings.queue_seconds
-        while self._queue and self._queue[0].at <= late:
-            attempt = self._queue.popleft()
-            self._queued -= len(attempt.submission.segments)
-            self._end(attempt, unreachable(said("no room in the window")))
         self._pump()
 
     def _roomiest(self) -> Link | None:

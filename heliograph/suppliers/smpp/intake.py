@@ -99,10 +99,17 @@ class PduIntake(Generic[Item]):
                     place for place, (_, connection, pdu) in enumerate(batch) if connection.respond(pdu, status)
                 ]
                 if on_answered is not None:
-                    on_answered(answered)
+                    self._tell(on_answered, answered)
         finally:
             self._runner = None
             self._release()
+
+    def _tell(self, on_answered: OnAnswered, answered: Sequence[int]) -> None:
+        """The items are stored and answered; whatever goes wrong in here, the next batch follows."""
+        try:
+            on_answered(answered)
+        except Exception:
+            log.exception("smpp_answered_handler_failed", intake=self._name, count=len(answered))
 
     def _wait(self) -> None:
         """Restart the timeout of the batch in flight, if a connection is waiting for it."""

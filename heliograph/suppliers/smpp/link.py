@@ -324,7 +324,10 @@ class Link:
             refused: int | None = None
             try:
                 connection = await self._connect()
-            except (OSError, TimeoutError, ValueError) as error:
+            except Exception as error:
+                # Anything else is a mistake, or this machine has run out of threads: that may pass, too.
+                if not isinstance(error, OSError | ValueError):
+                    log.exception("smpp_connect_failed", link=self.name)
                 self.last_error = said("cannot connect: %(why)s", why=str(error) or type(error).__name__)
             else:
                 await connection.closed
@@ -347,10 +350,7 @@ class Link:
                 continue
 
     async def _connect(self) -> Connection:
-        """Connect to the next address of the next host.
-
-        Raises OSError (which includes ssl errors), TimeoutError, or ValueError for an invalid host name.
-        """
+        """Connect to the next address of the next host. Raises OSError, or ValueError for an invalid host name."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(settings.connect_seconds):
