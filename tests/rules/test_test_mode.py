@@ -124,3 +124,36 @@ async def test_a_submission_has_an_outcome_even_if_its_early_receipt_cannot_be_s
     await until(lambda: bool(outcomes))
     assert outcomes[0].verdict is Verdict.UNREACHABLE
     await asyncio.wait_for(connector.stop(grace=1), 120)
+
+
+async def test_a_submission_has_an_outcome_even_if_its_text_cannot_be_encoded() -> None:
+    """It had none, and asking how many parts it has raised."""
+    outcomes: list[Outcome] = []
+
+    async def nothing(some: object) -> None:
+        raise AssertionError
+
+    connector = test_mode.Connector(lambda submission, outcome: outcomes.append(outcome), nothing)
+    one = Submission(UUID(int=9), 1, "258841230000", "X", "ж", "gsm7", 1)
+    assert (connector.parts(one), connector.billed(one)) == (1, 1)
+    connector.submit(one)
+    await until(lambda: bool(outcomes))
+    assert (outcomes[0].verdict, len(outcomes[0].parts)) == (Verdict.ACCEPTED, 1)
+
+
+async def test_what_is_open_at_the_end_is_unknown_and_what_comes_after_it_is_not_taken() -> None:
+    outcomes: list[Outcome] = []
+
+    async def hangs(some: object) -> None:
+        await asyncio.Event().wait()
+
+    connector = test_mode.Connector(lambda submission, outcome: outcomes.append(outcome), hangs)
+    one = Submission(UUID(int=9), 1, "258841230007", "X", "hi", "gsm7", 1)
+    connector.submit(one)
+    await asyncio.wait_for(connector.stop(grace=0), 120)
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.UNKNOWN]
+    assert (connector.ready(), connector.capacity(), connector.health().in_flight) == (False, 0, 0)
+    connector.submit(one)
+    assert len(outcomes) == 1, "never from within"
+    await until(lambda: len(outcomes) == 2)
+    assert outcomes[1].verdict is Verdict.UNREACHABLE

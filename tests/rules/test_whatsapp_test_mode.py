@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from uuid import UUID
+
 import pytest
 
 from heliograph.base.database.pool import Pool
 from heliograph.queue import leases
 from heliograph.queue.backlog import claim_once
+from heliograph.suppliers.contract import Verdict
+from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.whatsapp.dispatch import test_mode
 from tests.rules.dispatching_whatsapp import Bench, attempts, queued, row_of
-from tests.rules.factories import endpoint, events_of
+from tests.rules.factories import endpoint, events_of, until
 from tests.rules.whatsapp_factories import check_wallets, made, message
 
 
@@ -72,3 +77,21 @@ async def test_a_reply_of_a_test_key_needs_no_window_any_more_and_a_held_number_
     await bench.round()
     await bring(bench)
     assert (await row_of(pool, id))["status"] == "read"
+
+
+async def test_what_is_open_at_the_end_is_unknown_and_what_comes_after_it_is_not_taken() -> None:
+    outcomes: list[CloudOutcome] = []
+
+    async def hangs(id: UUID) -> None:
+        await asyncio.Event().wait()
+
+    connector = test_mode.Connector(lambda submission, outcome: outcomes.append(outcome), hangs)
+    one = CloudSubmission(UUID(int=9), 1, "+258840000007", b"{}")
+    connector.submit(one)
+    await asyncio.wait_for(connector.stop(grace=0), 120)
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.UNKNOWN]
+    assert (connector.capacity(), connector.health().usable, connector.health().in_flight) == (0, False, 0)
+    connector.submit(one)
+    assert len(outcomes) == 1, "never from within"
+    await until(lambda: len(outcomes) == 2)
+    assert outcomes[1].verdict is Verdict.UNREACHABLE

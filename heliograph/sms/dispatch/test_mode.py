@@ -61,23 +61,27 @@ class Connector:
         self._on_outcome = on_outcome
         self._on_receipts = on_receipts
         self._open: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     async def start(self) -> None:
         """There is nothing to connect to."""
 
     def ready(self) -> bool:
-        return True
+        return not self._stopping
 
     def capacity(self) -> int:
-        return WINDOW - len(self._open)
+        return 0 if self._stopping else WINDOW - len(self._open)
 
     def parts(self, submission: Submission) -> int:
-        return len(submission.segments)
+        return submission.count
 
     def billed(self, submission: Submission) -> int:
-        return len(submission.segments)
+        return submission.count
 
     def submit(self, submission: Submission) -> None:
+        if self._stopping:
+            asyncio.get_running_loop().call_soon(self._on_outcome, submission, Outcome(Verdict.UNREACHABLE))
+            return
         task = asyncio.create_task(self._take(submission))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -92,22 +96,28 @@ class Connector:
         return Health(sessions=1, in_flight=len(self._open))
 
     async def stop(self, *, grace: float) -> None:
+        self._stopping = True
         if self._open:
-            await asyncio.wait(self._open, timeout=grace)
+            _, late = await asyncio.wait(self._open, timeout=grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
 
     async def _take(self, submission: Submission) -> None:
+        count = submission.count
         if submission.to.endswith(EARLY):
-            receipts = _receipts(submission.message_id, submission.to, submission.sender, len(submission.segments))
+            receipts = _receipts(submission.message_id, submission.to, submission.sender, count)
             try:
                 await self._on_receipts(receipts)
+            except asyncio.CancelledError:
+                self._on_outcome(submission, Outcome(Verdict.UNKNOWN))
+                return
             except Exception:
                 # The database is unavailable. Every submission needs an outcome, or its message would wait for ever.
                 self._on_outcome(submission, Outcome(Verdict.UNREACHABLE))
                 return
-        parts = tuple(
-            Part(number, _key(submission.message_id, number), "test")
-            for number in range(1, len(submission.segments) + 1)
-        )
+        parts = tuple(Part(number, _key(submission.message_id, number), "test") for number in range(1, count + 1))
         self._on_outcome(submission, Outcome(Verdict.ACCEPTED, parts))
 
 

@@ -50,17 +50,22 @@ class Connector:
         self._on_outcome = on_outcome
         self._on_early = on_early
         self._open: set[asyncio.Task[None]] = set()
+        self._stopping = False
 
     async def start(self) -> None:
         """Nothing to open."""
 
     def capacity(self) -> int:
-        return WINDOW - len(self._open)
+        return 0 if self._stopping else WINDOW - len(self._open)
 
     def pair_wait(self, recipient: str) -> float:
         return 0.0
 
     def submit(self, submission: CloudSubmission) -> None:
+        if self._stopping:
+            nothing = CloudOutcome(Verdict.UNREACHABLE, code="stopped")
+            asyncio.get_running_loop().call_soon(self._on_outcome, submission, nothing)
+            return
         task = asyncio.create_task(self._take(submission))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -72,16 +77,24 @@ class Connector:
         """See `hold`."""
 
     def health(self) -> CloudHealth:
-        return CloudHealth(usable=True, in_flight=len(self._open), queued=0, rate=float(WINDOW))
+        return CloudHealth(usable=not self._stopping, in_flight=len(self._open), queued=0, rate=float(WINDOW))
 
     async def stop(self, *, grace: float) -> None:
+        self._stopping = True
         if self._open:
-            await asyncio.wait(self._open, timeout=grace)
+            _, late = await asyncio.wait(self._open, timeout=grace)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
 
     async def _take(self, submission: CloudSubmission) -> None:
         if submission.recipient.endswith(EARLY):
             try:
                 await self._on_early(submission.message_id)
+            except asyncio.CancelledError:
+                self._on_outcome(submission, CloudOutcome(Verdict.UNKNOWN, code="stopped"))
+                return
             except Exception:
                 # The database is unavailable. Every submission must get an outcome, or its message would wait forever.
                 self._on_outcome(submission, CloudOutcome(Verdict.UNREACHABLE))
