@@ -410,7 +410,7 @@ async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Pee
     # The answer, which makes room, arrives during the standstill.
     line, pdu = submits[0]
     line.send(p.SubmitSmResp(pdu.sequence, 0, "id1"))
-    time.sleep(0.5)  # noqa: ASYNC251
+    time.sleep(0.5)
     await account.ended(2)
     verdicts = {one.message_id: outcome.verdict for one, outcome in account.outcomes}
     assert verdicts == {first.message_id: Verdict.ACCEPTED, waiting.message_id: Verdict.UNREACHABLE}
