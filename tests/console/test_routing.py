@@ -517,3 +517,22 @@ async def test_a_route_is_found_and_says_what_it_earned(
         assert page.path == f"/console/routes/{(await stored(pool)).route.id}"
         assert "US$0.09 US$0.042 US$0.048" in page.words, page.words
         assert page.words.count("US$0.09") == 1
+
+
+async def test_a_route_that_workers_skip_says_so_before_it_is_saved(
+    pool: Pool, settings: Settings, root: Browser, main: UUID
+) -> None:
+    # Workers skip a route none of whose suppliers carries there: nothing of it waits, and others decide.
+    abroad = await add(pool, settings, "abroad", prefixes=["351"])
+    skipped = "It decides nothing: none of its suppliers carries to its destination."
+    page = await root.submit(await root.get(NEW), NEW, name="moz", country="MZ", **at(abroad, 10))
+    assert skipped in page.words, page.words
+    assert "abroad: does not carry there" in page.words
+    page = await root.submit(page, NEW, do="save")
+    assert skipped in page.words
+    assert "decides nothing" in (await root.get("/console/routes")).words
+    assert "its messages wait" not in page.words
+    # One whose suppliers carry there, but have no session, decides: its messages wait.
+    page = await root.submit(await root.get(NEW), NEW, name="pt", country="PT", **at(abroad, 10))
+    assert "none of its suppliers is available now: its messages wait, or expire" in page.words, page.words
+    assert skipped not in page.words

@@ -99,6 +99,10 @@ async def test_a_route_decides_is_explained_and_is_taken_back(pool: Pool, databa
     for network, is_warned in (("643-04", False), ("338-50", True)):
         tried = await cli("route", "add", "x", "--supplier", name, "--network", network, "--dry-run")
         assert (tried.status, "cannot be checked" in tried.err) == (0, is_warned), tried.err
+    assert (await cli("supplier", "set", "cheap", "prefixes=351")).status == 0
+    for country, is_skipped in (("MZ", True), ("PT", False)):
+        tried = await cli("route", "add", "x", "--supplier", "cheap", "--country", country, "--dry-run")
+        assert (tried.status, "the route decides nothing" in tried.err) == (0, is_skipped), tried.err
     for wrong, word in (
         (("add", "x", "--supplier", "nobody"), "no supplier 'nobody'"),
         (("add", "x"), "needs a supplier"),

@@ -28,7 +28,7 @@ from heliograph.routes import rules
 from heliograph.routes.lookup import Choice, Route
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import explaining, routing
-from heliograph.sms.management import rerouting
+from heliograph.sms.management import current_shares, rerouting
 from heliograph.sms.management.shifts import LookedUp
 
 app = group("Add, list, change, pause, remove and restore routes, which choose suppliers, and explain their choice.")
@@ -61,6 +61,10 @@ DryRun = Annotated[
 ]
 #: For `set`: the value that removes a condition.
 ANY = "any"
+SKIPPED = (
+    "the route decides nothing: none of its suppliers carries to its destination, so workers skip it, and the next "
+    "matching route or the suppliers' own prefixes decide"
+)
 
 
 @app.command("add")
@@ -381,11 +385,19 @@ def _change(
 ) -> None:
     """Make a change in one transaction and show the route; or, on a dry run, show its effect."""
 
+    async def judged(conn: Connection) -> dict[str, Any]:
+        shown = await work(conn)
+        if shown["state"] == "active":
+            route = (await rules.find(conn, route=shown["id"])).route
+            if current_shares.is_skipped(route, await routing.load(conn)):
+                say(SKIPPED)
+        return shown
+
     async def done(conn: Connection) -> dict[str, Any]:
         if not dry_run:
             async with conn.transaction():
-                return await work(conn)
-        _, found = await rerouting.tried(conn, work)
+                return await judged(conn)
+        _, found = await rerouting.tried(conn, judged)
         return {
             "dry_run": found.said,
             "messages": found.messages,

@@ -9,8 +9,9 @@ from uuid import UUID
 from heliograph.audit.reading import AuditEntry
 from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound
+from heliograph.console.engine.console_cache import cache_of
 from heliograph.console.routing import descriptions
-from heliograph.console.routing.listing import HERE
+from heliograph.console.routing.listing import HERE, Row
 from heliograph.pages.answers import Answer, Page, Redirect, refused
 from heliograph.pages.pieces import confirming
 from heliograph.pages.requests import Request
@@ -18,7 +19,7 @@ from heliograph.people.operators.roles import TRAFFIC_CHANGE
 from heliograph.routes import rules
 from heliograph.routes.rules import StoredRoute
 from heliograph.sms.dispatch import routing
-from heliograph.sms.management import rerouting
+from heliograph.sms.management import current_shares, rerouting
 
 #: Entries shown of the history of all routes.
 LISTED = 50
@@ -114,8 +115,10 @@ async def previewed(
 
     after, moved = await rerouting.tried(conn, done)
     names = await supplier_names(conn)
+    now = await current_shares.of_routes(conn, [after], cache_of(request).rates)
     return {
         "differences": descriptions.differences(request, before, after, names),
+        "row": Row(after, now.of(after)),
         "seen": "" if before is None else rerouting.mark(before),
         **descriptions.preview(moved, names),
     }

@@ -44,9 +44,15 @@ class Row(msgspec.Struct, frozen=True):
         return {one.supplier_id: one for one in self.places}
 
     @property
+    def is_skipped(self) -> bool:
+        """Whether it is active and decides nothing, because none of its suppliers ever carries its messages: workers
+        skip it."""
+        return self.stored.state == "active" and all(one.is_left_out for one in self.places)
+
+    @property
     def is_dead(self) -> bool:
-        """Whether it is active, but none of its suppliers is available now."""
-        return self.stored.state == "active" and not any(one.now for one in self.places)
+        """Whether it decides, but none of its suppliers is available now: its messages wait."""
+        return self.stored.state == "active" and not self.is_skipped and not any(one.now for one in self.places)
 
 
 async def show(request: Request) -> Answer:
@@ -70,7 +76,7 @@ async def show_one(request: Request) -> Answer:
     names = {supplier.id: supplier.name for supplier in now.suppliers}
     values = {
         "one": one,
-        "places": now.of(one),
+        "row": Row(one, now.of(one)),
         "earned": earned,
         "days": EARNED,
         "history": [descriptions.entry(request, entry, names) for entry in history],

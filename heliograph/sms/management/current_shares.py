@@ -26,6 +26,9 @@ from heliograph.sms.dispatch import adapting, explaining, routing
 from heliograph.sms.dispatch.explaining import Obstacle
 from heliograph.sms.dispatch.routing import Supplier
 
+#: Obstacles of suppliers that a worker's table leaves out of a route. A route with no others is skipped.
+NEVER = ("removed", "simulator", "elsewhere")
+
 
 class CurrentShare(msgspec.Struct, frozen=True, kw_only=True):
     """One supplier of a route, or of traffic without a route."""
@@ -49,6 +52,11 @@ class CurrentShare(msgspec.Struct, frozen=True, kw_only=True):
     is_throttled: bool
     #: Its maximum rate in messages per second, over all sessions; None: no limit is set.
     limit: float | None
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it never carries this route's messages, so that they do not wait for it."""
+        return self.obstacle is not None and self.obstacle.code in NEVER
 
 
 class CurrentShares(msgspec.Struct, frozen=True):
@@ -74,12 +82,9 @@ class CurrentShares(msgspec.Struct, frozen=True):
         return self._placed(choices, None, why, None)
 
     def _why(self, one: Supplier | None, route: Route | None) -> Obstacle | None:
-        if one is None:
-            return Obstacle("removed")
-        if one not in routing.serving(self.suppliers):
-            return Obstacle("simulator")
-        if route is not None and not _carries(one, route):
-            return Obstacle("elsewhere")
+        never = _left_out(one, self.suppliers, route)
+        if one is None or never is not None:
+            return never
         if route is not None and route.rated and not _has_rate(route, one.id, self.book, clock.now()):
             return Obstacle("unrated")
         return self.obstacles.get(one.id)
@@ -92,7 +97,7 @@ class CurrentShares(msgspec.Struct, frozen=True):
         stored: StoredRoute | None,
     ) -> list[CurrentShare]:
         # Suppliers that never carry there are not among the choices in a worker's table.
-        able = {id for id, one in why.items() if one is None or one.code not in ("removed", "simulator", "elsewhere")}
+        able = {id for id, one in why.items() if one is None or one.code not in NEVER}
         rest = shares(one for one in configured if one.supplier_id in able)
         asked = [id for id, one in why.items() if one is None]
         if adapted is not None and adapted.stand_ins:
@@ -136,6 +141,12 @@ async def of_routes(conn: Connection, routes: Iterable[StoredRoute], book: Book)
     return CurrentShares(known, await explaining.find_obstacles(conn, known), throttled, book)
 
 
+def is_skipped(route: Route, suppliers: Sequence[Supplier]) -> bool:
+    """Whether workers skip a route, because none of its suppliers ever carries its messages."""
+    known = {one.id: one for one in suppliers}
+    return all(_left_out(known.get(one.supplier_id), suppliers, route) for one in route.choices)
+
+
 def shares(choices: Iterable[Choice]) -> dict[UUID, float]:
     """The shares, by weight, of the suppliers that are tried first."""
     listed = list(choices)
@@ -149,6 +160,15 @@ def limit(one: Supplier) -> float | None:
     """A supplier's maximum rate in messages per second."""
     each = one.settings.get("submits_per_second") or one.settings.get("requests_per_second")
     return None if not each else float(each) * one.sessions
+
+
+def _left_out(one: Supplier | None, suppliers: Sequence[Supplier], route: Route | None) -> Obstacle | None:
+    """Why it never carries the messages of a route, or of traffic without one: an obstacle of `NEVER`."""
+    if one is None:
+        return Obstacle("removed")
+    if one not in routing.serving(suppliers):
+        return Obstacle("simulator")
+    return Obstacle("elsewhere") if route is not None and not _carries(one, route) else None
 
 
 def _carries(one: Supplier, route: Route) -> bool:
