@@ -41,6 +41,8 @@ _is_date = re.compile(
     r"|(19|20)[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 ).fullmatch
 _tag_separators = re.compile(r"[;,|]|:::")
+#: Numbers in no known range that a survey of a file lists.
+EXAMPLES = 3
 #: Columns that the file of rejected rows has before the original ones.
 REJECT_COLUMNS = ("row", "reason")
 #: Why rows are rejected, most fundamental first; an unreadable row has its own message.
@@ -79,6 +81,9 @@ class Survey(msgspec.Struct):
 
     rows: int = 0
     countries: Counter[str] = msgspec.field(default_factory=Counter)
+    #: Rows with numbers in no range that is in use, and (row, cell, number) of the first of them.
+    unused: int = 0
+    unused_examples: list[tuple[int, str, str]] = []
     #: Rows without a valid number.
     unread: int = 0
 
@@ -88,6 +93,11 @@ class Survey(msgspec.Struct):
         misinterpreted."""
         total = self.countries.total()
         return [country for country, count in self.countries.most_common()[1:] if count > total / 100]
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether over 1 % of the numbers are in no range that is in use."""
+        return self.unused > self.countries.total() / 100
 
 
 class Summary(msgspec.Struct):
@@ -134,12 +144,17 @@ def _survey(path: Path, layout: Layout, options: Options) -> Survey:
         while rows := reader.take(options.batch):
             for row in rows:
                 found.rows += 1
+                cell = row.cells[phone] if phone < len(row.cells) else ""
                 try:
-                    number = _number(row.cells[phone] if phone < len(row.cells) else "", options.country)
+                    number = _number(cell, options.country)
                 except Invalid:
                     found.unread += 1
-                else:
-                    found.countries[phones.country(number)] += 1
+                    continue
+                found.countries[phones.country(number)] += 1
+                if not phones.is_valid(number):
+                    found.unused += 1
+                    if len(found.unused_examples) < EXAMPLES:
+                        found.unused_examples.append((row.number, cell, number))
     finally:
         reader.close()
     return found

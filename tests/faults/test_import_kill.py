@@ -49,7 +49,7 @@ async def test_random_kills_while_a_file_is_imported(database_server: Cluster, t
 
             await until_true(lambda: reached("checked"))
             await worker.kill()
-            await drafts.run(conn, made.actor, id=id, knows_strangers=False)
+            await drafts.run(conn, made.actor, id=id)
             for point in POINTS:
                 ending = await made.worker(**point)
                 assert await ending.ended() == -signal.SIGKILL, ending.err

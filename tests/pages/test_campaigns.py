@@ -122,6 +122,11 @@ async def test_pasted_numbers_are_read_as_the_country_writes_them(pool: Pool, te
     page = await look(owner, **typed)
     for said in ("As people write them in Mozambique", "Get it 3", "84 123 4567 +258841234567", "351912345678 ⊘ no"):
         assert said in page.words, (said, page.words)
+    # A Portuguese national number has a possible length in Mozambique, where no network uses it.
+    doubtful = (await look(owner, **typed | {"numbers": "841000002\n912345678"})).words
+    assert "912345678 +258912345678" in doubtful, doubtful
+    assert doubtful.count("in no known range") == 1
+    assert doubtful.index("912345678 +") < doubtful.index("841000002 +")
     draft = page.form("/campaigns")["draft"]
     assert await pool.fetchval("SELECT numbers FROM campaign_drafts WHERE id = $1", UUID(draft)) == [
         "+258841234567",

@@ -143,6 +143,21 @@ async def test_a_pasted_sheet_without_a_header(pool: Pool, tenant: Tenant, owner
     assert await pool.fetchval("SELECT count(*) FROM contacts WHERE name IN ('Ana', 'Rui')") == 2
 
 
+async def test_numbers_that_nobody_uses_have_to_be_confirmed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    await pool.execute("UPDATE organizations SET country = 'MZ' WHERE id = $1", tenant.id)
+    # The second is a Portuguese national number and the third lacks a digit: as Mozambican ones they have a possible
+    # length, and reach nobody.
+    page = await to_check(pool, owner, b"phone\n841234567\n912345678\n84123456\n")
+    for said in ("Mozambique 3", "2 numbers are in no known range", "3 912345678 +258912345678"):
+        assert said in page.words, (said, page.words)
+    id = page.path.split("/")[3]
+    refused = await owner.submit(page, f"/contacts/imports/{id}/run")
+    assert (refused.status, "Confirm that the numbers in no known range" in refused.words) == (422, True)
+    await owner.submit(page, f"/contacts/imports/{id}/run", unused="yes")
+    await work(pool)
+    assert await pool.fetchval("SELECT count(*) FROM contacts") == 3
+
+
 async def test_what_is_no_table_is_refused_with_a_way_out(pool: Pool, owner: Browser) -> None:
     for content, said in (
         (b"", "Choose a file that is not empty"),
@@ -263,7 +278,7 @@ async def test_what_is_resumed_while_its_file_is_erased_is_stopped(
     assert "Upload it again" in page.words, "although some of it is left"
     async with pool.acquire() as conn:
         with pytest.raises(ImportMoved):
-            await drafts.run(conn, tenant.actor, id=UUID(id), knows_strangers=True)
+            await drafts.run(conn, tenant.actor, id=UUID(id), confirmed=["strangers"])
 
 
 async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Browser) -> None:

@@ -41,7 +41,7 @@ async def imported(pool: Pool, actor: Actor, *numbers: str) -> UUID:
         await drafts.check(conn, actor, id=id, **options)
     await work(pool)
     async with pool.acquire() as conn:
-        await drafts.run(conn, actor, id=id, knows_strangers=True)
+        await drafts.run(conn, actor, id=id, confirmed=["strangers", "unused"])
     await work(pool)
     return id
 

@@ -129,6 +129,26 @@ def test_the_quick_way_and_the_long_one_agree() -> None:
             assert phones.normalize(number) == phones.normalize(f"{number[:4]} {number[4:]}") == number
 
 
+#: Former numbers of Norfolk Island, to which phonenumbers adds a digit.
+FORMER = "+672"
+
+
+def test_numbers_in_use_are_those_of_phonenumbers() -> None:
+    for region in phonenumbers.SUPPORTED_REGIONS:
+        for kind in (phonenumbers.PhoneNumberType.MOBILE, phonenumbers.PhoneNumberType.FIXED_LINE):
+            example = phonenumbers.example_number_for_type(region, kind)
+            if example is None:
+                continue
+            number = phonenumbers.format_number(example, phonenumbers.PhoneNumberFormat.E164)
+            assert phones.is_valid(number), number
+            # With another first digit it may be in use or not, and with one digit less it rarely is.
+            first = len(phones.calling_code(number)) + 1
+            for other in (*(f"{number[:first]}{digit}{number[first + 1 :]}" for digit in range(10)), number[:-1]):
+                if not other.startswith(FORMER):
+                    wanted = phonenumbers.is_valid_number(phonenumbers.parse(other))
+                    assert phones.is_valid(other) == wanted, other
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -72,7 +72,12 @@ def import_(
         typer.Option(help="File for rejected rows and the reasons.", show_default="FILE with .rejects.csv"),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Import numbers of several countries without asking.", show_default=False)
+        bool,
+        typer.Option(
+            "--yes",
+            help="Import numbers of several countries, or in no known range, without asking.",
+            show_default=False,
+        ),
     ] = False,
     encoding: Annotated[
         str | None, typer.Option(help="Encoding of the file.", show_default="detected: UTF-8, UTF-16, Windows-1252")
@@ -278,19 +283,26 @@ def undo(
 
 
 def _agree(found: importing.Survey, *, json: bool, yes: bool) -> None:
-    """Print the countries of a file's numbers, and ask for confirmation of a second one. Raises Problem if nobody can
-    be asked."""
+    """Print the countries of a file's numbers, and ask for confirmation of a second one, and of numbers that nobody is
+    known to use. Raises Problem if nobody can be asked."""
     total = found.countries.total()
     listed = ", ".join(f"{country} {count:,} ({count / total:.1%})" for country, count in found.countries.most_common())
-    if not json or found.strangers:
+    doubts = []
+    if found.strangers:
+        doubts.append(f"belong to {', '.join(found.strangers)}")
+    if found.is_doubtful:
+        doubts.append("are in no known range of their country")
+    if not json or doubts:
         say(f"Contacts by country: {listed or 'none'}; without a valid number: {found.unread:,}.")
-    if not found.strangers or yes:
+    if found.unused and (not json or doubts):
+        some = ", ".join(f"{cell} in row {row} becomes {number}" for row, cell, number in found.unused_examples)
+        say(f"In no known range of their country: {found.unused:,} ({some}).")
+    if not doubts or yes:
         return
+    said = f"over 1 % of the numbers {', and over 1 % '.join(doubts)}"
     if json or not sys.stdin.isatty():
-        raise Problem(
-            f"over 1 % of the numbers belong to {', '.join(found.strangers)}: check --country, or confirm with --yes"
-        )
-    if not typer.confirm(f"Import the numbers of {', '.join(found.strangers)} as well?", err=True):
+        raise Problem(f"{said}: check --country, or confirm with --yes")
+    if not typer.confirm(f"{said[0].upper()}{said[1:]}. Import them as well?", err=True):
         raise Problem("nothing was imported")
 
 

@@ -11,7 +11,7 @@ case. The rule nobody may break: a state changes only here and in `running.py`, 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -321,13 +321,13 @@ RETURNING {COLUMNS}
 HAS_FILE = f"SELECT {_HAS_FILE} FROM contact_imports WHERE organization_id = $1 AND id = $2"
 
 
-async def run(conn: Connection, actor: Actor, *, id: UUID, knows_strangers: bool) -> Draft:
-    """Import a checked file, or resume a stopped import. Raises Invalid if unconfirmed numbers of a second country were
-    found, and ImportMoved, also if the file has been erased: the import of what is left would seem complete."""
+async def run(conn: Connection, actor: Actor, *, id: UUID, confirmed: Collection[str] = ()) -> Draft:
+    """Import a checked file, or resume a stopped import. Raises Invalid if some of its survey's `doubts` are not
+    confirmed, and ImportMoved, also if the file has been erased: the import of what is left would seem complete."""
     async with conn.transaction():
         found = _moved(await conn.fetchrow(RUN, actor.organization_id, actor.mode, id))
-        if found.survey is not None and found.survey.strangers and not knows_strangers:
-            raise Invalid(("strangers", "required", "Confirm that the numbers from other countries are intended."))
+        if found.survey is not None and (left := [one for one in found.survey.doubts if one not in confirmed]):
+            raise Invalid(*((one, "required", f"Unconfirmed: {one}.") for one in left))
         told = {"state": "begun", "tags": found.tags, "on_duplicate": found.on_duplicate, "kind": found.kind}
         await audit.record(conn, actor, "contacts.imported", object_id=id, name=found.file, after=told)
     return found

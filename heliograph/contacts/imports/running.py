@@ -165,6 +165,7 @@ class Runner:
                 conn,
                 actor,
                 batch=batch,
+                column=draft.fields["phone"],
                 survey=file.survey,
                 numbers=file.numbers,
                 updates=draft.on_duplicate == "update",

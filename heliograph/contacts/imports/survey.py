@@ -42,6 +42,10 @@ class Survey(msgspec.Struct):
     #: Opted-out numbers and countries, among rows that are not rejected.
     opted_out: int = 0
     countries: dict[str, int] = {}
+    #: Numbers in no range that is in use: often another country's national numbers, or numbers that lack a digit.
+    unused: int = 0
+    #: (row number as in a spreadsheet, its cell, the number that it was read as) of the first of them.
+    unused_examples: list[tuple[int, str, str]] = []
     reasons: dict[str, Rejected] = {}
 
     @property
@@ -49,6 +53,17 @@ class Survey(msgspec.Struct):
         """Countries other than the largest that have over 1 % of the numbers: often a sign that it was misread."""
         total = sum(self.countries.values())
         return [country for country, count in self.by_country()[1:] if count > total / 100]
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether over 1 % of the numbers are in no range that is in use. A few may be: known ranges lag behind."""
+        return self.unused > sum(self.countries.values()) / 100
+
+    @property
+    def doubts(self) -> list[str]:
+        """What has to be confirmed before the import: "strangers", "unused"."""
+        doubts = {"strangers": bool(self.strangers), "unused": self.is_doubtful}
+        return [name for name, is_so in doubts.items() if is_so]
 
     def by_country(self) -> list[tuple[str, int]]:
         """Most numbers first."""
@@ -115,16 +130,28 @@ SELECT count(*) FILTER (WHERE c.phone IS NULL)::int AS created,
 
 
 async def judge_batch(
-    conn: Connection, actor: Actor, *, batch: Batch, survey: Survey, numbers: Numbers, updates: bool, is_people: bool
+    conn: Connection,
+    actor: Actor,
+    *,
+    batch: Batch,
+    column: int,
+    survey: Survey,
+    numbers: Numbers,
+    updates: bool,
+    is_people: bool,
 ) -> None:
-    """Add what a batch would do to the survey. `updates`: existing contacts are changed. `is_people`: contacts are
-    imported, not numbers that must not be messaged."""
+    """Add what a batch would do to the survey. `column`: that of the phone numbers. `updates`: existing contacts are
+    changed. `is_people`: contacts are imported, not numbers that must not be messaged."""
     fresh = []
-    for phone, (entry, _) in batch.entries.items():
+    for phone, (entry, line) in batch.entries.items():
         if numbers.add(phone):
             fresh.append(entry)
             country = phones.country(phone)
             survey.countries[country] = survey.countries.get(country, 0) + 1
+            if not phones.is_valid(phone):
+                survey.unused += 1
+                if len(survey.unused_examples) < EXAMPLES:
+                    survey.unused_examples.append((line.number, line.cells[column][:LONGEST_CELL], phone))
     counts = (0, 0, 0)
     if fresh:
         row = await conn.fetchrow(

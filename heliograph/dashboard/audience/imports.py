@@ -186,11 +186,14 @@ async def run(request: Request) -> Answer:
     id = request.id()
     try:
         async with request.writing() as conn:
-            await drafts.run(conn, request.actor, id=id, knows_strangers=request.form.get("strangers") == "yes")
-    except Invalid:
+            confirmed = [name for name in words.CONFIRM if request.form.get(name) == "yes"]
+            await drafts.run(conn, request.actor, id=id, confirmed=confirmed)
+    except Invalid as refusal:
         async with request.reading() as conn:
             draft = await drafts.get(conn, request.actor, id=id)
-        wrong = Invalid(("strangers", "required", "Confirm that the numbers from other countries are intended."))
+        wrong = Invalid(
+            *((one["field"], one["issue"], words.CONFIRM[one["field"]]) for one in refusal.details["fields"])
+        )
         return _checked(request, draft, wrong)
     except ImportMoved:
         return await _moved(request, id)

@@ -41,6 +41,11 @@ IMPORT_FORM: Mapping[str, str] = {
     "length": "A file can be at most 200 MB.",
     "count": "There are 20 unfinished imports. Discard some of them first.",
 }
+#: What has to be confirmed before an import, by field.
+CONFIRM: Mapping[str, str] = {
+    "strangers": "Confirm that the numbers from other countries are intended.",
+    "unused": "Confirm that the numbers in no known range are correct.",
+}
 #: Why rows of a file are rejected: the rule's wording, and the page's.
 IMPORT_REASONS: Mapping[str, str] = {
     sheets.OPEN_QUOTE: "A quotation mark in this row, or in one above it, is not closed",

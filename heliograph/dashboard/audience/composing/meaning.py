@@ -75,11 +75,14 @@ class Given(msgspec.Struct, frozen=True):
         return sum(number is None for number in self.pasted.values())
 
     @property
-    def national(self) -> list[tuple[str, str]]:
-        """Some of the pasted texts without a country code and their numbers, first those that are not numbers ("")."""
-        national = [(text, number or "") for text, number in self.pasted.items() if not phones.is_international(text)]
-        none, read = [one for one in national if not one[1]], [one for one in national if one[1]]
-        return none[:SAMPLES] + read[:SAMPLES]
+    def national(self) -> list[tuple[str, str, bool]]:
+        """Some of the pasted texts without a country code, their numbers, and whether their ranges are in use: first
+        those that are not numbers (""), then those in no known range, such as another country's national numbers."""
+        texts = [(text, number) for text, number in self.pasted.items() if not phones.is_international(text)]
+        none = [(text, "", False) for text, number in texts if not number]
+        read = [(text, number, phones.is_valid(number)) for text, number in texts if number]
+        doubtful, known = [one for one in read if not one[2]], [one for one in read if one[2]]
+        return none[:SAMPLES] + doubtful[:SAMPLES] + known[:SAMPLES]
 
     @property
     def spec(self) -> sms.SmsCampaignSpec | whatsapp.WhatsAppCampaignSpec:
