@@ -335,6 +335,9 @@ async def test_a_supplier_that_carries_is_tested_and_its_ids_are_mended(
         id = await suppliers.add(conn, key, name="main", kind="smpp", settings=options, secret=PASSWORD)
     here = f"/console/suppliers/{id}"
     page = await root.get(f"{here}/test")
+    # A national number of Mozambique is one of Viet Nam with a + before it.
+    guess = await root.submit(page, f"{here}/test", to="841234567", text="hello")
+    assert (guess.status, "Write a number with + and country code" in guess.words) == (422, True)
     wrong = await root.submit(page, f"{here}/test", to="12", text="hello")
     assert (wrong.status, "country code" in wrong.words) == (422, True)
     # A worker has its one session.
