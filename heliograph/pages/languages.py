@@ -7,6 +7,7 @@ complete, so that no page mixes languages; a test extracts every text and checks
 from __future__ import annotations
 
 import re
+import unicodedata
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cache, lru_cache
@@ -212,6 +213,12 @@ def locale(language: str, zone: str | None = None) -> ReaderLocale:
 def zones() -> frozenset[str]:
     """Names of time zones that can be chosen."""
     return frozenset(available_timezones()) | {"UTC"}
+
+
+def alphabetical(text: str) -> tuple[str, str]:
+    """A key by which texts sort as in an index: `África` among those with A, not behind Z."""
+    letters = unicodedata.normalize("NFD", text.casefold())
+    return "".join(one for one in letters if not unicodedata.combining(one)), text
 
 
 def accepted(header: str) -> str:

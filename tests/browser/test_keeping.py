@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from uuid import UUID
 
 import aiohttp
@@ -55,6 +56,8 @@ RENEWED = "old => document.querySelector('form[data-preview] [name=_token]').val
 @pytest.mark.lasts(30)
 async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     page = site.page
+    browser = await site.context.new_cdp_session(page)
+    await browser.send("Emulation.setTimezoneOverride", {"timezoneId": "Pacific/Auckland"})
     await page.goto(await site.link(password=True))
     await page.wait_for_url(site.base + "/")
     id, asked = await send(site)
@@ -98,7 +101,12 @@ async def test_a_reason_is_found_and_a_form_survives(site: Site) -> None:
     renewed = page.locator(".renewed").first
     await renewed.get_by_text("Renewed at").wait_for()
     # A day has 24 hours here as everywhere else on the page.
-    assert re.search(r"Renewed at \d\d:\d\d:\d\d(?!\s?[AP]M)", await renewed.inner_text())
+    said = re.search(r"Renewed at (\d\d):(\d\d):\d\d(?!\s?[AP]M)", await renewed.inner_text())
+    assert said is not None
+    # Like all times of the page, in its time zone and not in that of the browser, which is half a day away.
+    now = datetime.now(UTC)
+    late = (now.hour * 60 + now.minute - int(said[1]) * 60 - int(said[2])) % 1440
+    assert late < 60, (said[0], now)
     await site.context.set_offline(True)
     await renewed.get_by_text("This part could not be refreshed.").wait_for()
     await site.context.set_offline(False)

@@ -671,7 +671,7 @@ async def test_health_tells_what_was_found_and_where_settings_come_from(pool: Po
         await findings.keep(conn, [])
     page = await root.get("/console/health")
     found = page.words.partition("What was found")[2]
-    assert "supplier main ✕ wrong" in found
+    assert "supplier main ✕ error" in found
     assert "no session bound" in found.partition("Backups")[0]
     assert "ongoing" not in found.partition("Backups")[0]
     assert "Estimated from the size and age of what is kept." in page.words

@@ -106,6 +106,8 @@ async def test_organizations_are_found_and_leafed_through(pool: Pool, tenant: Te
     page = await root.get("/console/organizations")
     assert "Shop 59" in page.words
     assert "Acme" not in page.words
+    # In Portuguese, the keys of a keyboard have a word of their own.
+    assert 'data-name="API keys"' in page.text
     older = re.search(r'rel="next" href="([^"]+)"', page.text)
     assert older
     page = await root.get(older[1].replace("&amp;", "&"))

@@ -11,10 +11,10 @@ from babel import dates
 
 from heliograph.base.database import clock
 from heliograph.pages.assets import Assets
-from heliograph.pages.languages import DEFAULT, LANGUAGES, accepted, catalogue, files, locale, read
+from heliograph.pages.languages import DEFAULT, LANGUAGES, accepted, alphabetical, catalogue, files, locale, read
 from heliograph.pages.templates import environment
 
-from .texts import texts
+from .texts import PACKAGE, texts
 
 OTHERS = [language for language in LANGUAGES if language != DEFAULT]
 
@@ -127,3 +127,15 @@ def test_days_are_written_as_babel_writes_them(language: str, identifier: str) -
         for shown, pattern in ((made.moment(at), "d MMM y, HH:mm"), (made.instant(at), "d MMM y, HH:mm:ss.SSS")):
             assert shown == dates.format_datetime(at, pattern, tzinfo=zone, locale=identifier)
         assert made.day(at.astimezone(UTC)) == made.moment(at).partition(",")[0]
+
+
+def test_names_sort_as_in_an_index() -> None:
+    named = [locale("pt").country(code) for code in ("ZA", "AO", "AT", "ZM", "IN", "AF")]
+    assert sorted(named, key=alphabetical) == ["Afeganistão", "África do Sul", "Angola", "Áustria", "Índia", "Zâmbia"]
+
+
+def test_the_first_choice_of_a_filter_agrees_with_all_that_is_filtered() -> None:
+    """In Portuguese `All` is feminine, for messages; a channel, a country and a period are not."""
+    assert catalogue("pt")["Any"] == "Qualquer"
+    for path in PACKAGE.rglob("*.html"):
+        assert '<option value="">{{ _("All")' not in path.read_text(), path

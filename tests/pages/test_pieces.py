@@ -75,6 +75,21 @@ def test_each_region_that_renews_itself_has_a_place_for_when_it_did() -> None:
     assert without == []
 
 
+_cells = re.compile(r'<td\b(?:[^>"]|"[^"]*")*data-name="\{\{.*?\}\}"(?:[^>"]|"[^"]*")*>(.*?)</td>', re.S).findall
+
+
+def test_a_cell_of_several_parts_holds_them_together() -> None:
+    """On a phone, a cell is its column's name and one more item: the parts of several stood side by side there, and
+    broke numbers in two."""
+    apart = []
+    for path in Path(heliograph.__file__).parent.rglob("*.html"):
+        for cell in _cells(path.read_text()):
+            parts = re.search(r'class="(sub|tag|line)\b|kit\.share\(|kit\.history\(', cell)
+            if parts and not re.match(r"\s*(\{%[^%]*%\}\s*)?<(div|span|form)\b", cell):
+                apart.append(f"{path.name}: {cell[:60]}")
+    assert apart == []
+
+
 def test_a_chart_says_in_its_table_what_it_shows() -> None:
     text = drawn(chart())
     block = re.search(r'<script type="application/json" data-figures>(.*?)</script>', text, re.S)

@@ -16,6 +16,7 @@ from heliograph.console import acting
 from heliograph.console.routing import descriptions as routes
 from heliograph.overview.installation.organizations import names
 from heliograph.pages.answers import Answer, Page, Stream
+from heliograph.pages.languages import alphabetical
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.changes import Change, EntryWithChanges, with_changes
 from heliograph.pages.lists.ranges import Range
@@ -139,7 +140,9 @@ def _values(
         "is_filtered": any(kept.values()) or bool(range.name),
         "lines": with_changes(request, found.entries),
         "zone": request.locale.zone,
-        "actions": sorted(((name, request.text(label)) for name, label in ACTIONS.items()), key=lambda one: one[1]),
+        "actions": sorted(
+            ((name, request.text(label)) for name, label in ACTIONS.items()), key=lambda one: alphabetical(one[1])
+        ),
         "older": "" if found.seen is None else request.again(after=found.seen),
     }
 

@@ -13,6 +13,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid
 from heliograph.contacts import records
 from heliograph.contacts.search import Filters
+from heliograph.pages.languages import alphabetical
 from heliograph.pages.lists import ranges
 from heliograph.pages.lists.ranges import Range
 from heliograph.pages.requests import Request
@@ -31,7 +32,7 @@ def kept(given: Mapping[str, str], names: tuple[str, ...], longest: int = 200) -
 def countries(request: Request) -> list[tuple[str, str]]:
     """(code, name) of all countries, in the alphabetical order of the reader's language."""
     named = [(region, request.locale.country(region)) for region in set(phones.REGIONS.values()) - {"001"}]
-    return sorted(named, key=lambda one: one[1].casefold())
+    return sorted(named, key=lambda one: alphabetical(one[1]))
 
 
 def as_json(request: Request) -> bool:

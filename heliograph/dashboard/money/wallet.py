@@ -84,7 +84,7 @@ async def show_prices(request: Request) -> Answer:
         (request.text("All other countries") if country == ELSEWHERE else request.locale.country(country), known)
         for country, known in prices.items()
     ]
-    rows.sort(key=lambda row: row[0].casefold())
+    rows.sort(key=lambda row: languages.alphabetical(row[0]))
     named = [name for name in CATEGORIES if any(name in known for known in prices.values())]
     values = {
         "currency": currency or "",

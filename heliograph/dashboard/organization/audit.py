@@ -17,6 +17,7 @@ from heliograph.dashboard import exporting
 from heliograph.overview.exports.kinds import Audit
 from heliograph.pages import words
 from heliograph.pages.answers import Answer, Page
+from heliograph.pages.languages import alphabetical
 from heliograph.pages.lists import pagination, ranges
 from heliograph.pages.lists.changes import Change, changes
 from heliograph.pages.lists.ranges import Range
@@ -63,7 +64,7 @@ async def show(request: Request) -> Answer:
                 for name, label in ACTIONS.items()
                 if name.partition(".")[0] not in OF_INSTALLATION
             ),
-            key=lambda one: one[1].casefold(),
+            key=lambda one: alphabetical(one[1]),
         ),
         "lines": [_line(request, one, names) for one in found.entries],
         "zone": request.locale.zone,
