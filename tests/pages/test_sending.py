@@ -87,9 +87,13 @@ async def test_it_sends_once_and_says_what_becomes_of_it(pool: Pool, owner: Brow
     # Again, from the list.
     again = await owner.get("/send?again=" + first.path.partition("=")[2])
     assert (value(again, "message"), again.form("/send")["reference"]) == ("Olá\nAna", "order-7")
-    said = "Class, as that of the message it is copied from: "
+    said = "Message class: "
+    assert said not in first.words, "every message has this class"
     assert f"{said}Transactional messages" in again.words
     assert said not in (await owner.get("/send")).words
+    # The form still holds the text that was sent.
+    assert "Change the message to see it again." in first.words
+    assert "Write a text to see" not in first.words
     await pool.execute("UPDATE messages SET class = 'otp'")
     assert f"{said}One-time codes" in (await owner.get("/send?again=" + first.path.partition("=")[2])).words
 

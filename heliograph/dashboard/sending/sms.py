@@ -205,6 +205,8 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
         texts = await saved_texts.list_all(conn, request.actor)
         own = await own_numbers.get(conn, user_id=request.person.user_id)
         seen = await _see(request, conn, given) if sees else Seen()
+    # After each send the form is filled in again: the class that every message has needs no mention then.
+    is_copy = "again" in request.query
     return {
         "channel": "sms",
         "given": given,
@@ -213,7 +215,9 @@ async def _page(request: Request, given: Typed, *, sees: bool = True) -> dict[st
         "others": [one for one in senders if one.status != "approved"][-5:],
         "validities": sms_form.VALIDITIES,
         "outcomes": sms_form.OUTCOMES,
-        "class_name": words.GUARD_CLASSES.get(given.traffic_class),
+        "class_name": words.GUARD_CLASSES.get(given.traffic_class)
+        if is_copy or given.traffic_class != "transactional"
+        else None,
         "has_more": any((given.day, given.hour, given.validity, given.guarantee, given.reference)),
         "longest": MAX_TEXT,
         "texts": texts,
