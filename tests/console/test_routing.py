@@ -536,3 +536,17 @@ async def test_a_route_that_workers_skip_says_so_before_it_is_saved(
     page = await root.submit(await root.get(NEW), NEW, name="pt", country="PT", **at(abroad, 10))
     assert "none of its suppliers is available now: its messages wait, or expire" in page.words, page.words
     assert skipped not in page.words
+
+
+async def test_shares_without_a_route_are_those_of_the_suppliers_that_carry_there(
+    pool: Pool, settings: Settings, root: Browser, main: UUID
+) -> None:
+    page = await root.get("/console/routes")
+    assert "main : priority 10, weight 1 – 0 % configured: 100 %" in page.words, page.words
+    await add(pool, settings, "abroad", prefixes=["351", "34"])
+    page = await root.get("/console/routes")
+    # To Portugal and Spain both carry; to all other countries, main alone.
+    here, others = page.words.split("Numbers that begin with 34, 351:")[1].split("All other numbers:")
+    assert here.count("configured: 50 %") == 2, here
+    assert ("main : priority 10, weight 1 – 0 % configured: 100 %" in others, "abroad" in others) == (True, False)
+    assert "carries to 351, 34" in (await root.get("/console/routes/matrix")).words

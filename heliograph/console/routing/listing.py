@@ -115,7 +115,7 @@ async def _listed(request: Request, template: str) -> Answer:
         "classes": rules.CLASSES,
         "is_filtered": bool(organization_id or chosen),
         "without": (without := now.without_route),
-        "beside": {one.supplier_id: one for one in without},
+        "beside": {one.supplier_id: one for one in without[-1].places},
         "may_change": request.may(permission=TRAFFIC_CHANGE),
     }
     return Page(template=template, values=values, status=422 if refusal else 200, refusal=refusal)

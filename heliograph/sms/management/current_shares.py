@@ -59,6 +59,14 @@ class CurrentShare(msgspec.Struct, frozen=True, kw_only=True):
         return self.obstacle is not None and self.obstacle.code in NEVER
 
 
+class Scope(msgspec.Struct, frozen=True):
+    """Numbers that the same suppliers carry to, and the shares of these where no route applies."""
+
+    #: The first digits of the numbers; empty: all other numbers.
+    prefixes: tuple[str, ...]
+    places: Sequence[CurrentShare]
+
+
 class CurrentShares(msgspec.Struct, frozen=True):
     """The current state of suppliers."""
 
@@ -75,11 +83,21 @@ class CurrentShares(msgspec.Struct, frozen=True):
         return self._placed(one.route.choices, rules.adapted(one), why, one)
 
     @property
-    def without_route(self) -> list[CurrentShare]:
-        """The suppliers by their own priorities and weights, as used where no route applies."""
-        choices = [Choice(one.id, one.priority, one.weight) for one in self.suppliers]
-        why = {one.id: self._why(one, None) for one in self.suppliers}
-        return self._placed(choices, None, why, None)
+    def without_route(self) -> list[Scope]:
+        """The suppliers by their own prefixes, priorities and weights, as used where no route applies; last, those of
+        numbers with none of the prefixes."""
+        scopes: dict[tuple[UUID, ...], list[str]] = {}
+        for prefix in sorted({prefix for one in self.suppliers for prefix in one.prefixes}):
+            there = tuple(one.id for one in self.suppliers if not one.prefixes or prefix.startswith(one.prefixes))
+            scopes.setdefault(there, []).append(prefix)
+        others = tuple(one.id for one in self.suppliers if not one.prefixes)
+        found = [(tuple(prefixes), ids) for ids, prefixes in scopes.items() if ids != others]
+        return [Scope(prefixes, self._own(ids)) for prefixes, ids in (*found, ((), others))]
+
+    def _own(self, ids: Sequence[UUID]) -> list[CurrentShare]:
+        there = [one for one in self.suppliers if one.id in ids]
+        choices = [Choice(one.id, one.priority, one.weight) for one in there]
+        return self._placed(choices, None, {one.id: self._why(one, None) for one in there}, None)
 
     def _why(self, one: Supplier | None, route: Route | None) -> Obstacle | None:
         never = _left_out(one, self.suppliers, route)
