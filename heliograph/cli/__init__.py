@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from heliograph import __version__
 from heliograph.cli.terminal.console import run
-from heliograph.cli.terminal.printing import group, single
+from heliograph.cli.terminal.printing import Group, group, single
 
 #: Commands in the order of the help text, each with the package of its module, which has `app` (the commands of a noun)
 #: or `command` (a single command).
@@ -83,7 +83,7 @@ def module_of(noun: str) -> ModuleType:
     return importlib.import_module(".".join(filter(None, ("heliograph.cli", ROOMS[noun], noun))))
 
 
-class Nouns(TyperGroup):
+class Nouns(Group):
     """The commands of ROOMS."""
 
     def list_commands(self, ctx: object) -> list[str]:

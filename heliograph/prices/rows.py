@@ -206,7 +206,7 @@ def _price(text: str, decimal_comma: bool) -> int | str:
             return f"price {text!r} has a point, but the file was declared to have decimal commas"
         written = text.replace(",", ".")
     elif "," in text:
-        return f"price {text!r} has a comma; decimal commas are read only if that is declared"
+        return f"price {text!r} has a comma: say that prices in the file are written 0,0380 (--decimal-comma)"
     price = micros(written)
     if price is None or price < 0:
         return f"price {text!r} is not a number with at most six decimal places"

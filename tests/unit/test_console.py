@@ -269,3 +269,11 @@ def test_an_output_that_cannot_be_written_is_said_and_a_reader_that_left_is_not(
 def test_completing_after_a_misspelt_command_says_nothing() -> None:
     told = run(_HELIOGRAPH_COMPLETE="complete_bash", COMP_WORDS="heliograph nonsense ", COMP_CWORD="2")
     assert (told.returncode, told.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [(), ("supplier",)])
+def test_a_list_of_commands_says_the_whole_sentence_of_each(words: tuple[str, ...]) -> None:
+    said = run(*words, "--help", COLUMNS="80").stdout
+    assert "Commands:" in said
+    assert not [line for line in said.partition("Commands:")[2].splitlines() if line.endswith("...")]
+    assert max(map(len, said.splitlines())) <= 80

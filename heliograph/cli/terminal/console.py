@@ -338,10 +338,13 @@ def _printed() -> Iterator[None]:
 
 
 def _is_of_stdout(error: OSError) -> bool:
-    """True if stdout raised it, not another file or a connection: stdout then still buffers what it cannot write."""
+    """True if stdout raised it, not another file or a connection: stdout then still cannot be written."""
+    is_usual = error.errno in (errno.ENOSPC, errno.EPIPE)
     if not isinstance(getattr(sys.stdout, "buffer", None), io.BufferedWriter):  # PYTHONUNBUFFERED: no buffer
-        return error.errno in (errno.ENOSPC, errno.EPIPE)
+        return is_usual
     try:
+        # It does not keep what exceeds its buffer (4096 bytes), so there may be nothing left to flush.
+        sys.stdout.write("\n" if is_usual else "")
         sys.stdout.flush()
     except OSError:
         return True

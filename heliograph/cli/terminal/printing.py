@@ -96,11 +96,22 @@ def _with_output(function: Callable[..., Any], option: Any) -> Callable[..., Any
     return command
 
 
+class Group(TyperGroup):
+    """Lists its commands with the whole first sentence of each: typer's own list ends it where the line ends."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list, wrapped."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, one.get_short_help_str(10_000)) for name, one in found if one is not None and not one.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def group(help: str, *, cls: type[TyperGroup] | None = None) -> typer.Typer:
     """A command with subcommands. Plain text, no shell completion: both cost time at every start."""
     return Commands(
         help=help,
-        cls=cls,
+        cls=cls or Group,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
