@@ -447,7 +447,9 @@ def _front(
             return docs(scope, receive, send)
         if console is not None and (path == CONSOLE.prefix or path.startswith(f"{CONSOLE.prefix}/")):
             return console(scope, receive, send)
-        return (pages if pages.owns(path) else guard)(scope, receive, send)
+        # Somebody who mistypes the address of a page gets a page.
+        is_page = pages.owns(path) or prefers_html(scope["headers"])
+        return (pages if is_page else guard)(scope, receive, send)
 
     return app
 

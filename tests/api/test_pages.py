@@ -58,6 +58,17 @@ async def test_the_front_page_is_for_browsers_and_the_index_for_others(api: Api)
         assert (answer.status, await answer.read()) == (200, b"")
 
 
+async def test_an_address_that_leads_nowhere_is_a_page_for_browsers_and_an_error_for_programs(api: Api) -> None:
+    for accept, kind in ((BROWSER, "text/html"), ("*/*", "application/json"), ("application/json", "application/json")):
+        for path in ("/mesages", "/messages/nobody/here/at/all", f"{guide.PATH}/nothing"):
+            async with api.session.get(api.base_url + path, headers={"Accept": accept}) as answer:
+                # What the dashboard owns is a page for everybody.
+                wanted = "text/html" if path.startswith("/messages") else kind
+                assert (answer.status, answer.content_type) == (404, wanted), (path, accept)
+        async with api.session.get(api.base_url + "/v1/mesages", headers={"Accept": accept}) as answer:
+            assert (answer.status, answer.content_type) == (404, "application/json")
+
+
 async def test_every_error_has_its_page(api: Api) -> None:
     listed = await fetched(api, ERRORS)
     for one in errors():
