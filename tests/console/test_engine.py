@@ -679,7 +679,7 @@ async def test_health_tells_what_was_found_and_where_settings_come_from(pool: Po
         "INSERT INTO database_sizes SELECT current_date - n, 1000000000 - n * 1000000, 1 FROM generate_series(0, 9) n"
     )
     page = await root.get("/console/health")
-    assert "It grows by 1.0 MB a day." in page.words
+    assert "It grows by 1.0 MB a day. " in page.words
     assert "Measured over 9 days." in page.words
     assert "HELIOGRAPH_METRICS_LISTEN is not set" in page.words
     assert "deploy/grafana/heliograph.json" in page.words

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import string
-from typing import Any
+from typing import Any, get_type_hints
 from uuid import UUID
 from xml.etree import ElementTree as xml
 
@@ -643,3 +644,8 @@ def test_a_list_by_configuration_alone() -> None:
 def test_a_list_that_cannot_be_written_is_refused(changed: dict[str, Any], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         settings("http", **LIST | changed)
+
+
+def test_the_form_of_an_http_account_names_all_placeholders() -> None:
+    (meaning,) = get_type_hints(generic.Settings, include_extras=True)["path"].__metadata__
+    assert {name.strip("{}") for name in re.findall(r"\{\{\w+\}\}", meaning)} == generic.NAMES

@@ -57,7 +57,12 @@ class Settings(BatchSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     base_url: Annotated[str, "Where the API is: scheme, host and port"]
     method: Annotated[Literal["GET", "POST", "PUT"], "Method of the request that sends a message"] = "POST"
-    path: Annotated[str, "Path and query of that request; may contain {{to}} and similar placeholders"] = "/"
+    path: Annotated[
+        str,
+        "Path and query of that request; may contain placeholders, as may body and headers: {{to}}, {{to_plus}}, "
+        "{{to_zeros}}, {{from}}, {{from_plus}}, {{text}}, {{reference}}, {{callback}}, {{secret}}, {{coding}}, "
+        "{{priority}}, {{validity_seconds}}, {{validity_minutes}}, {{validity_milliseconds}}",
+    ] = "/"
     content_type: Annotated[str, "Media type of its body, which decides how values are escaped"] = JSON
     body: Annotated[
         str, 'Its body: {"to":"{{to_plus}}","text":"{{text}}"}; for a form: to={{to}}&text={{text}}; empty: none'
