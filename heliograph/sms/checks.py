@@ -106,7 +106,9 @@ async def sessions(conn: Connection, settings: Settings, found: Sequence[Supplie
             detail = said("%(bound)s of %(all)s sessions bound", bound=bound, all=one.sessions)
             checks.append(Check(name, "ok", detail))
         else:
-            remedy = said("Start a worker if none is running; otherwise check the account's address and credentials.")
+            remedy = said(
+                "Start a worker if none is running; otherwise check the address and credentials of the account."
+            )
             detail = said("no session bound: %(error)s", error=error) if error else said("no session bound")
             checks.append(Check(name, "failed", detail, remedy))
     return checks

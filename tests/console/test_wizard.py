@@ -396,7 +396,7 @@ async def test_a_supplier_that_carries_is_connected_to_and_nothing_is_sent(
     assert (page.status, "Workers hold all of its sessions" in page.words) == (422, True)
     await smsc.stop()
     page = await root.submit(page, here, session="more")
-    assert (page.status, "wrong" in page.words, "Sign in (bind)" in page.words) == (200, True, False)
+    assert (page.status, "error" in page.words, "Sign in (bind)" in page.words) == (200, True, False)
     assert "nothing is listening there: check host and port" in page.words
     rows = await pool.fetch("SELECT after FROM audit_log WHERE action = 'supplier.tested' ORDER BY id")
     assert [json.loads(row["after"]) for row in rows] == [
