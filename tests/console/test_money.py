@@ -246,7 +246,7 @@ async def test_margins_by_supplier_and_as_a_file(pool: Pool, root: Browser) -> N
         await conn.execute("UPDATE suppliers SET simulated = true WHERE id = $1", toy)
     page = await root.get("/console/margins?by=supplier")
     assert "toy simulator 1 2" in page.words, page.words
-    assert page.text.count('class="tag simulated"') == 1
+    assert page.text.count('class="tag simulated nowrap"') == 1
     file = await root.get("/console/margins?by=supplier&csv=1")
     assert "toy" in [row["supplier"] for row in csv.DictReader(io.StringIO(file.text.removeprefix("\ufeff")))]
     await pool.execute("DELETE FROM margin_deltas WHERE supplier_id <> $1", of.id)

@@ -123,7 +123,7 @@ async def test_a_simulator_has_its_badge_wherever_receipts_name_it(pool: Pool, r
     # How messages ended, what is due back, and line by line.
     for path, times in (("", 3), ("/unmatched", 1), ("/words", 2)):
         page = await root.get(f"/console/receipts{path}")
-        assert page.text.count('class="tag simulated"') == times, path
+        assert page.text.count('class="tag simulated nowrap"') == times, path
         assert "toy simulator" in page.words, path
         assert "main simulator" not in page.words, path
 

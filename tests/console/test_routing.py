@@ -341,14 +341,14 @@ async def test_a_simulator_has_its_badge_wherever_routes_name_it(
         (f"/console/routes/{one}/edit", 1),
     ):
         page = await root.get(path)
-        assert page.text.count('class="tag simulated"') == times, path
+        assert page.text.count('class="tag simulated nowrap"') == times, path
         assert "toy simulator" in page.words, path
         assert "main simulator" not in page.words, path
     # Where it is all that there is, it would be asked, and the page says what that means.
     await pool.execute("UPDATE suppliers SET state = 'removed' WHERE id = $1", main)
     await bound(pool, toy)
     page = await root.get(explained)
-    assert page.text.count('class="tag simulated"') == 1
+    assert page.text.count('class="tag simulated nowrap"') == 1
     assert "toy simulator" in page.words
     assert "Live messages go to a simulator" in page.words
 
