@@ -76,8 +76,8 @@ class Failure(msgspec.Struct, frozen=True, gc=False):
     """There was no answer. `detail` is for operators and contains neither path nor query of the URL.
 
     blocked   the address may not be connected to; nothing was sent
-    busy      too many requests to this destination are open, or this machine is out of sockets; nothing was sent,
-              and the destination is not at fault
+    busy      too many requests to this destination are open, or this machine is out of sockets or threads; nothing was
+              sent, and the destination is not at fault
     dns       the name has no address; nothing was sent
     connect   refused, unreachable; nothing was sent
     tls       handshake failure or invalid certificate; nothing was sent

@@ -17,7 +17,6 @@ It has over 400 lines because a request and the connection that it waits for are
 from __future__ import annotations
 
 import asyncio
-import errno
 import functools
 import socket
 import ssl
@@ -35,7 +34,7 @@ from heliograph.base.process.settings import Settings
 from heliograph.http import writer
 from heliograph.http.answers import KEPT_BYTES, Answer, AnswerReader, ConnectionTrace, Failure, FailureKind
 from heliograph.http.client_connection import BODY_SECONDS, ClientConnection
-from heliograph.http.resolver import AddressBlocked, Lookup, Resolver
+from heliograph.http.resolver import OURS, AddressBlocked, Lookup, Resolver
 
 #: Most receivers close an idle connection after 5 s or later; a request on one that is being closed is lost.
 KEEP_ALIVE = 4.0
@@ -48,8 +47,6 @@ _IDLE_SWEEPS = 10
 #: After this, the next address of a name is tried in parallel (RFC 8305 §8), seconds.
 _STAGGER = 0.25
 _REMEMBERED = 4_096
-#: This machine ran out of descriptors, ports or buffers, which is not the destination's fault.
-_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS})
 
 
 class ClientRules(msgspec.Struct, frozen=True):
@@ -293,7 +290,7 @@ class HttpClient:
         except AddressBlocked as error:
             raise _NotSent("blocked", str(error)) from None
         except OSError as error:
-            raise _NotSent("dns", _reason(error)) from None
+            raise _NotSent("busy" if error.errno in OURS else "dns", _reason(error)) from None
 
     async def _reach(self, addresses: list[str], port: int) -> socket.socket:
         """A socket connected to one of these addresses. One that does not answer must not use up the time of all, so
@@ -336,7 +333,7 @@ class HttpClient:
         except AddressBlocked as error:
             raise _NotSent("blocked", str(error)) from None
         except OSError as error:
-            raise _NotSent("busy" if error.errno in _OURS else "connect", _reason(error), address) from None
+            raise _NotSent("busy" if error.errno in OURS else "connect", _reason(error), address) from None
         return sock
 
     async def _open(self, destination: _Destination, sock: socket.socket, address: str) -> ClientConnection:

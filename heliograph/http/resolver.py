@@ -6,6 +6,7 @@ The rule nobody may break: no address is returned unchecked, and if any address 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 import time
@@ -21,6 +22,8 @@ _BAD_NAME_SECONDS = 5.0
 #: A look-up blocks a thread for as long as the resolver takes (10 s and more); at most this many threads.
 _LOOKUPS = 64
 _REMEMBERED = 4_096
+#: This machine ran out of descriptors, ports, buffers or threads, which is not the destination's fault.
+OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS, errno.EAGAIN})
 
 #: Name → addresses. Raises OSError. Runs in a thread.
 Lookup = Callable[[str], list[str]]
@@ -88,10 +91,11 @@ class Resolver:
             self._running.pop(name, None)
         if len(self._known) >= _REMEMBERED:
             self._known.clear()
-        seconds = _BAD_NAME_SECONDS if isinstance(outcome, OSError) else _NAME_SECONDS
-        self._known[name] = (time.monotonic() + seconds, outcome)
         if isinstance(outcome, OSError):
+            if outcome.errno not in OURS:  # that may be over at once
+                self._known[name] = (time.monotonic() + _BAD_NAME_SECONDS, outcome)
             raise outcome
+        self._known[name] = (time.monotonic() + _NAME_SECONDS, outcome)
         return outcome
 
 
@@ -134,5 +138,8 @@ async def _in_thread(work: Lookup, name: str) -> list[str]:
         except RuntimeError:
             return  # the loop ended before the answer arrived; nobody is waiting
 
-    threading.Thread(target=run, name="outbound-lookup", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="outbound-lookup", daemon=True).start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from None
     return await future

@@ -86,7 +86,7 @@ class Verdict(enum.StrEnum):
 
     ACCEPTED = "accepted"  # the supplier has it; a receipt may follow
     REFUSED = "refused"  # a final no to this message (see Outcome.failover)
-    BUSY = "busy"  # try later (throttled, queue full, temporary error)
+    BUSY = "busy"  # try later (throttled, queue full, temporary error, or no room in this process)
     UNREACHABLE = "unreachable"  # nothing left this machine: safe to send again
     UNKNOWN = "unknown"  # bytes may have left and no verdict came: not safe to send again
 
@@ -97,6 +97,7 @@ class Scope(enum.StrEnum):
     MESSAGE = "message"  # its recipient, its text, its validity
     SENDER = "sender"  # its sender, or it is unclear whether the sender or the message
     ACCOUNT = "account"  # the account, its configuration, the supplier itself
+    PROCESS = "process"  # this process, which returns the message unsent: the supplier was not asked
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -116,7 +117,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     counts: bool = True
     #: Whether an operator should look at it.
     alarm: bool = False
-    #: Only verdicts about the account count for the supplier's circuit; one about a sender counts for the pair of both.
+    #: Only verdicts about the account count for the supplier's circuit; one about a sender counts for the pair of both,
+    #: and one about this process for nothing.
     scope: Scope = Scope.ACCOUNT
     #: Segments of the whole message as sent to this supplier; 0: as many as the submission has.
     total: int = 0
@@ -124,6 +126,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     doubtful: tuple[int, ...] = ()
     #: REFUSED only: the recipient asked this sender for no more messages, and told the supplier so.
     opted_out: bool = False
+
+
+def returned(reason: str, *, total: int = 0) -> Outcome:
+    """BUSY, for a message that this process returns unsent although the supplier may be fine: there is no room, no
+    session is left to it, or the machine has no sockets left. It may go there again, and elsewhere if that takes too
+    long."""
+    return Outcome(Verdict.BUSY, detail=reason, counts=False, scope=Scope.PROCESS, total=total)
 
 
 class ReceiptState(enum.StrEnum):
@@ -311,7 +320,8 @@ class Connector(Protocol):
         """Hand over one message. Never blocks and never raises: the outcome arrives at `on_outcome`."""
 
     def set_sessions(self, count: int) -> None:
-        """Open or close sessions until there are `count`: the account's limit is shared among worker processes."""
+        """Open or close sessions until there are `count`: the account's limit is shared among worker processes. Without
+        one, messages that still wait for room are returned."""
 
     def slow(self, pause: float) -> None:
         """Another worker was throttled: slow down too, and take no messages for `pause` seconds."""

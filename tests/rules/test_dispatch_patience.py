@@ -5,17 +5,23 @@ from __future__ import annotations
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
+from heliograph.queue.leases import UNROUTED
 from heliograph.sms.dispatch.routing import Supplier
-from heliograph.suppliers.contract import Outcome, Scope, Submission, Verdict
+from heliograph.suppliers.contract import Outcome, Part, Scope, Submission, Verdict, returned
+from heliograph.traffic import reconciliation
+from heliograph.traffic.reconciliation import Query
 from tests.rules.dispatching import Bench, attempts, queued
 from tests.rules.factories import message, organization, status_of, supplier, taking
 
 THROTTLED = Outcome(Verdict.BUSY, code="0x00000058", counts=False)
 ELSEWHERE = Outcome(Verdict.REFUSED, code="0x0000000B", failover=True, scope=Scope.MESSAGE)
 BAD_SENDER = Outcome(Verdict.REFUSED, code="0x0000000A", failover=True, alarm=True, scope=Scope.SENDER)
+NO_ROOM = returned("no room in the window")
+STOPPED = Outcome(Verdict.UNREACHABLE, detail="stopped", counts=False, scope=Scope.PROCESS)
 PATIENCE = 15.0
 
 
@@ -156,6 +162,69 @@ async def test_what_is_said_to_be_a_one_time_code_does_not_wait_for_a_full_suppl
     await bench.round()
     assert [await status_of(pool, id) for id in (code, other)] == ["sent", "accepted"]
     assert after(bench, first, second) == [0, 1]
+
+
+# -- messages that this process returns --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [NO_ROOM, STOPPED], ids=["no room", "stopped"])
+async def test_what_this_process_returns_says_nothing_about_the_supplier(pool: Pool, outcome: Outcome) -> None:
+    """Twenty messages without room in the window opened the circuit that all workers share."""
+    bench = Bench(pool)
+    actor = await organization(pool)
+    bench.only.script = lambda submission: outcome
+    ids = [await message(pool, actor) for _ in range(25)]
+    await bench.round()
+    breaker = bench.accounts[bench.only_id].breaker
+    assert (breaker.open, breaker.is_slow()) == (False, False)
+    assert await pool.fetch("SELECT DISTINCT tries, line FROM queue") == [(0, UNROUTED)]
+    async with pool.acquire() as conn:
+        at = clock.now()
+        hour = timedelta(hours=1)
+        (counted,) = await reconciliation.read(conn, Query(date_from=at - hour, date_to=at + hour, by=()))
+    assert counted.counts == {"unreachable": 25}, "it has not put them off"
+    bench.only.script = taking
+    await bench.later(seconds=1)
+    await bench.round()
+    assert {await status_of(pool, id) for id in ids} == {"sent"}
+
+
+async def test_what_finds_no_room_for_too_long_goes_to_the_next(pool: Pool) -> None:
+    """Not at once: the supplier is merely full."""
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = lambda submission: NO_ROOM
+    id = await message(pool, await organization(pool))
+    waited = await until_elsewhere(bench, first, second, most=2 * PATIENCE)
+    assert PATIENCE < waited <= 2 * PATIENCE
+    assert await status_of(pool, id) == "sent"
+
+
+async def test_a_code_that_finds_no_room_waits_only_a_few_seconds(pool: Pool) -> None:
+    first, second = two()
+    bench = Bench(pool, first, second)
+    bench.connectors[first.id].script = lambda submission: NO_ROOM
+    await message(pool, await organization(pool), expires_at=clock.now() + timedelta(minutes=5))
+    assert 3 < await until_elsewhere(bench, first, second, most=8) <= 8
+
+
+async def test_the_rest_of_a_long_message_that_finds_no_room_stays_with_its_supplier(pool: Pool) -> None:
+    """As unreachable it went elsewhere, whole, and the handset got its first segments twice."""
+    first, second = two()
+    bench = Bench(pool, first, second)
+    connector = bench.connectors[first.id]
+    connector.script = lambda submission: Outcome(THROTTLED.verdict, (Part(1, "A1"),), counts=False, total=2)
+    id = await message(pool, await organization(pool), text="x" * 200, segments=2)
+    await bench.round()
+    connector.script = lambda submission: NO_ROOM
+    await bench.later(seconds=1)
+    await bench.round()
+    connector.script = lambda submission: Outcome(Verdict.ACCEPTED, (Part(2, "A2"),), total=2)
+    await bench.later(seconds=2)
+    await bench.round()
+    assert [one.held for one in connector.submitted] == [(), (1,), (1,)]
+    assert after(bench, second) == [0]
+    assert await status_of(pool, id) == "sent"
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

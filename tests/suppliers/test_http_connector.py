@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import resource
+import socket
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -24,6 +26,7 @@ from heliograph.suppliers.contract import (
     Account,
     InspectableConnector,
     Outcome,
+    Scope,
     Submission,
     Verdict,
     WatchableConnector,
@@ -227,6 +230,7 @@ async def test_what_is_still_open_at_the_end_is_unknown_and_what_has_not_begun_i
     await until(lambda: len(line.outcomes) == 2)
     verdicts = [line.outcomes[one.message_id].verdict for one in (first, second)]
     assert verdicts == [Verdict.UNKNOWN, Verdict.UNREACHABLE]
+    assert line.outcomes[second.message_id].scope is Scope.PROCESS, "the supplier has failed at nothing"
 
 
 async def test_what_still_connects_at_the_end_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +251,8 @@ async def test_what_still_connects_at_the_end_was_not_sent(monkeypatch: pytest.M
     line.connector.submit(one)
     await arrived.wait()
     await line.connector.stop(grace=0.0)
-    assert line.outcomes[one.message_id].verdict is Verdict.UNREACHABLE
+    outcome = line.outcomes[one.message_id]
+    assert (outcome.verdict, outcome.scope) == (Verdict.UNREACHABLE, Scope.PROCESS)
     server.close()
 
 
@@ -289,6 +294,57 @@ async def test_what_waits_too_long_for_a_request_goes_back(supplier: Aggregator)
     verdicts = await line.send(*some)
     assert verdicts == [Verdict.ACCEPTED, Verdict.BUSY, Verdict.BUSY]
     assert not line.outcomes[some[1].message_id].counts
+    assert line.outcomes[some[1].message_id].scope is Scope.PROCESS
+    assert line.connector.health().throttles == 0
+    await line.connector.stop(grace=1.0)
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_without_a_session_of_its_own_nothing_waits(supplier: Aggregator, after: bool) -> None:
+    """What waited for a request when the last session went to another worker stayed for `queue_seconds`."""
+    supplier.options = msgspec.structs.replace(supplier.options, latency=0.5)
+    line = Line(supplier.base_url, window=1, queue_seconds=300)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    first, *waiting = [submission() for _ in range(3)]
+    line.connector.submit(first)
+    if not after:
+        for one in waiting:
+            line.connector.submit(one)
+    await until(lambda: len(supplier.taken) == 1)
+    line.connector.set_sessions(0)
+    assert (line.connector.ready(), line.connector.capacity()) == (False, 0)
+    if after:
+        for one in waiting:
+            line.connector.submit(one)
+        assert line.outcomes == {}
+    await until(lambda: len(line.outcomes) == 2)
+    found = {line.outcomes[one.message_id] for one in waiting}
+    assert {(one.verdict, one.counts, one.scope) for one in found} == {(Verdict.BUSY, False, Scope.PROCESS)}
+    await until(lambda: len(line.outcomes) == 3)
+    assert line.outcomes[first.message_id].verdict is Verdict.ACCEPTED, "what has been sent keeps its answer"
+    await line.connector.stop(grace=1.0)
+
+
+async def test_a_machine_without_sockets_is_not_the_suppliers_fault(supplier: Aggregator) -> None:
+    """Each message counted as a failure of the supplier, and twenty of them opened its circuit."""
+    line = Line(supplier.base_url, requests_per_second=500.0)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+    one = submission()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as probe:
+        next_free = probe.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_free, hard))
+    try:
+        assert await line.send(one) == [Verdict.BUSY]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    outcome, health = line.outcomes[one.message_id], line.connector.health()
+    assert (outcome.counts, outcome.scope) == (False, Scope.PROCESS)
+    assert outcome.detail == health.last_error == "this machine is out of sockets or threads: Too many open files"
+    assert (health.throttles, line.connector._bucket.rate) == (0, 500)
+    assert await line.send(submission()) == [Verdict.ACCEPTED]
     await line.connector.stop(grace=1.0)
 
 

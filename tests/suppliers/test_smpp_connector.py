@@ -15,7 +15,7 @@ import uvloop
 from smpp_peer import Line, Peer, PeerAccount, submission, until
 from structlog.testing import capture_logs
 
-from heliograph.suppliers.contract import Account, OnAnswered, Submission, Verdict
+from heliograph.suppliers.contract import Account, OnAnswered, Scope, Submission, Verdict
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import connect
 
@@ -391,13 +391,39 @@ async def test_hosts_take_turns(peer: Peer) -> None:
 
 
 async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
-    account = await PeerAccount(peer.port, window=1, queue_seconds=0.1).start()
+    """It was unreachable, which counts as a failure of the supplier."""
+    account = await PeerAccount(peer.port, window=1, queue_seconds=0.1, submits_per_second=500).start()
     peer.on_submit = lambda line, pdu: None
     account.submit(2)
     (outcome,) = await account.ended(1)
-    assert outcome.verdict is Verdict.UNREACHABLE
+    assert (outcome.verdict, outcome.counts, outcome.scope) == (Verdict.BUSY, False, Scope.PROCESS)
+    assert (account.connector.health().throttles, account.connector._bucket.rate) == (0, 500), "nobody throttled it"
     await account.connector.stop(grace=0.1)
-    assert sorted(outcome.verdict for _, outcome in account.outcomes) == ["unknown", "unreachable"]
+    assert sorted(outcome.verdict for _, outcome in account.outcomes) == ["busy", "unknown"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_without_a_session_of_its_own_nothing_waits(peer: Peer, after: bool) -> None:
+    """What waited for room when the last session went to another worker stayed for `queue_seconds`."""
+    submits: list[tuple[Line, p.SubmitSm]] = []
+    account = await PeerAccount(peer.port, window=1, queue_seconds=300).start()
+    peer.on_submit = lambda line, pdu: submits.append((line, pdu))
+    first, *waiting = account.submit(1 if after else 3)
+    await until(lambda: submits)
+    account.connector.set_sessions(0)
+    assert (account.connector.ready(), account.connector.capacity()) == (False, 0)
+    if after:
+        waiting = account.submit(2)
+    assert account.outcomes == []
+    outcomes = await account.ended(2)
+    assert {one.message_id for one, _ in account.outcomes} == {one.message_id for one in waiting}
+    assert {(one.verdict, one.counts, one.scope) for one in outcomes} == {(Verdict.BUSY, False, Scope.PROCESS)}
+    # The session that leaves still waits for the answer to what it has sent.
+    line, pdu = submits[0]
+    peer.accept(line, pdu)
+    assert (await account.ended(3))[-1].verdict is Verdict.ACCEPTED
+    assert account.outcomes[-1][0].message_id == first.message_id
+    await account.connector.stop(grace=0.2)
 
 
 async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Peer) -> None:
@@ -413,7 +439,7 @@ async def test_what_waited_while_the_process_stood_still_is_given_back(peer: Pee
     time.sleep(0.5)
     await account.ended(2)
     verdicts = {one.message_id: outcome.verdict for one, outcome in account.outcomes}
-    assert verdicts == {first.message_id: Verdict.ACCEPTED, waiting.message_id: Verdict.UNREACHABLE}
+    assert verdicts == {first.message_id: Verdict.ACCEPTED, waiting.message_id: Verdict.BUSY}
     await account.connector.stop(grace=0.2)
     assert len(submits) == 1
 
@@ -783,6 +809,8 @@ async def test_what_is_open_after_the_grace_is_unknown(peer: Peer, account: Peer
     account.submit(12)
     await account.connector.stop(grace=0.05)
     assert sorted(outcome.verdict for _, outcome in account.outcomes) == ["unknown"] * 10 + ["unreachable"] * 2
+    returned = {one.scope for _, one in account.outcomes if one.verdict is Verdict.UNREACHABLE}
+    assert returned == {Scope.PROCESS}, "the supplier has failed at nothing"
 
 
 async def test_stopping_answers_the_receipts_it_has(peer: Peer, account: PeerAccount) -> None:

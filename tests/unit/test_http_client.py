@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import errno
 import ipaddress
 import resource
 import socket
@@ -880,6 +881,34 @@ async def test_being_out_of_descriptors_is_nobodys_fault() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert kind(result) == "busy"
         assert kind(await post(client, f"http://127.0.0.1:{listener.port}/")) == "200"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.EMFILE, "Too many open files"), RuntimeError("can't start new thread")],
+    ids=["files", "threads"],
+)
+async def test_being_unable_to_look_up_a_name_is_nobodys_fault_either(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def out_of_threads(_: threading.Thread) -> None:
+        raise error
+
+    def out_of_files(name: str) -> list[str]:
+        if failing:
+            raise error
+        return ["127.0.0.1"]
+
+    failing = isinstance(error, OSError)
+    async with listening(answer=ok()) as listener, outbound(lookup=out_of_files) as client:
+        with monkeypatch.context() as patch:
+            if not failing:
+                patch.setattr(threading.Thread, "start", out_of_threads)
+            result = await post(client, f"http://some.example:{listener.port}/")
+        assert isinstance(result, Failure)
+        assert (result.kind, result.is_sent) == ("busy", False)
+        failing = False
+        assert kind(await post(client, f"http://some.example:{listener.port}/")) == "200", "that is not remembered"
 
 
 async def until(condition: Callable[[], bool], within: float = 120.0) -> None:

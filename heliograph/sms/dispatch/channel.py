@@ -271,6 +271,8 @@ class SmsChannel:
         if account is None:
             return
         verdict, scope, breaker = outcome.verdict, outcome.scope, account.breaker
+        if scope is Scope.PROCESS:
+            return  # the supplier was not asked
         sender = attempt.message.sender
         if verdict is Verdict.ACCEPTED:
             account.senders.taken(sender)

@@ -37,7 +37,7 @@ from heliograph.sms.dispatch.claimed import ClaimedMessage
 from heliograph.sms.reports import keys, parts, waiting
 from heliograph.sms.reports.keys import PartId
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move, SupplierAcceptance
-from heliograph.suppliers.contract import Outcome, Verdict
+from heliograph.suppliers.contract import Outcome, Scope, Verdict
 from heliograph.traffic import incomplete, reconciliation
 
 
@@ -110,7 +110,9 @@ async def reconcile(conn: Connection, answered: Sequence[AnsweredAttempt], moved
             elif one.is_late:
                 events.append((supplier_id, _country(one), Verdict.UNKNOWN.value, -1))
             continue
-        events.append((supplier_id, _country(one), verdict.value, 1))
+        # Whatever this process returned had not left it, so the supplier put nothing off.
+        what = Verdict.UNREACHABLE if one.outcome.scope is Scope.PROCESS else verdict
+        events.append((supplier_id, _country(one), what.value, 1))
         if one.is_late:
             events.append((supplier_id, _country(one), Verdict.UNKNOWN.value, -1))
     if late:

@@ -38,6 +38,7 @@ from heliograph.suppliers.contract import (
     Submission,
     Verdict,
     WireActivity,
+    returned,
 )
 from heliograph.suppliers.http import references
 from heliograph.suppliers.http.kind import Answer, HttpKind, HttpSettings, Message, Request, secrets_of
@@ -56,7 +57,7 @@ _ANYWHERE = parse_networks("0.0.0.0/0,::/0")
 #: Why there was no answer, by kind of `http.answers.Failure`.
 FAILURES: Mapping[str, Sentence] = {
     "blocked": said("connections to this address are not allowed"),
-    "busy": said("too many requests are open"),
+    "busy": said("this machine is out of sockets or threads"),
     "dns": said("the name has no address"),
     "connect": said("cannot connect"),
     "tls": said("the TLS handshake failed"),
@@ -165,7 +166,7 @@ class HttpConnector:
     def submit(self, submission: Submission) -> None:
         """Hand over one message. Its outcome comes later, exactly once, whatever happens."""
         if not self._running or self._stopping:
-            asyncio.get_running_loop().call_soon(self._report, submission, _unreachable(said("stopped")))
+            asyncio.get_running_loop().call_soon(self._report, submission, _STOPPED)
             return
         self._waiting.append(_Waiting(self._loop.time(), submission, self._likeness(submission)))
         # Not called directly: an outcome could follow at once, before dispatch knows about the submission.
@@ -214,7 +215,7 @@ class HttpConnector:
         if self._timer is not None:
             self._timer.cancel()
         while self._waiting:
-            self._report(self._waiting.popleft().submission, _unreachable(said("stopped")))
+            self._report(self._waiting.popleft().submission, _STOPPED)
         await self._until_ended(grace)
         await self._client.close()  # ends open requests, each with its outcome
         await self._until_ended(_LAST)
@@ -222,7 +223,7 @@ class HttpConnector:
         for task in self._tasks:
             task.cancel()
         for number, some in list(self._open.items()):
-            self._end(number, *[_unreachable(said("stopped"))] * len(some))
+            self._end(number, *[_STOPPED] * len(some))
         self._running = False
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -235,9 +236,11 @@ class HttpConnector:
         """Start as many requests as may be open."""
         if self._stopping:
             return
+        while self._waiting and not self._sessions:
+            self._report(self._waiting.popleft().submission, _NO_SESSION)
         now, longest = self._loop.time(), self._settings.queue_seconds
         while self._waiting and self._waiting[0].since + longest <= now:
-            self._report(self._waiting.popleft().submission, _no_room())
+            self._report(self._waiting.popleft().submission, _NO_ROOM)
         while self._waiting and len(self._open) < self._window and now >= self._paused_until:
             tokens = self._bucket.available(now)
             if tokens <= 0:
@@ -434,12 +437,12 @@ class HttpConnector:
         if outcome.verdict is Verdict.ACCEPTED:
             self._bucket.accepted(now)
             self._last_error = quoted("")
-        elif outcome.verdict is Verdict.BUSY and not outcome.counts:
+        elif outcome.verdict is Verdict.BUSY and not outcome.counts and outcome.scope is not Scope.PROCESS:
             self._bucket.slow(now)
             self._throttles += 1
             if outcome.retry_after:
                 self._paused_until = max(self._paused_until, now + min(outcome.retry_after, 60.0))
-        if outcome.alarm or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
+        if outcome.alarm or outcome.scope is Scope.PROCESS or outcome.verdict in (Verdict.UNREACHABLE, Verdict.UNKNOWN):
             self._last_error = joined([outcome.code, outcome.detail], " ")
 
     def _report(self, submission: Submission, outcome: Outcome) -> None:
@@ -479,7 +482,10 @@ def _failed(found: Failure) -> Outcome:
     if found.detail != why:
         why = joined([why, found.detail], ": ")
     if not found.is_sent:
-        return _unreachable(why)
+        if found.kind == "busy":
+            return returned(why, total=1)
+        # Without a connection, it is closed only by this connector's own end.
+        return _unreachable(why, Scope.PROCESS if found.kind == "closed" else Scope.ACCOUNT)
     return Outcome(Verdict.UNKNOWN, detail=why, total=1, doubtful=(1,))
 
 
@@ -495,10 +501,11 @@ def _cannot_be_written(why: str) -> Sentence:
     return said("cannot be written: %(why)s", why=why)
 
 
-def _unreachable(reason: Sentence) -> Outcome:
+def _unreachable(reason: Sentence, scope: Scope = Scope.ACCOUNT) -> Outcome:
     """Nothing left this machine."""
-    return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False, total=1)
+    return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False, scope=scope, total=1)
 
 
-def _no_room() -> Outcome:
-    return Outcome(Verdict.BUSY, detail=said("no request became free in time"), counts=False, total=1)
+_STOPPED = _unreachable(said("stopped"), Scope.PROCESS)
+_NO_SESSION = returned(said("no session"), total=1)
+_NO_ROOM = returned(said("no request became free in time"), total=1)

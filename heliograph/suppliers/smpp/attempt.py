@@ -141,9 +141,9 @@ class Attempt:
         return said("segment %(number)s of %(total)s: %(why)s", number=number, total=self.total, why=why)
 
 
-def unreachable(reason: Sentence) -> Outcome:
+def unreachable(reason: Sentence, scope: Scope = Scope.ACCOUNT) -> Outcome:
     """Outcome if nothing left this machine."""
-    return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False)
+    return Outcome(Verdict.UNREACHABLE, detail=reason, counts=False, scope=scope)
 
 
 def unwritable(error: p.PduError) -> Outcome:

@@ -34,8 +34,10 @@ from heliograph.suppliers.contract import (
     OnReceipts,
     Outcome,
     Receipt,
+    Scope,
     Submission,
     WireActivity,
+    returned,
 )
 from heliograph.suppliers.smpp.attempt import Attempt, unreachable, unwritable
 from heliograph.suppliers.smpp.codec import pdu as p
@@ -52,6 +54,7 @@ log = structlog.get_logger(__name__)
 
 #: Seconds for a batch of receipts that is still being stored when everything else has stopped.
 _LAST_BATCH = 5.0
+_NO_SESSION = said("no session")
 
 
 def connect(
@@ -182,6 +185,8 @@ class SmppConnector:
             task = self._loop.create_task(self._leave(links))
             self._leaving[task] = links
             task.add_done_callback(self._leaving.pop)
+        if not self._sessions:
+            self._give_back(returned(_NO_SESSION))
 
     def slow(self, pause: float) -> None:
         """Another worker was throttled. SMPP has no pause."""
@@ -219,7 +224,7 @@ class SmppConnector:
         attempt = Attempt(submission)
         self._open += 1
         if not self._running or self._stopping:
-            self._end_soon(attempt, unreachable(said("stopped")))
+            self._end_soon(attempt, unreachable(said("stopped"), Scope.PROCESS))
             return
         try:
             attempt.load(self._builder.build(submission))
@@ -241,7 +246,7 @@ class SmppConnector:
         self._queued += len(submission.segments)
         self._pump()
         if self._queue and not any(link.bound for link in self._transmitters):
-            self._give_back(self._error() or said("no session"))
+            self._give_back(unreachable(self._error() or _NO_SESSION) if self._sessions else returned(_NO_SESSION))
 
     def health(self) -> Health:
         bound = sum(link.bound for link in self._transmitters)
@@ -285,7 +290,7 @@ class SmppConnector:
         self._stopping = True
         self._all_ended = self._loop.create_future()
         until = self._loop.time() + grace
-        self._give_back(said("stopping"))
+        self._give_back(unreachable(said("stopping"), Scope.PROCESS))
         if self._open:
             await asyncio.wait([self._all_ended], timeout=grace)
         for intake in (self._receipts, self._inbound):
@@ -317,7 +322,7 @@ class SmppConnector:
             self._settle(attempt)
         if not any(one.bound for one in self._transmitters):
             self._since = clock.now()
-            self._give_back(reason)
+            self._give_back(unreachable(reason))
 
     def answered(self, link: Link, context: Any, status: int, response: p.Pdu) -> None:
         attempt, number = context
@@ -407,7 +412,7 @@ class SmppConnector:
         while self._queue and self._queue[0].at + self._settings.queue_seconds <= now:
             attempt = self._queue.popleft()
             self._queued -= len(attempt.submission.segments)
-            self._end_soon(attempt, unreachable(said("no room in the window")))
+            self._end_soon(attempt, returned(said("no room in the window")))
         tokens = self._bucket.available(now)
         if self._started:
             for attempt in list(self._started):
@@ -472,10 +477,10 @@ class SmppConnector:
                 best, most = link, room
         return best
 
-    def _give_back(self, reason: Sentence) -> None:
+    def _give_back(self, outcome: Outcome) -> None:
+        """Return the messages that have not begun."""
         while self._queue:
-            attempt = self._queue.popleft()
-            self._end_soon(attempt, unreachable(reason))
+            self._end_soon(self._queue.popleft(), outcome)
         self._queued = 0
 
     def _settle(self, attempt: Attempt) -> None:
