@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 
 from heliograph.base.database import clock
@@ -15,8 +17,10 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7, uuid7_floor
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import Pricing
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome, CloudSubmission
 from heliograph.suppliers.whatsapp_cloud.errors import FAULTS
+from heliograph.suppliers.whatsapp_cloud.graph import outcome_of
 from heliograph.whatsapp.callbacks import conversations, expiry
 from heliograph.whatsapp.callbacks.conversations import User
 from heliograph.whatsapp.callbacks.matching import WiderFailure
@@ -240,6 +244,36 @@ async def test_a_status_without_our_id_waits_for_the_answer(pool: Pool) -> None:
     row = await row_of(pool, id)
     assert (row["status"], row["charge"], row["pricing"]) == ("read", "consumed", "regular/utility")
     assert await pool.fetchval("SELECT count(*) FROM whatsapp_early_statuses") == 0
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+async def test_a_message_with_an_id_of_any_length_is_sent_once_and_finds_its_status(pool: Pool, is_early: bool) -> None:
+    """Its answer could not be stored: its outcome was unknown, and it was sent again."""
+    long = "wamid." + "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(1600))
+    answer = outcome_of(200, msgspec.json.encode({"messages": [{"id": long}]}))
+    who, bench = await bench_of(pool)
+    bench.only.script = lambda submission: None
+    id = await message(pool, who)
+    await bench.round()
+    (submission,) = bench.only.submitted
+    value = {
+        "metadata": {"phone_number_id": who.graph_id},
+        "statuses": [{"id": long, "status": "delivered", "recipient_id": TO[1:], "timestamp": "1795162400"}],
+    }
+    change = {"field": "messages", "value": value}
+    body = {"object": "whatsapp_business_account", "entry": [{"id": who.waba_id, "changes": [change]}]}
+    statuses: list[Any] = list(parse(msgspec.json.encode(body)))
+    if is_early:
+        await bench.hear(who, *statuses)
+    bench.answer(submission, answer)
+    await bench.settle()
+    assert await attempts(pool, id) == [(1, "accepted")]
+    if not is_early:
+        await bench.hear(who, *statuses)
+    assert (await row_of(pool, id))["status"] == "delivered"
+    await bench.later(minutes=10)
+    await bench.round()
+    assert bench.only.submitted == [submission]
 
 
 CLOSED = "SELECT expires_at <= now() FROM whatsapp_conversations"

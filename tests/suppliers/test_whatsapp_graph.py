@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from uuid import uuid4
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -25,6 +26,7 @@ from heliograph.simulators.graph.simulator import GraphSimulator, quick
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud.address import check_base_url
 from heliograph.suppliers.whatsapp_cloud.bodies import layout, template_body, text_body
+from heliograph.suppliers.whatsapp_cloud.callbacks.webhooks import parse
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential, app_credential, credential
 from heliograph.suppliers.whatsapp_cloud.errors import Kind, Scope
@@ -129,6 +131,23 @@ class TestSends:
         assert "\0" not in (taken.user_id or "\0")
         refused = outcome_of(400, b'{"error":{"code":131008,"message":"no ' + odd + b' here"}}')
         assert (refused.verdict, refused.code) == (Verdict.REFUSED, "131008")
+
+    def test_ids_are_as_long_as_in_webhooks(self) -> None:
+        """One of 100,000 characters could not be stored, so the message counted as unanswered and was sent again."""
+        long = "wamid." + "".join(hashlib.sha256(b"%d" % n).hexdigest() for n in range(1600))
+        user = "MZ." + long
+        names = [{"wa_id": "258841234567", "user_id": user}]
+        taken = outcome_of(200, msgspec.json.encode({"contacts": names, "messages": [{"id": long}]}))
+        assert (taken.verdict, taken.wamid, taken.user_id) == (Verdict.ACCEPTED, long[:255], user[:255])
+        at = {"timestamp": "1795162400"}
+        status = {"id": long, "status": "sent", "recipient_user_id": user, **at}
+        answers = {"id": long, "from_user_id": user, "type": "text", "context": {"id": long}, **at}
+        edits = {"id": long, "from": user, "type": "edit", "edit": {"original_message_id": long}, **at}
+        value = {"metadata": {"phone_number_id": "1"}, "statuses": [status], "messages": [answers, edits]}
+        entry = {"id": "2", "changes": [{"field": "messages", "value": value}]}
+        items: list[Any] = list(parse(msgspec.json.encode({"object": "whatsapp_business_account", "entry": [entry]})))
+        assert [(one.wamid, one.user_id) for one in items] == [(taken.wamid, taken.user_id)] * 3
+        assert [one.quoted for one in items[1:]] == [taken.wamid] * 2
 
     async def test_the_pause_that_an_answer_asks_for(self) -> None:
         raw = error(130429, 429).replace(b"\r\n", b"\r\nRetry-After: 7\r\n", 1)

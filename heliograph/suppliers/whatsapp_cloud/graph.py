@@ -27,7 +27,7 @@ from heliograph.http.client import ClientRules, HttpClient
 from heliograph.suppliers.contract import Verdict
 from heliograph.suppliers.whatsapp_cloud import objects
 from heliograph.suppliers.whatsapp_cloud.address import API_VERSION, BASE_URL, check_base_url
-from heliograph.suppliers.whatsapp_cloud.callbacks.content import part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.content import part, text_id, words
 from heliograph.suppliers.whatsapp_cloud.callbacks.management import id_of, number_of
 from heliograph.suppliers.whatsapp_cloud.contract import CloudOutcome
 from heliograph.suppliers.whatsapp_cloud.credential import Credential
@@ -283,7 +283,7 @@ def outcome_of(status: int, raw: bytes, retry_after: float | None = None) -> Clo
         messages, contacts = answer.get("messages"), answer.get("contacts")
         message = messages[0] if isinstance(messages, list) and messages else None
         contact = contacts[0] if isinstance(contacts, list) and contacts else None
-        wamid = words(part({"m": message}, "m").get("id"))
+        wamid = text_id(part({"m": message}, "m").get("id"))
         if wamid:
             known = part({"c": contact}, "c")
             return CloudOutcome(

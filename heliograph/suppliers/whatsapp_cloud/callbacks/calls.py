@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.whatsapp_cloud.callbacks.content import capitals, part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.content import capitals, part, text_id, words
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import CallItem, PoisonItem
 from heliograph.suppliers.whatsapp_cloud.callbacks.management import digits_of, id_of, time_of, time_or_none
 
@@ -43,7 +43,7 @@ def _call(waba_id: str, number_id: str | None, at: datetime | None, call: object
     if began is None or (began != "timestamp" and call.get(began) is None):
         return None
     sender = digits_of(call.get("from"))
-    user_id = words(call.get("from_user_id")) or (None if sender else words(call.get("from"))) or None
+    user_id = text_id(call.get("from_user_id")) or (None if sender else text_id(call.get("from")))
     if number_id is None or (sender is None and user_id is None):
         raise ValueError("no number" if number_id is None else "no caller")
     when = time_or_none(call.get(began)) or at

@@ -25,6 +25,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+#: Maximum characters kept of an id. Those of Meta have less than 200; the database can index no more than 2,700 bytes,
+#: and an answer that it cannot store is lost: the message would be sent again.
+ID_LENGTH = 255
 #: Maximum contacts or order items per message, and phones per contact.
 _MANY = 50
 
@@ -42,10 +45,10 @@ def content_of(type: str, message: Mapping[str, Any]) -> tuple[str | None, dict[
 
 def quoted(message: Mapping[str, Any]) -> str | None:
     """Meta's id of the message that this one answers, reacts to, edits or deletes."""
-    found = words(part(message, "context").get("id")) or words(part(message, "reaction").get("message_id"))
+    found = text_id(part(message, "context").get("id")) or text_id(part(message, "reaction").get("message_id"))
     for name in ("edit", "revoke"):
-        found = found or words(part(message, name).get("original_message_id"))
-    return found or None
+        found = found or text_id(part(message, name).get("original_message_id"))
+    return found
 
 
 def is_forwarded(message: Mapping[str, Any]) -> bool:
@@ -70,6 +73,11 @@ def capitals(value: object) -> str | None:
 def words(value: object) -> str | None:
     """A text unchanged; None for anything else."""
     return value if isinstance(value, str) else None
+
+
+def text_id(value: object) -> str | None:
+    """An id that is a text, shortened alike wherever Meta writes it; None for anything else, or if it is empty."""
+    return (value[:ID_LENGTH] or None) if isinstance(value, str) else None
 
 
 def part(value: object, name: str) -> Mapping[str, Any]:

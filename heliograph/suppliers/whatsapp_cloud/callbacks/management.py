@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from heliograph.suppliers.whatsapp_cloud.callbacks.content import capitals, part, words
+from heliograph.suppliers.whatsapp_cloud.callbacks.content import capitals, part, text_id, words
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
     AccountItem,
     CapabilityItem,
@@ -59,9 +59,7 @@ def time_or_none(value: object) -> datetime | None:
 
 def id_of(value: object) -> str | None:
     """An id as text. Meta writes some as numbers above 2^53, so they are never converted to float."""
-    if isinstance(value, str) and value:
-        return value
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+    return text_id(str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
 def number_of(value: object) -> int | None:

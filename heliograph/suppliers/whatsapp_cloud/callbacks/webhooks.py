@@ -26,6 +26,7 @@ from heliograph.suppliers.whatsapp_cloud.callbacks.content import (
     part,
     quoted,
     referral_of,
+    text_id,
     words,
 )
 from heliograph.suppliers.whatsapp_cloud.callbacks.items import (
@@ -167,7 +168,8 @@ def _status(
         status, _ = _read(bytes(raw), _Status)
     if number_id is None:
         raise ValueError("no number")
-    if not status.id or not status.status:
+    wamid = text_id(status.id)
+    if wamid is None or not status.status:
         raise ValueError("no id or no status")
     recipient = digits_of(status.recipient_id)
     user_id = id_of(status.recipient_user_id)
@@ -186,7 +188,7 @@ def _status(
     return StatusItem(
         waba_id=waba_id,
         phone_number_id=number_id,
-        wamid=status.id,
+        wamid=wamid,
         status=status.status.lower(),
         at=_at(status.timestamp, at),
         recipient=recipient,
@@ -207,18 +209,18 @@ def _message(
         raise ValueError("not an object")
     if number_id is None:
         raise ValueError("no number")
-    wamid = words(message.get("id"))
-    if not wamid:
+    wamid = text_id(message.get("id"))
+    if wamid is None:
         raise ValueError("no id")
     type = words(message.get("type")) or "unknown"
     inner = part(message, type)
     is_change = type == "system" and inner.get("type") in _CHANGES
     new_sender = digits_of(inner.get("wa_id")) if is_change else None
-    new_user_id = (words(inner.get("user_id")) or None) if is_change else None
+    new_user_id = text_id(inner.get("user_id")) if is_change else None
     sender = digits_of(message.get("from"))
-    user_id = words(message.get("from_user_id")) or (_previous(inner) if is_change else None)
+    user_id = text_id(message.get("from_user_id")) or (_previous(inner) if is_change else None)
     if sender is None and user_id is None:
-        user_id = words(message.get("from")) or None
+        user_id = text_id(message.get("from"))
     if sender is None and user_id is None:
         sender, user_id = new_sender, new_user_id
     if sender is None and user_id is None:
@@ -249,9 +251,9 @@ def _message(
 
 def _previous(system: Mapping[str, Any]) -> str | None:
     """The user id that was replaced. It may appear only in the text."""
-    told = words(system.get("previous_user_id"))
+    told = text_id(system.get("previous_user_id"))
     if told or system.get("type") != "user_changed_user_id":
-        return told or None
+        return told
     found = _FROM_USER_ID.search(words(system.get("body")) or "")
     return found[1] if found else None
 
