@@ -19,6 +19,7 @@ import msgspec
 
 from heliograph.base.network.tls import client_context
 from heliograph.base.sentences import Sentence, joined, quoted, said
+from heliograph.http.resolver import Resolver
 from heliograph.suppliers import kinds
 from heliograph.suppliers.contract import Account
 from heliograph.suppliers.smpp.codec import pdu as p
@@ -137,9 +138,9 @@ async def _connected(
     steps: _Steps, host: str, port: int, limit: float, *, tls: ssl.SSLContext | None, server_name: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     async with steps.step(RESOLVE, limit):
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
-        address = str(found[0][4][0])
-        steps.said = quoted(", ".join(dict.fromkeys(str(one[4][0]) for one in found[:4])))
+        with contextlib.closing(Resolver(None, lambda address: True)) as resolver:
+            address, *more = await resolver.resolve(host)
+        steps.said = quoted(", ".join([address, *more[:3]]))
     async with steps.step(CONNECT, limit):
         reader, writer = await asyncio.open_connection(address, port)
         steps.said = quoted(f"{address}:{port}")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
+from heliograph.http.resolver import Lookup
 from heliograph.suppliers.contract import Inbound, Outcome, Receipt, Submission
 from heliograph.suppliers.smpp.codec import pdu as p
 from heliograph.suppliers.smpp.connector import SmppConnector
@@ -94,7 +95,14 @@ class PeerAccount:
     """A connector, and what came out of it."""
 
     def __init__(
-        self, port: int, *, sessions: int = 1, secret: str = "secret", late: float = 0.0, **settings: Any
+        self,
+        port: int,
+        *,
+        sessions: int = 1,
+        secret: str = "secret",
+        late: float = 0.0,
+        lookup: Lookup | None = None,
+        **settings: Any,
     ) -> None:
         self.outcomes: list[tuple[Submission, Outcome]] = []
         self.receipts: list[Receipt] = []
@@ -111,6 +119,7 @@ class PeerAccount:
             self.take_inbound,
             sessions=sessions,
             late=late,
+            lookup=lookup,
         )
 
     async def take_receipts(self, receipts: Sequence[Receipt]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -390,6 +391,39 @@ async def test_hosts_take_turns(peer: Peer) -> None:
     await account.connector.stop(grace=0.2)
 
 
+async def test_names_that_are_never_answered_hold_up_no_other_supplier(peer: Peer) -> None:
+    """They occupied all threads that the event loop has for look-ups, so no other supplier could reconnect."""
+    never = threading.Event()
+    asked: list[str] = []
+
+    def lookup(name: str) -> list[str]:
+        asked.append(name)
+        never.wait(120)
+        raise OSError("no answer")
+
+    stuck = [PeerAccount(peer.port, host=f"stuck{n}.example", lookup=lookup, sessions=2) for n in range(70)]
+    try:
+        for one in stuck:
+            await one.connector.start()
+        await until(lambda: len(asked) == len(stuck))
+        account = await PeerAccount(peer.port, host="localhost").start()
+        account.submit()
+        assert (await account.ended())[0].verdict is Verdict.ACCEPTED
+        await account.connector.stop(grace=0.2)
+        await asyncio.gather(*(one.connector.stop(grace=0.0) for one in stuck))
+    finally:
+        never.set()
+    assert sorted(set(asked)) == sorted(asked), "the sessions of an account share a look-up"
+
+
+async def test_a_name_is_tried_at_all_its_addresses(peer: Peer) -> None:
+    names = {"one.example": ["127.0.0.9"], "two.example": ["127.0.0.8", "127.0.0.1"]}
+    account = await PeerAccount(peer.port, host=list(names), lookup=names.__getitem__).start()
+    account.submit()
+    assert (await account.ended())[0].verdict is Verdict.ACCEPTED
+    await account.connector.stop(grace=0.2)
+
+
 async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
     """It was unreachable, which counts as a failure of the supplier."""
     account = await PeerAccount(peer.port, window=1, queue_seconds=0.1, submits_per_second=500).start()
@@ -456,24 +490,38 @@ async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) 
     assert peer.lines == []
 
 
-async def test_a_machine_out_of_threads_does_not_end_a_link(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It never tried again, and nobody was told."""
-    loop = asyncio.get_running_loop()
-    found = loop.getaddrinfo
-    left = [RuntimeError("can't start new thread")]
+async def test_a_mistake_does_not_end_a_link(peer: Peer) -> None:
+    left = [KeyError("a mistake")]
 
-    async def look_up(*asked: Any, **more: Any) -> Any:
+    def lookup(name: str) -> list[str]:
         if left:
             raise left.pop()
-        return await found(*asked, **more)
+        return ["127.0.0.1"]
 
-    monkeypatch.setattr(loop, "getaddrinfo", look_up)
-    account = PeerAccount(peer.port)
+    account = PeerAccount(peer.port, host="some.example", lookup=lookup)
     with capture_logs() as logged:
         await account.start()
     assert [entry["event"] for entry in logged if entry["log_level"] == "error"] == ["smpp_connect_failed"]
+    await account.connector.stop(grace=0.2)
+
+
+async def test_a_machine_out_of_threads_does_not_end_a_link(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never tried again, and nobody was told."""
+    start = threading.Thread.start
+    left = [RuntimeError("can't start new thread")]
+
+    def begin(thread: threading.Thread) -> None:
+        if left:
+            raise left.pop()
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", begin)
+    account = PeerAccount(peer.port, host="localhost")
+    with capture_logs() as logged:
+        await account.start()
+    assert not [entry["event"] for entry in logged if entry["log_level"] == "error"]
     (down,) = [entry for entry in logged if entry["event"] == "smpp_down"]
-    assert down["error"] == "cannot connect: can't start new thread"
+    assert down["error"] == "cannot connect: [Errno 11] can't start new thread"
     await account.connector.stop(grace=0.2)
 
 

@@ -12,10 +12,12 @@ It has over 400 lines because window, rate and segments share their counters.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random as randomness
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Any
 
 import structlog
@@ -23,6 +25,7 @@ import structlog
 from heliograph.base.database import clock
 from heliograph.base.process.settings import SettingsError
 from heliograph.base.sentences import Sentence, quoted, said
+from heliograph.http.resolver import Lookup, Resolver
 from heliograph.suppliers.bucket import Bucket
 from heliograph.suppliers.contract import (
     Account,
@@ -86,9 +89,9 @@ class SmppConnector:
     """Implements contract.Connector.
 
     `sessions`: how many this process may open; `set_sessions` changes it while running. The account's own limit is
-    divided among processes elsewhere, and its rate with it. The supplier_message_id of a Part is the key by which
-    receipts are matched (receipts.id_key); if the supplier's own spelling differs, it follows the status:
-    `0x00000000 id:00B8BE19`.
+    divided among processes elsewhere, and its rate with it. `lookup`: resolves names in place of the system. The
+    supplier_message_id of a Part is the key by which receipts are matched (receipts.id_key); if the supplier's own
+    spelling differs, it follows the status: `0x00000000 id:00B8BE19`.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class SmppConnector:
         sessions: int = 0,
         late: float = 0.0,
         transmits_only: bool = False,
+        lookup: Lookup | None = None,
         random: Callable[[], float] = randomness.random,
     ) -> None:
         self._settings = settings
@@ -110,6 +114,8 @@ class SmppConnector:
         self._late = late
         self._transmits_only = transmits_only
         self._random = random
+        # Operators choose the hosts, so any address is allowed.
+        self._resolver = Resolver(lookup, lambda address: True)
         self._builder = Builder(settings)
         self._statuses = settings.status_classes
         self._rules = ReceiptRules(
@@ -305,6 +311,7 @@ class SmppConnector:
             await intake.drain(_LAST_BATCH)
         if self._timer is not None:
             self._timer.cancel()
+        self._resolver.close()
         self._running = False
 
     # -- link.Owner ----------------------------------------------------------------------------------------------------
@@ -393,10 +400,17 @@ class SmppConnector:
                 bind=kind,
                 tls=self._tls,
                 late=self._late,
+                resolve=self._resolve,
                 random=self._random,
             )
             for kind in kinds
         ]
+
+    async def _resolve(self, host: str) -> list[str]:
+        """The addresses of a host. Raises OSError."""
+        with contextlib.suppress(ValueError):
+            return [str(ip_address(host))]
+        return await self._resolver.resolve(host)
 
     async def _leave(self, links: list[Link]) -> None:
         await asyncio.gather(*(link.stop(self._settings.response_seconds) for link in links))

@@ -10,9 +10,8 @@ connection reports every open submit, and whether it was written, before anythin
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
 import structlog
@@ -254,6 +253,7 @@ class Link:
         bind: type[p.Bind],
         tls: ssl.SSLContext | None,
         late: float,
+        resolve: Callable[[str], Awaitable[list[str]]],
         random: Callable[[], float],
     ) -> None:
         self.name = name
@@ -265,6 +265,7 @@ class Link:
         self._bind = bind
         self._tls = tls
         self._late = late
+        self._resolve = resolve
         self._random = random
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -325,7 +326,7 @@ class Link:
             try:
                 connection = await self._connect()
             except Exception as error:
-                # Anything else is a mistake, or this machine has run out of threads: that may pass, too.
+                # Anything else is a mistake, which may concern this try alone.
                 if not isinstance(error, OSError | ValueError):
                     log.exception("smpp_connect_failed", link=self.name)
                 self.last_error = said("cannot connect: %(why)s", why=str(error) or type(error).__name__)
@@ -350,19 +351,17 @@ class Link:
                 continue
 
     async def _connect(self) -> Connection:
-        """Connect to the next address of the next host. Raises OSError, or ValueError for an invalid host name."""
+        """Connect to the next address of the next host. Raises OSError, or ValueError for an invalid name in TLS."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(settings.connect_seconds):
             addresses: list[tuple[str, str]] = []
-            failure: OSError | UnicodeError | None = None
+            failure: OSError | None = None
             for host in settings.hosts:
                 try:
-                    found = await loop.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM)
-                except (OSError, UnicodeError) as error:
+                    addresses += [(host, address) for address in await self._resolve(host)]
+                except OSError as error:
                     failure = error
-                    continue
-                addresses += [(host, str(entry[4][0])) for entry in found]
             if not addresses:
                 raise failure or OSError("no address")
             host, address = addresses[self._turn % len(addresses)]
