@@ -58,7 +58,7 @@ function options(figures, series, { width, height, top, hasTimes, isFirst, sync,
   };
   const axis = { stroke: colours.text, font: "11px system-ui, sans-serif", ticks: { show: false } };
   return {
-    width, height, legend: { show: false }, padding: [10, 8, hasTimes ? 0 : 7, 0],
+    width, height, legend: { show: false }, padding: [10, 24, hasTimes ? 0 : 7, 0], // half of the last time, with seconds
     tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), figures.zone),
     scales: { x: { range: () => [first - half, Math.max(last, first + 1) + half] }, y: { range: () => [0, top] } },
     cursor: { sync: { key: sync }, y: false, drag: { x: false, y: false }, points: { show: !bars } },
