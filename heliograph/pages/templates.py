@@ -135,6 +135,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "month": _month,
         "duration": _duration,
         "sentence": _sentence,
+        "commands": commands,
         "short": short,
         "tail": tail,
         "iso": iso,
@@ -142,6 +143,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "export_state": _named(words.EXPORT_STATES),
         "change_state": _named({**words.EXPORT_STATES, **words.CHANGE_STATES}),
         "role_name": _named(words.ROLES),
+        "profile_name": _named(words.PROFILES),
         "work_name": _named(words.WORK),
         "action_name": _named(ACTIONS),
         "organization_state": _named(words.ORGANIZATION_STATES),
@@ -293,6 +295,14 @@ def _counted(ngettext: Any) -> Callable[..., str]:
 def _number(context: Context, value: float, digits: int = 0) -> str:
     found: str = context["locale"].number(value, digits)
     return found
+
+
+def commands(text: str) -> Markup:
+    """A text with what stands between backticks, as in Markdown, as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one of them is a character
+        return escape(text)
+    return Markup().join(Markup("<code>{}</code>").format(one) if n % 2 else one for n, one in enumerate(parts))
 
 
 @pass_context
