@@ -390,7 +390,7 @@ async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
     assert (figures in page.words, "Failed 3 The last 24 hours. From " in page.words) == (True, True)
     assert "Explain these" in page.words
     told = page.text.partition('id="explained"')[2].partition("</details>")[0]
-    assert re.findall(r'class="end">([^<]+)</td>', told) == ["2", "66.7 %", "1", "33.3 %"]
+    assert re.findall(r'class="end">([^<]+)</td>', told) == ["2", "66.7&nbsp;%", "1", "33.3&nbsp;%"]
     # Each reason leads to its messages.
     links = [html.unescape(one) for one in re.findall(r'href="([^"]+)"', told)]
     assert [len(shown(await owner.get(one))) for one in links] == [2, 1]
@@ -408,7 +408,7 @@ async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
         ("from=yesterday", False, False),
     ):
         page = await owner.get(f"/messages?{query}")
-        found = (figures in page.words, '<details class="card" id="explained">' in page.text)
+        found = (figures in page.words, '<details class="twin" id="explained">' in page.text)
         assert found == (has_figures, has_reasons), query
     assert "Accepted 0 Delivered –" in (await owner.get("/messages?channel=whatsapp")).words
     assert "Accepted 0 Delivered –" in (await owner.get("/messages?mode=test")).words
@@ -445,7 +445,7 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
     assert shown(page) == ids[::-1]
     assert "Why messages failed 4 matching messages failed." in page.words
     told = page.text.partition('id="explained"')[2].partition("</section>")[0]
-    assert re.findall(r'class="end">([^<]+)</td>', told) == ["3", "75.0 %", "1", "25.0 %"]
+    assert re.findall(r'class="end">([^<]+)</td>', told) == ["3", "75.0&nbsp;%", "1", "25.0&nbsp;%"]
     assert FAILURES["destination_unreachable"] in told
     links = [html.unescape(one) for one in re.findall(r'href="([^"]+)"', told)]
     assert [shown(await owner.get(one)) for one in links] == [[ids[3], ids[2], ids[0]], [ids[1]]]
