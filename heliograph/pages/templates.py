@@ -130,6 +130,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "number": _number,
         "moment": _moment,
         "instant": _instant,
+        "clock": _clock,
         "ago": _ago,
         "date": _date,
         "month": _month,
@@ -325,6 +326,11 @@ def _moment(context: Context, at: datetime) -> Markup:
 @pass_context
 def _instant(context: Context, at: datetime) -> Markup:
     return _time(context, at, context["locale"].instant(at))
+
+
+@pass_context
+def _clock(context: Context, at: datetime) -> Markup:
+    return _time(context, at, context["locale"].clock(at))
 
 
 @pass_context

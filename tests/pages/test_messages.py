@@ -29,6 +29,7 @@ from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview import explaining
 from heliograph.overview.messages import Filters, Message
+from heliograph.pages.languages import locale
 from heliograph.pages.lists import pagination
 from heliograph.queue.leases import GUARDED
 from heliograph.sending.listing import MessagePage
@@ -149,6 +150,23 @@ async def test_what_the_network_reported_and_that_an_event_was_recorded_stand_in
     assert "The message reached the handset." in page.words
     assert "waits to be sent" not in page.words
     assert "has not reported its outcome yet" not in page.words
+
+
+async def test_a_timeline_says_each_day_once_and_each_time_to_the_millisecond(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    id = UUID(await send(api, tenant))
+    accepted, sent, delivered = await pool.fetchrow(
+        "UPDATE messages SET status = 'delivered', sent_at = accepted_at + interval '1.5 seconds',"
+        " delivered_at = accepted_at + interval '2 days' WHERE id = $1 RETURNING accepted_at, sent_at, delivered_at",
+        id,
+    )
+    english = locale("en")
+    # Just before midnight the second is of another day.
+    then = english.clock(sent) if english.day(sent) == english.day(accepted) else english.instant(sent)
+    page = await owner.get(f"/messages/{id}")
+    told = re.findall(r'class="when"><time[^>]*>([^<]+)</time>', page.text)
+    assert told == [english.instant(accepted), then, english.instant(delivered)]
 
 
 async def test_what_is_written_in_a_message_stays_text(api: Api, tenant: Tenant, owner: Browser) -> None:
