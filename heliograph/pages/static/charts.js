@@ -15,24 +15,36 @@ function colour(name) {
   return getComputedStyle(probe).color;
 }
 
-const tones = () => ({ good: colour("good"), bad: colour("bad"), warn: colour("warn"), way: colour("way"), calm: colour("muted"), text: colour("muted"), line: colour("line") });
+const tones = () => ({ good: colour("good"), bad: colour("bad"), warn: colour("warn"), way: colour("way"), calm: colour("muted"), text: colour("muted"), line: colour("line"), ground: colour("surface") });
 
+// Lines of what happened. A name stands beside its line where there is room: the table below lists all of them.
 function marking(figures, colours, named) {
   return (plot) => {
-    const { ctx } = plot;
+    const { ctx } = plot, { left, top, width, height } = plot.bbox, px = devicePixelRatio, taken = [];
     ctx.save();
-    ctx.strokeStyle = colours.warn;
-    ctx.fillStyle = colours.text;
-    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.font = `${11 * px}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
     for (const mark of figures.marks) {
       const x = Math.round(plot.valToPos(mark.at, "x", true));
-      if (x < plot.bbox.left || x > plot.bbox.left + plot.bbox.width) continue;
+      if (x < left || x > left + width) continue;
+      ctx.strokeStyle = colours.warn;
+      ctx.lineWidth = px;
+      ctx.setLineDash([3 * px, 3 * px]);
       ctx.beginPath();
-      ctx.moveTo(x, plot.bbox.top);
-      ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
+      ctx.moveTo(x, top);
+      ctx.lineTo(x, top + height);
       ctx.stroke();
-      if (named) ctx.fillText(mark.name, x + 4 * devicePixelRatio, plot.bbox.top + 10 * devicePixelRatio);
+      const wide = ctx.measureText(mark.name).width, gap = 4 * px;
+      const from = x + gap + wide > left + width ? x - gap - wide : x + gap;
+      if (!named || from < left || taken.some((one) => from < one.to + gap && one.from < from + wide + gap)) continue;
+      taken.push({ from, to: from + wide });
+      // Over bars it has an edge of the ground's colour.
+      ctx.setLineDash([]);
+      ctx.lineWidth = 4 * px;
+      ctx.strokeStyle = colours.ground;
+      ctx.strokeText(mark.name, from, top + 10 * px);
+      ctx.fillStyle = colours.text;
+      ctx.fillText(mark.name, from, top + 10 * px);
     }
     ctx.restore();
   };
