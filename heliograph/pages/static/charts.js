@@ -25,8 +25,9 @@ function marking(figures, colours, named) {
     ctx.font = `${11 * px}px system-ui, sans-serif`;
     ctx.textAlign = "left";
     for (const mark of figures.marks) {
-      const x = Math.round(plot.valToPos(mark.at, "x", true));
-      if (x < left || x > left + width) continue;
+      // The last interval is not over: what happened in it may be later than where the plot ends.
+      const x = Math.min(Math.round(plot.valToPos(mark.at, "x", true)), left + width);
+      if (x < left) continue;
       ctx.strokeStyle = colours.warn;
       ctx.lineWidth = px;
       ctx.setLineDash([3 * px, 3 * px]);
