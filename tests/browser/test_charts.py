@@ -53,7 +53,9 @@ async def test_names_of_what_happened_at_once_are_not_written_over_each_other(si
     ended = "SELECT count(*) = 2 FROM campaigns WHERE status = 'completed'"
     await until_true(lambda: site.pool.fetchval(ended))
     # Late in this hour, which is after the middle of its bar, where the plot ends.
-    await site.pool.execute("UPDATE campaigns SET started_at = date_trunc('hour', now(), 'UTC') + interval '59 minutes'")
+    await site.pool.execute(
+        "UPDATE campaigns SET started_at = date_trunc('hour', now(), 'UTC') + interval '59 minutes'"
+    )
     await site.page.add_init_script(NOTED)
     await site.enter()
     await until_says(site.page, "(names) => names.some((one) => window.painted.includes(one))", list(names))
