@@ -6,10 +6,10 @@ const FIRST = 2000, MOST = 15000, GROWS = 1.5;
 // What has not been answered after so long is not: a process hangs, or the network swallows what is sent.
 const PATIENCE = 10000;
 
-// In the zone of the other times on the page, which need not be the browser's.
+// In the time zone of the page's other times.
 function clock(at) {
   const { lang, dataset } = document.documentElement;
-  return new Intl.DateTimeFormat(lang, { timeZone: dataset.zone, timeStyle: "medium", hourCycle: "h23" }).format(at);
+  return new Intl.DateTimeFormat(lang, { timeStyle: "medium", hourCycle: "h23", timeZone: dataset.zone }).format(at);
 }
 
 // Regions that could not be renewed, with the time of what they show. It is said at the head of the page: their own
