@@ -36,5 +36,5 @@ async def ask(request: Request, actor: Actor, wanted: Wanted) -> Answer:
             async with request.writing() as conn:
                 await work(conn)
     except TooManyExports as refusal:
-        return Redirect(location=request.to(HERE), notice=request.text(refusal.message))
+        return Redirect(location=request.to(HERE), notice=request.text(refusal.message), is_refusal=True)
     return Redirect(location=request.to(HERE))

@@ -37,11 +37,12 @@ class Region(msgspec.Struct, frozen=True):
 
 class Redirect(msgspec.Struct, kw_only=True):
     """A redirect (303). `notice` is shown on the next page, already in the reader's language; with `undo`, an address
-    that accepts a POST without fields, it has a button "Undo"."""
+    that accepts a POST without fields, it has a button "Undo". `is_refusal`: what was asked for was not done."""
 
     location: str
     notice: str = ""
     undo: str = ""
+    is_refusal: bool = False
     cookies: list[str] = []
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 SECURE = "__Host-"
 #: Notices as well, because their button, if any, acts in the reader's name.
 NOTICE, SECURE_NOTICE = "hg-notice", "__Host-hg-notice"
+#: Stands in a notice's cookie for the address to undo it: nothing was done.
+REFUSED = "!"
 #: Carries the token of an invitation from its page through the sign-in of the invited person; kept for these seconds.
 INVITATION, INVITED = "hg-invitation", 3_600
 #: The mark of a browser in which somebody has signed in before (`people.signing_in.mark`).
@@ -59,7 +61,7 @@ def preference(name: str, value: str, *, is_secure: bool) -> str:
 
 
 def notice(text: str, undo: str = "", *, is_secure: bool) -> str:
-    """What the next page says, and the address to undo it; "" deletes the cookie."""
+    """What the next page says, and the address to undo it, or REFUSED; "" deletes the cookie."""
     value = base64.urlsafe_b64encode(f"{undo} {text}".encode()).decode().rstrip("=")
     return _set(notice_name(is_secure), value if text else "", is_secure=is_secure, age=60 if text else 0)
 

@@ -131,6 +131,10 @@ class ReaderLocale:
         local = at.astimezone(self._zone)
         return f"{_day(self.language, local.date())}, {local.time().isoformat('milliseconds')}"
 
+    def clock(self, at: datetime) -> str:
+        """The same on a day that was named already: `10:02:41.123`."""
+        return at.astimezone(self._zone).time().isoformat("milliseconds")
+
     def exact(self, at: datetime) -> str:
         """A time in milliseconds, with the zone."""
         local = at.astimezone(self._zone).replace(tzinfo=None)

@@ -97,6 +97,7 @@ class Request:
         "host",
         "is_compact",
         "is_fragment",
+        "is_refusal",
         "is_secure",
         "locale",
         "method",
@@ -154,6 +155,8 @@ class Request:
     #: The file submitted with the form, on routes that accept one.
     upload: Upload
     notice: str
+    #: The notice says why nothing was done.
+    is_refusal: bool
     #: Where the form of the notice's "Undo" is submitted; "": there is none.
     undo: str
 

@@ -130,11 +130,13 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "number": _number,
         "moment": _moment,
         "instant": _instant,
+        "clock": _clock,
         "ago": _ago,
         "date": _date,
         "month": _month,
         "duration": _duration,
         "sentence": _sentence,
+        "commands": commands,
         "short": short,
         "tail": tail,
         "iso": iso,
@@ -142,6 +144,7 @@ def environment(folders: Sequence[Path], assets: Assets) -> Environment:
         "export_state": _named(words.EXPORT_STATES),
         "change_state": _named({**words.EXPORT_STATES, **words.CHANGE_STATES}),
         "role_name": _named(words.ROLES),
+        "profile_name": _named(words.PROFILES),
         "work_name": _named(words.WORK),
         "action_name": _named(ACTIONS),
         "organization_state": _named(words.ORGANIZATION_STATES),
@@ -295,6 +298,14 @@ def _number(context: Context, value: float, digits: int = 0) -> str:
     return found
 
 
+def commands(text: str) -> Markup:
+    """A text with what stands between backticks, as in Markdown, as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one of them is a character
+        return escape(text)
+    return Markup().join(Markup("<code>{}</code>").format(one) if n % 2 else one for n, one in enumerate(parts))
+
+
 @pass_context
 def _sentence(context: Context, sentence: str) -> str:
     found: str = context["locale"].sentence(sentence)
@@ -315,6 +326,11 @@ def _moment(context: Context, at: datetime) -> Markup:
 @pass_context
 def _instant(context: Context, at: datetime) -> Markup:
     return _time(context, at, context["locale"].instant(at))
+
+
+@pass_context
+def _clock(context: Context, at: datetime) -> Markup:
+    return _time(context, at, context["locale"].clock(at))
 
 
 @pass_context

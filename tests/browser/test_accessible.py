@@ -74,6 +74,10 @@ OTHER_THEME = f"""async () => {{
 #: Tabs scroll sideways where there is no room for them, and in no other way.
 TABS = "[...document.querySelectorAll('.tabs')].some((one) => one.scrollHeight > one.clientHeight)"
 
+#: Of tabs that have no room, the one whose page this is, is in sight.
+CURRENT = """[...document.querySelectorAll('.tabs [aria-current]')].every(
+    (one) => one.getBoundingClientRect().right <= one.parentElement.getBoundingClientRect().right + 1)"""
+
 
 @pytest.mark.lasts(60)
 @pytest.mark.parametrize("looks", [[one] for one in LOOKS] if LONG else [LOOKS])
@@ -94,6 +98,9 @@ async def test_every_page(site: Site, looks: list[tuple[str, str]]) -> None:
         await page.goto(site.base + path)
         await page.locator(shows).wait_for()
         assert await page.locator("html").get_attribute("lang") == language
+        await page.wait_for_load_state("load")
+        if not await page.evaluate(CURRENT):
+            found.append(f"{path} does not show its tab at {widths[0]}")
         for width in widths:
             if width != widths[0]:
                 await page.set_viewport_size({"width": width, "height": 800})

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
+from heliograph.campaigns.channels import sms as campaigns
+from heliograph.campaigns.channels.sms import SmsCampaignSpec
+from tests.processes import until_true
+
 from .conftest import Site, until_says
 
 #: Remembers each text that is painted.
@@ -37,3 +41,25 @@ async def test_axes_say_what_their_lines_are(site: Site) -> None:
     days = {one for one in painted if re.search("[A-Z]", one)}
     assert days
     assert all(re.fullmatch(r"\d{1,2} [A-Z][a-z]{2,3}", one) for one in days), days
+
+
+async def test_names_of_what_happened_at_once_are_not_written_over_each_other(site: Site) -> None:
+    await site.pool.execute(DELIVERED, site.made.actor.organization_id, UUID(int=0))
+    names = "Spring sale", "Autumn sale"
+    async with site.pool.acquire() as conn:
+        for name in names:
+            spec = SmsCampaignSpec(name=name, message_template="Olá", recipients=["+258841234561"])
+            await campaigns.create(conn, site.made.actor, spec=spec, request_id=name[:6])
+    ended = "SELECT count(*) = 2 FROM campaigns WHERE status = 'completed'"
+    await until_true(lambda: site.pool.fetchval(ended))
+    # Late in this hour, which is after the middle of its bar, where the plot ends.
+    await site.pool.execute(
+        "UPDATE campaigns SET started_at = date_trunc('hour', now(), 'UTC') + interval '59 minutes'"
+    )
+    await site.page.add_init_script(NOTED)
+    await site.enter()
+    await until_says(site.page, "(names) => names.some((one) => window.painted.includes(one))", list(names))
+    # The table names both.
+    assert await site.page.evaluate("(names) => names.filter((one) => window.painted.includes(one)).length", names) == 1
+    listed = site.page.locator("#chart-messages, .chart").first.locator("details")
+    assert all([name in (await listed.text_content() or "") for name in names])

@@ -19,7 +19,7 @@ from tests.rules.factories import message
 
 from . import places
 from .conftest import DAY, LONG, NIGHT, PASSWORD, Chromium, Look, Site, browsing, looks, press_key, until_says
-from .test_accessible import FOCUS, RUN, VENDOR
+from .test_accessible import CURRENT, FOCUS, RUN, VENDOR
 from .test_passkeys import device
 
 
@@ -281,6 +281,9 @@ async def test_every_page_of_the_console(site: Site) -> None:
         answer = await page.goto(site.base + path)
         if answer is None or answer.status != 200:
             found.append(f"{path} is not there")
+        await page.wait_for_load_state("load")
+        if not await page.evaluate(CURRENT):
+            found.append(f"{path} does not show its tab at {widths[0]}")
         for width in widths:
             if width != widths[0]:
                 await page.set_viewport_size({"width": width, "height": 800})

@@ -203,6 +203,11 @@ BESIDE = """() => {
   const panel = document.getElementById("panel").getBoundingClientRect();
   return panel.left > document.querySelector(".beside > *").getBoundingClientRect().left && panel.top < innerHeight;
 }"""
+#: Whether each box of a row is within its table, and beside what it marks.
+MARKS = """() => [...document.querySelectorAll('.mark-row')].every((one) => {
+  const box = one.getBoundingClientRect(), table = one.closest('.table').getBoundingClientRect();
+  return box.left >= table.left && box.right <= one.nextElementSibling.getBoundingClientRect().left;
+})"""
 #: Counts clicks on the links of rows.
 LED = """window.led = 0;
 document.addEventListener("click", (event) => { if (event.target.closest("a.row-link")) window.led += 1; });"""
@@ -292,6 +297,7 @@ async def test_a_second_click_does_nothing_a_second_time(site: Site) -> None:
         assert await page.evaluate("led") == 1
         await page.locator(inside).wait_for()
         await until_says(page, BESIDE)
+        assert await page.evaluate(MARKS)
         await page.go_back()
         await page.wait_for_url(here)
         await page.locator("#panel").wait_for(state="hidden")

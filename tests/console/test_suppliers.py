@@ -18,6 +18,7 @@ from heliograph.base.sentences import Check
 from heliograph.base.sentences import said as sentence
 from heliograph.health import findings
 from heliograph.http import answers as http
+from heliograph.pages.templates import commands
 from heliograph.sms import checks
 from heliograph.sms.circuits import sharing
 from heliograph.sms.dispatch import routing, suppliers
@@ -350,12 +351,12 @@ async def test_the_list_says_what_is_found_of_each_and_what_to_do(
     page = await root.get("/console/suppliers")
     rows = {name: row for row in page.text.split("<tr>") for name in ("main", "lost") if f">{name}</strong>" in row}
     assert wrong[0].detail in rows["lost"]
-    assert f"What to do:</strong> {wrong[0].remedy}" in rows["lost"]
+    assert f"What to do:</strong> {commands(wrong[0].remedy)}" in rows["lost"]
     # On a phone a cell's label stands beside one block, not beside columns of a letter each.
     assert re.search(r'data-name="State"><div>.*' + re.escape(wrong[0].detail) + r".*</div></td>", rows["lost"], re.S)
     assert "What to do" not in rows["main"]
-    assert ">40 %<" in rows["main"], rows["main"]
-    assert '30 of 40 a second<span class="sub">75 %<' in rows["main"]
+    assert ">40&nbsp;%<" in rows["main"], rows["main"]
+    assert '30 of 40 a second<span class="sub">75&nbsp;%<' in rows["main"]
     assert "0.0 a second" in rows["lost"]
     assert "5 min" in rows["main"]
     assert "5 min" not in rows["lost"]

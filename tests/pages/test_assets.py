@@ -36,6 +36,16 @@ def test_no_template_holds_a_script_a_style_or_anything_that_runs() -> None:
         assert re.findall(r"\|\s*safe", text) == (["|safe"] if path.name == "account_factor.html" else []), path.name
 
 
+def test_a_cell_with_a_second_line_holds_both_in_one_element() -> None:
+    """On a phone a cell is a row: its name, and its value. Two elements would stand beside each other."""
+    for path in (ROOT / "heliograph").rglob("*.html"):
+        for inside in re.findall(r'<td[^>]* data-name="(?:[^"{]|\{\{.*?\}\})*">(.*?)</td>', path.read_text(), re.S):
+            depth = 0
+            for closes, attributes in re.findall(r"<(/?)(?:a|code|div|span|strong)\b([^>]*)>", inside):
+                assert closes or depth or 'class="sub' not in attributes, f"{path.name}: {inside}"
+                depth += -1 if closes else 1
+
+
 def test_every_icon_that_is_asked_for_is_there() -> None:
     drawn = set(re.findall(r'<symbol id="([a-z-]+)"', (FOLDER / "icons.svg").read_text()))
     asked = {name for path in TEMPLATES for name in re.findall(r'kit\.icon\("([a-z-]+)"\)', path.read_text())}

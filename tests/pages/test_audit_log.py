@@ -50,6 +50,19 @@ async def test_what_was_changed_is_read_before_and_after(pool: Pool, tenant: Ten
     assert "Organization renamed" in actions(await owner.get("/audit?who=operator"))
 
 
+async def test_of_something_new_only_what_it_has_is_listed(pool: Pool, tenant: Tenant, owner: Browser) -> None:
+    new = {"channel": "sms", "audience_tags": [], "scheduled_at": None, "recipients": 0, "adaptive": False}
+    id = uuid7()
+    async with pool.acquire() as conn:
+        for before, after in ((None, new), ({"note": "call them"}, {"note": None})):
+            await audit.record(
+                conn, SHELL, "campaign.created", organization_id=tenant.id, object_id=id, before=before, after=after
+            )
+    words = (await owner.get(f"/audit?object={id}")).words
+    assert "channel sms recipients 0 adaptive no" in words
+    assert "note call them → –" in words
+
+
 async def test_what_is_metas_or_the_operators_is_not_told(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     """Of an account: its id at Meta, where Meta is reached, what Meta warned of."""
     about, id = {"organization_id": tenant.id, "name": "our account"}, uuid7()

@@ -52,10 +52,14 @@ async def test_the_marked_ones_are_canceled_together(api: Api, pool: Pool, tenan
     page = await owner.post("/messages/marked/cancel?channel=sms", fields)
     assert page.path == "/messages?channel=sms"
     assert "2 messages canceled. 2 messages can no longer be canceled." in page.words
+    assert '<div class="notice" role="status">' in page.text
     assert await pool.fetchval("SELECT used FROM quotas WHERE organization_id = $1", tenant.id) == used - 2
     assert await pool.fetchval("SELECT count(*) FROM queue WHERE kind = 'sms'") == 1
     late = await marked(owner, await owner.get("/messages?channel=sms"), [ids[0]], do="cancel")
     assert "0 messages canceled. 1 can no longer be canceled." in late.words
+    # What was not done does not look as if it was.
+    assert '<div class="attention" role="alert">' in late.text
+    assert '<div class="notice"' not in late.text
     assert "Select the messages first." in (await marked(owner, page, [], do="cancel")).words
     assert (await marked(owner, page, ["x"], do="cancel")).status == 400
 

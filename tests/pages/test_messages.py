@@ -29,6 +29,7 @@ from heliograph.contacts import records
 from heliograph.contacts.records import Entry
 from heliograph.overview import explaining
 from heliograph.overview.messages import Filters, Message
+from heliograph.pages.languages import locale
 from heliograph.pages.lists import pagination
 from heliograph.queue.leases import GUARDED
 from heliograph.sending.listing import MessagePage
@@ -149,6 +150,23 @@ async def test_what_the_network_reported_and_that_an_event_was_recorded_stand_in
     assert "The message reached the handset." in page.words
     assert "waits to be sent" not in page.words
     assert "has not reported its outcome yet" not in page.words
+
+
+async def test_a_timeline_says_each_day_once_and_each_time_to_the_millisecond(
+    api: Api, pool: Pool, tenant: Tenant, owner: Browser
+) -> None:
+    id = UUID(await send(api, tenant))
+    accepted, sent, delivered = await pool.fetchrow(
+        "UPDATE messages SET status = 'delivered', sent_at = accepted_at + interval '1.5 seconds',"
+        " delivered_at = accepted_at + interval '2 days' WHERE id = $1 RETURNING accepted_at, sent_at, delivered_at",
+        id,
+    )
+    english = locale("en")
+    # Just before midnight the second is of another day.
+    then = english.clock(sent) if english.day(sent) == english.day(accepted) else english.instant(sent)
+    page = await owner.get(f"/messages/{id}")
+    told = re.findall(r'class="when"><time[^>]*>([^<]+)</time>', page.text)
+    assert told == [english.instant(accepted), then, english.instant(delivered)]
 
 
 async def test_what_is_written_in_a_message_stays_text(api: Api, tenant: Tenant, owner: Browser) -> None:
@@ -390,7 +408,7 @@ async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
     assert (figures in page.words, "Failed 3 The last 24 hours. From " in page.words) == (True, True)
     assert "Explain these" in page.words
     told = page.text.partition('id="explained"')[2].partition("</details>")[0]
-    assert re.findall(r'class="end">([^<]+)</td>', told) == ["2", "66.7 %", "1", "33.3 %"]
+    assert re.findall(r'class="end">([^<]+)</td>', told) == ["2", "66.7&nbsp;%", "1", "33.3&nbsp;%"]
     # Each reason leads to its messages.
     links = [html.unescape(one) for one in re.findall(r'href="([^"]+)"', told)]
     assert [len(shown(await owner.get(one))) for one in links] == [2, 1]
@@ -408,7 +426,7 @@ async def test_the_head_of_a_list_tells_what_the_roll_ups_know(
         ("from=yesterday", False, False),
     ):
         page = await owner.get(f"/messages?{query}")
-        found = (figures in page.words, '<details class="card" id="explained">' in page.text)
+        found = (figures in page.words, '<details class="twin" id="explained">' in page.text)
         assert found == (has_figures, has_reasons), query
     assert "Accepted 0 Delivered –" in (await owner.get("/messages?channel=whatsapp")).words
     assert "Accepted 0 Delivered –" in (await owner.get("/messages?mode=test")).words
@@ -445,7 +463,7 @@ async def test_filters_that_roll_ups_do_not_know_are_explained_by_the_latest(
     assert shown(page) == ids[::-1]
     assert "Why messages failed 4 matching messages failed." in page.words
     told = page.text.partition('id="explained"')[2].partition("</section>")[0]
-    assert re.findall(r'class="end">([^<]+)</td>', told) == ["3", "75.0 %", "1", "25.0 %"]
+    assert re.findall(r'class="end">([^<]+)</td>', told) == ["3", "75.0&nbsp;%", "1", "25.0&nbsp;%"]
     assert FAILURES["destination_unreachable"] in told
     links = [html.unescape(one) for one in re.findall(r'href="([^"]+)"', told)]
     assert [shown(await owner.get(one)) for one in links] == [[ids[3], ids[2], ids[0]], [ids[1]]]

@@ -332,3 +332,9 @@ async def test_a_name_of_10_kb_is_refused_at_its_field_and_nothing_typed_is_lost
     assert wrong == []
     for path in ("/messages?q", "/contacts?q", "/audit?who", "/requests?q", "/templates?name"):
         assert (await owner.get(f"{path}={'n' * 5_120}")).status < 500, path
+
+
+def test_what_a_text_has_between_backticks_is_shown_as_code() -> None:
+    assert templates.commands("Run `heliograph migrate`, & wait.") == "Run <code>heliograph migrate</code>, &amp; wait."
+    assert templates.commands("`<b>` and `c`") == "<code>&lt;b&gt;</code> and <code>c</code>"
+    assert templates.commands("One ` alone & <i>") == "One ` alone &amp; &lt;i&gt;"

@@ -65,7 +65,9 @@ async def send_mail(request: Request) -> Answer:
     """Send a mail to oneself, by the same route as all mails."""
     box = outbox.of(request.services.settings)
     if box is None:
-        return Redirect(location=HERE, notice=request.text("No mails are sent: HELIOGRAPH_SMTP_URL is not set."))
+        return Redirect(
+            location=HERE, notice=request.text("No mails are sent: HELIOGRAPH_SMTP_URL is not set."), is_refusal=True
+        )
     async with request.writing() as conn, conn.transaction():
         await trial.put(conn, box, user_id=request.operator.user_id, email=request.operator.email)
     return Redirect(location=f"{HERE}#mail")

@@ -91,7 +91,7 @@ async def undo(request: Request) -> Answer:
     async with request.writing() as conn:
         one = await organization(conn, request)
         undone = await sender_ids.reopen(conn, acting_for(request, one), id=request.id())
-    return Redirect(location=HERE, notice=request.text(UNDONE[undone]))
+    return Redirect(location=HERE, notice=request.text(UNDONE[undone]), is_refusal=undone != "undone")
 
 
 async def _decided(request: Request, status: str, reason: str | None, said: str) -> Answer:

@@ -69,11 +69,12 @@ async def revoke(request: Request) -> Answer:
 
 
 async def _done(request: Request, act: Callable[..., Awaitable[object]], said: str) -> Answer:
+    is_refusal = False
     try:
         async with request.writing() as conn, conn.transaction():
             one = await organization(conn, request, "id")
             await act(conn, acting_for(request, one), id=request.id("key"))
     except TooManyActiveKeys as refusal:
         # From resuming a key, which has no field on this page.
-        said = request.text(refusal.message)
-    return Redirect(location=f"/console/organizations/{request.id()}/keys", notice=said)
+        said, is_refusal = request.text(refusal.message), True
+    return Redirect(location=f"/console/organizations/{request.id()}/keys", notice=said, is_refusal=is_refusal)

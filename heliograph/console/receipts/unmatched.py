@@ -59,7 +59,7 @@ async def retry(request: Request) -> Answer:
     place = _place(request, request.form)
     async with request.writing() as conn:
         applied = await unmatched.try_again(conn, [place])
-    return Redirect(location=HERE, notice=_said(request, applied))
+    return Redirect(location=HERE, notice=_said(request, applied), is_refusal=not applied.matched)
 
 
 async def retry_all(request: Request) -> Answer:
@@ -67,7 +67,7 @@ async def retry_all(request: Request) -> Answer:
     async with request.writing() as conn:
         id = await suppliers.id_of(conn, request.form.get("supplier", ""))
         applied = await unmatched.try_newest(conn, supplier_id=id)
-    return Redirect(location=HERE, notice=_said(request, applied))
+    return Redirect(location=HERE, notice=_said(request, applied), is_refusal=not applied.matched)
 
 
 async def cure(request: Request) -> Answer:

@@ -61,7 +61,7 @@ async def retry_one(request: Request) -> Answer:
         raise NotFound
     if done:
         return Redirect(location=HERE, notice=request.text("It is applied."))
-    return Redirect(location=f"{HERE}/{id}", notice=request.text("It still cannot be applied."))
+    return Redirect(location=f"{HERE}/{id}", notice=request.text("It still cannot be applied."), is_refusal=True)
 
 
 async def drop(request: Request) -> Answer:

@@ -428,7 +428,7 @@ async def _moved(request: Request, id: UUID) -> Answer:
     """Somebody else has moved the import on: go to its current page, which says so."""
     async with request.reading() as conn:
         await drafts.get(conn, request.actor, id=id)
-    return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text(ImportMoved().message))
+    return Redirect(location=request.to(f"{HERE}/{id}"), notice=request.text(ImportMoved().message), is_refusal=True)
 
 
 def _now(request: Request, draft: Draft) -> Answer:

@@ -85,11 +85,11 @@ async def lift(request: Request) -> Answer:
         await request.once(work)
     except Invalid as refusal:
         one = _form_refusal(refusal).details["fields"][0]
-        return Redirect(location=back, notice=request.text(one["message"]))
+        return Redirect(location=back, notice=request.text(one["message"]), is_refusal=True)
     except NotYoursToLift as refusal:
-        return Redirect(location=back, notice=request.text(refusal.message))
+        return Redirect(location=back, notice=request.text(refusal.message), is_refusal=True)
     except NotFound:
-        return Redirect(location=back, notice=request.text("This number has not opted out."))
+        return Redirect(location=back, notice=request.text("This number has not opted out."), is_refusal=True)
     return Redirect(location=back, notice=request.text("They can be messaged again."))
 
 

@@ -234,7 +234,7 @@ async def change_marked(request: Request) -> Answer:
     except Invalid as refusal:
         one = refusal.details["fields"][0]
         said = words.CONTACT_FORM.get(one["field"], one["message"])
-        return Redirect(location=back, notice=request.text(said))
+        return Redirect(location=back, notice=request.text(said), is_refusal=True)
     if not count:
         return Redirect(location=back, notice=request.text("Nothing had to be changed."))
     return Redirect(location=f"{back}{'&' if '?' in back else '?'}change={id}")
@@ -253,7 +253,7 @@ async def undo(request: Request) -> Answer:
     try:
         count = await request.once(work)
     except NotFound:
-        return Redirect(location=back, notice=request.text("This can no longer be undone."))
+        return Redirect(location=back, notice=request.text("This can no longer be undone."), is_refusal=True)
     said = request.locale.count(
         "Undone: %(num)s contact is as before.", "Undone: %(num)s contacts are as before.", count
     )

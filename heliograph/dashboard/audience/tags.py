@@ -58,7 +58,7 @@ async def rename(request: Request) -> Answer:
         wrong = Invalid(("becomes", one["issue"], message))
         return refused("audience/tag_edit.html", wrong, await _values(request, name, becomes))
     except TooManyTagChanges as busy:
-        return Redirect(location=request.to("/contacts/tags"), notice=request.text(busy.message))
+        return Redirect(location=request.to("/contacts/tags"), notice=request.text(busy.message), is_refusal=True)
     return await _begun(request, id)
 
 
@@ -72,7 +72,7 @@ async def remove(request: Request) -> Answer:
     try:
         id = await request.once(work)
     except TooManyTagChanges as busy:
-        return Redirect(location=request.to("/contacts/tags"), notice=request.text(busy.message))
+        return Redirect(location=request.to("/contacts/tags"), notice=request.text(busy.message), is_refusal=True)
     return await _begun(request, id)
 
 

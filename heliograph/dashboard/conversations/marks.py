@@ -50,7 +50,7 @@ async def suppress(request: Request) -> Answer:
         try:
             await optouts.add(conn, request.actor, phone=thread.peer)
         except Invalid:
-            return _back(request, request.text("Nothing can be sent to this number."))
+            return _back(request, request.text("Nothing can be sent to this number."), is_refusal=True)
     return _back(request, request.text("Nothing more is sent to this person."))
 
 
@@ -61,9 +61,9 @@ async def lift(request: Request) -> Answer:
         try:
             await optouts.remove(conn, request.actor, phone=thread.peer)
         except NotYoursToLift as refusal:
-            return _back(request, request.text(refusal.message))
+            return _back(request, request.text(refusal.message), is_refusal=True)
         except Invalid:
-            return _back(request, request.text("Nothing can be sent to this number."))
+            return _back(request, request.text("Nothing can be sent to this number."), is_refusal=True)
         except NotFound:
             pass  # a colleague was faster, or they took messages again: it is as the button says
     return _back(request, request.text("This person can be messaged again."))
@@ -78,9 +78,13 @@ async def add_contact(request: Request) -> Answer:
             phone = records.phone(thread.peer)
             await records.create(conn, request.actor, entry=records.Entry(phone=phone, name=name))
         except Invalid:
-            return _back(request, request.text("A contact needs a name of 1 to 200 characters, and a phone number."))
+            return _back(
+                request,
+                request.text("A contact needs a name of 1 to 200 characters, and a phone number."),
+                is_refusal=True,
+            )
         except ContactAlreadyExists as refusal:
-            return _back(request, request.text(refusal.message))
+            return _back(request, request.text(refusal.message), is_refusal=True)
     return _back(request, request.text("The contact is added."))
 
 
@@ -96,5 +100,5 @@ def _seen(request: Request, name: str) -> UUID | None:
         return None
 
 
-def _back(request: Request, notice: str = "") -> Redirect:
-    return Redirect(location=inbox_page.address(request, request.id()), notice=notice)
+def _back(request: Request, notice: str = "", *, is_refusal: bool = False) -> Redirect:
+    return Redirect(location=inbox_page.address(request, request.id()), notice=notice, is_refusal=is_refusal)

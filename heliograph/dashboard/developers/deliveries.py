@@ -68,7 +68,7 @@ async def resend(request: Request) -> Answer:
         async with request.writing() as conn:
             await replays.resend(conn, request.actor, endpoint_id=endpoint_id, event_id=event_id)
     except (EndpointDisabled, EndpointPaused) as refusal:
-        return Redirect(location=request.to(here), notice=request.text(refusal.message))
+        return Redirect(location=request.to(here), notice=request.text(refusal.message), is_refusal=True)
     return Redirect(location=request.to(here), notice=request.text("It is on its way again."))
 
 

@@ -209,7 +209,7 @@ async def test(request: Request) -> Answer:
     try:
         event_id = await request.once(work)
     except (EndpointDisabled, EndpointPaused, Invalid) as refusal:
-        return Redirect(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message))
+        return Redirect(location=request.to(f"/webhooks/{id}"), notice=request.text(refusal.message), is_refusal=True)
     return Redirect(location=request.to(f"/webhooks/{id}/events/{event_id}", wait="yes"))
 
 

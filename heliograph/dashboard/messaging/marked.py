@@ -41,7 +41,7 @@ async def act(request: Request) -> Answer:
     """Perform the chosen action on the selected messages."""
     ids = read(request)
     if not ids:
-        return Redirect(location=_back(request), notice=request.text("Select the messages first."))
+        return Redirect(location=_back(request), notice=request.text("Select the messages first."), is_refusal=True)
     if request.form.get("do") != "again":
         return await _show_cancel(request, ids)
     if len(ids) == 1:
@@ -86,7 +86,7 @@ async def send_again(request: Request) -> Answer:
         why = dict.fromkeys(refusals.explanation(request, one) for one in refused)
         said += " " + count("%(num)s was refused:", "%(num)s were refused:", len(refused))
         said += " " + " ".join(list(why)[:TOLD])
-    return Redirect(location=request.to("/messages"), notice=said)
+    return Redirect(location=request.to("/messages"), notice=said, is_refusal=bool(refused))
 
 
 async def show_all(request: Request) -> Answer:
@@ -124,7 +124,9 @@ def back(request: Request, wanted: Wanted) -> Answer | None:
     """Go to the list with the problem if a filter is not understood, since ignoring it would select all messages. None:
     all filters are understood."""
     problems = wanted.problems | wanted.range.problems
-    return Redirect(location=_back(request), notice=next(iter(problems.values()))) if problems else None
+    if not problems:
+        return None
+    return Redirect(location=_back(request), notice=next(iter(problems.values())), is_refusal=True)
 
 
 def may_cancel(request: Request, wanted: Wanted) -> bool:
@@ -173,7 +175,7 @@ async def _cancel(request: Request, ids: list[UUID]) -> Answer:
     said = count("%(num)s message canceled.", "%(num)s messages canceled.", done)
     if late:
         said += " " + count("%(num)s can no longer be canceled.", "%(num)s messages can no longer be canceled.", late)
-    return Redirect(location=_back(request), notice=said)
+    return Redirect(location=_back(request), notice=said, is_refusal=not done)
 
 
 async def _again(request: Request, ids: list[UUID]) -> list[Again]:

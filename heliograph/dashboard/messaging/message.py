@@ -71,7 +71,7 @@ async def show_cancel(request: Request) -> Answer:
     message = detail.message
     if not may_cancel:
         said = request.text(MessageNotCancelable().message) if message.channel == "sms" else ""
-        return Redirect(location=request.to(f"/messages/{message.id}"), notice=said)
+        return Redirect(location=request.to(f"/messages/{message.id}"), notice=said, is_refusal=True)
     values = {"message": message, "whole": visibility.is_whole(request, message.person_id)}
     return Page(template="messaging/message_cancel.html", values=values)
 
@@ -90,7 +90,7 @@ async def cancel(request: Request) -> Answer:
         async with request.writing() as conn:
             await sms.cancel(conn, request.actor, id=id)
     except MessageNotCancelable as refusal:
-        return Redirect(location=request.to(f"/messages/{id}"), notice=request.text(refusal.message))
+        return Redirect(location=request.to(f"/messages/{id}"), notice=request.text(refusal.message), is_refusal=True)
     return Redirect(
         location=request.to(f"/messages/{id}"),
         notice=request.text("The message is canceled and refunded."),

@@ -113,10 +113,11 @@ def _cards(request: Request, told: TrafficSummary, kept: dict[str, str]) -> list
     text, locale = request.text, request.locale
     arrived = request.to("/messages", **kept | {"status": ",".join(ARRIVED)})
     lost = request.to("/messages", **kept | {"status": ",".join(LOST)})
-    within = " · ".join("–" if one is None else locale.duration(one) for one in (now.p50, now.p95))
+    # A unit stays with its number: a phone breaks the line between the two times.
+    within = " · ".join("–" if one is None else locale.duration(one).replace(" ", "\xa0") for one in (now.p50, now.p95))
     return [
         (text("Accepted"), locale.number(now.accepted), request.to("/messages", **kept)),
-        (text("Delivered"), "–" if now.rate is None else f"{locale.number(now.rate, 1)} %", arrived),
+        (text("Delivered"), "–" if now.rate is None else f"{locale.number(now.rate, 1)}\xa0%", arrived),
         (text("Half within · 95 % within"), within, arrived),
         (text("Failed"), locale.number(now.failed), lost if now.failed else ""),
     ]

@@ -75,7 +75,7 @@ async def everything(request: Request) -> Answer:
     try:
         await request.once(work)
     except TooManyExports as refusal:
-        return Redirect(location=request.to(HERE), notice=request.text(refusal.message))
+        return Redirect(location=request.to(HERE), notice=request.text(refusal.message), is_refusal=True)
     return Redirect(location=request.to(HERE))
 
 

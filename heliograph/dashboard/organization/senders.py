@@ -111,7 +111,7 @@ async def answer(request: Request) -> Answer:
     try:
         value = await request.once(work)
     except Invalid:
-        return Redirect(location=request.to("/senders"), notice=request.text("Write an answer first."))
+        return Redirect(location=request.to("/senders"), notice=request.text("Write an answer first."), is_refusal=True)
     said = request.text("Your answer about “%(value)s” is with the operator.", value=value)
     return Redirect(location=request.to("/senders"), notice=said)
 
@@ -126,7 +126,7 @@ async def make_default(request: Request) -> Answer:
     try:
         value = await request.once(work)
     except SenderIdNotApproved as refusal:
-        return Redirect(location=request.to("/senders"), notice=request.text(refusal.message))
+        return Redirect(location=request.to("/senders"), notice=request.text(refusal.message), is_refusal=True)
     said = request.text("Messages that name no sender are now sent from “%(value)s”.", value=value)
     return Redirect(location=request.to("/senders"), notice=said)
 

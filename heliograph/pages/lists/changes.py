@@ -42,11 +42,17 @@ def changes(request: Request, one: AuditEntry) -> list[Change]:
             _value(request, after[name]) if name in after else None,
         )
         for name in {**before, **after}
+        # What was never there is not news, in an entry about something new.
+        if not (_is_empty(before.get(name)) and _is_empty(after.get(name)))
     ]
 
 
+def _is_empty(value: Any) -> bool:
+    return value is None or value in ("", [], {})
+
+
 def _value(request: Request, value: Any) -> str:
-    if value is None or value in ("", [], {}):
+    if _is_empty(value):
         return "–"
     if isinstance(value, bool):
         return request.text("yes") if value else request.text("no")

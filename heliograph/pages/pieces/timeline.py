@@ -21,9 +21,11 @@ Step = TypeVar("Step", bound=Dated)
 
 
 class Line(msgspec.Struct, Generic[Step], frozen=True):
-    """A step. `gap`: seconds since the previous one; `share`: of the longest gap, 0 to 10."""
+    """A step. `before`: when the previous one was reached; `gap`: seconds since then; `share`: of the longest gap, 0 to
+    10."""
 
     step: Step
+    before: datetime | None
     gap: float | None
     share: int
 
@@ -31,8 +33,9 @@ class Line(msgspec.Struct, Generic[Step], frozen=True):
 def lines(steps: Sequence[Step]) -> list[Line[Step]]:
     """Steps in order, with their gaps. A step with a time before that of its cause, such as a supplier's in whole
     seconds, is treated as immediate."""
-    reached = accumulate((step.at for step in steps), max)
+    reached = list(accumulate((step.at for step in steps), max))
     gaps = [(late - early).total_seconds() for early, late in pairwise(reached)]
     longest = max(gaps, default=0.0)
     shares = [round(10 * gap / longest) if longest else 0 for gap in gaps]
-    return [Line(step, gap, share) for step, gap, share in zip(steps, [None, *gaps], [0, *shares], strict=False)]
+    befores = [None, *reached]
+    return [Line(*one) for one in zip(steps, befores, [None, *gaps], [0, *shares], strict=False)]

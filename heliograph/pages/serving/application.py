@@ -146,6 +146,7 @@ class Pages:
         request.is_compact = request.cookies.get(cookies.DENSITY) == "compact"
         request.notice, undo = cookies.read_notice(request.cookies.get(cookies.notice_name(request.is_secure), ""))
         request.undo = "" if own_address(undo) == "/" else undo
+        request.is_refusal = undo == cookies.REFUSED
         chosen = request.cookies.get(cookies.LANGUAGE, "")
         spoken = headers.get(b"accept-language", b"").decode("latin-1")
         request.locale = languages.locale(chosen if chosen in languages.LANGUAGES else languages.accepted(spoken))

@@ -71,7 +71,8 @@ class Rendering:
         headers += [(b"set-cookie", cookie.encode("latin-1")) for cookie in answer.cookies]
         if isinstance(answer, Redirect):
             if answer.notice:
-                said = cookies.notice(answer.notice, answer.undo, is_secure=request.is_secure)
+                undo = cookies.REFUSED if answer.is_refusal else answer.undo
+                said = cookies.notice(answer.notice, undo, is_secure=request.is_secure)
                 headers.append((b"set-cookie", said.encode()))
             location = urllib.parse.quote(answer.location, safe=_IN_ADDRESS)
             headers += [(b"location", location.encode()), (b"content-length", b"0"), _NO_STORE]

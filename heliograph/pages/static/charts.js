@@ -15,24 +15,37 @@ function colour(name) {
   return getComputedStyle(probe).color;
 }
 
-const tones = () => ({ good: colour("good"), bad: colour("bad"), warn: colour("warn"), way: colour("way"), calm: colour("muted"), text: colour("muted"), line: colour("line") });
+const tones = () => ({ good: colour("good"), bad: colour("bad"), warn: colour("warn"), way: colour("way"), calm: colour("muted"), text: colour("muted"), line: colour("line"), ground: colour("surface") });
 
+// Lines of what happened. A name stands beside its line where there is room: the table below lists all of them.
 function marking(figures, colours, named) {
   return (plot) => {
-    const { ctx } = plot;
+    const { ctx } = plot, { left, top, width, height } = plot.bbox, px = devicePixelRatio, taken = [];
     ctx.save();
-    ctx.strokeStyle = colours.warn;
-    ctx.fillStyle = colours.text;
-    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.font = `${11 * px}px system-ui, sans-serif`;
+    ctx.textAlign = "left";
     for (const mark of figures.marks) {
-      const x = Math.round(plot.valToPos(mark.at, "x", true));
-      if (x < plot.bbox.left || x > plot.bbox.left + plot.bbox.width) continue;
+      // The last interval is not over: what happened in it may be later than where the plot ends.
+      const x = Math.min(Math.round(plot.valToPos(mark.at, "x", true)), left + width);
+      if (x < left) continue;
+      ctx.strokeStyle = colours.warn;
+      ctx.lineWidth = px;
+      ctx.setLineDash([3 * px, 3 * px]);
       ctx.beginPath();
-      ctx.moveTo(x, plot.bbox.top);
-      ctx.lineTo(x, plot.bbox.top + plot.bbox.height);
+      ctx.moveTo(x, top);
+      ctx.lineTo(x, top + height);
       ctx.stroke();
-      if (named) ctx.fillText(mark.name, x + 4 * devicePixelRatio, plot.bbox.top + 10 * devicePixelRatio);
+      const wide = ctx.measureText(mark.name).width, gap = 4 * px;
+      const from = x + gap + wide > left + width ? x - gap - wide : x + gap;
+      if (!named || from < left || taken.some((one) => from < one.to + gap && one.from < from + wide + gap)) continue;
+      taken.push({ from, to: from + wide });
+      // Over bars it has an edge of the ground's colour.
+      ctx.setLineDash([]);
+      ctx.lineWidth = 4 * px;
+      ctx.strokeStyle = colours.ground;
+      ctx.strokeText(mark.name, from, top + 10 * px);
+      ctx.fillStyle = colours.text;
+      ctx.fillText(mark.name, from, top + 10 * px);
     }
     ctx.restore();
   };
@@ -58,7 +71,7 @@ function options(figures, series, { width, height, top, hasTimes, isFirst, sync,
   };
   const axis = { stroke: colours.text, font: "11px system-ui, sans-serif", ticks: { show: false } };
   return {
-    width, height, legend: { show: false }, padding: [10, 8, hasTimes ? 0 : 7, 0],
+    width, height, legend: { show: false }, padding: [10, 24, hasTimes ? 0 : 7, 0], // half of the last time, with seconds
     tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), figures.zone),
     scales: { x: { range: () => [first - half, Math.max(last, first + 1) + half] }, y: { range: () => [0, top] } },
     cursor: { sync: { key: sync }, y: false, drag: { x: false, y: false }, points: { show: !bars } },

@@ -75,3 +75,7 @@ for (const menu of document.querySelectorAll("[data-filtered]")) {
     menu.querySelector("form:not([hidden]) button")?.click();
   });
 }
+
+// Of tabs that have no room: the one whose page this is, is in sight.
+const tab = document.querySelector(".tabs [aria-current]"), bar = tab?.parentElement;
+if (bar) bar.scrollLeft += Math.max(0, tab.getBoundingClientRect().right - bar.getBoundingClientRect().right);

@@ -79,7 +79,7 @@ async def restore(request: Request) -> Answer:
     try:
         await request.once(work)
     except NotFound as refusal:
-        return Redirect(location=request.to(HERE), notice=request.text(refusal.message))
+        return Redirect(location=request.to(HERE), notice=request.text(refusal.message), is_refusal=True)
     return Redirect(location=request.to(HERE), notice=request.text("The draft is restored."))
 
 

@@ -40,7 +40,9 @@ async def show(request: Request) -> Answer:
     listed = await people.audience_of(request) if request.query.get("people") else {}
     if listed is None:
         said = request.text("More than 10,000 people match these filters. Give them a tag, and write to that.")
-        return Redirect(location=request.to("/contacts", **lists.kept(request.query, people.FIELDS)), notice=said)
+        return Redirect(
+            location=request.to("/contacts", **lists.kept(request.query, people.FIELDS)), notice=said, is_refusal=True
+        )
     typed = await form.prefilled(request) | listed
     if (draft := uuid_in(typed["draft"])) is not None:
         typed |= await campaign_drafts.read(request, draft)
