@@ -41,7 +41,7 @@ async def test_from_a_card_to_an_assigned_price_list(pool: Pool, database_url: s
     card, draft = tmp_path / "card.csv", tmp_path / "draft.csv"
     card.write_text(CARD)
     refused = await call(database_url, "rates", "import", "main", str(card))
-    assert (refused.exit_code, "decimal commas" in refused.output) == (1, True)
+    assert (refused.exit_code, "(--decimal-comma)" in refused.output) == (1, True)
     dry = await data(database_url, "rates", "import", "main", str(card), "--decimal-comma", "--dry-run")
     assert (dry["added"], dry["dry_run"], await data(database_url, "rates", "list")) == (2, True, [])
     done = await call(database_url, "rates", "import", "main", str(card), "--decimal-comma")
