@@ -112,9 +112,7 @@ async def wall(site: Site, *words: str, gone: bool = False, because: str = "") -
 async def told_to_run(site: Site, check: str) -> str:
     """The command, or the statement, in what the wall says is to be done about a check."""
     trouble = site.page.locator("article.trouble").filter(has_text=told(site, check))
-    found = re.search("`([^`]+)`", await trouble.inner_text())
-    assert found, check
-    return found[1]
+    return await trouble.locator("code").first.inner_text()
 
 
 async def press(site: Site, path: str, button: str, **typed: str) -> None:

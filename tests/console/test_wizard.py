@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from uvloop import Loop
 
 from heliograph.base.database.pool import Pool
 from heliograph.base.ids import uuid7
@@ -149,14 +148,14 @@ async def test_before_it_carries_it_is_said_that_it_was_not_reached(
     assert failed in place
     assert "the password is wrong: enter the one that the supplier gave you: ESME_RINVPASWD (0x0000000E)" in place
     # Nor is an error of this machine all that is said.
-    found, errors = Loop.getaddrinfo, {"nowhere.invalid": socket.EAI_NONAME, "later.invalid": socket.EAI_AGAIN}
+    found, errors = socket.getaddrinfo, {"nowhere.invalid": socket.EAI_NONAME, "later.invalid": socket.EAI_AGAIN}
 
-    async def getaddrinfo(loop: Loop, host: str, *given: Any, **options: Any) -> Any:
+    def getaddrinfo(host: Any, *given: Any, **options: Any) -> Any:
         if host in errors:
             raise socket.gaierror(errors[host], "nobody is asked")
-        return await found(loop, host, *given, **options)
+        return found(host, *given, **options)
 
-    monkeypatch.setattr(Loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     for typed, what in (
         ({"option.tls": "true"}, "the server does not speak TLS: check the port, or choose a connection without TLS"),
         ({"option.host": "nowhere.invalid"}, "there is no such host: check its name, and this machine's DNS"),
