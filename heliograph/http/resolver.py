@@ -6,6 +6,7 @@ The rule nobody may break: no address is returned unchecked, and if any address 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import threading
@@ -50,7 +51,12 @@ class Resolver:
 
     async def resolve(self, name: str) -> list[str]:
         """The checked addresses, alternating between families. Raises OSError if there are none; AddressBlocked if one
-        is refused."""
+        is refused. A name may be an address itself."""
+        with contextlib.suppress(ValueError):
+            literal = ip_address(name)
+            if not self._check(literal):
+                raise AddressBlocked(name)
+            return [str(literal)]
         expiry, found = self._known.get(name, (0.0, []))
         if time.monotonic() >= expiry:
             task = self._running.get(name)

@@ -14,7 +14,6 @@ import ssl
 import time
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping
-from ipaddress import ip_address
 
 import msgspec
 
@@ -139,11 +138,8 @@ async def _connected(
     steps: _Steps, host: str, port: int, limit: float, *, tls: ssl.SSLContext | None, server_name: str
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     async with steps.step(RESOLVE, limit):
-        try:
-            address, more = str(ip_address(host)), list[str]()
-        except ValueError:
-            with contextlib.closing(Resolver(None, lambda address: True)) as resolver:
-                address, *more = await resolver.resolve(host)
+        with contextlib.closing(Resolver(None, lambda address: True)) as resolver:
+            address, *more = await resolver.resolve(host)
         steps.said = quoted(", ".join([address, *more[:3]]))
     async with steps.step(CONNECT, limit):
         reader, writer = await asyncio.open_connection(address, port)

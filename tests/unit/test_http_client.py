@@ -26,6 +26,7 @@ from cryptography.x509.oid import NameOID
 from heliograph.base.process.settings import Settings
 from heliograph.http.answers import KEPT_BYTES, Answer, Failure
 from heliograph.http.client import HttpClient, webhook_rules
+from heliograph.http.resolver import AddressBlocked, Resolver
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -666,6 +667,16 @@ async def test_a_tarpit_ends_as_a_failure(serve: Serve, expected: str) -> None:
 async def test_what_is_not_http_is_a_failure(answer: bytes) -> None:
     async with listening(answer=answer) as listener, outbound() as client:
         assert kind(await post(client, f"http://127.0.0.1:{listener.port}/")) == "protocol"
+
+
+async def test_a_name_that_is_an_address_is_checked_and_not_looked_up() -> None:
+    def lookup(name: str) -> list[str]:
+        raise AssertionError(name)
+
+    with contextlib.closing(Resolver(lookup, lambda address: address.is_loopback)) as resolver:
+        assert await resolver.resolve("127.0.0.1") == ["127.0.0.1"]
+        with pytest.raises(AddressBlocked):
+            await resolver.resolve("192.0.2.1")
 
 
 async def test_a_greeting_before_the_request_is_no_http() -> None:

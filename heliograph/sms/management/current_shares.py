@@ -59,7 +59,7 @@ class CurrentShare(msgspec.Struct, frozen=True, kw_only=True):
         return self.obstacle is not None and self.obstacle.code in NEVER
 
 
-class Scope(msgspec.Struct, frozen=True):
+class UnroutedShares(msgspec.Struct, frozen=True):
     """Numbers that the same suppliers carry to, and the shares of these where no route applies."""
 
     #: The first digits of the numbers; empty: all other numbers.
@@ -83,7 +83,7 @@ class CurrentShares(msgspec.Struct, frozen=True):
         return self._placed(one.route.choices, rules.adapted(one), why, one)
 
     @property
-    def without_route(self) -> list[Scope]:
+    def without_route(self) -> list[UnroutedShares]:
         """The suppliers by their own prefixes, priorities and weights, as used where no route applies; last, those of
         numbers with none of the prefixes."""
         scopes: dict[tuple[UUID, ...], list[str]] = {}
@@ -92,7 +92,7 @@ class CurrentShares(msgspec.Struct, frozen=True):
             scopes.setdefault(there, []).append(prefix)
         others = tuple(one.id for one in self.suppliers if not one.prefixes)
         found = [(tuple(prefixes), ids) for ids, prefixes in scopes.items() if ids != others]
-        return [Scope(prefixes, self._own(ids)) for prefixes, ids in (*found, ((), others))]
+        return [UnroutedShares(prefixes, self._own(ids)) for prefixes, ids in (*found, ((), others))]
 
     def _own(self, ids: Sequence[UUID]) -> list[CurrentShare]:
         there = [one for one in self.suppliers if one.id in ids]

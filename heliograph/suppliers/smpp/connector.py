@@ -12,12 +12,10 @@ It has over 400 lines because window, rate and segments share their counters.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random as randomness
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Any
 
 import structlog
@@ -400,17 +398,11 @@ class SmppConnector:
                 bind=kind,
                 tls=self._tls,
                 late=self._late,
-                resolve=self._resolve,
+                resolve=self._resolver.resolve,
                 random=self._random,
             )
             for kind in kinds
         ]
-
-    async def _resolve(self, host: str) -> list[str]:
-        """The addresses of a host. Raises OSError."""
-        with contextlib.suppress(ValueError):
-            return [str(ip_address(host))]
-        return await self._resolver.resolve(host)
 
     async def _leave(self, links: list[Link]) -> None:
         await asyncio.gather(*(link.stop(self._settings.response_seconds) for link in links))
