@@ -17,6 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from heliograph.http import client
+from heliograph.http.answers import Failure
 from heliograph.http.client_connection import ClientConnection
 from heliograph.simulators.aggregators import profiles
 from heliograph.simulators.aggregators.simulator import Aggregator, Options
@@ -505,6 +506,30 @@ async def test_a_module_that_returns_no_request_keeps_no_place_in_the_window(sup
     assert await line.send(*(submission(_to(n)) for n in range(3))) == [Verdict.UNREACHABLE] * 3
     assert (line.connector.health().in_flight, line.connector.capacity()) == (0, batch)
     await line.connector.stop(grace=0.0)
+
+
+async def test_a_mistake_while_a_request_is_written_leaves_its_outcome_open(
+    supplier: Aggregator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes may have left: as something that was not written it would be sent again."""
+    line = Line(supplier.base_url)
+    await line.connector.start()
+    line.connector.set_sessions(1)
+
+    def fail(*_: Any) -> bool:
+        raise RuntimeError("after the write")
+
+    monkeypatch.setattr(line.connector._client, "post_now", fail)
+    assert await line.send(submission(), submission("258841230107")) == [Verdict.UNKNOWN] * 2
+    assert line.connector.health().in_flight == 0
+    await line.connector.stop(grace=0.0)
+
+
+@pytest.mark.parametrize(("is_stopping", "scope"), [(False, Scope.ACCOUNT), (True, Scope.PROCESS)])
+def test_who_closed_a_connection_before_the_request(is_stopping: bool, scope: Scope) -> None:
+    closed = Failure("closed", "the connection ended before the request", 0.0, is_sent=False)
+    outcome = http._failed(closed, is_stopping=is_stopping)
+    assert (outcome.verdict, outcome.scope) == (Verdict.UNREACHABLE, scope)
 
 
 async def test_messages_that_a_module_cannot_compare_are_sent_alone(supplier: Aggregator) -> None:

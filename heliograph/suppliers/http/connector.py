@@ -354,7 +354,13 @@ class HttpConnector:
             answered = self._tap.asked(request, messages, answered)
         if _is_remembered(request):
             lines = "".join([f"{name}: {value}\r\n" for name, value in request.headers.items()])
-            if self._client.post_now(request.url, request.body, lines, len(request.headers), answered):
+            try:
+                if self._client.post_now(request.url, request.body, lines, len(request.headers), answered):
+                    return
+            except Exception as error:  # its bytes may have left
+                if number in self._open:
+                    outcome = self._not_understood(number, error)
+                    self._loop.call_soon(self._end, number, *[outcome] * len(messages))
                 return
         task = self._loop.create_task(self._connect_and_send(number, request, answered))
         self._tasks.add(task)
@@ -384,7 +390,7 @@ class HttpConnector:
         assert self._kind.batch is not None
         try:
             if isinstance(found, Failure):
-                outcomes = [_failed(found)] * len(messages)
+                outcomes = [_failed(found, is_stopping=self._stopping)] * len(messages)
             else:
                 outcomes = self._kind.batch.answer(self._settings, messages, _answer(found))
                 pairs = zip(messages, outcomes, strict=True)
@@ -417,7 +423,7 @@ class HttpConnector:
 
     def _outcome(self, message: Message, found: http.Answer | Failure) -> Outcome:
         if isinstance(found, Failure):
-            return _failed(found)
+            return _failed(found, is_stopping=self._stopping)
         outcome: Outcome = self._kind.answer(self._settings, message, _answer(found))
         return _with_id(outcome, message)
 
@@ -476,7 +482,7 @@ def _answer(found: http.Answer) -> Answer:
     return Answer(found.status, found.body, found.retry_after, found.headers)
 
 
-def _failed(found: Failure) -> Outcome:
+def _failed(found: Failure, *, is_stopping: bool) -> Outcome:
     """No answer: the message may be on its way, unless nothing was sent."""
     why = FAILURES[found.kind]
     if found.detail != why:
@@ -484,8 +490,8 @@ def _failed(found: Failure) -> Outcome:
     if not found.is_sent:
         if found.kind == "busy":
             return returned(why, total=1)
-        # Without a connection, it is closed only by this connector's own end.
-        return _unreachable(why, Scope.PROCESS if found.kind == "closed" else Scope.ACCOUNT)
+        # A connection that ends before the request was ended by the supplier, unless this connector is stopping.
+        return _unreachable(why, Scope.PROCESS if found.kind == "closed" and is_stopping else Scope.ACCOUNT)
     return Outcome(Verdict.UNKNOWN, detail=why, total=1, doubtful=(1,))
 
 
