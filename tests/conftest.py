@@ -13,12 +13,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import HealthCheck, settings
 
 from heliograph.base.database.migrate import migrate
 from heliograph.base.database.pool import Pool, open_pool
-from tests import forks, scheduling, workers
+from tests import forks, scheduling, sessions, workers
 from tests.bodies import events_are_as_documented
 from tests.database import Cluster, cluster
 from tests.embedded import cluster_home, cluster_model, embedded, execute, public_place
@@ -72,13 +71,32 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The loop that the product runs on. It also takes a quarter less processor time of a test than asyncio's own."""
-    return {"uvloop": uvloop.new_event_loop}
+    return {"uvloop": sessions.new_loop}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What a test leaves in the loop of all tests ends with it, as in a loop of its own. A browser is there to stay."""
+    before = sessions.tasks()
+    result = yield
+    if not _has_browser(item):
+        sessions.end_tasks_but(before)
+    return result
+
+
+def _has_browser(item: pytest.Item) -> bool:
+    return "browser" in item.path.parts
+
+
+def pytest_unconfigure() -> None:
+    sessions.end_threads()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # A shell has what it runs in the background ignore an interrupt, and what the tests start would do so too.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    sessions.share()
     if hasattr(config, "workerinput"):
         forks.share(config.workerinput["forks"])
 
@@ -91,10 +109,14 @@ def database_server() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-async def database_url(database_server: Cluster) -> AsyncIterator[str]:
+async def database_url(database_server: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A migrated database of the test's own, as the application, which owns none of its tables."""
-    async with database_server.database() as url:
+    fresh = request.node.get_closest_marker("fresh_database") is not None
+    async with database_server.database(fresh=fresh) as url:
+        before = asyncio.all_tasks()
         yield url
+        if not _has_browser(request.node):  # they would write to the next test's database
+            await sessions.end_others(before)
 
 
 @pytest.fixture

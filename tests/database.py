@@ -30,6 +30,8 @@ import uvloop
 
 from heliograph.base.database.migrate import migrate
 from heliograph.base.embedded.server import ROLE, Embedded
+from tests import sessions
+from tests.clearing import Clearing, Untouched
 from tests.recycling import Recycling, end_sessions
 
 Result = TypeVar("Result")
@@ -55,7 +57,7 @@ SETTLED = """
 VACUUM (FREEZE) pg_attribute, pg_attrdef, pg_class, pg_constraint, pg_depend, pg_index, pg_inherits, pg_proc, pg_type
 """
 #: Clones that are there before anybody asks for them.
-READY = 2
+READY = 1
 
 #: Nothing here has to outlive the machine, and 200 short-lived databases need neither memory nor checkpoints.
 QUICK = {
@@ -67,7 +69,7 @@ QUICK = {
     "max_wal_size": "1GB",
     "wal_level": "minimal",
     "max_wal_senders": "0",
-    "autovacuum_naptime": "1min",
+    "autovacuum_naptime": "1h",
     "scram_iterations": "1",
 }
 #: Ten installations at once, of which each is killed and started again while its server still has the dead one's
@@ -94,6 +96,10 @@ class Cluster:
         self._ready: asyncio.Queue[str | Exception] = asyncio.Queue(READY)
         self._lock = asyncio.Lock()
         self._dropping: set[Future[None]] = set()
+        #: Clones that were used and are as good as new, the last one last.
+        self._clear: list[str] = []
+        self._clearing: dict[str, Clearing] = {}
+        self._returning: set[asyncio.Task[None]] = set()
         self._recycling: Recycling | None = None
 
     @contextlib.contextmanager
@@ -107,6 +113,7 @@ class Cluster:
             self._loop.run(self._simplify(self.as_owner(url)))
             if self._is_ours:
                 self._loop.run(self._recycle())
+            self._untouched = self._loop.run(Untouched.of(self.as_administrator(url)))
             ahead = self._loop.submit(self._make_ahead())
             try:
                 yield
@@ -116,13 +123,15 @@ class Cluster:
             self._loop.run(self._end())
 
     @contextlib.asynccontextmanager
-    async def database(self, *, template: bool = True) -> AsyncIterator[str]:
-        """The application's URL of a clone of the template, or the owner's of an empty one. Dropped afterwards."""
-        name = await asyncio.wrap_future(self._loop.submit(self._take() if template else self._make("template1")))
+    async def database(self, *, template: bool = True, fresh: bool = False) -> AsyncIterator[str]:
+        """The application's URL of a clone of the template, `fresh`: one that nobody has used; or the owner's of an
+        empty one."""
+        making = self._take(fresh=fresh) if template else self._make("template1")
+        name = await asyncio.wrap_future(self._loop.submit(making))
         try:
             yield self.url_of(name) if template else self.as_owner(self.url_of(name))
         finally:
-            dropping = self._loop.submit(self._drop(name, clone=template))
+            dropping = self._loop.submit(self._return(name) if template else self._drop(name, clone=False))
             self._dropping.add(dropping)
             dropping.add_done_callback(self._dropped)
 
@@ -137,6 +146,15 @@ class Cluster:
     def as_administrator(self, url: str) -> str:
         """The superuser's URL of the same database."""
         return urllib.parse.urlsplit(self.superuser_url)._replace(path=urllib.parse.urlsplit(url).path).geturl()
+
+    async def is_clear(self, url: str) -> bool:
+        """Whether a database that a test has given back is to be used again."""
+        return await asyncio.wrap_future(self._loop.submit(self._is_clear(urllib.parse.urlsplit(url).path[1:])))
+
+    async def _is_clear(self, name: str) -> bool:
+        while self._returning:
+            await asyncio.wait(self._returning)
+        return name in self._clear
 
     async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
         return await asyncpg.connect(self.superuser_url)
@@ -173,7 +191,43 @@ class Cluster:
                 made = error
             await self._ready.put(made)
 
-    async def _take(self) -> str:
+    async def _return(self, name: str) -> None:
+        """Make a clone ready for the next test, or drop it."""
+        returning = asyncio.create_task(self._clear_or_drop(name))
+        self._returning.add(returning)
+        try:
+            await returning
+        finally:
+            self._returning.discard(returning)
+
+    async def _clear_or_drop(self, name: str) -> None:
+        try:
+            is_clear = await self._is_cleared(name)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            is_clear = False  # its test has done something to it, or to its sessions
+        if is_clear:
+            self._clear.append(name)
+            return
+        if name in self._clearing:
+            self._clearing.pop(name).end()
+        sessions.forget(name)
+        await self._drop(name, clone=True)
+
+    async def _is_cleared(self, name: str) -> bool:
+        clearing = self._clearing.get(name)
+        if clearing is None:
+            clearing = self._clearing[name] = await Clearing.of(
+                self.as_administrator(self.url_of(name)), self._untouched
+            )
+        async with self._lock:
+            await end_sessions(self._superuser, name, but=[clearing.process, *sessions.processes_of(name)])
+        return await clearing.clear(RETAINED)
+
+    async def _take(self, *, fresh: bool) -> str:
+        while not fresh and not self._clear and self._returning:
+            await asyncio.wait(self._returning, return_when=asyncio.FIRST_COMPLETED)
+        if self._clear and not fresh:
+            return self._clear.pop()
         found = await self._ready.get()
         if isinstance(found, Exception):
             raise found

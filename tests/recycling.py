@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import asyncpg
@@ -24,14 +25,20 @@ LEAST = ("PG_VERSION", "pg_filenode.map")
 UNTOUCHED = 1_000_000_000
 #: How long sessions have to end, in seconds. They take milliseconds, but a machine may be busy with something else.
 PATIENCE = 60.0
-END_SESSIONS = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1"
+END_SESSIONS = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1 AND pid <> ALL($2::int[])
+"""
 
 
-async def end_sessions(connection: asyncpg.Connection[asyncpg.Record], name: str) -> None:
-    """End all sessions of a database, which accepts no others. Raises InvalidCatalogNameError without one."""
-    await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+async def end_sessions(
+    connection: asyncpg.Connection[asyncpg.Record], name: str, *, but: Sequence[int] | None = None
+) -> None:
+    """End all sessions of a database but those of these processes; without any, it accepts no others. Raises
+    InvalidCatalogNameError if there is no such database then."""
+    if but is None:
+        await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     deadline = time.monotonic() + PATIENCE
-    while await connection.fetchval(END_SESSIONS, name):
+    while await connection.fetchval(END_SESSIONS, name, but or []):
         assert time.monotonic() < deadline, f"{name} is in use"
         await asyncio.sleep(0.005)
 

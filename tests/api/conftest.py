@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any
@@ -13,7 +12,6 @@ from uuid import UUID
 import aiohttp
 import msgspec
 import pytest
-import uvloop
 
 from heliograph.accounts import organizations, quota
 from heliograph.accounts.api_keys import lifecycle
@@ -22,6 +20,7 @@ from heliograph.base.database.pool import Pool
 from heliograph.base.process.settings import Settings
 from heliograph.serve import serve
 from heliograph.sms.accepting import sender_ids
+from tests import sessions
 from tests.rules.whatsapp_factories import SECRET_KEY
 
 
@@ -112,30 +111,28 @@ async def running(database_url: str, **changed: Any) -> AsyncIterator[Api]:
         database_url=database_url,
         **(DEFAULTS | changed),
     )
-    started: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    ready: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def life() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def on_ready(base_url: str) -> None:
-            started.set_result((base_url, loop, stop))
+            ready.set_result((base_url, loop, stop))
 
+        await serve(settings, port=0, on_ready=on_ready, stop=stop, own_process=False)
+
+    with sessions.thread() as thread:
+        ended, started = asyncio.wrap_future(thread.run(life())), asyncio.wrap_future(ready)
+        await asyncio.wait([ended, started], return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+        base_url, loop, stop = started.result()
         try:
-            await serve(settings, port=0, on_ready=on_ready, stop=stop, own_process=False)
-        except BaseException as error:
-            if not started.done():
-                started.set_exception(error)
-            raise
-
-    thread = threading.Thread(target=lambda: uvloop.run(life()), daemon=True)
-    thread.start()
-    base_url, loop, stop = await asyncio.wrap_future(started)
-    try:
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-            yield Api(base_url, session)
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        await asyncio.to_thread(thread.join)
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+                yield Api(base_url, session)
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            await ended
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ system has. In its short form it is made once, some journeys by day and some by 
 languages and both themes (`looks`).
 
 A test process starts one browser and one Playwright, 0.7 s of processor time, for all of its tests; each reader has a
-context, which shares nothing with those of others: cookies, storage, cache and renderer are its own. What belongs to
-the browser lives as long as an event loop does, so these tests and their fixtures run in one loop (`ONE_LOOP`).
+context, which shares nothing with those of others: cookies, storage, cache and renderer are its own.
 """
 
 from __future__ import annotations
@@ -18,14 +17,11 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pytest
-import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, Playwright, async_playwright
 
 from heliograph.base.database.pool import Pool
 from heliograph.pages import languages
 from heliograph.people import links, memberships, users
-from tests.conftest import connections
-from tests.database import Cluster
 from tests.processes import LONG, Installation, installation, until_true
 
 ARGUMENTS = [
@@ -35,8 +31,6 @@ ARGUMENTS = [
 #: Each page is a new world to V8: it optimizes code, in threads of its own, that is hardly run again. Without that, a
 #: crawl of all pages takes a fifth less processor time.
 LIGHT = ["--js-flags=--no-opt --no-maglev"]
-#: The loop of whatever touches the browser: that of the whole session.
-ONE_LOOP: Literal["session"] = "session"
 PASSWORD = "correct horse battery staple"
 #: Milliseconds that a condition of a page is waited for.
 PATIENCE = 60_000
@@ -164,34 +158,12 @@ async def browsing(made: Installation, pool: Pool, browser: Chromium, look: Look
         await context.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents and pytest_asyncio.is_async_test(item):
-            # Before the mark without a scope that each of them has.
-            item.add_marker(pytest.mark.asyncio(loop_scope=ONE_LOOP), append=False)
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope=ONE_LOOP)
+@pytest.fixture(scope="session")
 async def browser() -> AsyncIterator[Chromium]:
     async with async_playwright() as playwright:
         found = Chromium(playwright)
         yield found
         await found.close()
-
-
-@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
-async def database_url(database_server: Cluster) -> AsyncIterator[str]:
-    """As everywhere, in the browser's loop."""
-    async with database_server.database() as url:
-        yield url
-
-
-@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
-async def pool(database_url: str) -> AsyncIterator[Pool]:
-    """As everywhere, in the browser's loop."""
-    async with connections(database_url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -200,7 +172,7 @@ def settings_of_site() -> dict[str, str]:
     return {}
 
 
-@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+@pytest.fixture
 async def site(
     request: pytest.FixtureRequest,
     database_url: str,

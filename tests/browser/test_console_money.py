@@ -9,17 +9,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from heliograph.base.database.pool import Pool
 from tests.processes import installation
 from tests.rules.test_billing import LEDGER, bounds, used
 
-from .conftest import DAY, ONE_LOOP, Chromium, Site, browsing, looks, press_key
+from .conftest import DAY, Chromium, Site, browsing, looks, press_key
 from .test_console import set_up
 
 
-@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+@pytest.fixture
 async def office(
     request: pytest.FixtureRequest, database_url: str, pool: Pool, browser: Chromium, tmp_path: Path
 ) -> AsyncIterator[Site]:

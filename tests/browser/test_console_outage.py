@@ -13,7 +13,6 @@ import aiohttp
 import asyncpg
 import msgspec
 import pytest
-import pytest_asyncio
 from playwright.async_api import Request, Route
 
 from heliograph import doctor
@@ -26,13 +25,13 @@ from heliograph.whatsapp.mirror import accounts, apps
 from tests.certificates import Authority
 from tests.processes import installation
 
-from .conftest import NIGHT, ONE_LOOP, Chromium, Site, browsing, looks
+from .conftest import NIGHT, Chromium, Site, browsing, looks
 from .test_console import set_up
 
 SECRET = "a secret of an app at Meta"
 
 
-@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+@pytest.fixture
 async def site(
     request: pytest.FixtureRequest, database_url: str, pool: Pool, browser: Chromium, tmp_path: Path
 ) -> AsyncIterator[Site]:
@@ -244,7 +243,7 @@ async def test_a_wall_that_could_not_be_renewed_asks_again_within_five_seconds(s
     site.complaints.clear()
 
 
-@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+@pytest.fixture
 async def full(
     request: pytest.FixtureRequest, database_url: str, pool: Pool, browser: Chromium, tmp_path: Path
 ) -> AsyncIterator[Site]:

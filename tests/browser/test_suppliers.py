@@ -6,16 +6,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from heliograph.simulators.smsc.simulator import Smsc, SmscOptions
 from heliograph.sms.dispatch import routing
 
-from .conftest import DAY, NIGHT, ONE_LOOP, Site, looks, press_key
+from .conftest import DAY, NIGHT, Site, looks, press_key
 from .test_console import set_up
 
 
-@pytest_asyncio.fixture(loop_scope=ONE_LOOP)
+@pytest.fixture
 async def smsc() -> AsyncIterator[Smsc]:
     """Writes ids in hex in its answers, and in decimal in receipts."""
     made = Smsc(SmscOptions(port=0, systems={"acme": "geheim"}, resp_base="hex", dlr_base="dec", form="text"))

@@ -251,17 +251,6 @@ def test_no_browser_test_has_the_page_evaluate_a_text() -> None:
     assert [path.name for path in tests if ".wait_for_function(" in path.read_text()] == []
 
 
-def test_what_the_browser_tests_have_runs_in_the_browsers_loop() -> None:
-    """A server that is started in a loop of its own stands still while the test runs."""
-    found = []
-    for path in sorted((ROOT / "tests/browser").glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.AsyncFunctionDef):
-                marks = [ast.unparse(one) for one in node.decorator_list if "fixture" in ast.unparse(one)]
-                found += [f"{path.name}: {node.name}" for mark in marks if "loop_scope=ONE_LOOP" not in mark]
-    assert found == []
-
-
 def test_a_long_file_says_why() -> None:
     """Of files that can be read in one sitting nobody asks; longer ones are one thing, or have to be cut."""
     for path in sorted((ROOT / "heliograph").rglob("*.py")):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
 from heliograph.base.database.pool import RoleUnset, open_pool
 from heliograph.base.network.connecting import connect
+from tests import sessions
 from tests.judge import judge, settled
 from tests.load import Load
 from tests.pgbouncer import Bouncer, bouncing, version
@@ -57,7 +59,8 @@ async def test_everything_works_behind_a_pooler(prepared: int, database_url: str
         conn = await asyncpg.connect(database_url)
         names = await conn.fetch(
             "SELECT query, application_name FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid() AND usename = current_user"
+            " AND pid <> pg_backend_pid() AND usename = current_user AND pid <> ALL($1::int[])",
+            sessions.processes_of(urlsplit(database_url).path[1:]),
         )
         await conn.close()
         assert len([one for one in names if "LISTEN" not in one["query"]]) <= 4 + 2, names

@@ -254,6 +254,7 @@ async def test_a_key_that_has_expired_is_noted_as_such_when_the_next_one_is_made
         assert len(await issued.list_all(conn, actor)) == 6
 
 
+@pytest.mark.fresh_database
 async def test_a_key_of_any_organization_is_found_without_reading_all(
     pool: Pool, operator: Actor, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:

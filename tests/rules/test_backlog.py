@@ -26,6 +26,8 @@ from heliograph.queue.holds import Selection
 from heliograph.queue.leases import Lease, Postponed
 from tests.rules.machines import Machine, run_machine
 
+pytestmark = pytest.mark.fresh_database
+
 LINE, OTHER = UUID(int=77), UUID(int=78)
 #: Longer than any test: what is found is found by looking.
 NEVER = 1e9

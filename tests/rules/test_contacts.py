@@ -142,6 +142,7 @@ async def test_the_database_holds_the_bounds_too(pool: Pool) -> None:
             await write(pool, actor, wrong)
 
 
+@pytest.mark.fresh_database
 async def test_pages_are_found_by_index(pool: Pool) -> None:
     """Not by reading all that is newer than the page."""
     actor = await organization(pool)

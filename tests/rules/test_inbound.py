@@ -681,6 +681,7 @@ async def test_a_wish_is_bound_to_its_number_and_kind(pool: Pool, acme: Actor) -
         assert await replies.want(conn, []) == 0
 
 
+@pytest.mark.fresh_database
 async def test_one_handset_that_floods_does_not_slow_the_others_down(pool: Pool, acme: Actor) -> None:
     """What it wrote before is in no index that the next look reads, and parts are looked for by their reference."""
     flood = [said(f"{n}") for n in range(3000)]

@@ -10,6 +10,8 @@ import pytest
 
 from heliograph.base.database.pool import Pool
 
+pytestmark = pytest.mark.fresh_database
+
 #: Tables that grow, with the columns of a key of each.
 KEYS = {
     "messages": "organization_id id",

@@ -276,6 +276,7 @@ async def test_a_look_is_bounded_and_says_how_far_it_came(pool: Pool) -> None:
         assert ([one.id for one in all_at_once.messages], all_at_once.seen) == (others[:1:-1], None)
 
 
+@pytest.mark.fresh_database
 async def test_a_page_reads_no_more_than_it_needs(pool: Pool) -> None:
     """By the primary key backwards, without a sort: the page's rows and no others are touched."""
     actor = await organization(pool)
@@ -592,6 +593,7 @@ async def test_a_preview_refuses_what_a_send_would_refuse_and_in_its_order(pool:
             assert previewing.value.message == sending.value.message
 
 
+@pytest.mark.fresh_database
 async def test_withdrawing_reads_no_other_rows(pool: Pool) -> None:
     async with pool.acquire() as conn:
         await conn.execute(f"PREPARE withdraw (text, uuid[], text) AS {leases.WITHDRAW}")

@@ -42,6 +42,8 @@ from heliograph.whatsapp.dispatch import claimed, holds, parking
 from heliograph.whatsapp.mirror import numbers, template_sync, templates
 from heliograph.whatsapp.money import rates, wallet
 
+pytestmark = pytest.mark.fresh_database
+
 #: Each statement, and for each table of it the columns that its search has to be bound by.
 STATEMENTS = {
     "who of a campaign was not sent to": (

@@ -121,6 +121,7 @@ async def test_a_key_that_is_kept_for_an_hour_is_free_on_the_same_day(pool: Pool
     assert await pool.fetchval("SELECT count(*) FROM send_keys") == 1
 
 
+@pytest.mark.fresh_database
 async def test_a_look_up_of_a_key_opens_no_other_day_than_those_that_count(pool: Pool) -> None:
     """Four days for 72 hours, and tomorrow; whatever is kept besides."""
     async with pool.acquire() as conn:

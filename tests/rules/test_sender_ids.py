@@ -182,6 +182,7 @@ async def test_fifty_may_wait_and_no_more_whoever_asks_at_once(pool: Pool) -> No
         await sender_ids.request(conn, other, value="THEIRS")
 
 
+@pytest.mark.fresh_database
 async def test_a_send_loads_the_senders_that_it_names_and_no_others(pool: Pool) -> None:
     """However many there are: what is kept is what was approved and asked for."""
     actor = await organization(pool)
@@ -234,6 +235,7 @@ async def test_a_list_of_senders_is_bounded_and_hides_none_that_sends(pool: Pool
     assert (listed[0].value, listed[1].value, listed[-1].value) == (SENDER, "R 502", "R 1500")
 
 
+@pytest.mark.fresh_database
 async def test_lists_of_all_organizations_read_no_more_than_they_show(
     pool: Pool, as_owner: Callable[[str], Awaitable[None]]
 ) -> None:

@@ -534,7 +534,7 @@ async def test_results_wait_for_a_database_that_is_away(pool: Pool, database_url
                 await conn.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE backend_type = 'client backend' AND datname = current_database()"
-                    " AND pid <> pg_backend_pid()"
+                    " AND usename = current_user AND pid <> pg_backend_pid()"
                 )
             await own.close()
         await receiver.wait_for(lambda it: it.counters.received == 16, within=120)

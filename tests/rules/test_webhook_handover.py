@@ -287,7 +287,7 @@ async def test_a_database_that_goes_away_in_the_middle_costs_no_delivery(
                 await conn.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE backend_type = 'client backend' AND datname = current_database()"
-                    " AND pid <> pg_backend_pid()"
+                    " AND usename = current_user AND pid <> pg_backend_pid()"
                 )
         await receiver.wait_for(lambda it: it.counters.received == 70)
         await until(lambda: _is_empty(own))

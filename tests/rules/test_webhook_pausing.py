@@ -86,7 +86,7 @@ async def test_nothing_goes_out_while_it_is_paused_and_everything_once_it_is_res
     receiver = Receiver(Options(status=500))
     await receiver.start()
     id, _ = await endpoint(pool, actor, receiver.url)
-    await record(pool, actor)  # is in the queue when it is paused
+    await recorded_before(pool, actor)  # is in the queue when it is paused
     paused = await change(pool, actor, id, paused=True)
     assert (paused.status, paused.dropped, await queued(pool)) == ("paused", 1, 0)
     assert paused.paused_at is not None

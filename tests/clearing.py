@@ -1,0 +1,114 @@
+"""A database that a test has used, made as it was: its rows are removed. Whatever else was changed is left to
+`tests/recycling.py`, which puts back every file.
+
+A database that stays saves its sessions (`tests/sessions.py`), which know its tables and have planned its statements.
+"""
+
+from __future__ import annotations
+
+import asyncpg
+
+#: Rows removed after which a database is not used again: dead ones are in the way of those who read a whole table.
+MOST_REMOVED = 3_000
+#: Tables whose rows are not a test's; others of them make it another database.
+LASTING = ("schema_migrations",)
+
+#: What a database is made of: a row more or less, or one that was written since, and it is another.
+CATALOGS = [
+    "pg_class",
+    "pg_attribute",
+    "pg_attrdef",
+    "pg_constraint",
+    "pg_index",
+    "pg_trigger",
+    "pg_proc",
+    "pg_type",
+    "pg_namespace",
+    "pg_policy",
+    "pg_rewrite",
+    "pg_inherits",
+    "pg_statistic",
+    "pg_statistic_ext",
+    "pg_default_acl",
+    "pg_event_trigger",
+    "pg_extension",
+    "pg_publication",
+    "pg_largeobject_metadata",
+    "pg_description",
+]
+#: Rows written since the template was made count as a million.
+COUNT = "(SELECT count(*) + 1000000 * count(*) FILTER (WHERE age(xmin) < age('{since}'::xid)) FROM {catalog})"
+#: Vacuuming and analyzing write in place what they have counted.
+COUNTED = "(SELECT (sum(reltuples) + sum(relpages))::bigint FROM pg_class WHERE relnamespace = 'public'::regnamespace)"
+CONTENT = "(SELECT bit_xor(hashtextextended(rows::text, 0)) FROM {table} AS rows)"
+TABLES = """
+SELECT quote_ident(relname) FROM pg_class
+ WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
+ ORDER BY relname
+"""
+#: What belongs to a database and is not in it, or not there to stay.
+BESIDE = """
+(SELECT datconnlimit = -1 AND datallowconn FROM pg_database WHERE datname = current_database())
+AND NOT EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
+                 WHERE d.datname = current_database())
+AND NOT EXISTS (SELECT FROM pg_prepared_xacts WHERE database = current_database())
+"""
+#: Planned once. Triggers and references to other tables are not asked.
+SESSION = {"session_replication_role": "replica", "plan_cache_mode": "force_generic_plan", "jit": "off"}
+
+
+class Untouched:
+    """How a database is that nobody has used."""
+
+    def __init__(self, compare: str, remove: str) -> None:
+        """Two statements: whether a database is like that, but for rows; and one that removes them, and counts them."""
+        self.compare, self.remove = compare, remove
+
+    @classmethod
+    async def of(cls, url: str) -> Untouched:
+        """`url`: a superuser's, of the template."""
+        connection = await asyncpg.connect(url)
+        try:
+            since = await connection.fetchval("SELECT pg_current_xact_id()::text")
+            tables = [row[0] for row in await connection.fetch(TABLES)]
+            parts = [COUNT.format(since=since, catalog=catalog) for catalog in CATALOGS]
+            parts += [COUNTED, *(CONTENT.format(table=table) for table in LASTING if table in tables)]
+            state = f"ARRAY[{', '.join(parts)}]"
+            found = await connection.fetchval(f"SELECT {state}::text")
+        finally:
+            await connection.close()
+        emptied = [table for table in tables if table not in LASTING]
+        removals = ", ".join(f"r{n} AS (DELETE FROM {table} RETURNING 1)" for n, table in enumerate(emptied))
+        removed = " + ".join(f"(SELECT count(*) FROM r{n})" for n, _ in enumerate(emptied))
+        return cls(f"SELECT {state} = '{found}'::bigint[] AND {BESIDE}", f"WITH {removals} SELECT {removed}")
+
+
+class Clearing:
+    """Clears one database, on a session of its own."""
+
+    def __init__(self, connection: asyncpg.Connection[asyncpg.Record], untouched: Untouched) -> None:
+        self._connection = connection
+        self._untouched = untouched
+        self._removed = 0
+
+    @classmethod
+    async def of(cls, url: str, untouched: Untouched) -> Clearing:
+        """`url`: a superuser's."""
+        return cls(await asyncpg.connect(url, server_settings=SESSION), untouched)
+
+    @property
+    def process(self) -> int:
+        """The server process of its session."""
+        return self._connection.get_server_pid()
+
+    async def clear(self, then: str) -> bool:
+        """Remove what is there and run `then`; returns whether the database is as good as a new one."""
+        if not await self._connection.fetchval(self._untouched.compare):
+            return False
+        self._removed += await self._connection.fetchval(self._untouched.remove)
+        await self._connection.execute(then)
+        return self._removed < MOST_REMOVED
+
+    def end(self) -> None:
+        """The database is about to be dropped."""
+        self._connection.terminate()

@@ -1,0 +1,105 @@
+"""A database that a test gets after another has nothing of it, and a session that it gets has none of its settings."""
+
+from __future__ import annotations
+
+import urllib.parse
+
+import asyncpg
+import pytest
+
+from heliograph.base.database.pool import Pool, open_pool
+from tests.clearing import MOST_REMOVED
+from tests.database import Cluster
+from tests.embedded import ask, execute
+from tests.hooks import organization
+
+#: Each leaves something behind that no removal of rows puts right.
+CHANGES = [
+    "CREATE TABLE own (id integer)",
+    "ALTER TABLE organizations ADD COLUMN own integer",
+    "ALTER TABLE organizations ALTER COLUMN name SET DEFAULT 'own'",
+    "ALTER TABLE organizations DROP CONSTRAINT organizations_pkey CASCADE",
+    "CREATE INDEX own ON organizations (name)",
+    "DROP TABLE schema_migrations",
+    "GRANT DELETE ON schema_migrations TO public",
+    "CREATE FUNCTION own() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+    "CREATE TYPE own AS ENUM ('a')",
+    "CREATE SCHEMA own",
+    "COMMENT ON TABLE organizations IS 'own'",
+    "ALTER TABLE organizations SET (autovacuum_enabled = off)",
+    "UPDATE schema_migrations SET digest = 'own'",
+    "ANALYZE schema_migrations",
+    "VACUUM timers",
+    "ALTER DATABASE {name} SET work_mem = '5MB'",
+    "ALTER DATABASE {name} CONNECTION LIMIT 3",
+]
+
+
+async def test_rows_are_removed_whatever_protects_them(database_server: Cluster) -> None:
+    async with database_server.database() as url:
+        pool = await open_pool(url, size=2)
+        await organization(pool)
+        await pool.execute("DELETE FROM timers")
+        pool.terminate()
+    assert await database_server.is_clear(url)
+    assert await ask(url, "SELECT count(*) FROM organizations") == 0
+    assert await ask(url, "SELECT count(*) FROM timers") == 1
+    assert await ask(url, "SELECT count(*) FROM schema_migrations") > 0
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_is_more_than_rows_makes_a_database_another(database_server: Cluster, change: str) -> None:
+    async with database_server.database() as url:
+        await execute(database_server.as_administrator(url), change.format(name=urllib.parse.urlsplit(url).path[1:]))
+    assert not await database_server.is_clear(url)
+
+
+async def test_many_rows_make_a_database_another(database_server: Cluster) -> None:
+    """Those that were removed are in the way of who reads the table."""
+    async with database_server.database() as url:
+        await execute(
+            database_server.as_administrator(url),
+            f"INSERT INTO timers (name, next_at, done_until) SELECT n::text, now(), now()"
+            f" FROM generate_series(1, {MOST_REMOVED}) n",
+        )
+    assert not await database_server.is_clear(url)
+
+
+async def test_a_session_that_was_left_open_is_ended(database_server: Cluster) -> None:
+    async with database_server.database() as url:
+        left = await asyncpg.connect(url)
+        await left.execute("BEGIN; LOCK TABLE organizations")
+    assert await database_server.is_clear(url)
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError)):
+        await left.execute("SELECT 1")
+
+
+async def test_a_session_is_kept_without_what_was_set_in_it(database_server: Cluster) -> None:
+    async def process(pool: Pool) -> int:
+        found: int = await pool.fetchval("SELECT pg_backend_pid()")
+        return found
+
+    async with database_server.database() as url:
+        one = await open_pool(url, size=1)
+        before = await process(one), await one.fetchval("SHOW statement_timeout")
+        await one.execute("SET statement_timeout = 7; SELECT pg_advisory_lock(1)")
+        one.terminate()
+        other = await open_pool(url, size=1)
+        assert (await process(other), await other.fetchval("SHOW statement_timeout")) == before
+        assert await other.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+        other.terminate()
+        # With other settings, it is another session.
+        third = await open_pool(url, size=1, statement=5.0)
+        assert await process(third) != before[0]
+        third.terminate()
+
+
+async def test_a_session_in_use_is_not_kept(database_server: Cluster) -> None:
+    async with database_server.database() as url:
+        one = await open_pool(url, size=1)
+        conn = await one.acquire()
+        process = await conn.fetchval("SELECT pg_backend_pid()")
+        one.terminate()
+        other = await open_pool(url, size=1)
+        assert await other.fetchval("SELECT pg_backend_pid()") != process
+        other.terminate()
