@@ -11,6 +11,7 @@ from typing import Any, cast
 from uuid import UUID, uuid4
 
 import msgspec
+import pytest
 
 from heliograph import __version__
 from heliograph.base import sentences
@@ -189,6 +190,7 @@ async def test_a_look_asks_the_same_once(pool: Pool, settings: Settings) -> None
     assert cache.database.room is not None, "the tests' database is on this machine"
 
 
+@pytest.mark.fresh_database  # idle sessions report late what their last test has counted
 async def test_rates_are_those_between_two_looks(pool: Pool, api: Api, tenant: Tenant) -> None:
     clock = [100.0]
     watch = Watch(monotonic=lambda: clock[0])
