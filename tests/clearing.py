@@ -52,6 +52,8 @@ BESIDE = """
 AND NOT EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
                  WHERE d.datname = current_database())
 AND NOT EXISTS (SELECT FROM pg_prepared_xacts WHERE database = current_database())
+AND NOT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+                 WHERE d.datname = current_database() AND l.locktype = 'advisory')
 """
 #: Planned once. Triggers and references to other tables are not asked.
 SESSION = {"session_replication_role": "replica", "plan_cache_mode": "force_generic_plan", "jit": "off"}

@@ -65,6 +65,14 @@ async def test_many_rows_make_a_database_another(database_server: Cluster) -> No
     assert not await database_server.is_clear(url)
 
 
+async def test_a_lock_that_a_kept_session_has_makes_a_database_another(database_server: Cluster) -> None:
+    async with database_server.database() as url:
+        pool = await open_pool(url, size=1)
+        await pool.execute("SELECT pg_advisory_lock(1)")
+        pool.terminate()
+    assert not await database_server.is_clear(url)
+
+
 async def test_a_session_that_was_left_open_is_ended(database_server: Cluster) -> None:
     async with database_server.database() as url:
         left = await asyncpg.connect(url)
