@@ -1,5 +1,6 @@
-"""Real PostgreSQL for tests: a server per test process, a template migrated once, a clone of it for each test, of which
-the next one gets the files (`tests/recycling.py`).
+"""Real PostgreSQL for tests: a server per test process, a template migrated once, and clones of it. A clone goes from
+test to test, cleared of rows (`tests/clearing.py`), until one changes more than rows; a new one gets its files
+(`tests/recycling.py`).
 
 `HELIOGRAPH_TEST_DATABASE_URL` (a superuser's) names a server to use instead of an embedded one. Clusters lie in
 memory, or else in the temporary directory, under numbered names that are reused: what a killed run left behind, a
@@ -125,7 +126,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def database(self, *, template: bool = True, fresh: bool = False) -> AsyncIterator[str]:
         """The application's URL of a clone of the template, `fresh`: one that nobody has used; or the owner's of an
-        empty one."""
+        empty one. Whatever is left in it afterwards is removed, or it is dropped."""
         making = self._take(fresh=fresh) if template else self._make("template1")
         name = await asyncio.wrap_future(self._loop.submit(making))
         try:
