@@ -9,6 +9,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -353,6 +354,31 @@ async def test_a_handler_that_fails_does_not_stop_the_others() -> None:
         await asyncio.wait_for(all_seen.wait(), DEADLINE)
         await connector.stop(grace=DEADLINE)
         await client.close()
+
+
+async def test_a_write_that_fails_leaves_its_message_open_and_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes may have left: it is not sent again. What came with it is sent."""
+    async with number(OK) as (one, _):
+        assert (await one.send()).verdict is Verdict.ACCEPTED
+        send_now, calls = CloudClient.send_now, itertools.count()
+
+        def failing(*arguments: Any) -> bool:
+            sent = send_now(*arguments)
+            if next(calls) == 0:
+                raise RuntimeError("unable to perform operation on a closed handle")
+            return sent
+
+        monkeypatch.setattr(CloudClient, "send_now", failing)
+        first, *others = [one.submit() for _ in range(3)]
+        await one.until(lambda: all(one.outcomes.values()))
+        assert [(await one.outcome(other)).verdict for other in others] == [Verdict.ACCEPTED] * 2
+        assert ((await one.outcome(first)).verdict, (await one.outcome(first)).code) == (
+            Verdict.UNKNOWN,
+            "RuntimeError",
+        )
+        assert one.connector.health().in_flight == 0
+        await one.connector.stop(grace=1)
+        assert len(one.outcomes[first]) == 1
 
 
 async def test_the_simulator_counts_each_message_once() -> None:

@@ -197,13 +197,7 @@ class CloudConnector:
                 _, submission = self._queue.popleft()
                 self._begun += 1
                 self._flying[self._begun] = submission
-                answered = functools.partial(self._answered, self._begun)
-                if not self._client.send_now(
-                    self._number, self._credential, submission.body, submission.message_id, answered
-                ):
-                    task = self._loop.create_task(self._connect_and_send(submission, answered))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
+                self._send(submission, functools.partial(self._answered, self._begun))
         if self._queue and len(self._flying) < self._concurrency and self._timer is None:
             self._timer = self._loop.call_later(max(self._pacer.wait(), 0.001), self._tick)
 
@@ -211,12 +205,22 @@ class CloudConnector:
         self._timer = None
         self._pump()
 
+    def _send(self, submission: CloudSubmission, answered: Callable[[CloudOutcome], None]) -> None:
+        try:
+            if self._client.send_now(self._number, self._credential, submission.body, submission.message_id, answered):
+                return
+        except Exception as error:
+            self._loop.call_soon(answered, _failed(submission, error))
+            return
+        task = self._loop.create_task(self._connect_and_send(submission, answered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _connect_and_send(self, submission: CloudSubmission, answered: Callable[[CloudOutcome], None]) -> None:
         try:
             outcome = await self._client.send(self._number, self._credential, submission.body)
         except Exception as error:
-            log.exception("whatsapp_send_failed", message_id=str(submission.message_id))
-            outcome = CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)
+            outcome = _failed(submission, error)
         answered(outcome)
 
     def _answered(self, number: int, outcome: CloudOutcome) -> None:
@@ -267,6 +271,12 @@ class CloudConnector:
             self._on_outcome(submission, outcome)
         except Exception:
             log.exception("whatsapp_outcome_handler_failed", message_id=str(submission.message_id))
+
+
+def _failed(submission: CloudSubmission, error: Exception) -> CloudOutcome:
+    """Something of our own failed while a message was being sent: its bytes may have left."""
+    log.exception("whatsapp_send_failed", error=type(error).__name__, message_id=str(submission.message_id))
+    return CloudOutcome(Verdict.UNKNOWN, fault=classify(None), code=type(error).__name__)
 
 
 def _unreachable(reason: str) -> CloudOutcome:
