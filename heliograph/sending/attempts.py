@@ -26,6 +26,8 @@ from heliograph.queue.leases import Lease
 
 #: Maximum number of attempts for one message, whatever their outcome. They are counted in 16 bits.
 MOST_ATTEMPTS = 32_000
+#: The states, in SQL, of an attempt that arrived or may have.
+MAY_HAVE_ARRIVED = "('accepted', 'unknown')"
 #: The reason recorded when a worker died before it could record an answer.
 WORKER_DIED = said("the worker ended before the answer came")
 

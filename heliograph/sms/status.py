@@ -24,6 +24,7 @@ from heliograph.base.money import Charge, charge_of, columns
 from heliograph.base.process import spans
 from heliograph.base.sentences import said
 from heliograph.prices import margins
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.sms import refunds
 from heliograph.sms.arrivals import Arrival, change, due, event, is_found, taken_back
 from heliograph.suppliers.contract import ReceiptState, Verdict
@@ -185,7 +186,7 @@ WITH found AS MATERIALIZED (
            CROSS JOIN LATERAL (
            SELECT attempt, continues, target_id, state, ended_at, cost, cost_currency, cost_due FROM attempts
             WHERE organization_id = v.organization_id AND message_id = v.id
-              AND (target_id = v.supplier_id OR v.supplier_id IS NULL AND state IN ('accepted', 'unknown'))
+              AND (target_id = v.supplier_id OR v.supplier_id IS NULL AND state IN {MAY_HAVE_ARRIVED})
             ORDER BY state = 'accepted' DESC, state = 'unknown' DESC, attempt DESC LIMIT 1) a
 ), marked AS (
     UPDATE attempts SET state = 'accepted', detail = '{said("its message was delivered")}' FROM found

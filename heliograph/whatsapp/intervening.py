@@ -18,6 +18,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, NotFound, Refusal
 from heliograph.queue import leases
 from heliograph.queue.holds import AlreadyAttempted
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.whatsapp.accepting import withdrawal
 from heliograph.whatsapp.status import Move, move_many
 
@@ -33,10 +34,10 @@ class WhatsAppMessageNotEnded(Refusal):
 
 # By id alone, one organization at a time: see `sending.timeline.by_id`. Meta may have a message whose attempt has an
 # unknown outcome.
-WHOSE = """
+WHOSE = f"""
 SELECT o.id, o.state, found.mode, found.direction, found.status,
        EXISTS (SELECT FROM attempts WHERE organization_id = o.id AND message_id = $1
-                                      AND attempts.state IN ('unknown', 'accepted')) AS tried
+                                      AND attempts.state IN {MAY_HAVE_ARRIVED}) AS tried
   FROM organizations o
        CROSS JOIN LATERAL (SELECT mode, direction, status FROM whatsapp_messages
                             WHERE organization_id = o.id AND id = $1) found

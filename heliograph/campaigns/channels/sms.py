@@ -25,6 +25,7 @@ from heliograph.classes import kinds
 from heliograph.queue.holds import AlreadyAttempted
 from heliograph.sealing import text_keys
 from heliograph.sealing.text_keys import Item, Sealing
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.sms.accepting import bulk, sender_choice, withdrawal
 from heliograph.sms.accepting.accept import Acceptor
 from heliograph.sms.accepting.bulk import Bulk
@@ -142,7 +143,7 @@ class SmsChannel:
     name = "sms"
     #: Some 40 ms, for a quarter of which the organization's balance is locked.
     most = 1_000
-    counted = """
+    counted = f"""
 SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'sent') AS sent_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
@@ -153,7 +154,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status IN ('undelivered', 'failed', 'expired', 'rejected') AND sent_at IS NULL
                           AND (SELECT a.attempt FROM attempts a
                                 WHERE a.organization_id = m.organization_id AND a.message_id = m.id
-                                  AND a.state IN ('unknown', 'accepted') LIMIT 1) IS NULL
+                                  AND a.state IN {MAY_HAVE_ARRIVED} LIMIT 1) IS NULL
                           AND (SELECT part FROM sms_parts WHERE message_id = m.id LIMIT 1) IS NULL)
            AS never_sent_now,
        count(*) FILTER (WHERE status = 'unknown') AS unknown_now,

@@ -26,6 +26,7 @@ from heliograph.campaigns.filling import Filling
 from heliograph.campaigns.record import Campaign
 from heliograph.queue.holds import AlreadyAttempted
 from heliograph.sealing.text_keys import Sealing
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.suppliers.whatsapp_cloud.bodies import TemplateLayout, layout
 from heliograph.whatsapp.accepting import bulk, withdrawal
 from heliograph.whatsapp.accepting.bulk import Bulk
@@ -192,12 +193,12 @@ SELECT DISTINCT ON (country) country, price FROM whatsapp_rates
 # A message whose attempt may have been accepted is left to the worker that finds out. Written so that a plan cached
 # while there were no messages still searches by id: LATERAL is not reordered, and the condition on the state is phrased
 # so that the planner does not choose the index of deadlines, which contains every open message.
-UNSENT = """
+UNSENT = f"""
 SELECT m.id
   FROM whatsapp_messages m LEFT JOIN LATERAL (
        SELECT a.attempt FROM attempts a
         WHERE a.organization_id = m.organization_id AND a.message_id = m.id
-          AND a.state IN ('unknown', 'accepted') LIMIT 1) tried ON true
+          AND a.state IN {MAY_HAVE_ARRIVED} LIMIT 1) tried ON true
  WHERE m.organization_id = $1 AND m.id BETWEEN $2 AND $3 AND m.campaign_id = $4
    AND m.status || '' = 'accepted' AND tried.attempt IS NULL
 """
@@ -209,7 +210,7 @@ class WhatsAppChannel:
     name = NAME
     #: Some 40 ms, for most of which the wallet is locked if users are new: conversations are created after it.
     most = 250
-    counted = """
+    counted = f"""
 SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'sent') AS sent_now,
        count(*) FILTER (WHERE status = 'delivered') AS delivered_now,
@@ -220,7 +221,7 @@ SELECT count(*) FILTER (WHERE status = 'accepted') AS queued_now,
        count(*) FILTER (WHERE status = 'failed' AND sent_at IS NULL AND failure_evidence IS NULL
                           AND (SELECT a.attempt FROM attempts a
                                 WHERE a.organization_id = m.organization_id AND a.message_id = m.id
-                                  AND a.state IN ('unknown', 'accepted') LIMIT 1) IS NULL) AS never_sent_now,
+                                  AND a.state IN {MAY_HAVE_ARRIVED} LIMIT 1) IS NULL) AS never_sent_now,
        0::bigint AS unknown_now,
        count(*) FILTER (WHERE status = 'canceled') AS canceled_now,
        count(*) FILTER (WHERE status IN ('delivered', 'failed')) AS late_now

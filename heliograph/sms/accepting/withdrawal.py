@@ -19,6 +19,7 @@ from heliograph.queue import leases
 from heliograph.queue.holds import AlreadyAttempted, Row, Withdrawn
 from heliograph.queue.leases import Lease
 from heliograph.sending import attempts
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move, move_many
 
 
@@ -30,11 +31,11 @@ class Unsent(msgspec.Struct, frozen=True, gc=False):
     segments: int
 
 
-NOT_TAKEN = """
+NOT_TAKEN = f"""
 SELECT item.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
   LEFT JOIN LATERAL (
        SELECT attempt FROM attempts
-        WHERE organization_id = item.organization_id AND message_id = item.id AND state IN ('unknown', 'accepted')
+        WHERE organization_id = item.organization_id AND message_id = item.id AND state IN {MAY_HAVE_ARRIVED}
         LIMIT 1) tried ON true
   LEFT JOIN LATERAL (SELECT part FROM sms_parts WHERE message_id = item.id LIMIT 1) known ON true
  WHERE tried.attempt IS NULL AND known.part IS NULL

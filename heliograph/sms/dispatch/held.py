@@ -19,6 +19,7 @@ from heliograph.queue import leases, stalled
 from heliograph.queue.backlog import RESTORED
 from heliograph.queue.leases import GUARDED, Lease
 from heliograph.sealing import text_keys
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
 from heliograph.sms.dispatch.outcomes import EXPIRED
@@ -78,8 +79,8 @@ async def expire_stalled(conn: Connection) -> int:
 
 
 # As `ClaimedMessage.was_unknown`, and whether news of its last attempt may still come.
-TRIED = """
-SELECT coalesce(bool_or(state IN ('unknown', 'accepted')), false) AS in_doubt,
+TRIED = f"""
+SELECT coalesce(bool_or(state IN {MAY_HAVE_ARRIVED}), false) AS in_doubt,
        coalesce(max(started_at) FILTER (WHERE state = 'unknown') + $3::interval > now(), false) AS waits
   FROM attempts WHERE organization_id = $1 AND message_id = $2
 """

@@ -17,6 +17,7 @@ from heliograph.base.database.pool import Connection
 from heliograph.base.errors import Invalid, Refusal
 from heliograph.base.sentences import said
 from heliograph.queue import leases
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.sms.intervening import whose
 from heliograph.sms.status import NO_RECEIPT, OUTCOME_UNKNOWN, Move, after_all, may_move, move_many
 from heliograph.webhooks.recording.events import wanted
@@ -37,9 +38,9 @@ TRIED = """
 SELECT attempt, state FROM attempts WHERE organization_id = $1 AND message_id = $2 ORDER BY attempt DESC LIMIT 1
 """
 # Whether a supplier has a message, or may have it.
-HAD = """
+HAD = f"""
 SELECT supplier_id IS NOT NULL OR EXISTS (
-       SELECT FROM attempts WHERE organization_id = $1 AND message_id = $2 AND state IN ('accepted', 'unknown'))
+       SELECT FROM attempts WHERE organization_id = $1 AND message_id = $2 AND state IN {MAY_HAVE_ARRIVED})
   FROM messages WHERE organization_id = $1 AND id = $2
 """
 

@@ -15,13 +15,14 @@ from heliograph.queue import leases
 from heliograph.queue.holds import AlreadyAttempted, Row, Withdrawn
 from heliograph.queue.leases import Lease
 from heliograph.sending import attempts
+from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.whatsapp.status import Move, move_many
 
-NOT_TAKEN = """
+NOT_TAKEN = f"""
 SELECT item.id FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id)
   LEFT JOIN LATERAL (
        SELECT attempt FROM attempts
-        WHERE organization_id = item.organization_id AND message_id = item.id AND state IN ('unknown', 'accepted')
+        WHERE organization_id = item.organization_id AND message_id = item.id AND state IN {MAY_HAVE_ARRIVED}
         LIMIT 1) tried ON true
  WHERE tried.attempt IS NULL
 """
@@ -48,7 +49,7 @@ async def take_unsent(conn: Connection, owners: Mapping[UUID, UUID]) -> set[UUID
     return set(await leases.withdraw(conn, "whatsapp", free, only="ended"))
 
 
-STATES = """
+STATES = f"""
 SELECT item.organization_id, item.id, m.status, under_way.id IS NOT NULL OR tried.attempt IS NOT NULL AS tried,
        now() AS at
   FROM unnest($1::uuid[], $2::uuid[]) AS item (organization_id, id) CROSS JOIN LATERAL (
@@ -56,7 +57,7 @@ SELECT item.organization_id, item.id, m.status, under_way.id IS NOT NULL OR trie
   LEFT JOIN LATERAL (
        SELECT a.attempt FROM attempts a
         WHERE a.organization_id = item.organization_id AND a.message_id = item.id
-          AND a.state IN ('unknown', 'accepted') LIMIT 1) tried ON true
+          AND a.state IN {MAY_HAVE_ARRIVED} LIMIT 1) tried ON true
   LEFT JOIN LATERAL (
        SELECT id FROM queue WHERE id = item.id AND kind || '' = 'whatsapp' AND begun_at IS NOT NULL LIMIT 1
        ) under_way ON true
