@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from array import array
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.campaigns.staging import Stager
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts import importing, records
-from heliograph.contacts.imports import drafts, running
+from heliograph.contacts.imports import drafts, running, survey
 from heliograph.contacts.imports.drafts import ImportMoved
 from heliograph.contacts.imports.running import Runner
 from heliograph.contacts.imports.survey import Numbers
@@ -374,6 +375,26 @@ async def test_another_organizations_files_are_nobodys(
 
 def test_every_reason_has_words() -> None:
     assert set(importing.REASONS) == words.IMPORT_REASONS.keys()
+
+
+class CountedArray(array):  # type: ignore[type-arg]
+    """An array that counts how often one of its items is read."""
+
+    looked = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        CountedArray.looked += 1
+        return super().__getitem__(place)
+
+
+def test_no_file_can_put_all_of_its_numbers_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "array", CountedArray)
+    # What they have in common is what numbers were once placed by: the middle of their product with a known factor.
+    factor, whole = 0x9E3779B97F4A7C15, 1 << 40
+    alike = [n * pow(factor, -1, whole) % whole + 49 * whole for n in range(2_000)]
+    numbers = Numbers()
+    assert all(numbers.add(f"+{one}") for one in alike)
+    assert CountedArray.looked < 100 * len(alike)
 
 
 def test_a_set_of_numbers_is_a_set() -> None:

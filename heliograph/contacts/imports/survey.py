@@ -6,6 +6,7 @@ per number.
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from collections.abc import Sequence
 
@@ -19,6 +20,7 @@ from heliograph.contacts.importing import Batch
 
 #: Rows shown per reason, and characters of a cell.
 EXAMPLES, LONGEST_CELL = 15, 80
+_WORD = (1 << 64) - 1
 
 
 class Rejected(msgspec.Struct):
@@ -77,9 +79,14 @@ class Survey(msgspec.Struct):
 
 
 class Numbers:
-    """A set of phone numbers, at some 16 bytes each: an open-addressing hash table of the digits."""
+    """A set of phone numbers, at some 16 bytes each: an open-addressing hash table of the digits.
+
+    Nobody knows the factor that decides where a number is stored: otherwise a file could consist of numbers that all
+    belong in the same place, each of which would be compared with all of those before it.
+    """
 
     def __init__(self) -> None:
+        self._factor = secrets.randbits(64) | 1
         self._bits = 12
         self._table = array("Q", bytes(8 << self._bits))
         self._count = 0
@@ -92,7 +99,7 @@ class Numbers:
 
     def _put(self, value: int) -> bool:
         table, mask = self._table, (1 << self._bits) - 1
-        place = (value * 0x9E3779B97F4A7C15 >> 20) & mask
+        place = (value * self._factor & _WORD) >> (64 - self._bits)
         while found := table[place]:
             if found == value:
                 return False
