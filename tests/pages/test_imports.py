@@ -239,6 +239,30 @@ async def test_what_was_stopped_goes_on_where_it_was(
     assert tuple(await pool.fetchrow("SELECT state, rows, created FROM contact_imports")) == ("finished", 50, 50)
 
 
+async def test_what_was_confirmed_is_not_asked_again_when_it_goes_on(pool: Pool, owner: Browser) -> None:
+    numbers = [f"+2588012345{n:02}" for n in range(40)] + [f"+35191{1_000_000 + n}" for n in range(20)]
+    page = await to_check(pool, owner, "\n".join(["phone", *numbers]).encode())
+    page = await owner.submit(page, f"{page.path.removesuffix('/check')}/run", strangers="yes", unused="yes")
+    page = await owner.submit(page, f"{page.path}/stop")
+    page = await owner.submit(page, f"{page.path}/run")
+    await work(pool)
+    assert tuple(await pool.fetchrow("SELECT state, created FROM contact_imports")) == ("finished", 60), page.words
+
+
+async def test_what_was_stopped_counts_as_long_as_its_file_is_kept(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "MOST_OPEN", 1)
+    page = await to_check(pool, owner, b"phone\n+258841234567\n")
+    id = page.path.split("/")[3]
+    page = await owner.submit(page, f"/contacts/imports/{id}/run")
+    page = await owner.submit(page, f"/contacts/imports/{id}/stop")
+    assert "continue those that are stopped" in (await send(owner, b"phone\n+258841234568\n")).words
+    await pool.execute(DELETE_CHUNKS, uuid7_floor(datetime.now(UTC) + timedelta(days=1)), 100)
+    page = await send(owner, b"phone\n+258841234568\n")
+    assert page.path.endswith("/read"), page.words
+
+
 async def test_what_was_stopped_does_not_go_on_without_its_file(
     pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
