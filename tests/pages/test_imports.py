@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import aiohttp
+import msgspec
 import pytest
 
 from heliograph.base.database.pool import Pool
@@ -237,6 +238,19 @@ async def test_what_was_stopped_goes_on_where_it_was(
         pass
     await runner.close()
     assert tuple(await pool.fetchrow("SELECT state, rows, created FROM contact_imports")) == ("finished", 50, 50)
+
+
+async def test_what_is_kept_of_a_rejected_row_does_not_grow_with_it(pool: Pool, owner: Browser) -> None:
+    """Hundreds of them are on one page."""
+    long, wide, usual = f"a,{'x' * 50_000},Ana", "ab," * 100_000, f"b,{'y' * 1_001},Eva"
+    content = "\n".join(["phone,notes,name", "+258841234567,,Rui", long, wide, usual]).encode()
+    page = await to_check(pool, owner, content)
+    await owner.submit(page, page.path.replace("/check", "/run"))
+    await work(pool)
+    kept = [msgspec.json.decode(cells) for (cells,) in await pool.fetch("SELECT cells FROM contact_import_rejects")]
+    assert sorted(map(len, kept)) == [3, 3, 1_638]
+    assert ["a", "x" * 1_000, "Ana"] in kept
+    assert ["b", "y" * 1_001, "Eva"] in kept
 
 
 async def test_what_was_confirmed_is_not_asked_again_when_it_goes_on(pool: Pool, owner: Browser) -> None:
