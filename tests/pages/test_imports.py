@@ -351,6 +351,30 @@ async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Br
     assert [row["source"] for row in await pool.fetch("SELECT source FROM opt_outs")] == ["keyword"]
 
 
+async def test_a_list_of_opt_outs_is_for_those_who_may_change_live_ones(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """In test mode, developers may import contacts, and opt-outs are the same in both."""
+    await make_person(pool, tenant, "eva@example.com", role="developer")
+    await other_browser.sign_in("eva@example.com")
+    token = (await other_browser.get("/contacts/import?mode=test")).form("/contacts/import?mode=test")["_token"]
+    page = await send(owner, b"number\n+258841234567\n", kind="opt_outs")
+    page = await owner.submit(page, page.path)
+    await owner.submit(page, page.path)
+    await work(pool)
+    await pool.execute("UPDATE contact_imports SET mode = 'test'")
+    id = page.path.split("/")[3]
+    where, hers = f"/contacts/imports/{id}", {"_token": token}
+    form = (await owner.get(f"{where}/check?mode=test")).form(f"{where}/run?mode=test")
+    assert (await other_browser.post(f"{where}/run?mode=test", hers)).status == 403
+    assert (await owner.post(f"{where}/run?mode=test", form)).status == 200
+    assert (await other_browser.post(f"{where}/stop?mode=test", hers)).status == 403
+    await work(pool)
+    assert (await other_browser.post(f"{where}/undo?mode=test", hers)).status == 403
+    await work(pool)
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 1
+
+
 async def test_its_people_are_the_audience_of_a_campaign(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     page = await to_check(pool, owner, b"phone,name\n+258841234567,Ana\n+258841234568,Bia\n")
     id = page.path.split("/")[3]
