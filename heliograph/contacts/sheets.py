@@ -52,7 +52,7 @@ _DIGITS = 7
 _DELIMITERS = (",", ";", "\t", "|")
 #: Maximum length of a header, so that a file without line breaks is not read into memory.
 _HEADER = 65_536
-#: Maximum characters of a line, and thus of a row on one line; the rest of a longer one is skipped.
+#: Maximum characters of a line; the rest of a longer one is skipped. A row of more, on several lines, has no end.
 LONGEST = 1 << 20
 #: Why a row cannot be read, in addition to errors of the CSV reader.
 OPEN_QUOTE = 'a quotation mark (") is not closed, in this row or one above it'
@@ -191,11 +191,13 @@ class Reader:
         return self._raw.tell()
 
     def take(self, count: int) -> list[Row]:
-        """The next rows, up to `count`; none: the end. Empty rows are omitted."""
+        """The next rows, up to `count`, and fewer if they are long; none: the end. Empty rows are omitted."""
         taken: list[Row] = []
+        characters = 0
         for row in self._rows:
             taken.append(row)
-            if len(taken) >= count:
+            characters += self._lines.length
+            if len(taken) >= count or characters > LONGEST:
                 break
         return taken
 
@@ -212,11 +214,14 @@ class Reader:
     def _read(self) -> Iterator[Row]:
         while True:
             self._number += 1
-            self._lines.taken.clear()
+            self._lines.begin()
             try:
                 cells = next(self._csv)
             except StopIteration:
                 return
+            except _OpenRow:
+                yield self._open()
+                continue
             except _LongLine:
                 if self._lines.taken:
                     yield self._open()
@@ -238,16 +243,25 @@ class _LongLine(Exception):
     """The line is longer than the maximum."""
 
 
+class _OpenRow(Exception):
+    """The row goes on in lines where it does not end, or is longer than the maximum."""
+
+
 class _Lines:
     """The lines of a file, of bounded length. A row without an end returns all of its lines but the first: otherwise
-    one extra quotation mark would swallow the rest of the file as its cell."""
+    one extra quotation mark would swallow the rest of the file as its cell.
+
+    No quotation mark in the returned lines closes one that was open before them, or the row would have ended there. So
+    a row that begins in one of them and goes on in the next has no end either, and each line is read twice at most.
+    """
 
     def __init__(self, text: TextIO) -> None:
         self._text = text
         #: Returned lines, last first.
         self._back: list[str] = []
-        #: Lines of the row being read.
+        #: Lines of the row being read, and their characters.
         self.taken: list[str] = []
+        self.length = 0
         #: The file ended in the middle of a row: a complete row ends before its next line is requested.
         self.ended = False
 
@@ -255,6 +269,8 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
+        if self.taken and (self._back or self.length > LONGEST):
+            raise _OpenRow
         line = self._back.pop() if self._back else self._text.readline(LONGEST)
         if not line:
             self.ended = True
@@ -264,7 +280,13 @@ class _Lines:
                 pass
             raise _LongLine
         self.taken.append(line)
+        self.length += len(line)
         return line
+
+    def begin(self) -> None:
+        """Begin a row."""
+        self.taken.clear()
+        self.length = 0
 
     def put_back(self) -> None:
         """Return the lines of a row after its first."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+import threading
+from array import array
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import aiohttp
+import msgspec
 import pytest
 
 from heliograph.base.database.pool import Pool
@@ -16,7 +19,7 @@ from heliograph.base.ids import uuid7_floor
 from heliograph.campaigns.staging import Stager
 from heliograph.consent.importing import OptOutImports
 from heliograph.contacts import importing, records
-from heliograph.contacts.imports import drafts, running
+from heliograph.contacts.imports import drafts, running, survey
 from heliograph.contacts.imports.drafts import ImportMoved
 from heliograph.contacts.imports.running import Runner
 from heliograph.contacts.imports.survey import Numbers
@@ -238,6 +241,43 @@ async def test_what_was_stopped_goes_on_where_it_was(
     assert tuple(await pool.fetchrow("SELECT state, rows, created FROM contact_imports")) == ("finished", 50, 50)
 
 
+async def test_what_is_kept_of_a_rejected_row_does_not_grow_with_it(pool: Pool, owner: Browser) -> None:
+    """Hundreds of them are on one page."""
+    long, wide, usual = f"a,{'x' * 50_000},Ana", "ab," * 100_000, f"b,{'y' * 1_001},Eva"
+    content = "\n".join(["phone,notes,name", "+258841234567,,Rui", long, wide, usual]).encode()
+    page = await to_check(pool, owner, content)
+    await owner.submit(page, page.path.replace("/check", "/run"))
+    await work(pool)
+    kept = [msgspec.json.decode(cells) for (cells,) in await pool.fetch("SELECT cells FROM contact_import_rejects")]
+    assert sorted(map(len, kept)) == [3, 3, 1_638]
+    assert ["a", "x" * 1_000, "Ana"] in kept
+    assert ["b", "y" * 1_001, "Eva"] in kept
+
+
+async def test_what_was_confirmed_is_not_asked_again_when_it_goes_on(pool: Pool, owner: Browser) -> None:
+    numbers = [f"+2588012345{n:02}" for n in range(40)] + [f"+35191{1_000_000 + n}" for n in range(20)]
+    page = await to_check(pool, owner, "\n".join(["phone", *numbers]).encode())
+    page = await owner.submit(page, f"{page.path.removesuffix('/check')}/run", strangers="yes", unused="yes")
+    page = await owner.submit(page, f"{page.path}/stop")
+    page = await owner.submit(page, f"{page.path}/run")
+    await work(pool)
+    assert tuple(await pool.fetchrow("SELECT state, created FROM contact_imports")) == ("finished", 60), page.words
+
+
+async def test_what_was_stopped_counts_as_long_as_its_file_is_kept(
+    pool: Pool, tenant: Tenant, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafts, "MOST_OPEN", 1)
+    page = await to_check(pool, owner, b"phone\n+258841234567\n")
+    id = page.path.split("/")[3]
+    page = await owner.submit(page, f"/contacts/imports/{id}/run")
+    page = await owner.submit(page, f"/contacts/imports/{id}/stop")
+    assert "continue those that are stopped" in (await send(owner, b"phone\n+258841234568\n")).words
+    await pool.execute(DELETE_CHUNKS, uuid7_floor(datetime.now(UTC) + timedelta(days=1)), 100)
+    page = await send(owner, b"phone\n+258841234568\n")
+    assert page.path.endswith("/read"), page.words
+
+
 async def test_what_was_stopped_does_not_go_on_without_its_file(
     pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +352,30 @@ async def test_a_suppression_list_and_back(pool: Pool, tenant: Tenant, owner: Br
     assert [row["source"] for row in await pool.fetch("SELECT source FROM opt_outs")] == ["keyword"]
 
 
+async def test_a_list_of_opt_outs_is_for_those_who_may_change_live_ones(
+    pool: Pool, tenant: Tenant, owner: Browser, other_browser: Browser
+) -> None:
+    """In test mode, developers may import contacts, and opt-outs are the same in both."""
+    await make_person(pool, tenant, "eva@example.com", role="developer")
+    await other_browser.sign_in("eva@example.com")
+    token = (await other_browser.get("/contacts/import?mode=test")).form("/contacts/import?mode=test")["_token"]
+    page = await send(owner, b"number\n+258841234567\n", kind="opt_outs")
+    page = await owner.submit(page, page.path)
+    await owner.submit(page, page.path)
+    await work(pool)
+    await pool.execute("UPDATE contact_imports SET mode = 'test'")
+    id = page.path.split("/")[3]
+    where, hers = f"/contacts/imports/{id}", {"_token": token}
+    form = (await owner.get(f"{where}/check?mode=test")).form(f"{where}/run?mode=test")
+    assert (await other_browser.post(f"{where}/run?mode=test", hers)).status == 403
+    assert (await owner.post(f"{where}/run?mode=test", form)).status == 200
+    assert (await other_browser.post(f"{where}/stop?mode=test", hers)).status == 403
+    await work(pool)
+    assert (await other_browser.post(f"{where}/undo?mode=test", hers)).status == 403
+    await work(pool)
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 1
+
+
 async def test_its_people_are_the_audience_of_a_campaign(pool: Pool, tenant: Tenant, owner: Browser) -> None:
     page = await to_check(pool, owner, b"phone,name\n+258841234567,Ana\n+258841234568,Bia\n")
     id = page.path.split("/")[3]
@@ -374,6 +438,37 @@ async def test_another_organizations_files_are_nobodys(
 
 def test_every_reason_has_words() -> None:
     assert set(importing.REASONS) == words.IMPORT_REASONS.keys()
+
+
+async def test_a_files_numbers_are_judged_outside_the_event_loop(
+    pool: Pool, owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with a zero after their calling code take 40 µs each, and others' messages would wait for two thousand."""
+    threads, add = set[int](), Numbers.add
+    monkeypatch.setattr(Numbers, "add", lambda numbers, one: threads.add(threading.get_ident()) or add(numbers, one))
+    await to_check(pool, owner, b"phone\n+390612345678\n+390612345679\n")
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+class CountedArray(array):  # type: ignore[type-arg]
+    """An array that counts how often one of its items is read."""
+
+    looked = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        CountedArray.looked += 1
+        return super().__getitem__(place)
+
+
+def test_no_file_can_put_all_of_its_numbers_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "array", CountedArray)
+    # What they have in common is what numbers were once placed by: the middle of their product with a known factor.
+    factor, whole = 0x9E3779B97F4A7C15, 1 << 40
+    alike = [n * pow(factor, -1, whole) % whole + 49 * whole for n in range(2_000)]
+    numbers = Numbers()
+    assert all(numbers.add(f"+{one}") for one in alike)
+    assert CountedArray.looked < 100 * len(alike)
 
 
 def test_a_set_of_numbers_is_a_set() -> None:

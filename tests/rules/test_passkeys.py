@@ -19,7 +19,7 @@ from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
 from heliograph.base.errors import Invalid, NotFound
 from heliograph.people import users
-from heliograph.people.passkeys import challenges, checking, keeping
+from heliograph.people.passkeys import ceremony, challenges, checking, keeping
 from heliograph.people.passkeys.challenges import PasskeyRefused, Site, StoredPasskey
 
 KEY = derive_key("k" * 32, "tests")
@@ -89,6 +89,8 @@ async def test_what_was_signed_is_good_once_here_and_for_its_person(pool: Pool) 
         ("{}", now, {}),
         ('{"rawId": 7}', now, {}),
         ("nonsense", now, {}),
+        ('{"rawId": ' + "[" * 9_000, now, {}),  # deeper than any reader goes
+        (f'{{"rawId": "{text(phone.id)}", "response": ' + "[" * 9_000, now, {}),
         (good[:-40], now, {}),
     ):
         with pytest.raises(PasskeyRefused):
@@ -104,6 +106,12 @@ async def test_what_was_signed_is_good_once_here_and_for_its_person(pool: Pool) 
         await conn.execute("UPDATE passkey_challenges SET used_at = now() - $1::interval", keeping.REMEMBERED)
         await conn.execute(keeping.FORGET, clock.now(), 100)
         assert await conn.fetchval("SELECT count(*) FROM passkey_challenges") == 0
+
+
+def test_what_is_nested_deeper_than_any_reader_goes_is_no_new_passkey() -> None:
+    for given in ("[" * 9_000, '{"response": ' + "[" * 9_000):
+        with pytest.raises(PasskeyRefused):
+            ceremony.registered(HERE, asked(), given)
 
 
 async def test_a_person_has_several_with_names_and_not_any_number(pool: Pool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,25 @@ def test_nothing_grows_past_its_limit(body: bytes) -> None:
     assert len(codings.beginning(body, "gzip", 1_000)) == 1_000
     with pytest.raises(codings.TooLarge):
         codings.whole(body, "gzip", 1_000)
+
+
+def test_a_gzip_of_many_members_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, given, make = gzip.compress(b"") * 10_000, list[int](), zlib.decompressobj
+
+    class Counting:
+        def __init__(self, window: int) -> None:
+            self._reader = make(window)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            given.append(len(data))
+            return self._reader.decompress(data, most)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._reader, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    assert codings.whole(body, "gzip", 1_000) == b""
+    assert sum(given) < 100 * len(body)
 
 
 def test_a_body_that_ends_early_is_a_beginning_and_no_whole() -> None:

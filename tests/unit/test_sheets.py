@@ -195,6 +195,12 @@ PROBLEMS = {
     "a cell of several lines": ('a,"b\nb"\nc,d\n', [0, 0], ""),
     "a long line": ("a,b\n" + "x" * 3_000_000 + "\nc,d\n", [0, 1, 0], sheets.LONG_LINE),
     "a long line and no end": ("a,b\n" + "x" * 3_000_000, [0, 1], sheets.LONG_LINE),
+    # Each line closes what was open before it and opens another one, so that no cell gets long.
+    "from each line to a million characters": (
+        'a","\n' * 300_000 + 'z"\n',
+        [*[1] * (sheets.LONGEST // 5), *[0]],
+        sheets.OPEN_QUOTE,
+    ),
     "a long line below a quotation mark": ('"a\nb\n' + "x" * 3_000_000 + "\nc,d\n", [1, 1, 0, 0], sheets.LONG_LINE),
 }
 
@@ -204,11 +210,29 @@ def test_what_cannot_be_read_takes_no_other_row_with_it(tmp_path: Path, case: st
     content, expected, problem = PROBLEMS[case]
     path = file(tmp_path, "phone,name\n" + content)
     reader = Reader(path, sheets.layout(path))
-    rows = reader.take(100_000)
+    rows = [row for taken in iter(lambda: reader.take(100_000), []) for row in taken]
     reader.close()
     assert [int(bool(row.problem)) for row in rows] == expected
     assert problem == "" or problem in {row.problem for row in rows}
     assert [row.number for row in rows] == list(range(2, len(rows) + 2))
+
+
+def test_no_line_is_read_again_for_each_line_above_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    one = sheets._Lines.__next__
+    monkeypatch.setattr(sheets._Lines, "__next__", lambda lines: read.append(one(lines)) or read[-1])
+    path = file(tmp_path, "phone,name\n" + 'a","\n' * 1_000)
+    reader = Reader(path, sheets.layout(path))
+    assert [row.problem for row in reader.take(2_000)] == [*[sheets.OPEN_QUOTE] * 999, ""]
+    reader.close()
+    assert len(read) <= 2_000
+
+
+def test_few_rows_are_taken_at_once_if_they_are_long(tmp_path: Path) -> None:
+    path = file(tmp_path, "phone,name\n" + ("ab," * 200_000 + "\n") * 5)
+    reader = Reader(path, sheets.layout(path))
+    assert [len(taken) for taken in iter(lambda: reader.take(2_000), [])] == [2, 2, 1]
+    reader.close()
 
 
 def test_a_file_that_is_one_line_is_not_read_into_memory(tmp_path: Path) -> None:

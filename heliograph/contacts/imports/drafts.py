@@ -30,7 +30,7 @@ from heliograph.contacts.sheets import Layout
 
 #: Maximum bytes of a file, and bytes of a chunk.
 LONGEST, CHUNK = 200_000_000, 262_144
-#: Maximum unfinished uploads per organization, each of up to LONGEST.
+#: Maximum files of unfinished imports per organization, each of up to LONGEST.
 MOST_OPEN = 20
 #: How long an import can be undone by its organization, and how long a file and its rejected rows are kept.
 UNDONE_FOR, KEPT = timedelta(hours=24), timedelta(days=7)
@@ -44,6 +44,7 @@ UNSTARTED = ("uploading", "reading", "checking", "checked")
 IS_AUDIENCE = "kind = 'contacts' AND state IN ('running', 'stopped', 'finished')"
 
 _TOO_LONG = "A file can be at most 200 MB."
+_TOO_MANY = "There are 20 unfinished imports. Discard some of them, or continue those that are stopped."
 
 
 class ImportMoved(Refusal):
@@ -121,17 +122,21 @@ state IN ('finished', 'stopped') AND coalesce(finished_at, started_at) > now() -
 {IS_AUDIENCE} AS is_audience,
 started_at + interval '7 days' AS erases_at
 """
+# A stopped import counts as long as its file is kept.
 BEGIN = """
 INSERT INTO contact_imports (organization_id, mode, id, kind, state, file, user_id, author, started_at, is_uploaded)
 SELECT $1, $2, $3, $4, 'uploading', $5, $6, $7, now(), true
- WHERE (SELECT count(*) FROM (SELECT FROM contact_imports WHERE organization_id = $1 AND is_uploaded
-          AND state IN ('uploading', 'reading', 'checking', 'checked', 'running') LIMIT $8) open) < $8
+ WHERE (SELECT count(*) FROM (SELECT FROM contact_imports i WHERE organization_id = $1 AND is_uploaded
+          AND (state IN ('uploading', 'reading', 'checking', 'checked', 'running')
+               OR (state = 'stopped' AND (SELECT true FROM contact_import_chunks
+                                           WHERE organization_id = $1 AND import_id = i.id LIMIT 1)))
+        LIMIT $8) open) < $8
 RETURNING id
 """
 
 
 async def begin(conn: Connection, actor: Actor, *, file: str, kind: str = "contacts") -> UUID:
-    """Begin an upload. Raises Invalid if there are too many unfinished ones."""
+    """Begin an upload. Raises Invalid if there are too many unfinished imports."""
     assert kind in KINDS
     who = actor.principal
     id = uuid7()
@@ -140,7 +145,7 @@ async def begin(conn: Connection, actor: Actor, *, file: str, kind: str = "conta
         BEGIN, actor.organization_id, actor.mode, id, kind, name, who.id, who.name[:200], MOST_OPEN
     )
     if made is None:
-        raise Invalid(("file", "count", "There are 20 unfinished imports. Discard some of them first."))
+        raise Invalid(("file", "count", _TOO_MANY))
     return id
 
 

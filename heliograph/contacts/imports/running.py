@@ -41,6 +41,9 @@ LEASE = timedelta(seconds=15)
 STEPS, OPEN = 20, 4
 #: Rows per step.
 ROWS = 2_000
+#: Maximum size of a rejected row that is stored whole: its characters, and so many for each cell. Of a larger one cells
+#: are cut to LONGEST_CELL characters, and those left out that are still too much.
+LARGEST_REJECT, PER_CELL, LONGEST_CELL = 16_384, 8, 1_000
 #: Pause after a failed step.
 FAILED = timedelta(seconds=10)
 
@@ -273,7 +276,7 @@ SELECT $1, $2, one.row, one.reason, one.cells FROM unnest($3::int[], $4::text[],
 
 
 async def keep_rejects(conn: Connection, actor: Actor, *, id: UUID, rejected: list[tuple[importing.Row, str]]) -> None:
-    """Store rejected rows, so that they can be corrected."""
+    """Store rejected rows, so that they can be corrected: by the hundred on a page, so very large ones are cut."""
     if rejected:
         await conn.execute(
             REJECT,
@@ -281,8 +284,22 @@ async def keep_rejects(conn: Connection, actor: Actor, *, id: UUID, rejected: li
             id,
             [row.number for row, _ in rejected],
             [reason for _, reason in rejected],
-            [msgspec.json.encode(row.cells).decode() for row, _ in rejected],
+            [msgspec.json.encode(_stored(row.cells)).decode() for row, _ in rejected],
         )
+
+
+def _stored(cells: list[str]) -> list[str]:
+    """The cells of a rejected row as they are stored."""
+    if sum(map(len, cells)) + PER_CELL * len(cells) <= LARGEST_REJECT:
+        return cells
+    stored, left = [], LARGEST_REJECT
+    for cell in cells:
+        cell = cell[:LONGEST_CELL]
+        left -= len(cell) + PER_CELL
+        if left < 0:
+            break
+        stored.append(cell)
+    return stored
 
 
 class _File:

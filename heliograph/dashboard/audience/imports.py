@@ -70,8 +70,7 @@ async def upload(request: Request) -> Answer:
     """Store the file in pieces as it arrives."""
     given, actor = request.upload, request.actor
     kind = "opt_outs" if request.form.get("kind") == "opt_outs" else "contacts"
-    if kind == "opt_outs" and not request.may(WRITE, mode="live"):
-        raise RoleRequired(required=roles.holders(scope=WRITE, mode="live"))  # opt-outs apply to both modes
+    _demand(request, kind)
     id: UUID | None = None
     size, number, start = 0, 0, b""
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -187,6 +186,7 @@ async def run(request: Request) -> Answer:
     try:
         async with request.writing() as conn:
             confirmed = [name for name in words.CONFIRM if request.form.get(name) == "yes"]
+            _demand(request, (await drafts.get(conn, request.actor, id=id)).kind)
             await drafts.run(conn, request.actor, id=id, confirmed=confirmed)
     except Invalid as refusal:
         async with request.reading() as conn:
@@ -418,10 +418,17 @@ async def _act(request: Request, act: Any) -> Answer:
     id = request.id()
     try:
         async with request.writing() as conn:
+            _demand(request, (await drafts.get(conn, request.actor, id=id)).kind)
             await act(conn, request.actor, id=id)
     except ImportMoved:
         return await _moved(request, id)
     return Redirect(location=request.to(f"{HERE}/{id}"))
+
+
+def _demand(request: Request, kind: str) -> None:
+    """Opt-outs apply to both modes, so an import of them is for those who may change live ones. Raises RoleRequired."""
+    if kind == "opt_outs" and not request.may(WRITE, mode="live"):
+        raise RoleRequired(required=roles.holders(scope=WRITE, mode="live"))
 
 
 async def _moved(request: Request, id: UUID) -> Answer:

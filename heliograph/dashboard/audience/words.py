@@ -39,7 +39,7 @@ IMPORT_FORM: Mapping[str, str] = {
     "required": "Choose a file that is not empty, or paste something.",
     "format": "This is not a text table. In the spreadsheet, save the sheet as CSV and choose that file.",
     "length": "A file can be at most 200 MB.",
-    "count": "There are 20 unfinished imports. Discard some of them first.",
+    "count": "There are 20 unfinished imports. Discard some of them, or continue those that are stopped.",
 }
 #: What has to be confirmed before an import, by field.
 CONFIRM: Mapping[str, str] = {

@@ -22,8 +22,9 @@ from webauthn.helpers.structs import (
 
 from heliograph.people.passkeys.challenges import PasskeyRefused, Site, StoredPasskey
 
-#: Maximum characters of what a browser sends.
+#: Maximum characters of what a browser sends, and what reading it may raise: RecursionError is the limit on nesting.
 LONGEST = 20_000
+_UNREADABLE = (WebAuthnException, msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def registration_options(
@@ -56,7 +57,7 @@ def registered(where: Site, asked: bytes, given: str) -> StoredPasskey:
             expected_origin=where.origin,
             require_user_verification=True,
         )
-    except (WebAuthnException, ValueError, KeyError, TypeError):
+    except _UNREADABLE:
         raise PasskeyRefused from None
     return StoredPasskey(found.credential_id, found.credential_public_key, found.sign_count)
 
@@ -74,7 +75,7 @@ def claimed(given: str) -> bytes:
     """The id of the passkey that a browser says it used. Raises PasskeyRefused."""
     try:
         return base64url_to_bytes(msgspec.json.decode(given[:LONGEST], type=dict[str, object])["rawId"])  # type: ignore[arg-type]
-    except (msgspec.MsgspecError, KeyError, ValueError, TypeError, AttributeError):
+    except _UNREADABLE:
         raise PasskeyRefused from None
 
 
@@ -90,6 +91,6 @@ def shown(where: Site, asked: bytes, given: str, *, public_key: bytes, uses: int
             credential_current_sign_count=uses,
             require_user_verification=True,
         )
-    except (WebAuthnException, ValueError, KeyError, TypeError):
+    except _UNREADABLE:
         raise PasskeyRefused from None
     return found.new_sign_count
