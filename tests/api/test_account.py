@@ -172,7 +172,7 @@ async def test_the_ledgers_sum_is_what_remains_at_every_commit(database_url: str
 
     async def watch() -> int:
         looks = 0
-        while not done.is_set():
+        while not done.is_set() or looks <= 10:
             row = await pool.fetchrow(
                 "SELECT total - used AS remaining, used, total,"
                 "       (SELECT sum(quantity) FROM usage_entries WHERE organization_id = $1) AS booked"

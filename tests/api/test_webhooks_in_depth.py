@@ -24,9 +24,11 @@ async def hook(api: Api, tenant: Tenant, **changed: Any) -> tuple[str, str]:
     return f"/webhooks/{made['webhookEndpoint']['id']}", made["signingSecret"]
 
 
-async def past(pool: Pool, tenant: Tenant, count: int = 1, *, kind: str = KIND, ago: float = 3600) -> list[UUID]:
-    """Events a second apart, the first of them `ago` seconds old."""
-    first = clock.now() - timedelta(seconds=ago)
+async def past(
+    pool: Pool, tenant: Tenant, count: int = 1, *, kind: str = KIND, ago: float = 3600, at: datetime | None = None
+) -> list[UUID]:
+    """Events a second apart, the first of them `ago` seconds before `at`, or before now."""
+    first = (at or clock.now()) - timedelta(seconds=ago)
     made = []
     for n in range(count):
         at = first + timedelta(seconds=n)
@@ -344,10 +346,10 @@ async def test_a_cursor_of_events_can_be_kept_and_resumed(api: Api, tenant: Tena
 
 
 async def test_events_by_kind_and_date(api: Api, tenant: Tenant, pool: Pool) -> None:
-    made = await past(pool, tenant, 6, ago=600)
-    (failed,) = await past(pool, tenant, kind="message.failed", ago=598.5)
-    assert [one["id"] for one in await all_pages(api, tenant, "/events", kind="message.failed")] == [str(failed)]
     at = clock.now()
+    made = await past(pool, tenant, 6, ago=600, at=at)
+    (failed,) = await past(pool, tenant, kind="message.failed", ago=598.5, at=at)
+    assert [one["id"] for one in await all_pages(api, tenant, "/events", kind="message.failed")] == [str(failed)]
     params = {
         "dateFrom": clock.iso(at - timedelta(seconds=599.5)),
         "date-to": clock.iso(at - timedelta(seconds=596.5)),
