@@ -156,6 +156,14 @@ async def test_exports_are_few_stopped_cut_and_erased(
     assert "Five exports of your organization are being written." in page.words
     page = await owner.submit(page, f"/exports/{ids[0]}/stop")
     assert "Stopped" in page.words
+    await pool.execute("UPDATE exports SET size = $2 WHERE id = $1", ids[1], jobs.MOST_KEPT)
+    page = await owner.submit(await owner.get("/contacts"), "/contacts/export", format="csv")
+    assert jobs.FULL in page.words
+    await pool.execute("UPDATE exports SET size = $2 WHERE id = $1", ids[1], jobs.MOST_KEPT - 1)
+    page = await owner.submit(await owner.get("/contacts"), "/contacts/export", format="csv")
+    assert jobs.FULL not in page.words
+    await pool.execute("UPDATE exports SET size = 0 WHERE id = $1", ids[1])
+    await owner.submit(page, f"/exports/{await pool.fetchval('SELECT id FROM exports ORDER BY id DESC LIMIT 1')}/stop")
     monkeypatch.setattr(kinds, "PAGE", 1)
     monkeypatch.setattr(work, "MOST_ROWS", 2)
     await write(pool)

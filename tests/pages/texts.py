@@ -29,6 +29,7 @@ from heliograph.console.whatsapp import editing as account
 from heliograph.dashboard import listing, places
 from heliograph.dashboard.audience import words as audience
 from heliograph.guard.windows import RULES as SUSPICIONS
+from heliograph.overview.exports import jobs
 from heliograph.pages import words
 from heliograph.pages.pieces.places import KEYS
 from heliograph.pages.pieces.reply_form import REPLY_LANGUAGES
@@ -108,7 +109,7 @@ def texts() -> set[str]:
     found |= {*wizard.QUESTIONS.values(), *wizard.PROBED.values()} | {label for _, label in wizard.STEPS}
     found |= {heading for _, heading in editing.GROUPS} | {label for _, label, _ in (*charts.ANSWERS, *charts.REPORTS)}
     found |= {*charts.HAPPENED.values()}
-    found.add(lookup_forms.REQUIRED)
+    found |= {lookup_forms.REQUIRED, jobs.FULL}
     for kind in lookups.KINDS:
         found |= {one.meaning for one in lookup_forms.fields(kind)} | {*lookups.KINDS[kind].secrets.values()}
     found |= {*wording.STEPS.values(), *wording.DETAILS.values(), *wording.STATES.values()}

@@ -34,8 +34,10 @@ from heliograph.overview.exports.kinds import (
 
 #: Maximum unfinished exports per organization, and how many are listed.
 MOST_OPEN, LISTED = 5, 50
-#: How long a file is kept.
-KEPT = timedelta(days=7)
+#: How long a file is kept. Once an organization's files take up MOST_KEPT bytes, no other is written.
+KEPT, MOST_KEPT = timedelta(days=7), 10 << 30
+#: The refusal from then on.
+FULL = "The exports of your organization take up 10 GB. Each is deleted a week after it was requested."
 
 
 class TooManyExports(Refusal):
@@ -98,7 +100,13 @@ class Export(msgspec.Struct, frozen=True):
 COLUMNS = "id, mode, kind, user_id, author, wanted, state, place, rows, size, chunks, is_cut, created_at, finished_at"
 # The row lock comes first: two people must not both take the last place.
 LOCK_ORGANIZATION = "SELECT id FROM organizations WHERE id = $1 FOR NO KEY UPDATE"
-OPEN = "SELECT count(*) FROM exports WHERE organization_id = $1 AND state = 'running'"
+# What was written of one that has ended otherwise is deleted within an hour or two.
+KNOWN = """
+SELECT count(*) FILTER (WHERE state = 'running') AS open,
+       coalesce(sum(size) FILTER (
+           WHERE state IN ('running', 'finished') OR finished_at > now() - interval '2 hours'), 0)::bigint AS size
+  FROM exports WHERE organization_id = $1
+"""
 INSERT = """
 INSERT INTO exports (organization_id, id, mode, kind, user_id, author, wanted, created_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, now())
@@ -111,8 +119,12 @@ async def ask(conn: Connection, actor: Actor, *, wanted: Wanted) -> UUID:
     id = uuid7()
     async with conn.transaction():
         await conn.fetchval(LOCK_ORGANIZATION, actor.organization_id)
-        if await conn.fetchval(OPEN, actor.organization_id) >= MOST_OPEN:
+        known = await conn.fetchrow(KNOWN, actor.organization_id)
+        assert known is not None
+        if known["open"] >= MOST_OPEN:
             raise TooManyExports
+        if known["size"] >= MOST_KEPT:
+            raise TooManyExports(FULL)
         told = msgspec.json.encode(wanted).decode()
         author = actor.principal.name or "API"
         kind = type(wanted).__struct_config__.tag
