@@ -255,6 +255,29 @@ async def test_a_national_number_may_be_shorter_than_what_is_compared(
         assert await waiting.find_for_uncertain(conn, [lost]) == ([["lost"]] if fits else [[]])
 
 
+# What each session has read is known at once only within its transaction.
+READ = """
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
+ WHERE relname LIKE 'receipts\\_%'
+"""
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_lost_answers_do_not_read_all_that_a_supplier_never_matches(pool: Pool, swapped: bool) -> None:
+    """Reading it for each of them took longer than a statement may, so nothing was dispatched any more."""
+    for n in range(40):
+        await receive(pool, *(receipt(f"{n}-{other}", to=f"+25884{n:04d}{other:03d}") for other in range(10)))
+    ours = Receipt(("lost",), DELIVERED, SENDER, TO[1:], b"raw") if swapped else receipt("lost")
+    await receive(pool, ours)
+    began = now() - timedelta(minutes=1)
+    lost = [waiting.Uncertain(ONE, began, f"25885{n:07d}", 1) for n in range(50)]
+    async with pool.acquire() as conn, conn.transaction():
+        found = await waiting.find_for_uncertain(conn, [*lost, waiting.Uncertain(ONE, began, TO[1:], 1)])
+        read = await conn.fetchval(READ)
+    assert found == [*([] for _ in lost), ["lost"]]
+    assert read < 20
+
+
 async def test_addresses_may_be_swapped(pool: Pool) -> None:
     id = await sent(pool, await organization(pool), ONE, "7")
     await receive(pool, Receipt(("7",), DELIVERED, SENDER, TO[1:], b"raw"))
