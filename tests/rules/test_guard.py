@@ -131,6 +131,25 @@ async def test_what_is_released_goes_out_and_its_range_is_left_alone(pool: Pool)
         assert told.index("held") < told.index("released")
 
 
+async def test_a_hold_is_released_in_steps(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million messages in one statement took longer than a statement may, so they could never be released."""
+    monkeypatch.setattr(holds, "BATCH", 2)
+    bench, actor = Bench(pool), await one(pool)
+    ids = await attack(pool, actor, 9)
+    await bench.round(2)
+    assert len(await waiting(pool)) == 5
+    (hold,) = await listed(pool)
+    async with pool.acquire() as conn:
+        ended, count = await holds.release(conn, hold.id, by=actor.principal)
+        assert (ended.waiting, ended.released_at is not None, count) == (0, True, 5)
+        assert await holds.release(conn, hold.id, by=actor.principal) == (ended, 0)
+    said = await pool.fetch("SELECT after FROM audit_log WHERE action = 'guard.released' ORDER BY id")
+    assert [msgspec.json.decode(row["after"])["messages"] for row in said] == [2, 2, 1, 0]
+    assert await waiting(pool) == set()
+    await bench.round(2)
+    assert [await status_of(pool, id) for id in ids] == ["sent"] * 9
+
+
 async def test_what_is_withdrawn_is_canceled_and_costs_nothing(pool: Pool) -> None:
     bench, actor = Bench(pool), await one(pool)
     ids = await attack(pool, actor, 9)
