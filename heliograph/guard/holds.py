@@ -335,34 +335,43 @@ async def waiting(conn: Connection, one: Hold, *, limit: int = 1000) -> list[UUI
 RELEASE = """
 WITH ended AS (
     UPDATE guard_holds SET released_at = now() WHERE organization_id = $1 AND id = $2 AND released_at IS NULL
+), held AS MATERIALIZED (
+    SELECT ctid AS place FROM guard_held WHERE organization_id = $1 AND hold_id = $2 AND released_at IS NULL
+     LIMIT $5 FOR UPDATE
 ), let_go AS (
-    UPDATE guard_held SET released_at = now() WHERE organization_id = $1 AND hold_id = $2 AND released_at IS NULL
-    RETURNING message_id
+    UPDATE guard_held SET released_at = now() WHERE ctid = ANY (ARRAY(SELECT place FROM held)) RETURNING message_id
 ), queued AS (
     UPDATE queue SET line = $4, due_at = now(), since = NULL
      WHERE id = ANY (ARRAY(SELECT message_id FROM let_go)) AND line IS NOT DISTINCT FROM $3 RETURNING 1
 )
-SELECT count(*)::int FROM queued
+SELECT (SELECT count(*) FROM let_go)::int AS released, (SELECT count(*) FROM queued)::int AS queued
 """
+#: Messages released per transaction: a million at once took longer than a statement may.
+BATCH = 10_000
 
 
 async def release(conn: Connection, id: UUID, *, by: Principal = SYSTEM) -> tuple[Hold, int]:
-    """End a hold, and release its messages; its range is left alone for a day.
+    """End a hold, and release its messages, in steps; its range is left alone for a day.
 
-    Returns it, and how many messages were released. Raises NotFound.
+    Returns it, and how many messages were released. If it is interrupted, it can be repeated. Raises NotFound.
     """
-    async with conn.transaction():
-        one = await get(conn, id)
-        queued: int = await conn.fetchval(RELEASE, one.organization_id, one.id, GUARDED, UNROUTED)
-        await audit.record(
-            conn,
-            by,
-            "guard.released",
-            object_id=one.id,
-            name=one.range if one.kind != "number" else "",
-            organization_id=one.organization_id,
-            after={"messages": queued},
-        )
+    one = await get(conn, id)
+    queued, released = 0, BATCH
+    while released == BATCH:
+        async with conn.transaction():
+            row = await conn.fetchrow(RELEASE, one.organization_id, one.id, GUARDED, UNROUTED, BATCH)
+            assert row is not None
+            released = row["released"]
+            queued += row["queued"]
+            await audit.record(
+                conn,
+                by,
+                "guard.released",
+                object_id=one.id,
+                name=one.range if one.kind != "number" else "",
+                organization_id=one.organization_id,
+                after={"messages": row["queued"]},
+            )
     return (await list_all(conn, id=id))[0], queued
 
 

@@ -1667,14 +1667,19 @@ CREATE TABLE receipts (
     next_try_at     timestamptz,
     PRIMARY KEY (received_on, supplier_id, fingerprint)
 ) PARTITION BY RANGE (received_on);
--- Receipts waiting for their message are found by each of the ids they name, by the time of their next try, and, for
--- an attempt whose response was lost, by the time they arrived. Those matched at once never enter these indexes.
--- Orphans are only in the last one: a supplier whose receipts match nothing leaves many. The supplier comes last in
--- each: until the table has been analyzed, an index that leads with it looks as good as the right one.
+-- Receipts waiting for their message are found by each of the ids they name, by the time of their next try, by the time
+-- they arrived, and, for an attempt whose response was lost, by either number (`suffix_of` in sms/reports/keys.py).
+-- Those matched at once never enter these indexes. Orphans are only in the last three: a supplier whose receipts match
+-- nothing leaves many. The supplier comes last in each: until the table has been analyzed, an index that leads with it
+-- looks as good as the right one.
 CREATE INDEX receipts_early_1 ON receipts ((keys[1]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
 CREATE INDEX receipts_early_2 ON receipts ((keys[2]), supplier_id) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
 CREATE INDEX receipts_due ON receipts (next_try_at) WHERE message_id IS NULL AND next_try_at IS NOT NULL;
 CREATE INDEX receipts_unmatched ON receipts (received_at, supplier_id) WHERE message_id IS NULL;
+CREATE INDEX receipts_unmatched_to ON receipts ((right(ltrim(recipient, '0'), 8)), received_at, supplier_id)
+    WHERE message_id IS NULL;
+CREATE INDEX receipts_unmatched_from ON receipts ((right(ltrim(sender, '0'), 8)), received_at, supplier_id)
+    WHERE message_id IS NULL;
 CREATE INDEX receipts_by_message ON receipts (message_id) WHERE message_id IS NOT NULL;
 CREATE INDEX receipts_age ON receipts USING brin (received_at) WITH (autosummarize = on);
 CREATE TABLE receipts_rest PARTITION OF receipts DEFAULT;

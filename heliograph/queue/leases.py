@@ -31,8 +31,8 @@ NOT_PUT_OFF = "due_at < now() + interval '30 days'"
 
 #: The line for work that has no supplier yet.
 UNROUTED = UUID(int=0)
-#: The line for messages held by the guard: no worker serves it. Their rows are due in PARKED, so that no worker looks
-#: at them.
+#: The line for messages held by the guard: no worker serves it. Their rows are due PARKED after they expire, so that no
+#: worker looks at them, and those that have expired are found without reading the others.
 GUARDED = UUID(int=3)
 PARKED = timedelta(days=3650)
 #: Lanes: single messages, and campaigns.

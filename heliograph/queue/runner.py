@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+import asyncpg
 import structlog
 
 from heliograph.base.database.pool import Pool, is_down
@@ -48,11 +49,7 @@ async def loop(
                 continue
         except Exception as error:
             _end_if_cancelled()
-            if is_down(error):
-                log.warning("database unavailable", loop=name, error=type(error).__name__)
-            else:
-                log.exception("loop failed", loop=name)
-                measures.FAILURES.add(name)
+            _failed(error, "loop", name)
             await asyncio.sleep(AFTER_FAILURE)
             continue
         await _wait(wake, poll)
@@ -87,12 +84,21 @@ async def every(name: str, step: Callable[[], Awaitable[object]], *, seconds: fl
             await step()
         except Exception as error:
             _end_if_cancelled()
-            if is_down(error):
-                log.warning("database unavailable", timer=name, error=type(error).__name__)
-            else:
-                log.exception("timer failed", timer=name)
-                measures.FAILURES.add(name)
+            _failed(error, "timer", name)
         await _wait(stopping, seconds)
+
+
+def _failed(error: Exception, kind: str, name: str) -> None:
+    """Log that a step failed, and count it unless the database is unavailable; called in an exception handler. A
+    statement that was cancelled at its time limit counts: the step, repeated, will reach the limit again."""
+    if isinstance(error, asyncpg.QueryCanceledError):
+        log.warning("statement took too long", **{kind: name})
+    elif is_down(error):
+        log.warning("database unavailable", error=type(error).__name__, **{kind: name})
+        return
+    else:
+        log.exception(f"{kind} failed", **{kind: name})
+    measures.FAILURES.add(name)
 
 
 async def announce(pool: Pool, stored: asyncio.Event) -> None:

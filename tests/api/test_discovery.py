@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
+from heliograph.api.door import health
 from heliograph.api.routes import OPERATIONS
 from heliograph.base.database import clock
 from heliograph.base.database.pool import Pool
@@ -92,6 +94,47 @@ async def test_one_organizations_bad_credential_is_no_fault_of_the_service(datab
     assert await queue() == "degraded"
     await pool.execute("INSERT INTO queue_holds (id, kind) VALUES ($1, 'whatsapp')", uuid7())
     assert await queue() == "ok"
+
+
+# What each session has read is known at once only within its transaction.
+READ = "SELECT coalesce(seq_tup_read + idx_tup_fetch, 0) FROM pg_stat_xact_user_tables WHERE relname = 'queue'"
+WAITING = """
+INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+SELECT $1, $2, $3, $4, now() - $5::interval, id FROM unnest($6::uuid[]) AS one (id)
+"""
+
+
+async def test_health_costs_the_same_however_many_messages_of_campaigns_wait(pool: Pool) -> None:
+    """Those of two million took longer than the probe waits, so no process was ready. What is late shows among them."""
+
+    async def fill(kind: str, line: int, lane: int, ago: timedelta, count: int = 1, whose: int = 1) -> None:
+        ids = [uuid7() for _ in range(count)]
+        await conn.execute(WAITING, kind, UUID(int=line), lane, UUID(int=whose), ago, ids)
+
+    async def look() -> tuple[float, int]:
+        """How late it says that the queue is, and the rows that it has read."""
+        before = await conn.fetchval(READ)
+        row = await conn.fetchrow(health.CHECK, clock.MOST, 10, 5)
+        assert row is not None
+        return round(row["late"]), await conn.fetchval(READ) - before
+
+    minute = timedelta(minutes=1)
+    async with pool.acquire() as conn, conn.transaction():
+        for kind in ("sms", "whatsapp"):
+            for whose in range(1, 9):
+                await fill(kind, 9, 1, 60 * minute, count=40, whose=whose)
+        late, read = await look()
+        assert (late, read < 60) == (0, True)
+        for whose in range(1, 9):
+            await fill("sms", 0, 0, timedelta(seconds=whose), whose=whose)
+        await fill("webhook", 7, 0, 3 * minute)
+        await fill("webhook", 8, 0, -minute)
+        late, read = await look()
+        assert (late, read < 90) == (180, True)
+        await fill("whatsapp", 9, 0, 4 * minute)
+        assert (await look())[0] == 240
+        await conn.execute("INSERT INTO queue_holds (id, kind) VALUES ($1, 'whatsapp')", uuid7())
+        assert (await look())[0] == 180
 
 
 async def test_what_waits_for_room_at_a_supplier_is_as_old_as_its_place(database_url: str, pool: Pool) -> None:

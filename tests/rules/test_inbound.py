@@ -756,6 +756,49 @@ async def test_a_stop_to_a_shared_number_stops_all_who_share_it(pool: Pool, acme
     assert [row[0] for row in rows] == [other.organization_id]
 
 
+# What each session has read is known at once only within its transaction.
+READ = """
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
+ WHERE relname LIKE 'messages\\_%'
+"""
+
+
+async def test_stops_of_many_to_a_shared_number_search_its_owners_messages_once(pool: Pool, acme: Actor) -> None:
+    """A search for each person and owner took longer than a statement may, so the inbox stood still for everybody."""
+    other = await organization(pool)
+    await sender(pool, other, NUMBER)
+    acceptor, handsets = Acceptor(pool), [f"+25884{n:07d}" for n in range(30)]
+    for actor in (acme, other):
+        for n in range(30):
+            await acceptor.accept(send(actor, to=f"+25885{n:07d}"))
+    await acceptor.accept(send(acme, to=handsets[7]))
+    await receive(pool, *(said("STOP", by=one) for one in handsets))
+    async with pool.acquire() as conn, conn.transaction():
+        assert (await inbox.process_due(conn)).rows == 30
+        read = await conn.fetchval(READ)
+    assert 61 <= read < 150
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 60
+    # Only who has written to the person answers.
+    assert [to for to, _ in await reply(pool)] == [handsets[7]]
+
+
+async def test_the_owners_of_a_shared_number_share_what_a_batch_may_search(
+    pool: Pool, acme: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "MOST_LOOKED", 10)
+    other = await organization(pool)
+    await sender(pool, other, NUMBER)
+    acceptor = Acceptor(pool)
+    for actor, between in ((acme, 4), (other, 5)):
+        await acceptor.accept(send(actor))
+        for n in range(between):
+            await acceptor.accept(send(actor, to=f"+25885{n:07d}"))
+    await hear(pool, said("STOP"))
+    assert await pool.fetchval("SELECT count(*) FROM opt_outs") == 2
+    rows = await pool.fetch("SELECT organization_id FROM automatic_replies")
+    assert [row[0] for row in rows] == [acme.organization_id]
+
+
 @pytest.mark.parametrize(
     "text", ["STOP HELIOGRAPH", "Heliograph: stop!", "STOP au 258800001234", "stop Acme-Shop please"]
 )

@@ -318,6 +318,22 @@ async def test_rows_are_found_by_their_keys_when_the_plan_was_made_on_empty_tabl
     assert not wrong, "\n\n".join(f"{name}: {told}" for name, told in wrong.items())
 
 
+# Of a campaign that was paused.
+PUT_OFF = """
+INSERT INTO queue (kind, line, lane, organization_id, due_at, id)
+SELECT 'sms', $1, 1, $1, now() + interval '100 years', id FROM unnest($2::uuid[]) AS one (id)
+"""
+
+
+async def test_due_deliveries_of_an_endpoint_are_found_by_its_line_though_all_work_was_put_off(
+    pool: Pool, as_owner: Callable[[str], Awaitable[None]]
+) -> None:
+    """Or every replay reads all that is due to see whether its endpoint is behind."""
+    await pool.execute(PUT_OFF, uuid7(), [uuid7() for _ in range(3000)])
+    await as_owner("ANALYZE queue")
+    assert_bound(await plan_of(pool, replays.TAKE), {"queue": "kind line lane organization_id"})
+
+
 MESSAGES = """
 INSERT INTO messages (organization_id, id, mode, status, recipient, sender, sender_id, encoding, segments, guarantee,
                       country, request_id, balance_after, accepted_at)

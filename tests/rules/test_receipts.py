@@ -255,6 +255,29 @@ async def test_a_national_number_may_be_shorter_than_what_is_compared(
         assert await waiting.find_for_uncertain(conn, [lost]) == ([["lost"]] if fits else [[]])
 
 
+# What each session has read is known at once only within its transaction.
+READ = """
+SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int FROM pg_stat_xact_user_tables
+ WHERE starts_with(relname, $1)
+"""
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_lost_answers_do_not_read_all_that_a_supplier_never_matches(pool: Pool, swapped: bool) -> None:
+    """Reading it for each of them took longer than a statement may, so nothing was dispatched any more."""
+    for n in range(40):
+        await receive(pool, *(receipt(f"{n}-{other}", to=f"+25884{n:04d}{other:03d}") for other in range(10)))
+    ours = Receipt(("lost",), DELIVERED, SENDER, TO[1:], b"raw") if swapped else receipt("lost")
+    await receive(pool, ours)
+    began = now() - timedelta(minutes=1)
+    lost = [waiting.Uncertain(ONE, began, f"25885{n:07d}", 1) for n in range(50)]
+    async with pool.acquire() as conn, conn.transaction():
+        found = await waiting.find_for_uncertain(conn, [*lost, waiting.Uncertain(ONE, began, TO[1:], 1)])
+        read = await conn.fetchval(READ, "receipts_")
+    assert found == [*([] for _ in lost), ["lost"]]
+    assert read < 20
+
+
 async def test_addresses_may_be_swapped(pool: Pool) -> None:
     id = await sent(pool, await organization(pool), ONE, "7")
     await receive(pool, Receipt(("7",), DELIVERED, SENDER, TO[1:], b"raw"))
@@ -283,6 +306,22 @@ async def test_without_any_id_the_recipient_decides(pool: Pool) -> None:
     weak, named = await sent(pool, actor, ONE, keys.weak_key(TO)), await sent(pool, actor, ONE, "8")
     await receive(pool, receipt())
     assert [await status_of(pool, id) for id in (weak, named)] == ["delivered", "sent"]
+
+
+async def test_a_number_that_gets_thousands_of_messages_holds_up_no_other_receipts(pool: Pool) -> None:
+    """Each of its receipts read all of its attempts, which took longer than a statement may for those of a batch."""
+    actor = await organization(pool)
+    for _ in range(30):
+        await sent(pool, actor, ONE, keys.weak_key(TO))
+    other = await sent(pool, actor, ONE, keys.weak_key("+258849999999"), to="+258849999999")
+    many = [Receipt((), DELIVERED, TO[1:], SENDER, f"raw {n}".encode()) for n in range(60)]
+    async with pool.acquire() as conn, conn.transaction():
+        before = await conn.fetchval(READ, "attempts_")
+        received = [ReceivedReceipt(ONE, one) for one in (*many, receipt(to="+258849999999"))]
+        applied = await receipts.store(conn, received, policies={})
+        read = await conn.fetchval(READ, "attempts_") - before
+    assert (applied.matched, await status_of(pool, other)) == (1, "delivered")
+    assert read < 20 * 30 + 50
 
 
 @pytest.mark.parametrize(

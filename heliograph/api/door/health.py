@@ -22,6 +22,8 @@ from heliograph.whatsapp.dispatch import holds
 
 #: Work overdue by more than this many seconds means that the queue is not keeping up.
 QUEUE_LATE = 60
+#: Due rows read, and, if there are more, organizations asked per kind of work.
+LOOKED, PLACES = 5_000, 100
 #: Maximum time to wait for the database, in seconds.
 PATIENCE = 2.0
 MAX_AGE = 2.0
@@ -63,18 +65,48 @@ class Checks(msgspec.Struct, frozen=True):
 DOWN = Checks("down", "down", "down", "down", "down")
 
 # The age of the oldest due row that no worker holds. A row that was put back because its supplier had no room keeps the
-# age of its place. A thousand rows are enough of a sample; a long queue must not cost more. Campaigns (lane 1) may
-# legitimately wait for a long time if they are large, and a WhatsApp number's messages for as long as its
-# organization's credential is invalid. Work held by operators is not late: otherwise a restored installation, which
-# holds everything, would never be healthy.
+# age of its place. Campaigns (lane 1) may legitimately wait for a long time if they are large, and a WhatsApp number's
+# messages for as long as its organization's credential is invalid. Work held by operators is not late: otherwise a
+# restored installation, which holds everything, would never be healthy.
+#
+# A sample, because a long queue must not cost more: reading the rows of a campaign of two million took longer than
+# PATIENCE, and no process was ready any more. The $2 rows that became due first are read; if there are more, also the
+# oldest of $3 organizations with single messages, or other work of lane 0, of each kind, skipping from one to the next.
+# `due_at` is written so that no index matches there.
 CHECK = f"""
-WITH held AS MATERIALIZED ({holds.HELD})
-SELECT coalesce((SELECT extract(epoch FROM now() - min(coalesce(since, due_at)))
-                   FROM (SELECT kind, line, organization_id, id, due_at, since
-                           FROM queue WHERE due_at <= now() AND lease_until IS NULL AND lane = 0
-                            AND NOT (kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM held)))
-                          LIMIT 1000) AS queue
-                  WHERE NOT ({backlog.HELD})), 0)
+WITH RECURSIVE held AS MATERIALIZED ({holds.HELD}), due AS MATERIALIZED (
+    SELECT kind, line, lane, organization_id, id, due_at, since, lease_until
+      FROM queue WHERE due_at <= now() ORDER BY due_at LIMIT $2
+), kinds (kind) AS (
+    (SELECT kind FROM queue WHERE (SELECT count(*) FROM due) = $2 ORDER BY kind LIMIT 1)
+    UNION ALL
+    SELECT next.kind FROM kinds CROSS JOIN LATERAL (
+        SELECT kind FROM queue WHERE queue.kind > kinds.kind ORDER BY kind LIMIT 1) next
+), place (kind, line, lane, organization_id, step) AS (
+    SELECT first.*, 1 FROM kinds CROSS JOIN LATERAL (
+        SELECT kind, line, lane, organization_id FROM queue WHERE queue.kind = kinds.kind
+         ORDER BY line, lane, organization_id LIMIT 1) first
+    UNION ALL
+    SELECT next.*, place.step + 1 FROM place CROSS JOIN LATERAL (
+        SELECT kind, line, lane, organization_id FROM queue
+         WHERE queue.kind = place.kind AND (line, lane, organization_id) > (place.line, place.lane,
+               CASE place.lane WHEN 0 THEN place.organization_id ELSE 'ffffffff-ffff-ffff-ffff-ffffffffffff' END)
+         ORDER BY line, lane, organization_id LIMIT 1) next
+     WHERE place.step < $3
+), sample AS (
+    SELECT kind, line, organization_id, id, due_at, since FROM due WHERE lane = 0 AND lease_until IS NULL
+    UNION ALL
+    SELECT oldest.* FROM place CROSS JOIN LATERAL (
+           SELECT kind, line, organization_id, id, due_at, since FROM queue
+            WHERE queue.kind = place.kind AND queue.line = place.line AND lane = 0
+              AND queue.organization_id = place.organization_id AND coalesce(since, due_at) <= now()
+              AND due_at - now() <= interval '0' AND lease_until IS NULL
+            ORDER BY coalesce(since, due_at) LIMIT 1) oldest
+     WHERE place.lane = 0
+)
+SELECT coalesce((SELECT extract(epoch FROM now() - min(coalesce(since, due_at))) FROM sample AS queue
+                  WHERE NOT (kind = 'whatsapp' AND line = ANY (ARRAY(SELECT id FROM held)))
+                    AND NOT ({backlog.HELD})), 0)
            AS late,
        EXISTS (SELECT FROM workers WHERE {IS_ALIVE} AND {WORKS}) AS worker,
        EXISTS (SELECT FROM workers WHERE {IS_ALIVE} AND abs(clock_ahead) > $1) AS skewed,
@@ -101,7 +133,7 @@ class HealthChecks:
     async def _load(self, keys: Sequence[str]) -> dict[str, Checks]:
         try:
             async with asyncio.timeout(PATIENCE), self._pool.acquire() as conn:
-                row = await conn.fetchrow(CHECK, clock.MOST)
+                row = await conn.fetchrow(CHECK, clock.MOST, LOOKED, PLACES)
         except Exception as error:
             if not is_down(error):
                 raise

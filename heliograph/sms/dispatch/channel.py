@@ -22,7 +22,7 @@ from heliograph.base.database.pool import Connection, Pool
 from heliograph.base.process import measures
 from heliograph.guard.judging import Judge, Outgoing
 from heliograph.queue.backlog import Backlog
-from heliograph.queue.leases import GUARDED, PARKED, SINGLE, UNROUTED, Lease, Postponed
+from heliograph.queue.leases import SINGLE, UNROUTED, Lease, Postponed
 from heliograph.routes.lookup import Route
 from heliograph.senders.book import Book
 from heliograph.sending.attempts import MOST_ATTEMPTS, Attempt
@@ -158,16 +158,16 @@ class SmsChannel:
 
     async def decide(self, conn: Connection, messages: Sequence[ClaimedMessage]) -> list[Step]:
         steps: list[Step] = []
-        held = await self._suspicious(conn, messages)
+        suspicious = await self._suspicious(conn, messages)
         waiting: list[tuple[UUID, UUID, datetime]] = []
         unknown: Mapping[UUID, float] = {}
         if self._lookups is not None and self._lookups.is_used:
-            fresh = [one for one in messages if one.attempt == 0 and one.may_leave and one.lease.id not in held]
+            fresh = [one for one in messages if one.attempt == 0 and one.may_leave and one.lease.id not in suspicious]
             unknown = await self._lookups.before(conn, fresh)
         for message in messages:
-            if message.lease.id in held:
+            if message.lease.id in suspicious:
                 # It waits for an operator, in a line of its own.
-                steps.append(Postponed(message.lease, PARKED.total_seconds(), GUARDED, counts=False))
+                steps.append(held.hold(message))
                 continue
             step = self._decide(message, unknown.get(message.lease.id))
             if isinstance(step, datetime):

@@ -17,12 +17,13 @@ from heliograph.base.retry import SUBMIT_HORIZON
 from heliograph.guard import holds
 from heliograph.queue import leases, stalled
 from heliograph.queue.backlog import RESTORED
-from heliograph.queue.leases import GUARDED, Lease
+from heliograph.queue.leases import GUARDED, PARKED, Lease, Postponed
 from heliograph.sealing import text_keys
 from heliograph.sending.attempts import MAY_HAVE_ARRIVED
 from heliograph.sms.accepting import withdrawal
 from heliograph.sms.accepting.withdrawal import Unsent
-from heliograph.sms.dispatch.outcomes import EXPIRED
+from heliograph.sms.dispatch.claimed import ClaimedMessage
+from heliograph.sms.dispatch.outcomes import EXPIRED, deadline
 from heliograph.sms.status import OUTCOME_UNKNOWN, Move, move_many
 
 #: An SQL condition: there are held messages.
@@ -34,26 +35,40 @@ CODES = timedelta(minutes=10)
 #: Messages per step.
 STEP = 1000
 
+# By `due_at`, so that only those past their deadline are read, in its order (nothing else is due in five years); the
+# other conditions on `queue` are written so that no index matches. The message decides.
 PAST = f"""
-SELECT queue.organization_id, queue.id, now() AS at
-  FROM queue CROSS JOIN LATERAL (
-       SELECT accepted_at, expires_at, send_at, class FROM messages
-        WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1) m
- CROSS JOIN LATERAL (
-       SELECT held_at FROM guard_held
-        WHERE organization_id = queue.organization_id AND message_id = queue.id LIMIT 1) d
- WHERE queue.kind = 'sms' AND queue.line = $1 AND NOT {RESTORED}
-   AND least(coalesce(m.expires_at, greatest(m.send_at, m.accepted_at) + $2::interval),
-             CASE m.class WHEN 'otp' THEN d.held_at + $4::interval END) <= now()
- ORDER BY queue.id LIMIT $3
+SELECT past.*, now() AS at
+  FROM (SELECT queue.organization_id, queue.id
+          FROM queue CROSS JOIN LATERAL (
+               SELECT accepted_at, expires_at, send_at, class FROM messages
+                WHERE organization_id = queue.organization_id AND id = queue.id LIMIT 1) m
+         CROSS JOIN LATERAL (
+               SELECT held_at FROM guard_held
+                WHERE organization_id = queue.organization_id AND message_id = queue.id LIMIT 1) d
+         WHERE queue.due_at > now() + $5::interval / 2 AND queue.due_at <= now() + $5
+           AND queue.kind || '' = 'sms' AND queue.line IS NOT DISTINCT FROM $1 AND NOT {RESTORED}
+           AND least(coalesce(m.expires_at, greatest(m.send_at, m.accepted_at) + $2::interval),
+                     CASE m.class WHEN 'otp' THEN d.held_at + $4::interval END) <= now()
+         ORDER BY queue.due_at LIMIT $3) past
+ ORDER BY past.id
 """
 SEGMENTS = "SELECT id, segments FROM messages WHERE organization_id = $1 AND id = ANY ($2) ORDER BY id"
+
+
+def hold(message: ClaimedMessage) -> Postponed:
+    """Put a message into the line of those that the guard holds, where `expire` finds it once it is past its
+    deadline."""
+    until = deadline(message.accepted_at, message.expires_at)
+    if message.traffic_class == "otp":
+        until = min(until, message.at + CODES)
+    return Postponed(message.lease, (until - message.at + PARKED).total_seconds(), GUARDED, counts=False)
 
 
 async def expire(conn: Connection) -> int:
     """Expire messages past their deadline that the guard holds; returns how many webhook deliveries were queued. Runs
     in the caller's transaction."""
-    rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES)
+    rows = await conn.fetch(PAST, GUARDED, timedelta(seconds=SUBMIT_HORIZON), STEP, CODES, PARKED)
     if not rows:
         return 0
     gone = await leases.withdraw(conn, "sms", [row["id"] for row in rows], only="untried")

@@ -7,6 +7,7 @@ once the other messages have theirs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime
 from uuid import UUID
@@ -19,6 +20,9 @@ from heliograph.sms.reports.keys import id_bounds
 
 #: A receipt is for a message sent at most this long before it; our clock may be behind by the second value.
 SINCE, AHEAD = "4 days", "2 minutes"
+#: How many receipts of one key are matched at once: more are for several messages, or repeated. Each of them reads all
+#: attempts of its key, which a number that gets thousands of messages makes many.
+MOST_ALIKE = 20
 
 
 class ReceiptWithoutId(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +86,12 @@ async def match(conn: Connection, receipts: Sequence[ReceiptWithoutId]) -> dict[
     Returns, by fingerprint, organization_id, message_id, attempt, part and parts of the assigned ones.
     """
     first, last = min(one.received_at for one in receipts), max(one.received_at for one in receipts)
-    items = [(n, key) for n, one in enumerate(receipts) for key in one.keys]
+    alike: Counter[tuple[UUID, str]] = Counter()
+    items: list[tuple[int, str]] = []
+    for n, one in enumerate(receipts):
+        alike.update((one.supplier_id, key) for key in one.keys)
+        if all(alike[one.supplier_id, key] <= MOST_ALIKE for key in one.keys):
+            items += [(n, key) for key in one.keys]
     asked = [receipts[n] for n, _ in items]
     rows = await conn.fetch(
         CANDIDATES,

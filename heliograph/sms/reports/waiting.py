@@ -18,11 +18,14 @@ from heliograph.base import phones
 from heliograph.base.database.pool import Connection
 from heliograph.base.process import measures
 from heliograph.base.retry import receipt_pause
-from heliograph.sms.reports.keys import ReceivedReceipt, same_end, suffix, suffix_of
+from heliograph.sms.reports.keys import SHORTEST, ReceivedReceipt, suffix, suffix_of
 from heliograph.sms.reports.receipts import Applied, match, store
 from heliograph.sms.status import Move
 from heliograph.suppliers.contract import Receipt, ReceiptState
 from heliograph.traffic import reconciliation
+
+#: Receipts read for an attempt whose answer was lost.
+MOST_FITTING = 20
 
 
 class Named(msgspec.Struct, frozen=True, gc=False):
@@ -159,19 +162,29 @@ async def _count_orphans(conn: Connection, rows: Sequence[asyncpg.Record], each:
         await reconciliation.count(conn, events, hour)
 
 
-FITS = f"({same_end('attempt.suffix', suffix_of('recipient'))} OR {suffix_of('sender')} = attempt.suffix)"
+# A number, and each shorter form of a recipient's that counts as the same (`keys.is_same`), has an index of its own. If
+# hundreds of attempts met a supplier whose receipts match nothing, reading all receipts since each attempt took longer
+# than a statement may.
+_OF_NUMBER = f"""
+SELECT keys[1] AS id_key, received_at FROM receipts
+ WHERE {{number}} AND message_id IS NULL AND received_at >= attempt.started_at - interval '2 minutes'
+   AND supplier_id = attempt.supplier_id AND cardinality(keys) > 0
+   AND (reference IS NULL OR reference = attempt.reference)
+ ORDER BY received_at LIMIT {MOST_FITTING}
+"""
 UNCERTAIN = f"""
 SELECT attempt.n, fitting.id_key
   FROM unnest($1::uuid[], $2::timestamptz[], $3::text[], $4::integer[]) WITH ORDINALITY
        AS attempt (supplier_id, started_at, suffix, reference, n)
        CROSS JOIN LATERAL (
-       SELECT keys[1] AS id_key FROM receipts
-        WHERE supplier_id = attempt.supplier_id AND message_id IS NULL AND cardinality(keys) > 0
-          AND received_at >= attempt.started_at - interval '2 minutes'
-          AND {FITS}
-          AND (reference IS NULL OR reference = attempt.reference)
-        ORDER BY received_at LIMIT 20) fitting
- ORDER BY attempt.n
+       SELECT receipt.*
+         FROM generate_series(least({SHORTEST}, length(attempt.suffix)), length(attempt.suffix)) AS digits
+              CROSS JOIN LATERAL (
+              {_OF_NUMBER.format(number=f"{suffix_of('recipient')} = right(attempt.suffix, digits)")}) receipt
+       UNION ALL
+       ({_OF_NUMBER.format(number=f"{suffix_of('sender')} = attempt.suffix")})
+       ORDER BY received_at LIMIT {MOST_FITTING}) fitting
+ ORDER BY attempt.n, fitting.received_at
 """
 
 
