@@ -490,6 +490,23 @@ async def test_a_stop_waits_no_longer_for_sessions_that_are_leaving(peer: Peer) 
     assert peer.lines == []
 
 
+async def test_a_stop_ends_though_the_supplier_is_silent_and_receipts_cannot_be_stored(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the answer to its unbind, then for the receipts and for the messages, one after the other."""
+    monkeypatch.setattr("heliograph.suppliers.smpp.connector._PARTING", 0.05)
+    account = await PeerAccount(peer.port, unbind_seconds=600, response_seconds=600).start()
+    account.gate = asyncio.Event()
+    peer.on_submit = lambda line, pdu: line.send(receipt_pdu("id1"))
+    account.submit()
+    await until(lambda: account.connector._receipts._runner is not None)
+    peer.silent = True
+    await asyncio.wait_for(account.connector.stop(grace=0.05), 120)
+    account.gate.set()
+    assert [outcome.verdict for _, outcome in account.outcomes] == [Verdict.UNKNOWN]
+    assert peer.got(p.Unbind)
+
+
 async def test_a_mistake_does_not_end_a_link(peer: Peer) -> None:
     left = [KeyError("a mistake")]
 

@@ -298,8 +298,9 @@ class Link:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    async def stop(self, grace: float) -> None:
-        """Submit nothing more, wait up to `grace` seconds for answers, unbind, close. Ends with no connection."""
+    async def stop(self, grace: float, *, parting: float) -> None:
+        """Submit nothing more, wait up to `grace` seconds for answers, unbind, close. Ends with no connection, at the
+        latest `parting` seconds after the grace."""
         self._stopping.set()
         connection = self.connection
         loop = asyncio.get_running_loop()
@@ -309,7 +310,8 @@ class Link:
             while connection.session.pending and not connection.closed.done() and loop.time() < until:
                 await asyncio.wait([connection.closed], timeout=min(0.02, max(0.0, until - loop.time())))
             connection.unbind()
-            await asyncio.wait([connection.closed], timeout=self._settings.unbind_seconds + _LINGER)
+            left = min(self._settings.unbind_seconds + _LINGER, until + parting - loop.time())
+            await asyncio.wait([connection.closed], timeout=max(0.0, left))
             connection.abort()
         if self._task is not None:
             if connection is None:
