@@ -424,6 +424,29 @@ async def test_a_name_is_tried_at_all_its_addresses(peer: Peer) -> None:
     await account.connector.stop(grace=0.2)
 
 
+async def test_a_name_that_is_looked_up_for_ever_does_not_keep_the_next_host_waiting(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heliograph.http.resolver._OTHERS_WAIT", 0.01)
+    never = threading.Event()
+
+    def lookup(name: str) -> list[str]:
+        if name == "stuck.example":
+            never.wait(120)
+            raise OSError("no answer")
+        return ["127.0.0.1"]
+
+    hosts = ["stuck.example", "well.example"]
+    account = PeerAccount(peer.port, host=hosts, lookup=lookup, connect_seconds=600)
+    try:
+        await account.start()
+        account.submit()
+        assert (await account.ended())[0].verdict is Verdict.ACCEPTED
+        await account.connector.stop(grace=0.2)
+    finally:
+        never.set()
+
+
 async def test_a_message_does_not_wait_long_for_room(peer: Peer) -> None:
     """It was unreachable, which counts as a failure of the supplier."""
     account = await PeerAccount(peer.port, window=1, queue_seconds=0.1, submits_per_second=500).start()

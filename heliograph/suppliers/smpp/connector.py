@@ -398,7 +398,7 @@ class SmppConnector:
                 bind=kind,
                 tls=self._tls,
                 late=self._late,
-                resolve=self._resolver.resolve,
+                resolve=self._resolver.resolve_all,
                 random=self._random,
             )
             for kind in kinds

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
 
 import structlog
@@ -253,7 +253,7 @@ class Link:
         bind: type[p.Bind],
         tls: ssl.SSLContext | None,
         late: float,
-        resolve: Callable[[str], Awaitable[list[str]]],
+        resolve: Callable[[Sequence[str]], Awaitable[list[tuple[str, str]]]],
         random: Callable[[], float],
     ) -> None:
         self.name = name
@@ -357,15 +357,7 @@ class Link:
         settings = self._settings
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(settings.connect_seconds):
-            addresses: list[tuple[str, str]] = []
-            failure: OSError | None = None
-            for host in settings.hosts:
-                try:
-                    addresses += [(host, address) for address in await self._resolve(host)]
-                except OSError as error:
-                    failure = error
-            if not addresses:
-                raise failure or OSError("no address")
+            addresses = await self._resolve(settings.hosts)
             host, address = addresses[self._turn % len(addresses)]
             self._turn += 1
             _, connection = await loop.create_connection(
