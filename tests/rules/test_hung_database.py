@@ -288,6 +288,57 @@ async def test_a_first_address_of_a_host_that_hangs_costs_a_moment(
             writer.close()
 
 
+async def test_a_look_up_that_takes_longer_than_an_attempt_serves_the_next(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the first of two name servers was down, no look-up ended within the time of an attempt, and each attempt
+    began a new one: no connection was made until that name server was back."""
+    begun, answers = 0, asyncio.Event()
+
+    async def addresses(host: Host) -> list[str]:
+        nonlocal begun
+        begun += 1
+        await answers.wait()
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("heliograph.base.network.connecting._addresses", addresses)
+    connector = Connector(f"{database_url.replace('@127.0.0.1:', '@db.example:')}?connect_timeout=1")
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="its name is not resolved in time") as refused:
+            await connector.connect()
+        assert is_down(refused.value)
+    answers.set()
+    await (await connector.connect()).close()
+    assert begun == 1
+    await (await connector.connect()).close()
+    assert begun == 2, "a result is used once"
+    # From now on, nobody waits for a name server.
+    answers.clear()
+    for _ in range(2):
+        await (await connector.connect()).close()
+    assert begun == 3
+
+
+async def test_name_servers_that_are_down_do_not_keep_from_a_database_that_was_found_before(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[int] = []
+
+    async def addresses(host: Host) -> list[str]:
+        if errors:
+            raise socket.gaierror(errors[0], "no answer")
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr("heliograph.base.network.connecting._addresses", addresses)
+    connector = Connector(database_url.replace("@127.0.0.1:", "@db.example:"))
+    await (await connector.connect()).close()
+    errors.append(socket.EAI_AGAIN)
+    await (await connector.connect()).close()
+    errors[0] = socket.EAI_NONAME  # somebody says that there is no such host
+    with pytest.raises(socket.gaierror):
+        await connector.connect()
+
+
 async def test_what_an_address_says_counts_more_than_that_nobody_is_at_another(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

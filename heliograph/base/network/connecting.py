@@ -85,8 +85,11 @@ class Connector:
         self._options = options
         self._target = _usable(url)
         self._last: Host | None = None
-        #: Of hosts with several addresses: the one that answered last.
+        #: Of hosts with a name: the address that answered last, the addresses found last, and a look-up whose result
+        #: was not used yet.
         self._address: dict[Host, str] = {}
+        self._known: dict[Host, list[str]] = {}
+        self._lookups: dict[Host, asyncio.Task[list[str]]] = {}
 
     async def connect(self, **options: Any) -> Raw:
         """A connection to the first host that answers and is of the wanted kind; `options`: for asyncpg.connect.
@@ -169,10 +172,9 @@ class Connector:
         return connection
 
     async def _open(self, target: Target, host: Host, kind: str, options: dict[str, Any]) -> Raw:
-        async with asyncio.timeout(target.timeout):
-            addresses = await _addresses(host)
-        if len(addresses) < 2:
+        if not _has_name(host):
             return await self._begin(target, host, kind, options)
+        addresses = await self._resolved(host, target.timeout)
         loop = asyncio.get_running_loop()
 
         refusals: list[Exception] = []
@@ -196,6 +198,28 @@ class Connector:
                 raise refusals[-1] from None
             raise
         return connection
+
+    async def _resolved(self, host: Host, seconds: float) -> list[str]:
+        """The addresses of a host; those found last, if name servers are silent. A look-up that takes longer continues,
+        and the next attempt gets its result: while the first of two name servers is down, each takes 5 s."""
+        known = self._known.get(host)
+        lookup = self._lookups.get(host)
+        if lookup is None:
+            lookup = self._lookups[host] = asyncio.create_task(_addresses(host))
+            lookup.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+        try:
+            async with asyncio.timeout(seconds if known is None else STAGGER):
+                self._known[host] = known = await asyncio.shield(lookup)
+        except TimeoutError:
+            if known is None:
+                raise TimeoutError("its name is not resolved in time: check this machine's DNS") from None
+        except socket.gaierror as error:
+            if known is None or error.errno != socket.EAI_AGAIN:
+                raise
+        finally:
+            if lookup.done() and self._lookups.get(host) is lookup:
+                del self._lookups[host]
+        return list(known)
 
     async def _begin(self, target: Target, host: Host, kind: str, options: dict[str, Any]) -> Raw:
         try:
@@ -262,16 +286,19 @@ class _LoopAt:
         return await self._loop.create_connection(factory, self._address, port, **named)
 
 
-async def _addresses(host: Host) -> list[str]:
-    """The addresses of a host's name; none if it is a socket or an address itself."""
-    if not host.name or host.name.startswith(("/", "@")):
-        return []
+def _has_name(host: Host) -> bool:
+    """Whether a host is neither a socket nor an address."""
     try:
         ipaddress.ip_address(host.name)
     except ValueError:
-        found = await asyncio.get_running_loop().getaddrinfo(host.name, None, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(info[4][0]) for info in found))
-    return []
+        return host.name != "" and not host.name.startswith(("/", "@"))
+    return False
+
+
+async def _addresses(host: Host) -> list[str]:
+    """The addresses of a host's name. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host.name, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in found))
 
 
 async def _race(
